@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 from numpy.typing import NDArray
@@ -18,11 +18,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.session import Session
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
-
-Moments = Literal["reset", "kept"]
-"""What becomes of an optimizer's moments between rounds, where the server's weights replace those that it has stepped.
-
-Averaging was published with plain SGD, which has no moments, so its authors say nothing of them."""
+from hetfl_flwr.wire.weights import load_model_arrays
 
 
 class KnowledgeClient(NumPyClient, ABC):
@@ -46,6 +42,9 @@ class KnowledgeClient(NumPyClient, ABC):
     keeps_state : bool
         Class attribute: whether anything survives between rounds; False where each download brings all that is needed.
         Default: True.
+    starts_alike : bool
+        Class attribute: whether clients of one architecture begin with the same weights, those of the server's model of
+        that architecture where it has one. False: each client draws its own. Default: False.
     has_distillation_term : bool
         Class attribute: whether the loss is two `Terms`, so that ``projection`` can be set. Default: False.
     tuned : str or None
@@ -59,6 +58,7 @@ class KnowledgeClient(NumPyClient, ABC):
     """
 
     keeps_state = True
+    starts_alike = False
     has_distillation_term = False
     tuned: str | None = None
 
@@ -171,14 +171,29 @@ class KnowledgeClient(NumPyClient, ABC):
         samples = self.node.training(self.node.data.train)
         return train(samples, batches, optimizer or self.optimizer(), loss, projection=projection)
 
+    def load(self, module: nn.Module, arrays: Arrays) -> None:
+        """Put what the server has sent into a network of this client, or into a part of one.
+
+        Optimizers lose the moments of the parameters that are replaced, unless the run config has ``moments = "kept"``:
+        they are of other weights. What stays with the client keeps its own.
+
+        Parameters
+        ----------
+        module : Module
+            What is replaced.
+        arrays : mapping of str to array
+            Entries of its state dict; others stay as they are.
+        """
+        load_model_arrays(module, arrays)
+        named = module.named_parameters(remove_duplicate=False)
+        self._session.replace(parameter for name, parameter in named if name in arrays)
+
     def optimizer(
-        self,
-        name: str = "optimizer",
-        parameters: Iterable[nn.Parameter] | None = None,
-        *,
-        moments: Moments = "kept",
+        self, name: str = "optimizer", parameters: Iterable[nn.Parameter] | None = None
     ) -> torch.optim.Optimizer:
         """Return an optimizer as the run config says, with the moments that it had after the last round.
+
+        Those of what `load` replaces are lost.
 
         Parameters
         ----------
@@ -186,11 +201,9 @@ class KnowledgeClient(NumPyClient, ABC):
             Its name in the client's state.
         parameters : iterable of Parameter, optional
             What it steps; default: the model's. The same in each round.
-        moments : {"reset", "kept"}
-            "reset": it begins without moments, and none of it survives.
         """
         built = make_optimizer(self.node.config, self.node.model.parameters() if parameters is None else parameters)
-        return built if moments == "reset" else self.kept(name, built)
+        return self.kept(name, built)
 
     def kept(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Give an optimizer of the algorithm's own the moments that it had after the last round, and keep the new ones.

@@ -25,6 +25,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, place, private, reason, unknown
 from hetfl_flwr.common.packages import own_package
+from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import AUTO, AUTO_MODELS, FIT, RunConfig, Value, one_model, write_algorithm_options
 
 if TYPE_CHECKING:
@@ -236,7 +237,8 @@ def build_strategy(config: RunConfig) -> "FederatedStrategy":
 
 def build_client(config: RunConfig, node: Any) -> "FederatedClient":
     """Build the client side, on a `Node`, with the hyper-parameters that the run config gives it."""
-    client: FederatedClient = _build(config, chosen(config).client, node)
+    with seeded(config.seed, node.client_id, "client"):
+        client: FederatedClient = _build(config, chosen(config).client, node)
     return client
 
 

@@ -57,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
                 rounds.resume(choice.checkpoint.under_way)
                 go_on(choice, results)
             strategy.summary()
-            lasting: list[RoundCallback] = [Checkpoints(results, federation, rounds)]
+            lasting: list[RoundCallback] = [Checkpoints(results, federation, rounds, strategy)]
             if config.keep_uploads:
                 lasting.insert(0, KeptUploads(federation, strategy.upload_spec))
             _federate(results, federation, rounds, [*lasting, Notes(federation.roster), Watch(), trackers, own])
@@ -89,6 +89,8 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
                 results.round(entry)
                 raise _too_few(number, played, config)
             notify(entry)
+            if number == config.rounds and played.evaluated.failures and not ledger.counts()["latest"]:
+                raise FederationError(f"no client has ever been measured: {played.evaluated.failures[0].reason}")
     _log_outcome(results)
 
 

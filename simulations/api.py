@@ -7,6 +7,7 @@ than one process (``workers``, sweeps) asks of a script, not of a notebook, that
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
-from hetfl_flwr.config import RunConfig, Value, flattened, renamed
+from hetfl_flwr.common.seeding import seeded
+from hetfl_flwr.config import RunConfig, Value, flattened
 from hetfl_flwr.runs.figures.quality import named_classes, notes
 from hetfl_flwr.runs.schema import QUALITIES, name_of
 from simulations.engine.run import process_as_it_was, run_locally
@@ -30,8 +32,8 @@ SHADOWS = 8
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from torch import nn
 
-    from hetfl_flwr.models import SplitModel
     from hetfl_flwr.node.node import Node
     from hetfl_flwr.runs.callbacks import RoundCallback
     from hetfl_flwr.runs.schema import Round
@@ -166,7 +168,7 @@ def sweep(
     from simulations.studies.backends.known import backend
     from simulations.studies.sweeps import run_sweep
 
-    axes = renamed({_key(key): [_value(key, value) for value in values] for key, values in grid.items()})
+    axes = {_key(key): [_value(key, value) for value in values] for key, values in grid.items()}
     base = {**config_keys(settings, keys), "algorithm": algorithm}
     with process_as_it_was(log=False, bars=progress):
         console = Console(stderr=True, quiet=not progress, markup=False, emoji=False)
@@ -247,9 +249,13 @@ class Result:
         with process_as_it_was(log=False, bars=False):
             return load_client(self.folder, client)
 
-    def model(self, client: int | str) -> SplitModel:
-        """Return a client's trained model, to be called with inputs as `node` has them in its data."""
-        return self.node(client).model
+    def model(self, client: int | str) -> nn.Module:
+        """Return what was measured of a client, to be called with inputs as `node` has them in its data.
+
+        Where that is the client's own model, it is a SplitModel.
+        """
+        node = self.node(client)
+        return node.predictor or node.model
 
     def export(self, client: int | str, path: Path | str) -> Path:
         """Write a client's trained model to a file that needs nothing of this project; as `export`."""
@@ -474,7 +480,7 @@ def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> 
         if _key(key) in chosen:
             raise ConfigError(f"{_key(key)} is given twice: as a keyword, and in settings")
         chosen[_key(key)] = _value(key, value)
-    return renamed(chosen)
+    return chosen
 
 
 def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -483,7 +489,8 @@ def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:
 
     if not is_object(keys.get("dataset", "")):
         return keys
-    folder, several = stored(keys["dataset"], keys.get("series_column") or keys.get("series-column") or "")
+    with seeded(0, "dataset"):  # its transforms may draw: equal data sets are equal files
+        folder, several = stored(keys["dataset"], keys.get("series_column") or keys.get("series-column") or "")
     return {**({"partition": "files"} if several else {}), **keys, "dataset": str(folder)}
 
 
@@ -494,13 +501,26 @@ def _key(key: str) -> str:
 
 
 def _value(key: str, value: Any) -> Value:
-    """Return what a config can hold: numbers of numpy as Python's, paths as texts, lists as comma lists."""
+    """Return what a config can hold: numbers of numpy as Python's, paths and functions as texts, lists with commas."""
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
+        return ",".join(str(_value(key, each)) for each in value)
+    if callable(value):
+        return _function(key, value)
     plain = str(value) if isinstance(value, Path) else getattr(value, "item", lambda: value)()
     if not isinstance(plain, bool | int | float | str):
         raise ConfigError(f"{_key(key)} = {value!r}: expected a number, a text, True or False")
     return plain
+
+
+def _function(key: str, value: Any) -> str:
+    """Return a function, or a class, as a config names it; other processes are to find it there, and later ones."""
+    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+    if module == "__main__" or getattr(sys.modules.get(module), name or " ", None) is not value:
+        raise ConfigError(
+            f"{_key(key)} = {name or value!r}: put this function in a module of its own, which other processes can "
+            f"import, and give 'module:{name or 'function'}'"
+        )
+    return f"{module}:{name}"
 
 
 def _classes(record: Round, client: str, names: Sequence[str]) -> dict[str, Any]:

@@ -5,15 +5,25 @@ from abc import abstractmethod
 from torch import nn
 
 from clients.base import KnowledgeClient, Metrics
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import load_model_arrays, weights
+from hetfl_flwr.wire.weights import weights
 
 
 class SharedPartClient(KnowledgeClient):
     """Is sent a part of its model, sends that part trained, and is measured with it and the rest of its own.
 
     An algorithm writes `shared` and `learn`.
+
+    Raises
+    ------
+    ModelError
+        Body and head have a weight in common.
     """
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        node.check_untied()
 
     @property
     @abstractmethod
@@ -34,5 +44,5 @@ class SharedPartClient(KnowledgeClient):
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the shared part with the own one, on the own test set."""
-        load_model_arrays(self.shared, download)
+        self.load(self.shared, download)
         return super().assess(download)

@@ -46,8 +46,8 @@ class CHFLClient(KnowledgeClient):
     node : Node
         The client's surroundings.
     mode : {"kd", "solo", "avg", "avgkd"}
-        "kd": the paper's method. "avg": the mean of all heads replaces the own one at the start of each round, whose
-        optimizer's moments stay; with one client this is local training. "avgkd": both at once. "solo": local training.
+        "kd": the paper's method. "avg": the mean of all heads replaces the own one at the start of each round; with one
+        client and ``moments = "kept"`` this is local training. "avgkd": both at once. "solo": local training.
     reduce : {"sum", "mean"}
         What the teacher is: the sum of the heads, or their mean. No meaning where nothing is distilled. The paper's
         Eq. (4) has the sum, as many times a head as there are clients: it makes the teacher's softmax the sharper the
@@ -94,6 +94,8 @@ class CHFLClient(KnowledgeClient):
         beta: Annotated[float, Field(ge=0)] = 5.0,
     ) -> None:
         super().__init__(node)
+        if mode != "solo":
+            node.check_untied()
         if mode != "solo" and node.model.head.bias is None:
             remedy = "build it with bias=True" if node.config.head_bias else "set head-bias to true"
             raise ModelError(f"{node}: its head has no bias, but chfl adds up heads with one: {remedy}")
@@ -166,11 +168,9 @@ class CHFLClient(KnowledgeClient):
         heads = int(download["heads"]) if self.mode != "solo" else 0
         if heads == 0:
             return None
-        weight, bias = (torch.from_numpy(download[name]).to(self.node.device) for name in ("weight", "bias"))
         if self.mode in ("avg", "avgkd"):
-            with torch.no_grad():
-                self.node.model.head.weight.copy_(weight / heads)
-                self.node.model.head.bias.copy_(bias / heads)
+            self.load(self.node.model.head, {name: download[name] / heads for name in ("weight", "bias")})
+        weight, bias = (torch.from_numpy(download[name]).to(self.node.device) for name in ("weight", "bias"))
         if self.mode == "avg" or self.alpha == 0:
             return None
         return (weight, bias) if self.reduce == "sum" else (weight / heads, bias / heads)

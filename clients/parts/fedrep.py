@@ -10,52 +10,56 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clients.base import Metrics, Moments
+from clients.base import Metrics
 from clients.parts.base import SharedPartClient
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.training import draw_batches, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays
-from hetfl_flwr.wire.weights import load_model_arrays, model_arrays
+from hetfl_flwr.wire.weights import model_arrays
 
 
 class FedRepClient(SharedPartClient):
     """Trains its head on the shared body as it comes, then the body under that head, and sends the body.
 
-    Algorithm 1, with epochs of mini-batches in place of its single steps; the body's are those of the run config
-    (``local-epochs``, ``local-batches``). The authors' published code gives the head all local epochs but one, and the
-    body the last: of ten, ``head-epochs = 9`` and ``local-epochs = 1``. Each part has an optimizer of its own, by
-    default reset every round. While the head trains, the body is in evaluation mode: its weights, running statistics
-    and dropout stand still.
+    Algorithm 1, with mini-batches or epochs of them in place of its single steps. The body's are those of the run
+    config (``local-epochs``, ``local-batches``), and by default the head has as many. The authors' published code gives
+    the head all local epochs but one, and the body the last: of ten, ``head-epochs = 9`` and ``local-epochs = 1``. Each
+    part has an optimizer of its own. All clients begin with one body and one head; a head of another number of classes
+    has weights of its own.
 
     Wire   as in `strategies.parts.fedrep.FedRep`.
-    State  the model; of it only the head, and counters of the body, are not replaced by the next download. With
-           ``moments = "kept"`` also both optimizers' moments.
+    State  the model; of it only the head, and counters of the body, are not replaced by the next download. The moments
+           of the head's optimizer, and with ``moments = "kept"`` of the body's.
+    Departs from the paper: nothing. In the authors' code one optimizer takes the steps of both parts and begins anew in
+    each round, where here the head's goes on; while the head trains, dropout and batch norm of the body are in training
+    mode, where here they stand still; and after the last round the heads train for ten epochs more.
 
     Parameters
     ----------
     node : Node
         The client's surroundings.
     head_epochs : int
-        Passes of the head over the client's samples in a round, 1 or more, where ``head_batches`` is 0.
+        Passes of the head over the client's samples in a round, 0 or more, where ``head_batches`` is 0. Both 0: as many
+        passes or mini-batches as the body has.
     head_batches : int
         Mini-batches of the head in a round, 0 or more. 0: whole epochs.
-    moments : {"reset", "kept"}
-        As in `clients.weights.fedavg.FedAvgClient`, of both optimizers.
     """
+
+    starts_alike = True
 
     def __init__(
         self,
         node: Node,
         *,
-        head_epochs: Annotated[int, Field(ge=1)] = 1,
+        head_epochs: Annotated[int, Field(ge=0)] = 0,
         head_batches: Annotated[int, Field(ge=0)] = 0,
-        moments: Moments = "reset",
     ) -> None:
         super().__init__(node)
-        self.head_epochs, self.head_batches = head_epochs, head_batches
-        self.moments = moments
+        own, config = head_epochs or head_batches, node.config
+        self.head_epochs = head_epochs if own else config.local_epochs
+        self.head_batches = head_batches if own else config.local_batches
 
     @property
     def shared(self) -> nn.Module:
@@ -65,7 +69,7 @@ class FedRepClient(SharedPartClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train the head, then the body."""
         body, head = self.node.model.body, self.node.model.head
-        load_model_arrays(body, download)
+        self.load(body, download)
 
         def head_loss(inputs: Tensor, labels: Tensor) -> Tensor:
             with torch.no_grad():
@@ -79,8 +83,8 @@ class FedRepClient(SharedPartClient):
         rng = generator(config.seed, self.node.client_id, round, "head")
         passes = {"epochs": self.head_epochs, "batches": self.head_batches}
         batches = draw_batches(rng, len(samples), config.batch_size, **passes)
-        of_head = self.optimizer("head-optimizer", head.parameters(), moments=self.moments)
-        of_body = self.optimizer("body-optimizer", body.parameters(), moments=self.moments)
+        of_head = self.optimizer("head-optimizer", head.parameters())
+        of_body = self.optimizer("body-optimizer", body.parameters())
         body.eval()
         _, first_loss = train(samples, batches, of_head, head_loss)
         body.train()

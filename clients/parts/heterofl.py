@@ -12,46 +12,48 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from clients.base import KnowledgeClient, Metrics, Moments
+from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.training import EVALUATION_BATCH
 from hetfl_flwr.models import has_batch_norm
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import load_model_arrays, model_arrays
+from hetfl_flwr.wire.weights import model_arrays
 from strategies.parts.heterofl import BatchNorm, down, part_weights, up
 
 
 class HeteroFLClient(KnowledgeClient):
     """Trains its part of the global model on its own data: the leading channels of each layer, r of the width.
 
-    Algorithm 1, ClientUpdate. In training each layer of the body divides what it gives by r (``scaler``), since it adds
-    up r of as many numbers; when the model is measured nothing is divided. The logits of classes of which the client
-    has no training sample are 0 in its loss (``mask``), so that it does not unlearn them. Batch norm takes the
-    statistics of each batch in training; when the model is measured, those of all the client's training samples, with
-    the weights as they are then (``batch_norm = "static"``).
+    Algorithm 1, ClientUpdate. Each layer of the body divides what it gives by r (``scaler``), since it adds up r of as
+    many numbers: in training, and wherever the part is measured, exported or predicts. For that, the client's model
+    has weights and biases that are divided by r once it has been trained or loaded; what travels is not divided. The
+    logits of classes of which the client has no training sample are 0 in its loss (``mask``), so that it does not
+    unlearn them. Batch norm comes behind the division. It takes the statistics of each batch in training; when the
+    model is measured, those of all the client's training samples, with the weights as they are then (``batch_norm =
+    "static"``).
 
     Reports ``accuracy`` of the client's part of the global model on its test set, and the same as ``global-accuracy``.
 
     Wire   as in `strategies.parts.heterofl.HeteroFL`.
     State  the own part as it was trained last, with batch norm's statistics; it begins each round as the server has it.
-           ``moments = "kept"``: the optimizer's moments.
+           With ``moments = "kept"``: the optimizer's moments.
     Departs from the paper: there the server asks the clients in turn for batch norm's statistics, once, after training,
-    and all use the same; here each has its own, which never leave it. Its code clips gradients to a norm of 1.
+    and all use the same; here each has its own, which never leave it. Its code measures the whole network alone, whose
+    r is 1, and never a part; what it calls local accuracy has the client's mask on the logits. It clips gradients to a
+    norm of 1, and divides what is added up with a shortcut, where here each convolution divides.
 
     Parameters
     ----------
     node : Node
         The client's surroundings.
     scaler : bool
-        Whether the layers of the body divide by r in training.
+        Whether the layers of the body divide by r.
     mask : bool
         Whether logits of classes that the client does not have are 0 in its loss. Softmax scores of them count still.
     batch_norm : {"static", "averaged"}
         As in `strategies.parts.heterofl.HeteroFL`. "averaged": running statistics come from the server, as in FedAvg.
-    moments : {"reset", "kept"}
-        As in `clients.weights.base.GlobalModelClient`.
     """
 
     def __init__(
@@ -61,10 +63,9 @@ class HeteroFLClient(KnowledgeClient):
         scaler: bool = True,
         mask: bool = True,
         batch_norm: BatchNorm = "static",
-        moments: Moments = "reset",
     ) -> None:
         super().__init__(node)
-        self.scaler, self.mask, self.batch_norm, self.moments = scaler, mask, batch_norm, moments
+        self.scaler, self.mask, self.batch_norm = scaler, mask, batch_norm
         self._part = part_weights(node.model, batch_norm)
 
     def download_spec(self) -> PayloadSpec:
@@ -89,36 +90,49 @@ class HeteroFLClient(KnowledgeClient):
             logits = model(inputs)
             return self.node.data_loss(logits.masked_fill(absent, 0.0) if self.mask else logits, labels)
 
-        with _divided(model.body, float(download["rate"]) if self.scaler else 1.0):
-            optimizer = self.optimizer(moments=self.moments)
-            samples, mean_loss = self.train(self.batches(round), loss, optimizer)
+        rate = self._rate(download)
+        with _divided(model.body, rate):
+            samples, mean_loss = self.train(self.batches(round), loss)
         trained = {name: array for name, array in model_arrays(model).items() if name in self._part.names}
         has = {"classes": (~absent).cpu().numpy().astype(np.uint8)} if self.mask else {}
-        self._settle()
+        self._settle(rate)
         return {**has, **trained}, {SEEN: samples, "train-loss": mean_loss}
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the own part of the global model on the own test set."""
         self._take_up(download)
-        self._settle()
+        self._settle(self._rate(download))
         measured = super().assess(download)
         return {**measured, "global-accuracy": measured["accuracy"]}
 
-    def _take_up(self, download: Arrays) -> None:
-        load_model_arrays(self.node.model, {name: array for name, array in download.items() if name != "rate"})
+    def _rate(self, download: Arrays) -> float:
+        return float(download["rate"]) if self.scaler else 1.0
 
-    def _settle(self) -> None:
-        """Give batch norm the statistics of the client's training samples, if they come from nowhere else."""
+    def _take_up(self, download: Arrays) -> None:
+        self.load(self.node.model, {name: array for name, array in download.items() if name != "rate"})
+
+    def _settle(self, rate: float) -> None:
+        """Divide the weights, and give batch norm the statistics of the client's training samples, if it has no others.
+
+        From then on the model is what `_divided` makes of it, by itself.
+        """
+        with torch.no_grad():
+            scaled = [parameter for layer in _scaled(self.node.model.body) for parameter in layer.parameters()]
+            for parameter in dict.fromkeys(scaled):  # layers may share theirs
+                parameter.div_(rate)
         if self.batch_norm == "static" and has_batch_norm(self.node.model):
             take_statistics(self.node.model, self.node.data.train)
+
+
+def _scaled(body: nn.Module) -> list[nn.Module]:
+    """Return the layers whose outputs are divided."""
+    return [layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)]
 
 
 @contextmanager
 def _divided(body: nn.Module, rate: float) -> Iterator[None]:
     """Let each layer of a body divide what it gives by a rate."""
-    layers = (
-        [layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)] if rate != 1 else []
-    )
+    layers = _scaled(body) if rate != 1 else []
     handles = [layer.register_forward_hook(lambda layer, inputs, output: output / rate) for layer in layers]
     try:
         yield

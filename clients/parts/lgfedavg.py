@@ -6,13 +6,13 @@ with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523)
 
 from torch import Tensor, nn
 
-from clients.base import Metrics, Moments
+from clients.base import Metrics
 from clients.parts.base import SharedPartClient
 from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays
-from hetfl_flwr.wire.weights import load_model_arrays, model_arrays
+from hetfl_flwr.wire.weights import model_arrays
 
 
 class LGFedAvgClient(SharedPartClient):
@@ -22,16 +22,16 @@ class LGFedAvgClient(SharedPartClient):
     body under the shared head, as it then is.
 
     Wire   as in `strategies.parts.lgfedavg.LGFedAvg`.
-    State  the model, whose head is replaced by the next download. With ``moments = "kept"`` also the optimizer's
-           moments.
-    Departs from the paper: the losses of its fair and adversarial variants are not here.
+    State  the model, whose head is replaced by the next download; the optimizer's moments of the body, and with
+           ``moments = "kept"`` of the head.
+    Departs from the paper: the losses of its fair and adversarial variants are not here. Clients begin with one body
+    for each architecture; in the authors' scripts with a whole model that FedAvg has trained. There the optimizer
+    begins anew in each round, for the body too, and each client's best model on its test set is reported.
 
     Parameters
     ----------
     node : Node
         The client's surroundings.
-    moments : {"reset", "kept"}
-        As in `clients.weights.base.GlobalModelClient`, of the one optimizer of body and head.
 
     Raises
     ------
@@ -39,9 +39,10 @@ class LGFedAvgClient(SharedPartClient):
         The model's head has a bias and ``head-bias`` says otherwise, or the other way round.
     """
 
-    def __init__(self, node: Node, *, moments: Moments = "reset") -> None:
+    starts_alike = True
+
+    def __init__(self, node: Node) -> None:
         super().__init__(node)
-        self.moments = moments
         if self.shared is node.model.head and (node.model.head.bias is not None) != node.config.head_bias:
             has, lacks = ("no bias", "one") if node.config.head_bias else ("a bias", "none")
             raise ModelError(
@@ -56,12 +57,12 @@ class LGFedAvgClient(SharedPartClient):
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train the whole model for one round."""
-        load_model_arrays(self.shared, download)
+        self.load(self.shared, download)
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             return self.node.data_loss(self.node.model(inputs), labels)
 
-        samples, mean_loss = self.train(self.batches(round), loss, self.optimizer(moments=self.moments))
+        samples, mean_loss = self.train(self.batches(round), loss)
         return model_arrays(self.shared), {SEEN: samples, "train-loss": mean_loss}
 
 
@@ -69,12 +70,12 @@ class LGFedAvgBodyClient(LGFedAvgClient):
     """Trains its head and the shared body together, and sends the body.
 
     Wire   as in `strategies.parts.lgfedavg.LGFedAvgBody`.
-    State  the model, whose body is replaced by the next download, save for integer buffers. With ``moments = "kept"``
-           also the optimizer's moments.
+    State  the model, whose body is replaced by the next download, save for integer buffers; the optimizer's moments of
+           the head, and with ``moments = "kept"`` of the body.
 
     Parameters
     ----------
-    node, moments
+    node : Node
         As in `LGFedAvgClient`.
     """
 

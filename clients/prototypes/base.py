@@ -1,5 +1,6 @@
 """Base of the client sides that draw embeddings to prototypes."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import torch
@@ -7,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.learning.prototypes import NearestPrototype, class_means, distance_to_prototypes
+from hetfl_flwr.learning.prototypes import NearestPrototype, Prototypes, class_means, distance_to_prototypes
 from hetfl_flwr.learning.training import Terms
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
@@ -38,7 +39,7 @@ class PrototypeClient(KnowledgeClient):
     predict : {"head", "prototype", "own-prototype"}
         What predicts when the client is measured. "head": the model, by its head. "prototype": the nearest of all
         prototypes that the server knows. "own-prototype": the nearest of those of the classes that the client has
-        training samples of. Before there are any, the head. ``keep-best`` keeps the model, and not the prototypes.
+        training samples of. Before there are any, the head.
     counted : bool
         Whether the server is told how many samples are behind each prototype.
     """
@@ -56,7 +57,11 @@ class PrototypeClient(KnowledgeClient):
         super().__init__(node)
         self.distance_weight, self.predict = distance_weight, predict
         self._counted = counted
-        self._predictor: nn.Module = node.model
+        self._memory = Prototypes(node.model.classes, node.model.width).to(node.device)
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Keep the model and, where they predict, the prototypes that came last."""
+        return {"model": self.node.model} | ({} if self.predict == "head" else {"prototypes": self._memory})
 
     def download_spec(self) -> PayloadSpec:
         """Expect a prototype of each class that the server knows."""
@@ -89,17 +94,17 @@ class PrototypeClient(KnowledgeClient):
     def assess(self, download: Arrays) -> Metrics:
         """Measure what predicts, on the own test set."""
         if self.predict != "head":
-            prototypes, known = self._taken(download)
-            if self.predict == "own-prototype":
-                known = known & (self.node.data.train.class_counts(len(known)).to(known.device) > 0)
-            if known.any():
-                self._predictor = NearestPrototype(self.node.model.body, prototypes, known)
+            self._taken(download)
         return super().assess(download)
 
     def predictor(self) -> nn.Module:
-        """Return what predicts."""
-        return self._predictor
+        """Return what predicts: the model, or one that also holds the prototypes that came last."""
+        model = self.node.model
+        return model if self.predict == "head" else NearestPrototype(model, self._memory).train(model.training)
 
     def _taken(self, download: Arrays) -> tuple[Tensor, Tensor]:
+        """Return the prototypes of all, and keep those that predict."""
         prototypes, known = (torch.from_numpy(download[name]).to(self.node.device) for name in ("prototypes", "known"))
+        own = self.node.data.train.class_counts(len(known)).to(known.device) > 0
+        self._memory.hold(prototypes, known & own if self.predict == "own-prototype" else known)
         return prototypes, known

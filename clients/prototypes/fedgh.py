@@ -5,7 +5,6 @@ Yi, Wang, Liu, Shi and Yu, "FedGH: Heterogeneous Federated Learning with General
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from clients.base import KnowledgeClient, Metrics
@@ -24,8 +23,10 @@ class FedGHClient(KnowledgeClient):
     Prototypes are mean embeddings of a class, over all of its training samples, in evaluation mode, after training.
 
     Wire   as in `strategies.prototypes.fedgh.FedGH`.
-    State  the model, of which the next download replaces the head; the optimizer's moments.
-    Departs from the paper: the optimizer's moments stay where the head is replaced, as those of its body do.
+    State  the model, of which the next download replaces the head; the optimizer's moments of the body, and with
+           ``moments = "kept"`` of the head.
+    Departs from the paper: in the authors' code one optimizer takes the steps of all clients, so that its momentum goes
+    from one to the next. As there, clients of one architecture begin with the same weights.
 
     Parameters
     ----------
@@ -41,8 +42,11 @@ class FedGHClient(KnowledgeClient):
         The model's head has no bias.
     """
 
+    starts_alike = True
+
     def __init__(self, node: Node, *, measured: Literal["trained", "global"] = "trained") -> None:
         super().__init__(node)
+        node.check_untied()
         self.measured = measured
         if node.model.head.bias is None:
             remedy = "build it with bias=True" if node.config.head_bias else "set head-bias to true"
@@ -78,5 +82,4 @@ class FedGHClient(KnowledgeClient):
 
     def _take(self, download: Arrays) -> None:
         """Put the head of all in the place of the own one."""
-        head = self.node.model.head
-        head.load_state_dict({name: torch.from_numpy(download[name]) for name in ("weight", "bias")})
+        self.load(self.node.model.head, {name: download[name] for name in ("weight", "bias")})

@@ -37,7 +37,7 @@ class FedProtoClient(PrototypeClient):
         What predicts when the client is measured. "head": the model, by its head. "prototype": the nearest of all
         prototypes that the server knows, Eq. (4), as in HtFLlib. "own-prototype": the nearest of those of the classes
         that the client has training samples of. The authors' code reports "head" and "own-prototype". Before there are
-        any prototypes, the head predicts. ``keep-best`` keeps the model, and not the prototypes.
+        any prototypes, the head predicts.
     """
 
     def __init__(

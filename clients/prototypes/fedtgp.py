@@ -30,17 +30,18 @@ class FedTGPClient(PrototypeClient):
     distance_weight : float
         Weight of the distance, 0 or more. 0 is local training. 10 is the default of the authors' published code.
     predict : {"head", "prototype", "own-prototype"}
-        What predicts when the client is measured. "head": the model, by its head. "prototype": the nearest of all
-        prototypes that the server knows, as in the authors' code. "own-prototype": the nearest of those of the classes
-        that the client has training samples of. Before there are any prototypes, the head predicts. ``keep-best`` keeps
-        the model, and not the prototypes.
+        What predicts when the client is measured. "prototype": the nearest of all prototypes that the server knows, as
+        in the authors' published code. "own-prototype": the nearest of those of the classes that the client has
+        training samples of. "head": the model, by its head. Before there are any prototypes, the head predicts.
     """
+
+    starts_alike = True  # as in the authors' code, which draws each client's model from one seed
 
     def __init__(
         self,
         node: Node,
         *,
         distance_weight: Annotated[float, Field(ge=0)] = 10.0,
-        predict: Predict = "head",
+        predict: Predict = "prototype",
     ) -> None:
         super().__init__(node, distance_weight=distance_weight, predict=predict)

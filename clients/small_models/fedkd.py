@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clients.base import KnowledgeClient, Metrics, Moments
+from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import AUTO
 from hetfl_flwr.learning.distillation import kl_divergence
@@ -34,7 +34,8 @@ class FedKDClient(KnowledgeClient):
 
     Both are of the logits from before either model's step. No gradient flows to a teacher or to a denominator; W learns
     from the mentor's loss, so that each of the three has the gradient of the squared error once. Each model has an
-    optimizer as the run config says: that of mentor and W goes on, the mentee's starts again each round (``moments``).
+    optimizer as the run config says: that of mentor and W goes on, the mentee's starts again each round, or as the run
+    config's ``moments`` says.
     Costs the mentee's passes over each batch, and a singular value decomposition of each of its matrices a round.
 
     A client that has lost its state may be sent an update of a mentee that it does not hold. Its models then teach each
@@ -53,8 +54,6 @@ class FedKDClient(KnowledgeClient):
         As in `strategies.small_models.fedkd.FedKD`, beside the client's surroundings.
     hidden : bool
         False leaves the squared error of the embeddings, and W, out.
-    moments : {"reset", "kept"}
-        What becomes of the moments of the mentee's optimizer between rounds.
 
     Raises
     ------
@@ -74,10 +73,9 @@ class FedKDClient(KnowledgeClient):
         energy_start: Energy = 0.95,
         energy_end: Energy = 0.98,
         hidden: bool = True,
-        moments: Moments = "reset",
     ) -> None:
         super().__init__(node)
-        self.compress, self.hidden, self.moments = compress, hidden, moments
+        self.compress, self.hidden = compress, hidden
         self.energy = energy_start, energy_end
         self.mentee = small_model("fedkd.mentee", mentee, node)
         with seeded(node.config.seed, node.client_id, "hidden"):
@@ -106,7 +104,7 @@ class FedKDClient(KnowledgeClient):
         known, mentor, mentee_loss = self._take_up(download), self.node.model, torch.zeros((), dtype=torch.float64)
         start = model_arrays(self.mentee)
         of_mentor = self.optimizer(parameters=[*mentor.parameters(), *self.matrix.parameters()])
-        of_mentee = self.optimizer("mentee-optimizer", self.mentee.parameters(), moments=self.moments)
+        of_mentee = self.optimizer("mentee-optimizer", self.mentee.parameters())
 
         def loss(inputs: Tensor, labels: Tensor) -> Terms:
             """Take the mentee's step; return the mentor's loss."""
@@ -135,7 +133,7 @@ class FedKDClient(KnowledgeClient):
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the mentor, and the global mentee."""
-        load_model_arrays(self.mentee, download)
+        self.load(self.mentee, download)
         return {**super().assess(download), "global-accuracy": evaluate(self.mentee, self.node.data.test).accuracy}
 
     def _take_up(self, download: Arrays) -> bool:
@@ -146,6 +144,6 @@ class FedKDClient(KnowledgeClient):
             came = bounded({name: array + came[name] for name, array in own.items()}, self._weights)
         elif before >= 0:
             return bool(held == round)  # then it was sent before, in a round that came to nothing
-        load_model_arrays(self.mentee, came)
+        self.load(self.mentee, came)
         self.numbers["mentee-round"] = int(round)
         return True

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clients.base import KnowledgeClient, Metrics, Moments
+from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.config import AUTO
 from hetfl_flwr.learning.distillation import kl_divergence
 from hetfl_flwr.learning.training import Terms, descend, evaluate
@@ -19,7 +19,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.small_model import small_model
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import load_model_arrays, state_arrays, whole_state
+from hetfl_flwr.wire.weights import state_arrays, whole_state
 
 
 class FMLClient(KnowledgeClient):
@@ -32,8 +32,8 @@ class FMLClient(KnowledgeClient):
 
     Both losses are of the logits from before either model's step, at temperature 1, and no gradient flows to a teacher.
     Each model has an optimizer of its own, as the run config says: the local model's goes on from round to round, the
-    meme's starts again (``moments``). The paper's is SGD with momentum 0.9, weight decay 5e-4, batches of 128 and 5
-    epochs a round.
+    meme's begins anew with the forked meme, as in the authors' code, or as the run config's ``moments`` says. The
+    paper's is SGD with momentum 0.9, weight decay 5e-4, batches of 128 and 5 epochs a round.
 
     ``beta = 1`` makes the global model that of federated averaging with equal weights, ``alpha = 1`` the own model that
     of local training. Where the two models are alike, the KL terms have next to no gradient, and a loss that is half
@@ -66,9 +66,6 @@ class FMLClient(KnowledgeClient):
         What the own model's first weights are: drawn for each client; or those of the first global model, "the same
         model provided by server" (section 4.2), for clients whose own model is of the meme's architecture. Others draw
         theirs.
-    moments : {"reset", "kept"}
-        What becomes of the moments of the meme's optimizer between rounds. "reset": they begin anew with the forked
-        meme, as in the authors' code. "kept": they are those of the client's last meme.
 
     Raises
     ------
@@ -90,10 +87,9 @@ class FMLClient(KnowledgeClient):
         beta: float | str = 0.5,
         scale: Literal["halved", "sum"] = "halved",
         start: Literal["own", "global"] = "own",
-        moments: Moments = "reset",
     ) -> None:
         super().__init__(node)
-        self.share, self.scale, self.moments = share, scale, moments
+        self.share, self.scale = share, scale
         self.alpha, self.beta = _ends("alpha", alpha), _ends("beta", beta)
         self.meme = small_model("fml.meme", meme, node)
         self._travels: nn.Module = self.meme if share == "model" else self.meme.body
@@ -118,10 +114,10 @@ class FMLClient(KnowledgeClient):
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Fork the global model, let it and the own model teach each other, and send it back."""
-        load_model_arrays(self._travels, download)
+        self.load(self._travels, download)
         rounds = self.node.config.rounds
         alpha, beta = (float(np.interp(round, (1, max(rounds, 2)), ends)) for ends in (self.alpha, self.beta))
-        meme_optimizer = self.optimizer("meme-optimizer", self.meme.parameters(), moments=self.moments)
+        meme_optimizer = self.optimizer("meme-optimizer", self.meme.parameters())
         meme_loss = torch.zeros((), dtype=torch.float64)
 
         def loss(inputs: Tensor, labels: Tensor) -> Terms:
@@ -140,7 +136,7 @@ class FMLClient(KnowledgeClient):
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the own model, and the global one."""
-        load_model_arrays(self._travels, download)
+        self.load(self._travels, download)
         return {**super().assess(download), "global-accuracy": evaluate(self.meme, self.node.data.test).accuracy}
 
     def _mutual(self, part: float, labels: Tensor, *, student: Tensor, teacher: Tensor) -> Terms:

@@ -8,22 +8,24 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor, nn
 
-from clients.base import KnowledgeClient, Metrics, Moments
+from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import Loss, draw_batches, evaluate, make_optimizer, train
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
+from hetfl_flwr.wire.weights import model_arrays, weights
 
 FineTuneEpochs = Annotated[int, Field(ge=0)]
 """Passes over the training samples before a model is measured."""
 
 
 class GlobalModelClient(KnowledgeClient):
-    """Trains the global model on its own data, with an optimizer that by default is reset every round.
+    """Trains the global model on its own data.
 
-    An algorithm writes `objective`.
+    An algorithm writes `objective`. Averaging was published with plain SGD, which has no moments: what becomes of an
+    optimizer's between rounds, where another model replaces the one that it has stepped, is the run config's
+    ``moments``.
 
     State  none; with ``moments = "kept"`` the optimizer's moments.
 
@@ -35,9 +37,6 @@ class GlobalModelClient(KnowledgeClient):
         How many times the local work of the run config (``local-batches`` or ``local-epochs``) lies between two
         exchanges, 1 or more. A round stays one exchange: it has the same bytes and so many times the steps, so that
         bytes a local step can be made to match another method's (Li et al., "FedH2L", Table 2).
-    moments : {"reset", "kept"}
-        "reset": each round's optimizer begins without moments, as if clients were stateless. "kept": it begins with
-        those of the client's last round, although the global model is another one by now. With plain SGD the same.
     fine_tune_epochs : int
         Passes over the client's training samples for which a copy of the global model is trained on, with the
         cross-entropy, before it is measured, 0 or more. ``accuracy`` is the copy's, ``global-accuracy`` the global
@@ -50,14 +49,12 @@ class GlobalModelClient(KnowledgeClient):
         node: Node,
         *,
         exchange_every: Annotated[int, Field(ge=1)] = 1,
-        moments: Moments = "reset",
         fine_tune_epochs: FineTuneEpochs = 0,
     ) -> None:
         super().__init__(node)
         self.exchange_every, self.fine_tune_epochs = exchange_every, fine_tune_epochs
         self._tuned: nn.Module | None = None
-        self.moments = moments
-        self.keeps_state = moments == "kept"
+        self.keeps_state = node.config.moments == "kept"
 
     @abstractmethod
     def objective(self) -> Loss:
@@ -81,9 +78,8 @@ class GlobalModelClient(KnowledgeClient):
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train the global model for one round."""
-        load_model_arrays(self.node.model, download)
-        batches = self.batches(round, times=self.exchange_every)
-        samples, mean_loss = self.train(batches, self.objective(), self.optimizer(moments=self.moments))
+        self.load(self.node.model, download)
+        samples, mean_loss = self.train(self.batches(round, times=self.exchange_every), self.objective())
         return model_arrays(self.node.model), {SEEN: samples, "train-loss": mean_loss}
 
     def local_steps(self, samples: int) -> int:
@@ -92,7 +88,7 @@ class GlobalModelClient(KnowledgeClient):
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the global model, or what it becomes with fine-tuning, on the own test set."""
-        load_model_arrays(self.node.model, download)
+        self.load(self.node.model, download)
         if self.fine_tune_epochs:
             self._tuned = self._fine_tuned()
         measured = super().assess(download)

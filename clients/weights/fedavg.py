@@ -18,7 +18,7 @@ class FedAvgClient(GlobalModelClient):
 
     Parameters
     ----------
-    node, exchange_every, moments, fine_tune_epochs
+    node, exchange_every, fine_tune_epochs
         As in `clients.weights.base.GlobalModelClient`.
     """
 

@@ -5,7 +5,6 @@ Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning
 
 from torch import Tensor
 
-from clients.base import Moments
 from clients.weights.base import FineTuneEpochs, GlobalModelClient
 from hetfl_flwr.learning.training import Loss
 from hetfl_flwr.node.node import Node
@@ -23,12 +22,12 @@ class FedDFClient(GlobalModelClient):
 
     Parameters
     ----------
-    node, moments, fine_tune_epochs
+    node, fine_tune_epochs
         As in `clients.weights.base.GlobalModelClient`.
     """
 
-    def __init__(self, node: Node, *, moments: Moments = "reset", fine_tune_epochs: FineTuneEpochs = 0) -> None:
-        super().__init__(node, moments=moments, fine_tune_epochs=fine_tune_epochs)
+    def __init__(self, node: Node, *, fine_tune_epochs: FineTuneEpochs = 0) -> None:
+        super().__init__(node, fine_tune_epochs=fine_tune_epochs)
 
     def objective(self) -> Loss:
         """Return the cross-entropy."""

@@ -9,7 +9,6 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from clients.base import Moments
 from clients.weights.base import FineTuneEpochs, GlobalModelClient
 from hetfl_flwr.learning.training import Loss, Terms
 from hetfl_flwr.node.node import Node
@@ -28,7 +27,7 @@ class FedProxClient(GlobalModelClient):
 
     Parameters
     ----------
-    node, exchange_every, moments, fine_tune_epochs
+    node, exchange_every, fine_tune_epochs
         As in `clients.weights.base.GlobalModelClient`.
     mu : float
         Weight of the proximal term, 0 or more. 0 is FedAvg.
@@ -42,10 +41,9 @@ class FedProxClient(GlobalModelClient):
         *,
         mu: Annotated[float, Field(ge=0)] = 0.01,
         exchange_every: Annotated[int, Field(ge=1)] = 1,
-        moments: Moments = "reset",
         fine_tune_epochs: FineTuneEpochs = 0,
     ) -> None:
-        super().__init__(node, exchange_every=exchange_every, moments=moments, fine_tune_epochs=fine_tune_epochs)
+        super().__init__(node, exchange_every=exchange_every, fine_tune_epochs=fine_tune_epochs)
         self.mu = mu
 
     def objective(self) -> Loss:

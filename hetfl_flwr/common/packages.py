@@ -18,7 +18,6 @@ EXTRAS = {
     **dict.fromkeys(("jinja2", "matplotlib"), "reports"),
     **{
         "dp_accounting": "accounting",
-        "greenlet": "batched",
         "mlflow": "mlflow",
         "onnxscript": "onnx",
         "optuna": "tune",

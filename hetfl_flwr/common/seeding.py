@@ -4,6 +4,7 @@ A scope is a tuple of integers and words, such as ``(client_id, round, "batches"
 in any part give independent streams; equal scopes give equal streams in every process and engine.
 """
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from zlib import crc32
@@ -43,14 +44,29 @@ def torch_seed(seed: int, *scope: int | str) -> int:
 
 @contextmanager
 def seeded(seed: int, *scope: int | str) -> Iterator[None]:
-    """Seed torch's global generator for the body of a ``with``, and put it back as it was afterwards.
+    """Seed the global generators of torch, NumPy and Python for the body of a ``with``, and put them back afterwards.
 
-    Layers that draw from the global generator (weight initialisation, dropout) are reproducible inside it.
+    Whatever draws from a global generator (weight initialisation, dropout, a model's own ``random.random()``) is
+    reproducible inside it.
     """
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
+    with generators_kept():
         number = torch_seed(seed, *scope)
         torch.default_generator.manual_seed(number)
-        if devices:
+        if torch.cuda.is_available():
             torch.cuda.manual_seed_all(number)
+        np.random.seed(number % 2**32)  # noqa: NPY002
+        random.seed(number)
         yield
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Put the global generators of torch, NumPy and Python back as they were, after the body of a ``with``."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

@@ -1,12 +1,17 @@
 """Any text or value as one line of bounded length that a terminal shows as it is."""
 
+import re
 from reprlib import Repr
+from typing import Any
 
 LONGEST_TEXT = 2000
 """Characters of an error that are shown."""
 
 LONGEST_NAME = 100
 """Characters of a name that are shown; a metric's name has no more."""
+
+_FORMULA = re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
+"""What spreadsheets take for a formula, in full width, too."""
 
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
@@ -44,6 +49,34 @@ def brief(value: object) -> str:
     ('[1, 1, 1, 1, 1, 1, ...]', "'a\\\\nb'")
     """
     return _REPR.repr(value)
+
+
+def quoted(text: str) -> str:
+    r"""Return what somebody else has said as a quotation, which no quotation mark of theirs ends.
+
+    Examples
+    --------
+    >>> quoted('full"; the server is down')
+    '"full\'; the server is down"'
+    """
+    return '"' + text.replace('"', "'") + '"'
+
+
+def as_cell(value: Any) -> Any:
+    """Return a cell of a csv file: a text that a spreadsheet would run as a formula gets a ``'`` in front.
+
+    Examples
+    --------
+    >>> [as_cell(value) for value in ("=1+1", "@sum", "-a", "-1.5", "+", "a=b", -2)]
+    ["'=1+1", "'@sum", "'-a", '-1.5', '+', 'a=b', -2]
+    """
+    if not isinstance(value, str) or not _FORMULA.match(value):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def _shortened(text: str, longest: int) -> str:

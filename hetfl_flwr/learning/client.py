@@ -14,24 +14,15 @@ Metrics = dict[str, Scalar]
 
 
 class FederatedClient(Protocol):
-    """What a node asks of an algorithm's client side; `clients.base.KnowledgeClient` fulfils it for all algorithms.
-
-    Attributes
-    ----------
-    keeps_state : bool
-        Whether anything survives between rounds.
-    has_distillation_term : bool
-        Whether the loss has a distillation term beside the term of the client's own data.
-    numbers : dict of str to int or float
-        Numbers that survive between rounds.
-    """
+    """As `clients.base.KnowledgeClient` says."""
 
     keeps_state: bool
+    starts_alike: bool
     has_distillation_term: bool
     numbers: dict[str, int | float]
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Return the networks that survive between rounds."""
+        """Return what survives between rounds."""
 
     def download_spec(self) -> PayloadSpec:
         """Return what the server sends."""
@@ -40,7 +31,7 @@ class FederatedClient(Protocol):
         """Return what this client sends."""
 
     def assess_spec(self) -> PayloadSpec:
-        """Return what the server sends along when it asks to `assess`."""
+        """Return what the server sends along to `assess`."""
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train for one round."""
@@ -52,10 +43,10 @@ class FederatedClient(Protocol):
         """Return what is measured, from inputs to logits."""
 
     def local_steps(self, samples: int) -> int:
-        """Return how many steps on so many own samples a round takes."""
+        """Return the steps of a round."""
 
     def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:
-        """Answer a message that asks for training: Flower's hook."""
+        """Answer a training message."""
 
     def evaluate(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[float, int, Metrics]:
-        """Answer a message that asks for a measurement: Flower's hook."""
+        """Answer an evaluation message."""

@@ -70,26 +70,6 @@ def decoupled_kd(
     return target_term.to(student_logits.dtype), non_target_term.to(student_logits.dtype)
 
 
-def standardized(logits: Tensor) -> Tensor:
-    """Return logits with mean 0 and standard deviation 1 over the classes of each sample.
-
-    Sun et al., "Logit Standardization in Knowledge Distillation", CVPR 2024, at a base temperature of 1.
-
-    Parameters
-    ----------
-    logits : Tensor
-        Shape (B, C). A sample whose logits are all the same becomes zeros.
-
-    Examples
-    --------
-    >>> standardized(torch.tensor([[1.0, 3.0], [5.0, 5.0]]))
-    tensor([[-1.,  1.],
-            [ 0.,  0.]])
-    """
-    centred = logits - logits.mean(1, keepdim=True)
-    return centred / centred.square().mean(1, keepdim=True).clamp(min=1e-14).sqrt()
-
-
 def cosine_temperature(epoch: int, max_epochs: int, beta: float) -> float:
     """Return the temperature of an epoch: CHFL Eq. (7), ``beta (1 + cos(pi epoch / max_epochs)) + 1``.
 

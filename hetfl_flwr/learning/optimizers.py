@@ -1,37 +1,44 @@
 """torch's optimizers, free of the wrappers that hide them from ``torch.compile``, and their state as named tensors.
 
 The first call of a wrapped method imports the whole compiler, which takes as long as importing torch. Nothing is
-compiled here, and what is inside the wrappers is the same arithmetic. Where a method has no wrapper it stays as it is.
+compiled here.
 """
 
 from collections.abc import Mapping
 from inspect import unwrap
+from typing import Any, TypeVar
 
 import torch
 
+Kind = TypeVar("Kind", bound=type[torch.optim.Optimizer])
 
+
+def _unwrapped(kind: Kind) -> Kind:
+    for name in ("add_param_group", "zero_grad", "step"):
+        method = unwrap(getattr(kind, name))
+        setattr(kind, name, torch.no_grad()(method) if name == "step" else method)
+    return kind
+
+
+@_unwrapped
 class Adam(torch.optim.Adam):
     """Adam and AMSGrad."""
 
-    add_param_group = unwrap(torch.optim.Adam.add_param_group)
-    zero_grad = unwrap(torch.optim.Adam.zero_grad)
-    step = torch.no_grad()(unwrap(torch.optim.Adam.step))
 
-
+@_unwrapped
 class AdamW(torch.optim.AdamW):
     """Adam with decoupled weight decay."""
 
-    add_param_group = unwrap(torch.optim.AdamW.add_param_group)
-    zero_grad = unwrap(torch.optim.AdamW.zero_grad)
-    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
-
+@_unwrapped
 class SGD(torch.optim.SGD):
-    """Stochastic gradient descent."""
+    """Stochastic gradient descent; some parameters may have no momentum yet, where torch takes all or none."""
 
-    add_param_group = unwrap(torch.optim.SGD.add_param_group)
-    zero_grad = unwrap(torch.optim.SGD.zero_grad)
-    step = torch.no_grad()(unwrap(torch.optim.SGD.step))
+    def _init_group(self, group: Any, params: Any, grads: Any, buffers: Any) -> bool:
+        sparse: bool = super()._init_group(group, params, grads, buffers)  # type: ignore[no-untyped-call]
+        if any(one is not None for one in buffers):
+            buffers[:] = [torch.zeros_like(of) if one is None else one for one, of in zip(buffers, params, strict=True)]
+        return sparse
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

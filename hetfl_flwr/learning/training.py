@@ -14,7 +14,6 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
 from hetfl_flwr.learning.optimizers import SGD, Adam, AdamW
-from hetfl_flwr.learning.stepping import descend as descend
 
 EVALUATION_BATCH = 1024
 """Samples that the evaluation loop sends through a model at once."""
@@ -55,6 +54,23 @@ def make_optimizer(config: RunConfig, parameters: Iterable[nn.Parameter]) -> tor
             return AdamW(parameters, lr=rate, weight_decay=decay, fused=True)
         case "sgd":
             return SGD(parameters, lr=rate, momentum=config.momentum, weight_decay=decay, fused=True)
+
+
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor, before_step: Callable[[], None] = lambda: None) -> None:
+    """Take one step down a loss.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Its gradients are None.
+    loss : Tensor
+        A scalar.
+    before_step : callable
+        Called between gradient and step.
+    """
+    loss.backward()  # type: ignore[no-untyped-call]
+    before_step()
+    optimizer.step()
 
 
 def draw_epochs(
@@ -146,9 +162,8 @@ def train(
     before_step : callable, optional
         Called between each gradient and its step.
     projection : {"none", "qp", "pcgrad"}
-        Of a loss in two terms: "none" takes the gradient of their sum; "qp" leaves out of the distillation term's
-        gradient what goes against the own term's (FedH2L's Eq. 8, for any algorithm), "pcgrad" also the other way
-        round (Yu et al., NeurIPS 2020). Either takes a second backward pass.
+        How the gradients of a loss in two terms are combined, as the run config has it: "pcgrad" is of Yu et al.,
+        NeurIPS 2020. All but "none" take a second backward pass.
 
     Returns
     -------

@@ -14,8 +14,17 @@ from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.narrow import narrowed, parse_width
+from hetfl_flwr.models.probing import constants, entered
 from hetfl_flwr.models.registry import ZOO, ZooModel, require_known
-from hetfl_flwr.models.split_model import SplitModel, cause, channels_last, checked, parameter_count, pooled, projected
+from hetfl_flwr.models.split_model import (
+    SplitModel,
+    cause,
+    channels_last,
+    mark_constant,
+    parameter_count,
+    pooled,
+    projected,
+)
 from hetfl_flwr.models.vision import RESNETS, TORCHVISION, Stem, vision
 
 WidthBy = Literal["linear", "pool"]
@@ -93,7 +102,7 @@ def build_model(
     base, part = parse_width(name)
     require_known(base)
     _check_size(base, spec, width, width_by, stem)
-    build = _builder(base, pretrained if part == 1 else "", stem)
+    build = _builder(base, pretrained if part == 1 else "", stem, seed)
     with seeded(seed, *scope, "weights"):
         model = _widened(_build(name, lambda its: narrowed(build(its), part), spec), width, width_by)
     if not head_bias:
@@ -168,13 +177,13 @@ def _row(name: str, model: ZooModel, spec: DataSpec) -> CatalogueRow:
     return CatalogueRow(name, model.summary, parameter_count(built), built.width)
 
 
-def _builder(name: str, pretrained: str, stem: Stem) -> Callable[[DataSpec], SplitModel]:
+def _builder(name: str, pretrained: str, stem: Stem, seed: int) -> Callable[[DataSpec], SplitModel]:
     """Return what builds a model for data, of the zoo or the user's own."""
     if name in TORCHVISION:
         return partial(vision, name, pretrained=pretrained, stem=stem)
     if name in RESNETS:
         return partial(vision, name, stem=stem)
-    return ZOO[name].build if name in ZOO else partial(_build_own, name)
+    return ZOO[name].build if name in ZOO else partial(_build_own, name, seed)
 
 
 def _widened(model: SplitModel, width: int, width_by: WidthBy) -> SplitModel:
@@ -190,7 +199,7 @@ def _check_size(name: str, spec: DataSpec, width: int, width_by: WidthBy, stem: 
     if name not in ZOO:
         return
     with seeded(0, "size"), torch.device("meta"):
-        model = _widened(_build(name, _builder(name, "", stem), spec), width, width_by)
+        model = _widened(_build(name, _builder(name, "", stem, 0), spec), width, width_by)
     parameters = parameter_count(model)
     if parameters > LARGEST:
         data = f"data of shape {spec.shape} and {spec.classes} classes"
@@ -209,7 +218,38 @@ def _build(name: str, build: Callable[[DataSpec], SplitModel], spec: DataSpec) -
         raise ModelError(f"model '{name}' for {data}: {cause(error)}") from error
 
 
-def _build_own(name: str, spec: DataSpec) -> SplitModel:
+Function = Callable[[DataSpec], object]
+
+_KNOWN: dict[tuple[int, DataSpec, int], tuple[Function, dict[str, torch.Tensor]]] = {}
+"""By function (which is held, so that its id stays its own), data and seed: the buffers that training leaves alone."""
+
+
+def _build_own(name: str, seed: int, spec: DataSpec) -> SplitModel:
+    """Build a user's own model, whose constant buffers are the same in all clients, as those of the server's model.
+
+    The first of a process is built twice: one of them is tried out.
+    """
+    build = _own_function(name)
+    key = id(build), spec, seed
+    model = entered(build(spec), spec, known=key in _KNOWN)
+    if key not in _KNOWN:
+        with seeded(seed, "global", "weights"):
+            _KNOWN[key] = build, constants(entered(build(spec), spec), spec)
+    _, fixed = _KNOWN[key]
+    for each, buffer in fixed.items():
+        mark_constant(model, each)
+        model.get_buffer(each).copy_(buffer)
+    return model
+
+
+def _own_function(name: str) -> Function:
+    """Return the function of a user's module that a name is of.
+
+    Raises
+    ------
+    ModelError
+        The module cannot be imported, or has no such function of one argument.
+    """
     path, _, function = name.partition(":")
     try:
         module = import_module(path)
@@ -229,7 +269,7 @@ def _build_own(name: str, spec: DataSpec) -> SplitModel:
     build = getattr(module, function)
     if not _takes_one(build):
         raise ModelError(f"'{function}' is of type {type(build).__name__}; name a function that takes a DataSpec alone")
-    return checked(build(spec), spec)
+    return build  # type: ignore[no-any-return]
 
 
 def _takes_one(build: object) -> bool:

@@ -169,24 +169,15 @@ def pooled(model: SplitModel, width: int) -> SplitModel:
 def channels_last(model: SplitModel) -> SplitModel:
     """Let a model's convolutions have images with channels last in memory, which many are faster with on a CPU.
 
-    A training step of the zoo's larger networks gains a fifth to a half, one of LeNet-5 nothing (``python -m
-    simulations.benchmarks.speed.step``, figures in simulations/benchmarks/README.md). Parameters and shapes stay as
-    they are; the first convolution lays its input out again, and all behind it follow. A module that calls ``view`` on
-    such images would fail, so it is for the zoo's own.
+    A training step of the zoo's larger networks gains a fifth to a half, one of LeNet-5 nothing (measured at 0a31836).
+    Parameters and shapes stay as they are; the first convolution lays its input out again, and all behind it follow. A
+    module that calls ``view`` on such images would fail, so it is for the zoo's own.
     """
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
             layer.register_forward_pre_hook(_lay_out)
             break
     return model
-
-
-def as_laid_out_by_itself(model: nn.Module) -> None:
-    """Take back what `channels_last` has done to a model."""
-    for layer in model.modules():
-        for key, hook in list(layer._forward_pre_hooks.items()):
-            if hook is _lay_out:
-                del layer._forward_pre_hooks[key]
 
 
 def _lay_out(layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
@@ -197,16 +188,6 @@ def _lay_out(layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tenso
     if channels == 1 and images.is_contiguous():  # either layout is the same bytes, so torch would keep the old strides
         return (images.as_strided(images.shape, (height * width, 1, width, 1)),)
     return (images.contiguous(memory_format=torch.channels_last),)
-
-
-def checked(model: object, spec: DataSpec) -> SplitModel:
-    """Return what a user's function gave as a SplitModel that fits the data, or raise ModelError."""
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"its function returned {type(model).__name__}; return a torch.nn.Module")
-    if not isinstance(model, SplitModel):
-        return split(model, spec=spec)
-    _probe(model, spec)
-    return model
 
 
 def cause(error: BaseException) -> str:
@@ -226,26 +207,55 @@ def cut(module: nn.Module, name: str) -> SplitModel:
     return SplitModel(module, head)
 
 
-def _same(module: nn.Module, model: SplitModel, spec: DataSpec) -> bool:
-    logits = _probe(module, spec)
-    try:
-        return torch.equal(_probe(model, spec), logits)
-    except ModelError:
-        return False
+def constant_buffers(model: nn.Module) -> set[str]:
+    """Return the names of the buffers that training does not change, as `mark_constant` has marked them."""
+    layers = model.named_modules(remove_duplicate=False)
+    return {f"{path}.{name}" if path else name for path, layer in layers for name in getattr(layer, MARK, ())}
 
 
-def _probe(module: nn.Module, spec: DataSpec) -> torch.Tensor:
-    """Return the logits (2, C) of two samples, the same in each call; the module stays as it is."""
-    name = type(module).__name__
+def mark_constant(model: nn.Module, name: str) -> None:
+    """Mark a buffer as one that training does not change: it stays where it is, and copies of the layer know it."""
+    path, _, own = name.rpartition(".")
+    layer = model.get_submodule(path)
+    setattr(layer, MARK, {*getattr(layer, MARK, ()), own})
+
+
+MARK = "_hetfl_constant_buffers"
+"""Attribute of a layer: the names of its buffers that training does not change."""
+
+
+def logits_of(module: nn.Module, spec: DataSpec, size: int = 2) -> torch.Tensor:
+    """Return the logits (size, C) of samples of noise, the same in each call.
+
+    Raises
+    ------
+    ModelError
+        The module does not take them, or gives something else.
+    """
+    name, shape = type(module).__name__, (size, *spec.shape)
     try:
-        with seeded(0, "probe"), torch.no_grad():
-            shape = (2, *spec.shape)
+        with seeded(0, "samples"):
             samples = torch.randint(spec.vocabulary, shape) if spec.is_text else torch.randn(shape)
-            logits = deepcopy(module).eval()(samples)
+        logits = module(samples)
     except Exception as error:
-        batch = (2, *spec.shape)
-        raise ModelError(f"{name} does not accept a batch of shape {batch}: {cause(error)}") from error
-    if isinstance(logits, torch.Tensor) and logits.shape == (2, spec.classes):
+        raise ModelError(f"{name} does not accept a batch of shape {shape}: {cause(error)}") from error
+    if isinstance(logits, torch.Tensor) and logits.shape == (size, spec.classes):
         return logits
     given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-    raise ModelError(f"{name} gives {given} for 2 samples; {spec.classes} classes need logits {(2, spec.classes)}")
+    raise ModelError(
+        f"{name} gives {given} for {size} samples; {spec.classes} classes need logits {(size, spec.classes)}"
+    )
+
+
+def _same(module: nn.Module, model: SplitModel, spec: DataSpec) -> bool:
+    """Say whether two modules give the same logits; both stay as they are."""
+
+    def logits(of: nn.Module) -> torch.Tensor:
+        with seeded(0, "probe"), torch.no_grad():
+            return logits_of(deepcopy(of).eval(), spec)
+
+    expected = logits(module)
+    try:
+        return torch.equal(logits(model), expected)
+    except ModelError:
+        return False

@@ -21,8 +21,7 @@ from hetfl_flwr.common.errors import ConfigError, DamagedError
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import RunConfig, simulated_speeds
 from hetfl_flwr.data import Batches
-from hetfl_flwr.learning.stepping import PLAIN
-from hetfl_flwr.learning.training import make_optimizer
+from hetfl_flwr.learning.training import descend, make_optimizer
 from hetfl_flwr.models import SplitModel, parse_models, trainable_count
 from hetfl_flwr.node.stores import Slot
 
@@ -184,7 +183,7 @@ def _measured(
     def step() -> float:
         began = perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        PLAIN.descend(optimizer, functional.cross_entropy(model(inputs), labels), lambda: None)
+        descend(optimizer, functional.cross_entropy(model(inputs), labels))
         if inputs.device.type == "cuda":
             torch.cuda.synchronize(inputs.device)
         return perf_counter() - began

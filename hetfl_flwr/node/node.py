@@ -11,8 +11,8 @@ from flwr.app import ArrayRecord, Context
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.algorithms import resolve_models
-from hetfl_flwr.common.errors import ConfigError, DamagedError, StateError, plain, private
+from hetfl_flwr.algorithms import chosen, resolve_models
+from hetfl_flwr.common.errors import ConfigError, DamagedError, ModelError, StateError, plain, private
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import BUNDLED, FIT, RunConfig, Value, for_node, to_toml
@@ -24,6 +24,7 @@ from hetfl_flwr.node.fitting import Fit, device_speed, fit, fit_once
 from hetfl_flwr.node.inputs import data_digest, pack_inputs
 from hetfl_flwr.node.keeper import Surroundings
 from hetfl_flwr.node.machine.device import find_device
+from hetfl_flwr.node.measured import Measured
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
 from hetfl_flwr.node.reuse import keeper_of
 from hetfl_flwr.node.state import ClientState, Stamp, StateStore, decode
@@ -33,6 +34,7 @@ from hetfl_flwr.node.stores import (
     Slot,
     kept_config,
     kept_inputs,
+    kept_measured,
     prune,
     run_folder,
     run_store,
@@ -69,6 +71,8 @@ class Node:
         Whether the model has the weights that were saved after the last round, not the initial ones.
     why : str
         Why it has this model, where it has chosen it itself (``models = "fit"``); else empty.
+    predictor : nn.Module, optional
+        Of a client that was read back from a run: what was measured of it, from inputs to logits. Often it is `model`.
     """
 
     config: RunConfig
@@ -82,6 +86,7 @@ class Node:
     public_samples: PublicSampleStore
     restored: bool = False
     why: str = ""
+    predictor: nn.Module | None = None
 
     @classmethod
     def from_context(cls, context: Context, before: str = "") -> "Node":
@@ -138,6 +143,21 @@ class Node:
             return None
         return balanced_weights(self.data.train.class_counts(self.data.spec.classes))
 
+    def check_untied(self) -> None:
+        """Refuse a model whose head is tied to its body, for an algorithm that exchanges one of the two alone.
+
+        Raises
+        ------
+        ModelError
+            They have a weight in common.
+        """
+        body = {id(weight) for weight in self.model.body.parameters()}
+        if any(id(weight) in body for weight in self.model.head.parameters()):
+            raise ModelError(
+                f"{self}: its head has a weight in common with its body, and {self.config.algorithm} exchanges one of "
+                "the two without the other: untie them, or take an algorithm that averages whole models or none"
+            )
+
     @property
     def device(self) -> torch.device:
         """Where the model lies."""
@@ -183,6 +203,10 @@ class Node:
             if not (inputs.exists() and state_file(folder, self.client_id).exists()):
                 replace_file(inputs, pack_inputs(self.data))
         self.store.save(state, self.stamp)
+
+    def keep_measured(self, measured: Measured) -> None:
+        """In a state folder, keep what this client was measured with last."""
+        measured.write(kept_measured(run_folder(self.config, self.stamp.run), self.client_id))
 
     def take_up(self, run: str, round: int) -> None:
         """Go on with the state that this client had in another run after a round, if it is on this node's disk.
@@ -338,7 +362,7 @@ def _built(config: RunConfig, name: str, data: ClientData, client_id: int) -> Sp
         name,
         data.spec,
         seed=config.seed,
-        scope=(client_id,),
+        scope=("global",) if chosen(config).client.starts_alike else (client_id,),
         width=config.width,
         pretrained=config.pretrained,
         head_bias=config.head_bias,

@@ -21,8 +21,8 @@ from hetfl_flwr.node.stores import ContextStore
 KEEP = "HETFL_KEEP"
 """Environment variable: ``resident`` in a process that answers several messages of one app."""
 
-MOST_MODELS = 160
-"""Models that a process keeps: those of the architectures used last, and of clients that run together."""
+MOST_MODELS = 32
+"""Models that a process keeps: those of the architectures used last."""
 
 
 class _Nothing:
@@ -110,24 +110,22 @@ class Shared:
         return self.model
 
 
-def shared_model(around: Surroundings, slot: int = 0) -> Shared | None:
+def shared_model(around: Surroundings) -> Shared | None:
     """Return this process's model of a client's architecture.
 
-    Clients of one architecture take turns with it; those that run together have one each, by their `slot`. Models of
-    the user's own, which may keep what no state holds, are not shared: None.
+    Clients of one architecture take turns with it. Models of the user's own, which may keep what no state holds, are
+    not shared: None.
     """
     config, name = around["config"], around["model_name"]
     if name not in ZOO:
         return None
     spec = around["data"].spec
     layout = config.width, config.head_bias, config.width_by, config.stem
-    return _model(name, spec, layout, config.device, config.mixed_precision, slot)
+    return _model(name, spec, layout, config.device, config.mixed_precision)
 
 
 @lru_cache(maxsize=MOST_MODELS)
-def _model(
-    name: str, spec: DataSpec, layout: tuple[int, bool, WidthBy, Stem], device: str, precision: str, slot: int
-) -> Shared:
+def _model(name: str, spec: DataSpec, layout: tuple[int, bool, WidthBy, Stem], device: str, precision: str) -> Shared:
     width, head_bias, width_by, stem = layout
     built = build_model(name, spec, seed=0, width=width, head_bias=head_bias, width_by=width_by, stem=stem)
     return Shared(mixed(built.to(find_device(device)), precision))

@@ -1,7 +1,7 @@
 """What happens around an algorithm's own work when a client answers a message.
 
-The download is checked, the state taken up, and after training saved again; the upload is checked. After measuring, the
-best model so far is kept on demand, and the samples of other domains are measured, too.
+Download and upload are checked, the state is taken up and saved. After measuring, the best model so far is kept on
+demand, and the samples of other domains are measured, too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,55 +11,53 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError, StateError
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.client import FederatedClient, Metrics
 from hetfl_flwr.learning.metrics import domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.quality import baseline
-from hetfl_flwr.learning.stepping import stepper
 from hetfl_flwr.learning.training import evaluate
-from hetfl_flwr.models import SplitModel
+from hetfl_flwr.node.measured import Measured, digest_of
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.spec import Arrays
 
 BEST = "best."
-"""What the names of the best model's tensors and metrics begin with."""
+"""Prefix of the best model's tensors and metrics."""
+
+BESIDE, DOWNLOAD = "best+", "download"
+"""What the names begin with of what the best model was measured with: other networks, and what the server sent."""
 
 
 class Session:
-    """One message's work: the state that the client had before it, and the optimizers to be saved with the next.
+    """One message's work, with the state and the optimizers that it begins with.
 
     Parameters
     ----------
     node : Node
         The client's model, data, run config and state store.
-
-    Raises
-    ------
-    ConfigError
-        ``keep-best`` on a client without validation samples.
     """
 
     def __init__(self, node: Node) -> None:
-        if node.config.keep_best and len(node.data.validation) == 0:
+        if node.config.keep_best and len(node.data.train) and not len(node.data.validation):
             raise ConfigError("keep-best = true, but there are no validation samples here: raise validation-fraction")
         self._node = node
         self._saved = ClientState()
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._replaced = set[nn.Parameter]()
 
     def fit(
         self, client: FederatedClient, parameters: list[NDArray[Any]], round: int
     ) -> tuple[list[NDArray[Any]], int, Metrics]:
-        """Let a client learn for one round; return its upload, its number of samples, and its other metrics."""
+        """Let a client learn for a round; return its upload, number of samples and other metrics."""
         node = self._node
         download = client.download_spec().check(parameters, "server")
         self.restore(client)
-        others = {name: model for name, model in vars(client).items() if isinstance(model, SplitModel)}
-        models = {f"model {node.model_name}": node.model, **others}
-        with seeded(node.config.seed, node.client_id, round, "train"), stepper.get().training(models):
+        self._replaced.clear()
+        with seeded(node.config.seed, node.client_id, round, "train"):
             if not node.restored:  # one that is restored has been made ready
                 node.model.train()
             upload, metrics = client.learn(download, round)
@@ -71,20 +69,50 @@ class Session:
     def evaluate(
         self, client: FederatedClient, parameters: list[NDArray[Any]], round: int | None
     ) -> tuple[float, int, Metrics]:
-        """Let a client measure; return the loss, the samples, and its other metrics. A `round` of None: the last."""
+        """Let a client measure; return loss, samples and other metrics. A `round` of None: the last."""
         download = client.assess_spec().check(parameters, "server")
         self.restore(client)
-        metrics = client.assess(download)
-        metrics = {**metrics, **baseline(self._node.data)}
-        metrics |= _elsewhere(self._node, client.predictor(), float(metrics["accuracy"]))
+        with seeded(self._node.config.seed, self._node.client_id, "evaluate"):
+            metrics = client.assess(download)
+            metrics = {**metrics, **baseline(self._node.data)}
+            predictor = client.predictor()
+            metrics |= _elsewhere(self._node, predictor, float(metrics["accuracy"]))
+        is_own = predictor is self._node.model and not download  # then it is what the client keeps
+        if self._node.config.state_dir and client.keeps_state and not is_own:
+            self._node.keep_measured(Measured(download, digest_of(predictor), self._saved.round))
         if self._node.config.keep_best:
-            metrics = self._best(self._node, metrics, self._saved.round if round is None else int(round))
+            metrics = self._best(client, download, metrics, self._saved.round if round is None else int(round))
         if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
             metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
         return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
 
+    def predictor(self, client: FederatedClient, download: Arrays) -> nn.Module:
+        """Return what is measured of a client after it was sent this: what it keeps is taken up, and it measures.
+
+        With ``keep-best`` it is what was measured of the best model; the client then has that.
+
+        Raises
+        ------
+        PayloadError
+            The client expects something else.
+        StateError
+            What it keeps is another run's, or does not fit it.
+        """
+        self.restore(client)
+        beside = _under(BESIDE, self._saved.tensors)
+        if best := _under(BEST, self._saved.tensors):
+            for name, module in client.modules().items():
+                self._load(name, module, _under(f"{name}.", beside))
+            self._load("model", self._node.model, best)
+            download = {name: array.cpu().numpy() for name, array in _under(f"{DOWNLOAD}.", beside).items()} or download
+        spec = client.assess_spec()
+        sent = spec.check_named({name: download[name] for name in spec.names if name in download}, "server")
+        with seeded(self._node.config.seed, self._node.client_id, "evaluate"):
+            client.assess(sent)
+            return client.predictor().eval()
+
     def _check_weighted(self) -> None:
-        """Refuse an algorithm that has trained without a look at the weights that the run config asks for."""
+        """Refuse an algorithm that has trained without the class weights of the run config."""
         if self._node.config.class_weights != "none" and "class_weights" not in vars(self._node):
             raise ConfigError(
                 f"class-weights = {self._node.config.class_weights}, but the algorithm '{self._node.config.algorithm}' "
@@ -92,9 +120,17 @@ class Session:
             )
 
     def load(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        """Give an optimizer the moments that it had after the last round, and save those of this one under its name."""
+        """Give an optimizer its moments of the last round; `save` saves those of this one."""
         load_optimizer(optimizer, _under(f"{name}.", self._saved.tensors))
         self._optimizers[name] = optimizer
+        self.replace(())
+
+    def replace(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Drop the moments of what the server replaces, unless they are kept."""
+        self._replaced.update(parameters)
+        for optimizer in self._optimizers.values() if self._node.config.moments == "reset" else ():
+            for parameter in self._replaced:
+                optimizer.state.pop(parameter, None)
 
     def restore(self, client: FederatedClient) -> None:
         """Take up what was saved after the last round."""
@@ -106,27 +142,53 @@ class Session:
         client.numbers = dict(saved.numbers)
         for name, module in client.modules().items():
             tensors = _under(f"{name}.", saved.tensors)
-            if tensors and not (module is node.model and node.restored):
-                module.load_state_dict(tensors)
+            if not (module is node.model and node.restored):
+                self._load(name, module, tensors)
+
+    def _load(self, name: str, module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put what was kept of a network into it, if anything was.
+
+        Raises
+        ------
+        StateError
+            It is of a network with other weights.
+        """
+        has = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
+        kept = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+        if kept and has != kept:
+            odd = min(key for key in has | kept if has.get(key) != kept.get(key))
+            found, expected = (shapes.get(odd, "not there") for shapes in (kept, has))
+            raise StateError(
+                f"{self._node}: what it keeps is of another {name} than it has now: '{odd}' is {found}, expected "
+                f"{expected}; has its code changed, or an option?"
+            )
+        if kept:
+            module.load_state_dict(tensors)
 
     def save(self, client: FederatedClient, round: int) -> None:
         """Save what is to survive, beside the best model so far."""
         if not client.keeps_state:
             return
-        tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith(BEST)}
+        tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith((BEST, BESIDE))}
         for name, module in client.modules().items():
             tensors |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()}
+        self.replace(())
         for name, optimizer in self._optimizers.items():
             tensors |= {f"{name}.{key}": tensor for key, tensor in optimizer_tensors(optimizer).items()}
         self._write(self._node, ClientState(tensors, client.numbers, round))
 
-    def _best(self, node: Node, metrics: Metrics, round: int) -> Metrics:
+    def _best(self, client: FederatedClient, download: Arrays, metrics: Metrics, round: int) -> Metrics:
         """Return the metrics of the best model so far on the validation samples, after keeping it if it is this one."""
+        node = self._node
         score = {"own": "validation-accuracy", "domains": "validation-acc"}[node.config.best_on]
         before = {key.removeprefix(BEST): n for key, n in self._saved.numbers.items() if key.startswith(BEST)}
         if before and before[score] >= float(metrics[score]):
             return dict(before)
         model = {f"{BEST}{name}": tensor for name, tensor in node.model.state_dict().items()}
+        for name, module in client.modules().items():
+            if module is not node.model:
+                model |= {f"{BESIDE}{name}.{key}": tensor for key, tensor in module.state_dict().items()}
+        model |= {f"{BESIDE}{DOWNLOAD}.{name}": torch.from_numpy(array) for name, array in download.items()}
         numbers = {f"{BEST}{name}": float(value) for name, value in metrics.items()}
         others = {name: n for name, n in self._saved.numbers.items() if not name.startswith(BEST)}
         self._write(node, ClientState({**self._saved.tensors, **model}, {**others, **numbers}, round))
@@ -160,7 +222,7 @@ def _elsewhere(node: Node, model: nn.Module, accuracy: float) -> Metrics:
 
 
 def _pooled(model: nn.Module, several: Iterable[Batches]) -> float:
-    """Return a model's accuracy over several sets of samples, all taken together."""
+    """Return a model's accuracy over several sets of samples together."""
     measured = [evaluate(model, samples) for samples in several]
     return sum(one.accuracy * one.samples for one in measured) / max(sum(one.samples for one in measured), 1)
 

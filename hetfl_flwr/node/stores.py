@@ -272,6 +272,11 @@ def kept_inputs(folder: Path, client_id: int) -> Path:
     return folder / f"inputs-{client_id}.safetensors"
 
 
+def kept_measured(folder: Path, client_id: int) -> Path:
+    """Return the file beside a client's state that says what it was measured with last."""
+    return folder / f"measured-{client_id}.safetensors"
+
+
 def prune(state_dir: Path, client_id: int, keep: int, needed: Collection[str]) -> list[str]:
     """Remove a client's files of old runs from a state folder, and return which runs these were.
 
@@ -286,9 +291,8 @@ def prune(state_dir: Path, client_id: int, keep: int, needed: Collection[str]) -
     needed : collection of str
         Ids of runs that stay in any case; they count among these.
     """
-    own = re.compile(
-        rf"client-{client_id}\.(checkpoint\.safetensors|safetensors|toml)|(inputs-{client_id}\.safetensors|choice-{client_id}\.json)"
-    )
+    beside = rf"(inputs|measured)-{client_id}\.safetensors|choice-{client_id}\.json"
+    own = re.compile(rf"client-{client_id}\.(checkpoint\.safetensors|safetensors|toml)|{beside}")
     found: dict[str, list[Path]] = {}
     for folder in state_dir.glob("run-*"):
         if files := [path for path in folder.iterdir() if own.fullmatch(path.name)]:

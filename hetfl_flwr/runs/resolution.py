@@ -6,8 +6,7 @@ from pathlib import Path
 from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, RunConfig, Value
-from hetfl_flwr.config.federation_keys import MOST_CLIENTS
+from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, MAX_CLIENTS, RunConfig, Value
 from hetfl_flwr.data import absolute, most_clients
 from hetfl_flwr.data.domains import own_data_sets
 from hetfl_flwr.runs.results import new_folder
@@ -62,9 +61,9 @@ def default_clients(config: RunConfig) -> int:
         If the data cannot be read to count them.
     """
     owners = most_clients(config.with_data().split(1))
-    if owners > MOST_CLIENTS:
+    if owners > MAX_CLIENTS:
         raise ConfigError(
-            f"partition '{config.partition}': {owners} owners, more than {MOST_CLIENTS} clients: set clients, each of "
+            f"partition '{config.partition}': {owners} owners, more than {MAX_CLIENTS} clients: set clients, each of "
             "which then has several owners"
         )
     if owners > MANY_OWNERS:

@@ -19,6 +19,7 @@ from hetfl_flwr.server.messaging.grids import KeepsClients
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.rounds import Rounds
+from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import NEWEST
 from hetfl_flwr.wire.naming import called
@@ -35,12 +36,15 @@ class Checkpoints(RoundCallback):
         The clients.
     rounds : Rounds
         How rounds are run, which knows what is under way between two of them.
+    strategy : FederatedStrategy
+        Says what clients are measured with.
     """
 
-    def __init__(self, results: Results, federation: Federation, rounds: Rounds) -> None:
+    def __init__(self, results: Results, federation: Federation, rounds: Rounds, strategy: FederatedStrategy) -> None:
         self._results = results
         self._federation = federation
         self._rounds = rounds
+        self._strategy = strategy
 
     def round(self, entry: Round) -> None:
         """Write a checkpoint if one is due."""
@@ -56,17 +60,19 @@ class Checkpoints(RoundCallback):
 
     def _write(self) -> None:
         results, federation, ledger = self._results, self._federation, self._results.ledger
+        arrays, sent = from_record(ledger.arrays), self._strategy.assess_download_for
         checkpoint = Checkpoint(
             ledger.done,
             results.run,
             lasting(results.config),
             {**ledger.counts(), **federation.messenger.guards.counts(), "lines": results.lines},
             federation.roster.trained,
-            from_record(ledger.arrays),
+            arrays,
             self._rounds.under_way(),
             begun=results.begun,
-            versions=ledger.versions,
             members={member.client_id: data_of(member) for member in federation.roster},
+            downloads=((member.client_id, sent(member, arrays)) for member in federation.roster),
+            versions=ledger.versions,
         )
         results.sync()
         with results.writing():

@@ -5,7 +5,6 @@ another run, is noticed. What holds is what the checkpoints say of the config; w
 file does, the run is not gone on with, or, where the key may change, this is said.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -14,7 +13,6 @@ from pathlib import Path
 from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.config import RunConfig, Value, read_toml, to_toml
-from hetfl_flwr.config.renamed import RENAMED
 from hetfl_flwr.data.sources.folders import is_folder
 from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE
 
@@ -32,8 +30,8 @@ PASSING: Mapping[str, Value] = {"resume": False, "accept-loss": False, "output-d
 
 _MARK = re.compile(rb"# run ([0-9]{1,20}), checksum ([0-9a-f]{32})\n")
 
-KeptConfig = Mapping[str, Value] | str
-"""A config as a checkpoint tells it: keys and values, or, in one of an older version, a digest."""
+KeptConfig = Mapping[str, Value]
+"""A config as a checkpoint has it: keys and values."""
 
 
 def settings_file(config: RunConfig, begun: int | None) -> bytes:
@@ -94,7 +92,7 @@ def changed_by_hand(folder: Path, kept: KeptConfig) -> list[str]:
     """Return the keys, with both values, that ``config.toml`` has otherwise than the checkpoint, if it was changed."""
     content = (folder / CONFIG_FILE).read_bytes()
     found = _MARK.match(content)
-    if isinstance(kept, str) or (found and _fits(found, content)):
+    if found and _fits(found, content):
         return []
     return [f"{key} = {ours!r}, and was {theirs!r}" for key, ours, theirs in _differing(config_of(folder), kept)]
 
@@ -123,8 +121,6 @@ def unlike(folder: Path, kept: KeptConfig) -> str:
     Keys that the checkpoint does not know, of a later version, count as they are today.
     """
     config = config_of(folder)
-    if isinstance(kept, str):
-        return "" if kept in _older_digests(config) else "it was written under another config, or by another version"
     differing = [one for one in _differing(config, kept) if not _may_change(*one)]
     return ", ".join(f"{key} = {ours!r}, and {theirs!r} in the checkpoint" for key, ours, theirs in differing[:3])
 
@@ -137,22 +133,7 @@ def _may_change(key: str, one: object, other: object) -> bool:
 def _differing(config: RunConfig, kept: Mapping[str, Value]) -> list[tuple[str, object, object]]:
     """Return the keys of a checkpoint's config that another has otherwise, with that one's value and its own."""
     here = config.to_flat()
-    today = {RENAMED.get(key, key): value for key, value in kept.items()}
-    return [
-        (key, here.get(key), value) for key, value in today.items() if key not in PASSING and here.get(key) != value
-    ]
-
-
-def _older_digests(config: RunConfig) -> set[str]:
-    """Return the digests by which older versions would know a config, under the keys' names of today and of then."""
-    usual = RunConfig().to_flat()
-    kept = {key: value for key, value in config.to_flat().items() if key not in CHANGEABLE and value != usual.get(key)}
-    before = {new: old for old, new in RENAMED.items()}
-    texts = (
-        json.dumps(one, sort_keys=True, allow_nan=False)
-        for one in (kept, {before.get(key, key): kept[key] for key in kept})
-    )
-    return {blake2b(text.encode(), digest_size=16).hexdigest() for text in texts}
+    return [(key, here.get(key), value) for key, value in kept.items() if key not in PASSING and here.get(key) != value]
 
 
 def _fits(mark: re.Match[bytes], content: bytes) -> bool:

@@ -11,7 +11,7 @@ from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.exchange import Most, Reply
 from hetfl_flwr.server.messaging.member import Member, Sharing
 from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.wire.spec import PayloadSpec
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 Sends = Literal[
     "weights",
@@ -109,6 +109,9 @@ class FederatedStrategy(Protocol):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask each client to measure its model."""
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Return what `configure_evaluate` sends a client along."""
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Take note of what clients have measured."""

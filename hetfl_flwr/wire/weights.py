@@ -7,22 +7,24 @@ from typing import Any, TypeVar
 import torch
 from numpy.typing import NDArray
 
+from hetfl_flwr.models.split_model import constant_buffers
 from hetfl_flwr.wire.spec import COUNTER_LIMIT, LEARNT_LIMIT, STATISTIC_LIMIT, Arrays, ArraySpec, PayloadSpec
 
 M = TypeVar("M", bound=torch.nn.Module)
 
 
 def weights(model: torch.nn.Module) -> PayloadSpec:
-    """All floating-point entries of a model's state dict: parameters and running statistics.
+    """All floating-point entries of a model's state dict that training changes: parameters and running statistics.
 
-    Integer buffers (batch norm's step counters) stay at home: they have no mean.
+    Integer buffers (batch norm's step counters) stay at home: they have no mean. So do buffers that training does not
+    change, such as a mask. Numbers of 8 or 16 bits travel as float32.
     """
     state = model.state_dict()
     return PayloadSpec(tuple(spec for name, spec in _entries(model).items() if state[name].is_floating_point()))
 
 
 def whole_state(model: torch.nn.Module) -> PayloadSpec:
-    """All entries of a model's state dict: `weights`, and integer buffers such as batch norm's step counters."""
+    """`weights`, and integer buffers that training changes, such as batch norm's step counters."""
     return PayloadSpec(tuple(_entries(model).values()))
 
 
@@ -33,13 +35,12 @@ def fingerprint(model: torch.nn.Module) -> str:
 
 def model_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
     """Return copies of the entries that `weights` declares."""
-    state = model.state_dict()
-    return {name: state[name].detach().cpu().numpy().copy() for name in weights(model).names}
+    return _arrays(model, weights(model))
 
 
 def state_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
     """Return copies of the entries that `whole_state` declares."""
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in model.state_dict().items()}
+    return _arrays(model, whole_state(model))
 
 
 def load_model_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
@@ -57,17 +58,28 @@ def loaded(model: M, arrays: Arrays) -> M:
     return copy
 
 
+def _arrays(model: torch.nn.Module, spec: PayloadSpec) -> dict[str, NDArray[Any]]:
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    return {one.name: state[one.name].to("cpu", getattr(torch, one.dtype), copy=True).numpy() for one in spec.arrays}
+
+
 def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:
-    """Declare each entry of a model's state dict: floating-point numbers up to a limit, integers of any size."""
+    """Declare each entry of a model's state dict that travels: floating-point numbers to a limit, integers of any size.
+
+    Of the models that it is asked of, own ones alone have constant buffers that are known as such.
+    """
+    constant = constant_buffers(model)
     return {
         name: _entry(name, tensor, LEARNT_LIMIT if isinstance(tensor, torch.nn.Parameter) else STATISTIC_LIMIT)
         for name, tensor in model.state_dict(keep_vars=True).items()
+        if name not in constant
     }
 
 
 def _entry(name: str, tensor: torch.Tensor, most: float) -> ArraySpec:
     smallest = 0.0 if name.endswith("running_var") else -most
-    kind = str(tensor.dtype).removeprefix("torch.")
+    short = tensor.is_floating_point() and tensor.element_size() < 4  # NumPy lacks some of them
+    kind = "float32" if short else str(tensor.dtype).removeprefix("torch.")
     least, largest = (smallest, most) if tensor.is_floating_point() else _integers(kind)
     return ArraySpec(name, tuple(tensor.shape), kind, least, largest, update=True)
 

@@ -8,7 +8,10 @@ the last round, each on its own test set. One client sends, in place of what it 
 - *scaled by 10*, *by 1e6*: one of ten, in each round, its arrays times that;
 - *change x10*: one of ten, in each round, of weights their change times 10: what it has learnt, ten times as fast.
   *change x10, boasting*: the same, and it says that it has trained on 2^53 samples;
-- *sign-flipped*: one of ten, in each round, its arrays times -1; of weights, which are sent both ways, their change.
+- *sign-flipped*: one of ten, in each round, its arrays times -1; of weights, which are sent both ways, their change;
+- *slight*: one of ten, in each round, of weights what they were sent, moved against its own learning by 4.5 % of their
+  size, so that the guard takes it for a slight change. *within the factor*: their change times -4.5, the largest that
+  the guard's factor of 5 hardly ever finds.
 
 Scaled are amounts: floating-point arrays that are no probabilities. Where all is probabilities, as in FedH2L, FD and
 DS-FL, what is scaled is no distribution and refused, and the flipped ones are ``(1 - p) / (C - 1)``. Of what is no
@@ -33,6 +36,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.runs.resolution import resolved
+from hetfl_flwr.server.messaging.guard import SLIGHT, root_mean_square
 from hetfl_flwr.server_app import app as server_app
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SEEN
@@ -94,6 +98,18 @@ def at_the_limit(array: Values, sent: Values | None) -> Values:
     return np.full_like(array, LEARNT_LIMIT)
 
 
+def slight(array: Values, sent: Values | None) -> Values:
+    """Send what was sent, moved against what was learnt by nine tenths of what the guard calls slight."""
+    if sent is None or not (change := array - sent).any():
+        return array
+    return sent - change * np.float32(0.9 * SLIGHT * root_mean_square(sent) / root_mean_square(change))
+
+
+def within(array: Values, sent: Values | None) -> Values:
+    """Send the opposite of the change, as many times as the guard lets pass."""
+    return array if sent is None else sent - np.float32(4.5) * (array - sent)
+
+
 def flipped(array: Values, sent: Values | None) -> Values:
     """Send the opposite of what was learnt."""
     return -array if sent is None else 2 * sent - array
@@ -142,6 +158,10 @@ COLUMNS: Mapping[str, Column] = {
     "sign-flipped": Column(10, flipped),
     "10 clients, robust": Column(10, robust=ROBUST),
     "sign-flipped, robust": Column(10, flipped, robust=ROBUST),
+    "slight": Column(10, slight, weights=True),
+    "slight, robust": Column(10, slight, robust=ROBUST, weights=True),
+    "within the factor": Column(10, within, weights=True),
+    "within the factor, robust": Column(10, within, robust=ROBUST, weights=True),
 }
 """The columns, each attack behind the federation without it."""
 

@@ -83,7 +83,7 @@ CASES: Mapping[str, Mapping[str, Value]] = {
     "fedhenn, homogeneous": {"algorithm": "fedhenn", "models": "mlp", "fedhenn.mode": "homogeneous"},
     "fedgh, asynchronous": {"algorithm": "fedgh", "width": 8, "fedgh.mode": "async", "client-seconds": "1,3,2"},
     "fedtgp": {"algorithm": "fedtgp", "width": 8, "fedtgp.server-epochs": 3},
-    "lgfedavg": {"algorithm": "lgfedavg", "width": 8, "lgfedavg.moments": "kept"},
+    "lgfedavg": {"algorithm": "lgfedavg", "width": 8, "moments": "kept"},
     "fml": {"algorithm": "fml"},
     "fedkd": {"algorithm": "fedkd"},
     "fedmd": {"algorithm": "fedmd", "fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hetfl_flwr.common.errors import ConfigError, HetflError
-from hetfl_flwr.config import RunConfig, load_toml, read_toml, to_toml
+from hetfl_flwr.config import KEYS, RunConfig, load_toml, meaning, read_toml, to_toml
 
 if TYPE_CHECKING:
     from hetfl_flwr.algorithms import Algorithm
@@ -201,9 +201,8 @@ def tables() -> Table:
 def keys() -> Table:
     """List the config keys that every algorithm shares."""
     table = Table("key", "default", "meaning", title="config keys: --set key=value, or flwr run -c 'key=value'")
-    for field in RunConfig.model_fields.values():
-        if not field.exclude:
-            table.add_row(field.alias, repr(field.default), field.description)
+    for key, field in KEYS.items():
+        table.add_row(key, repr(field.default), meaning(key))
     return table
 
 

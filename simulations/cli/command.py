@@ -13,7 +13,7 @@ from hetfl_flwr.common.text import printable
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from simulations.cli.auditing import audit
 from simulations.cli.data import partition
-from simulations.cli.deploying import bundle, doctor, keys, rehearse, supernode
+from simulations.cli.deploying import doctor, keys, rehearse, supernode
 from simulations.cli.listing import list_, new
 from simulations.cli.models import export, predict
 from simulations.cli.reproducing import reproduce
@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, export, predict, partition, keys, bundle, doctor, rehearse, supernode),
+    *(run, export, predict, partition, keys, doctor, rehearse, supernode),
     *(new, list_, tune, reproduce, compare, report, audit, watch),
 )
 """In the order of the help."""

@@ -1,4 +1,4 @@
-"""A federation of several machines: ``hetfl keys``, ``bundle``, ``doctor``, ``rehearse`` and ``supernode``."""
+"""A federation of several machines: ``hetfl keys``, ``doctor``, ``rehearse`` and ``supernode``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,54 +28,6 @@ def keys(
 
     made = make_keys(out, host, nodes)
     typer.echo(f"new in {out}: {', '.join(path.name for path in made) or 'nothing, all files existed'}")
-
-
-def bundle(
-    node: Annotated[int, typer.Option(min=0, max=9_999, help="Which node: 0, 1 and so on.")],
-    out: Annotated[Path, typer.Option(parser=target, metavar="FILE", help="The archive to write, a new .tar.gz.")],
-    keys: Annotated[Path, typer.Option(parser=path, metavar="DIR", help="The folder that `hetfl keys` has written.")],
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The server, as the node will call it.")],
-    node_config: Annotated[str, typer.Option(help="The node's own settings, such as 'model=\"mlp\"'.")] = "",
-    platform: Annotated[
-        list[str] | None,
-        typer.Option(help="Its platform, such as manylinux_2_28_aarch64 (default: this machine's); repeatable."),
-    ] = None,
-    python_version: Annotated[str, typer.Option(help="Its Python, such as 3.11 (default: this one's).")] = "",
-    find_links: Annotated[
-        list[str] | None, typer.Option(help="Folder or page of wheels, beside the index; repeatable.")
-    ] = None,
-    no_index: Annotated[bool, typer.Option("--no-index", help="Take wheels from --find-links alone.")] = False,
-    constraint: Annotated[
-        Path | None,
-        typer.Option(parser=path, metavar="FILE", help="pip's file of versions (default: those installed here)."),
-    ] = None,
-    extra: Annotated[
-        list[str] | None,
-        typer.Option(help="Extra of hetfl, such as simulation: what bundled or shared data sets need; repeatable."),
-    ] = None,
-) -> None:
-    """Write all that a node without internet needs into one archive: wheels, keys, settings, unit, install script.
-
-    The archive holds the node's private key, and is readable by you alone.
-
-    Example: hetfl bundle --node 3 --keys keys --superlink server.example.org:8443 --out node-3.tar.gz
-    """
-    from simulations.deployment.bundle import Target, make_bundle
-    from simulations.deployment.doctor.server import server_at
-    from simulations.deployment.keys import Keys
-
-    server_at(superlink, None, insecure=False)
-    sources = [f"--find-links={each}" for each in find_links or []] + ["--no-index"] * no_index
-    machine = Target(tuple(platform or ()), python_version)
-    wheels = make_bundle(
-        *(node, out.absolute(), Keys(keys.absolute()), superlink),
-        settings=node_config,
-        target=machine,
-        sources=sources,
-        constraints=constraint and constraint.absolute(),
-        extras=extra or (),
-    )
-    typer.echo(f"{out}: node {node} for {machine}, {len(wheels)} wheels; on the node, unpack it and run install.sh")
 
 
 def doctor(

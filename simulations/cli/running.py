@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.config import Value, renamed
+from hetfl_flwr.config import Value
 from hetfl_flwr.runs.schema import check_no_run_file
 from simulations.cli.options import (
     MOST_WORKERS,
@@ -121,7 +121,7 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, b
         option = "--sweep" if against is None else "--against"
         raise ConfigError(f"{option} needs --out: the folder of its run folders, in which it also goes on")
     out = check_no_run_file(Path(str(chosen.pop("output-dir"))))
-    grid = {} if sweep is None else renamed(parse_grid(sweep))
+    grid = {} if sweep is None else parse_grid(sweep)
     wanted = jobs(chosen, grid, out) if against is None else jobs_against(chosen, parse_against(against), grid, out)
     with stopped_in_one_line():
         folders, failed = run_jobs(wanted, backend, make_console())

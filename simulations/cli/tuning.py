@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.config import RunConfig, renamed
+from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.schema import check_no_run_file
 from simulations.cli.options import (
     MOST_WORKERS,
@@ -62,7 +62,7 @@ def tune(
     chosen = chosen_keys(recipe, settings, algorithm=algorithm, **named)
     if "seed" in chosen:
         raise ConfigError("seed: set --seeds, the number of seeds from 0")
-    space = renamed(parse_space(over)) if over else usual_space(RunConfig.from_flat(dict(chosen)))
+    space = parse_space(over) if over else usual_space(RunConfig.from_flat(dict(chosen)))
     folder = check_no_run_file(out)
     with stopped_in_one_line():
         there = backend(on, workers)

@@ -1,4 +1,4 @@
-"""What a warm SuperNode, and a bundle for one, take from inside of Flower: look here first at a new release.
+"""What a warm SuperNode takes from inside of Flower: look here first at a new release.
 
 Where one of these is missing, `simulations.deployment.supernode` runs the node as Flower's own.
 """

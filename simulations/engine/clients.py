@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +12,9 @@ from flwr.clientapp import ClientApp
 
 from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.common.flower import ErrorCode, ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
-from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.config import Value
 from hetfl_flwr.node.stores import FileStore
-from simulations.engine.resident import Place, ResidentContext
+from simulations.engine.resident import ResidentContext
 
 CLIENT_APP = "hetfl_flwr.client_app:app"
 """The ClientApp that clients run, as Flower's ``[tool.flwr.app.components]`` names it."""
@@ -59,8 +58,6 @@ class Clients:
         self._app: ClientApp = getattr(import_module(module), attribute)
         self._run, self._run_config, self._count = run, dict(run_config), count
         self._scratch, self._memory = scratch, memory
-        config = RunConfig.from_flat(run_config)
-        self.batched = config.batched if config.projection == "none" else False  # which takes two backward passes
         self._contexts: dict[int, ResidentContext] = {}  # of those that are awake, by node
         self._rows: dict[int, str] = {}  # digests of the data of those that have been asked, by node
         self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
@@ -73,22 +70,10 @@ class Clients:
         StateError
             What a client keeps cannot be written or read.
         """
-        return self.answer_together([message])[0]
-
-    def answer_together(self, messages: Sequence[Message]) -> list[Message]:
-        """Let the addressed clients, each another one, answer, their training steps together where that is faster."""
         self._make_room()
-        for message in messages:
-            node = message.metadata.dst_node_id
-            if node not in self._contexts:
-                self._wake(node)
-        for slot, message in enumerate(messages):
-            self._contexts[message.metadata.dst_node_id].place = Place(slot, len(messages))
-        if len(messages) == 1:
-            return [self._answer(messages[0])]
-        from simulations.engine.lockstep import run_together  # its coroutines are an extra
-
-        return run_together([partial(self._answer, message) for message in messages], self.batched)
+        if message.metadata.dst_node_id not in self._contexts:
+            self._wake(message.metadata.dst_node_id)
+        return self._answer(message)
 
     def rest(self, nodes: Iterable[int]) -> None:
         """Write down what clients keep, and forget all else about them: it is made again."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from flwr.app import Context
@@ -12,7 +12,6 @@ from hetfl_flwr.node.keeper import Surroundings
 from hetfl_flwr.node.reuse import shared_model
 from hetfl_flwr.node.state import ClientState, Stamp, check_stamp, encode
 from hetfl_flwr.node.stores import BlobStore, ContextStore
-from simulations.engine.stacks import stackable
 
 
 class MemoryStore:
@@ -85,13 +84,6 @@ class MemoryStore:
         self.drop()
 
 
-class Place(NamedTuple):
-    """A client's place among those that run together, and how many these are."""
-
-    slot: int = 0
-    clients: int = 1
-
-
 class ResidentContext(Context):
     """The Context of a client that stays in this process: its state and its surroundings are kept in memory.
 
@@ -106,14 +98,11 @@ class ResidentContext(Context):
     ----------
     store : MemoryStore
         Its state.
-    place : Place
-        Its place among the clients that answer at once; by default it is the only one.
     """
 
     def __init__(self, *args: Any, file: BlobStore | None = None, **keys: Any) -> None:
         super().__init__(*args, **keys)
         self.store = MemoryStore(file or ContextStore(self, str(self.run_id)))
-        self.place = Place()
         self._surroundings: Surroundings | None = None
 
     def surroundings(self, make: Callable[[], Surroundings]) -> Surroundings:
@@ -137,11 +126,7 @@ class ResidentContext(Context):
             return None
         state = self.store.load(stamp, f"client {stamp.client_id} ({around['model_name']})")
         shared = shared_model(around) if state else None
-        if state is None or shared is None:
-            return None
-        if stackable(shared.model, around["config"].batched, self.place.clients):
-            shared = shared_model(around, self.place.slot) or shared
-        return shared.with_weights(state.tensors)
+        return shared.with_weights(state.tensors) if state and shared else None
 
     def rest(self) -> None:
         """Keep nothing in memory but the records: the state goes to its file, the surroundings are made again."""

@@ -69,9 +69,10 @@ def run_locally(
     from hetfl_flwr.runs.callbacks import added
     from hetfl_flwr.server_app import app as server_app
     from simulations.engine.grid import LocalGrid
+    from simulations.engine.workers import end_unguarded
 
+    end_unguarded()
     _check_threads(config, workers)
-    _check_batched(config, workers)
     _check_split(config)
     flat = config.to_flat()
     with process_as_it_was(log=verbose, bars=progress), LocalGrid(flat, config.clients, run, workers) as grid:
@@ -113,29 +114,6 @@ def _check_threads(config: RunConfig, workers: int) -> None:
         print(
             f"hetfl: workers ({processes}) times threads ({config.threads}) is {total}, more than the {cores()} cores "
             f"here: they will slow each other down; {remedy}, which changes bits",
-            file=sys.stderr,
-        )
-
-
-def _check_batched(config: RunConfig, workers: int) -> None:
-    """Say that clients that step together do not give the bits that they give one by one.
-
-    Raises
-    ------
-    ConfigError
-        What lets them step together is not installed, or what each costs is to be measured.
-    """
-    if config.batched is not False and config.measured:
-        key = f"costs = {config.costs}" if config.costs else f"client-speed = {config.client_speed}"
-        raise ConfigError(
-            f"{key}: what one client costs cannot be told where clients step together; set batched to false"
-        )
-    if config.batched is not False and workers == 1:
-        import simulations.engine.lockstep  # noqa: F401
-
-        print(
-            f"hetfl: batched = {str(config.batched).lower()}: results equal those of batched = false, and of other "
-            "numbers of workers, within float tolerance only",
             file=sys.stderr,
         )
 
@@ -185,8 +163,6 @@ def _check_config_is_there(folder: Path, *, accept_loss: bool) -> None:
         for checkpoint in checkpoints(folder):
             try:
                 kept = Checkpoint.read_one(checkpoint)
-                if isinstance(kept.config, str):  # of an earlier version, which has a digest alone
-                    continue
                 config = RunConfig.from_flat(dict(kept.config))
             except HetflError:
                 continue

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
@@ -12,12 +13,11 @@ from typing import Any
 
 from flwr.app import Message, MessageType
 
-from hetfl_flwr.common.errors import FederationError, HetflError
+from hetfl_flwr.common.errors import ConfigError, FederationError, HetflError
 from hetfl_flwr.common.flower import act_as_server
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from hetfl_flwr.wire.messages import packed, unpacked
 from simulations.engine.clients import FIRST_NODE, Clients, Hosted
-from simulations.engine.stacks import LARGEST_GROUP
 
 AHEAD = 2
 """Messages that a worker has at most: the one it works on, and the next, so that it need not wait for it."""
@@ -27,30 +27,19 @@ EVEN = 1.1
 
 
 class InProcess:
-    """Clients in this process, one after another in the order in which messages came, or some of them together."""
+    """Clients in this process, one after another in the order in which messages came."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._queue: deque[Message] = deque()
-        self._replies: deque[Message] = deque()
 
     def send(self, messages: Iterable[Message]) -> None:
         """Queue messages."""
         self._queue.extend(messages)
 
     def receive(self) -> Message | None:
-        """Let the next client answer; where clients of one architecture step together, all that are to train."""
-        if not self._replies and self._queue:
-            self._replies += self._clients.answer_together(self._next())
-        return self._replies.popleft() if self._replies else None
-
-    def _next(self) -> list[Message]:
-        together = [self._queue.popleft()]
-        while self._queue and self._clients.batched and len(together) < LARGEST_GROUP:
-            if not together[0].metadata.message_type == self._queue[0].metadata.message_type == MessageType.TRAIN:
-                break
-            together.append(self._queue.popleft())
-        return together
+        """Let the next client answer."""
+        return self._clients.answer(self._queue.popleft()) if self._queue else None
 
     def tell(self, what: str) -> None:
         """Call a method of `Clients`."""
@@ -58,6 +47,40 @@ class InProcess:
 
     def close(self) -> None:
         """Do nothing: there is no process to end."""
+
+
+WORKER = "hetfl-worker-"
+"""How the names of worker processes begin."""
+
+UNGUARDED = 71
+"""Exit code of a worker process in which a script has begun to run a federation, as it does where it was started."""
+
+GUARD = 'begin its work under if __name__ == "__main__":'
+"""What a script has to do that starts processes."""
+
+
+def check_starts_processes(key: str) -> None:
+    """Refuse to start processes in a script on standard input, which they could not read.
+
+    Parameters
+    ----------
+    key : str
+        The key that asks for them, and its value.
+
+    Raises
+    ------
+    ConfigError
+        The program is such a script.
+    """
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script == "<stdin>":
+        raise ConfigError(f"{key}: processes read the script that starts them: save it as a file, and {GUARD}")
+
+
+def end_unguarded() -> None:
+    """End a worker process that runs the script that has started it, instead of clients."""
+    if multiprocessing.current_process().name.startswith(WORKER):
+        sys.exit(UNGUARDED)
 
 
 class Workers:
@@ -74,12 +97,13 @@ class Workers:
     """
 
     def __init__(self, workers: int, those: Hosted) -> None:
+        check_starts_processes(f"workers = {workers}")
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
         for worker in range(workers):
             here, there = context.Pipe()
-            process = context.Process(target=_work, args=(there, those), daemon=True, name=f"hetfl-worker-{worker}")
+            process = context.Process(target=_work, args=(there, those), daemon=True, name=f"{WORKER}{worker}")
             process.start()
             there.close()
             self._pipes.append(here)
@@ -189,9 +213,11 @@ class Workers:
 
     def _died(self, worker: int) -> FederationError:
         self._processes[worker].join(timeout=1)
+        code = self._processes[worker].exitcode
+        if code == UNGUARDED:
+            return FederationError(f"worker processes run the script that starts them, too: let it {GUARD}")
         return FederationError(
-            f"worker process {worker} ended (exit code {self._processes[worker].exitcode}); "
-            "was it out of memory? Try fewer --workers"
+            f"worker process {worker} ended (exit code {code}); was it out of memory? Try fewer --workers"
         )
 
 

@@ -117,8 +117,8 @@ def export_node(node: Node, path: Path) -> Path:
 
 
 def program_of(node: Node) -> Program:
-    """Return a client's model, as it is now, with the scaling of its inputs."""
-    return Program(_plain(node.model), node.data.train).cpu().eval()
+    """Return what is measured of a client, with the scaling of its inputs."""
+    return Program(_plain(node.predictor or node.model), node.data.train).cpu().eval()
 
 
 def description(node: Node) -> dict[str, Any]:

@@ -1,24 +1,28 @@
 """What a client has learnt, from the folder of a run that has ended or been stopped, or from a node's state folder."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from flwr.app import Context, RecordDict
 
-from hetfl_flwr.common.errors import DamagedError, RunFolderError, private
+from hetfl_flwr.algorithms import build_client
+from hetfl_flwr.common.errors import DamagedError, PayloadError, RunFolderError, StateError, private
 from hetfl_flwr.common.files import read_header, read_sealed
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
 from hetfl_flwr.data.sources.folders import TABLES, ending, stem
+from hetfl_flwr.node.measured import Measured, digest_of
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.session import Session
 from hetfl_flwr.node.state import decode, read_stamp
-from hetfl_flwr.node.stores import kept_config, kept_inputs, state_file
+from hetfl_flwr.node.stores import kept_config, kept_inputs, kept_measured, state_file
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
 from hetfl_flwr.runs.schema import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.wire.naming import called, look
-from hetfl_flwr.wire.weights import load_model_arrays, weights
+from hetfl_flwr.wire.spec import Arrays
 from simulations.inference.unpacking import unpack_inputs
 
 SHOWN = 10
@@ -31,9 +35,9 @@ def load_client(folder: Path | str, client: int | str, *, data: bool = True) -> 
     Parameters
     ----------
     folder : Path
-        A run folder: the clients' models are those of its last checkpoint, and where the server has one model for all,
-        as in `fedavg`, or one for each architecture, it is that one. Or the ``state-dir`` of a SuperNode, on its
-        machine: of the runs there, that in which the client has trained last, or the one named: ``STATE_DIR/run-ID``.
+        A run folder: clients are as they were at its last checkpoint, and are measured as they were there. Or the
+        ``state-dir`` of a SuperNode, on its machine: of the runs there, that in which the client has trained last, or
+        the one named: ``STATE_DIR/run-ID``.
     client : int or str
         Its number, or its name; see `client_number`.
     data : bool
@@ -42,8 +46,9 @@ def load_client(folder: Path | str, client: int | str, *, data: bool = True) -> 
     Returns
     -------
     Node
-        ``model`` is the trained model, with ``keep-best`` the best on the validation samples; ``data`` has the client's
-        training, validation and test samples, and ``data.others`` the test samples of other domains.
+        ``predictor`` is what was measured, ``model`` the model as it then was; with ``keep-best`` both are of the round
+        that was best on the validation samples. ``data`` has the client's training, validation and test samples, and
+        ``data.others`` the test samples of other domains.
 
     Raises
     ------
@@ -65,9 +70,8 @@ def load_client(folder: Path | str, client: int | str, *, data: bool = True) -> 
             blob = checkpoint.client_state(folder, client_id)
         except (OSError, DamagedError) as error:
             raise RunFolderError(f"{private(path)}: {_reason(error)}") from None
-        if _load(node, blob, path):
-            return node
-    return _from_server(folder, node, checkpoint)
+        _take_up(node, blob, path)
+    return _measured(node, _download(checkpoint, node), folder)
 
 
 def load_deployed(folder: Path, client: int, place: Path) -> Node:
@@ -93,28 +97,43 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
     state = place / f"run-{checkpoint.run}"
     if kept_config(state, client).exists():
-        return _from_state(state, client, data=True)
+        return _from_state(state, client, data=True)  # measured with what it was sent last
     if not place.exists():
         raise RunFolderError(f"{place}: no such folder or file of client {client}'s node")
     said = next((one for one in read_clients(folder) or () if one["partition"] == client), None)
     own: dict[str, Value] = {"dataset": str(place), "partition": "all"}
     if said is not None and said["model"]:
         own["models"] = said["model"]
-    return _from_server(folder, _node(config.with_values(own), client, checkpoint.run), checkpoint)
+    node = _node(config.with_values(own), client, checkpoint.run)
+    return _measured(node, _download(checkpoint, node), folder)
 
 
-def _from_server(folder: Path, node: Node, checkpoint: Checkpoint) -> Node:
-    """Put the server's model into a client's, if there is one for it."""
-    client_id, start, arrays = node.client_id, f"{node.model_name}/", dict(checkpoint.arrays)
-    if any(name.startswith(start) for name in arrays):  # the server has a model for each architecture
-        arrays = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
-    if set(arrays) != set(weights(node.model).names):
+def _download(checkpoint: Checkpoint, node: Node) -> Arrays:
+    """Return what the server sent a client to be measured with; older checkpoints have the server state alone."""
+    download = checkpoint.download(node.client_id)
+    return checkpoint.arrays if download is None else download
+
+
+def _measured(node: Node, download: Arrays, folder: Path) -> Node:
+    """Return a client, which has its state, with what is measured of it when it is sent this.
+
+    Raises
+    ------
+    RunFolderError
+        It keeps nothing, and so has not trained, or keeps it elsewhere; or what was kept does not fit it.
+    """
+    client = build_client(node.config, node)
+    if node.read_state() is None and (client.keeps_state or not download):
         raise RunFolderError(
-            f"{folder}: no model of client {client_id} in its last checkpoint: it has not trained, or its node keeps "
-            "it: name that node's state-dir"
+            f"{folder}: no model of client {node.client_id} in its last checkpoint: it has not trained, or its node "
+            "keeps it: name that node's state-dir"
         )
-    load_model_arrays(node.model, arrays)
-    return node
+    try:
+        predictor = Session(node).predictor(client, download)
+    except (PayloadError, StateError) as error:
+        raise RunFolderError(f"{folder}: {error.marked}") from None
+    node.model.eval()
+    return replace(node, predictor=predictor)
 
 
 def client_number(folder: Path | str, client: int | str) -> int:
@@ -203,10 +222,24 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
         run = int(str(read_stamp(read_header(blob, "state"))["run"]))
     except (OSError, DamagedError, KeyError, TypeError, ValueError) as error:
         raise RunFolderError(f"{private(path)}: {_reason(error)}") from None
-    node = _node(config, client_id, run, unpack_inputs(inputs) if inputs.exists() and not data else None)
-    if not _load(node, blob, path):
-        raise RunFolderError(f"{path}: client {client_id} keeps no model of its own under {config.algorithm}")
-    return node
+    measured = Measured.read(kept_measured(path.parent, client_id)) or Measured({}, "", -1)
+
+    def made(data: ClientData | None) -> Node:
+        node = _node(config, client_id, run, data)
+        _take_up(node, blob, path)
+        return _measured(node, measured.download, folder)
+
+    if data or not inputs.exists():
+        return made(None)
+    try:
+        node = made(unpack_inputs(inputs))
+    except (ValueError, RuntimeError):  # measuring takes samples, as where statistics are taken of them
+        return made(None)
+    state = node.read_state()
+    is_same = (
+        state is None or state.round != measured.round or digest_of(node.predictor or node.model) == measured.digest
+    )
+    return node if is_same else made(None)
 
 
 def _node(config: RunConfig, client_id: int, run: int, data: ClientData | None = None) -> Node:
@@ -222,14 +255,10 @@ def _node(config: RunConfig, client_id: int, run: int, data: ClientData | None =
     return node
 
 
-def _load(node: Node, blob: bytes, path: Path) -> bool:
-    """Put the weights that a client has saved into its model; return whether there are any."""
-    tensors = decode(blob, node.stamp, private(path)).tensors
-    prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
-    saved = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    if saved:
-        node.model.load_state_dict(saved)
-    return bool(saved)
+def _take_up(node: Node, blob: bytes, path: Path) -> None:
+    """Give a client the state that it has saved."""
+    decode(blob, node.stamp, private(path))
+    node.store.write(blob)
 
 
 def _reason(error: Exception) -> str:

@@ -6,7 +6,9 @@ Columns are found by name. What the model needs to know of its inputs comes with
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -16,10 +18,16 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.common.errors import ConfigError, DataError, ModelError, private
-from hetfl_flwr.common.text import printable
+from hetfl_flwr.common.text import as_cell, printable
 from hetfl_flwr.models.split_model import cause
 from simulations.inference.export import EXTRA, FORMAT, description, program_of, quiet
 from simulations.inference.inputs import READERS, Model
+
+FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""Environment variable of torch's."""
+
+OBJECTS = ("custom_obj_", "opaque_obj_")
+"""How files in a ``.pt2`` begin that are objects of any class."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +59,12 @@ class Predictions:
     ids: tuple[tuple[str, Sequence[str]], ...] = ()
 
     def write(self, file: IO[str]) -> None:
-        """Write them as csv: row or file, the row's ids where it has any, class and score."""
+        """Write them as csv: row or file, the row's ids where it has any, class and score; see `as_cell`."""
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow([self.unit, *(name for name, _ in self.ids), "class", "score"])
+        header = [self.unit, *(name for name, _ in self.ids), "class", "score"]
         scores = (f"{score:.4f}" for score in self.scores)
-        lines.writerows(zip(self.names, *(cells for _, cells in self.ids), self.classes, scores, strict=True))
+        rows = zip(self.names, *(cells for _, cells in self.ids), self.classes, scores, strict=True)
+        lines.writerows(map(as_cell, row) for row in (header, *rows))
 
 
 def predict(model: Path | str, file: Path | str, client: int | str | None = None) -> Predictions:
@@ -89,7 +98,7 @@ def predict(model: Path | str, file: Path | str, client: int | str | None = None
         known = [printable(str(name)) for name in loaded.told["outputs"]["classes"]]
         named = [known[number] for number in classes.tolist()]
         return Predictions(read.unit, read.names, named, scores.tolist(), read.unreadable, read.ids)
-    except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{loaded.called} says of its inputs what does not fit it: {private(cause(error))}") from None
 
 
@@ -108,7 +117,7 @@ def load_model(path: Path, client: int | str | None = None) -> Model:
         if client is not None and path.exists():
             raise ConfigError(f"{called} is one client's model already: leave --client out")
         program, told = _read(path, called)
-    if told.get("format") != FORMAT or (told["inputs"]["kind"] == "table" and not told["inputs"]["columns"]):
+    if told.get("format") != FORMAT or (told["inputs"]["kind"] == "table" and not told["inputs"].get("columns")):
         raise ModelError(f"{called} does not say what its inputs are made of: export it again, with this version")
     return Model(called, program, told)
 
@@ -121,25 +130,42 @@ def _read(path: Path, called: str) -> tuple[Callable[[Tensor], Tensor], dict[str
         raise ModelError(f"{called}: expected a .pt2 file of hetfl export, or a run folder")
     told = _told(path, called)
     try:
-        with quiet():
+        with quiet(), _weights_only():
             return torch.export.load(path).module(), told
     except Exception as error:
         raise ModelError(f"{called} is no program of torch.export, or damaged: {private(cause(error))}") from None
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    """Let torch load nothing but tensors and plain containers: an exporter's file holds pickles, which may run code."""
+    before = {key: os.environ.pop(key, None) for key in (FORCE, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")}
+    os.environ[FORCE] = "1"
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key, None)
+            if value is not None:
+                os.environ[key] = value
 
 
 def _told(path: Path, called: str) -> dict[str, Any]:
     """Return the description in a ``.pt2`` file, of which nothing is run: a program of others is refused before."""
     try:
         with ZipFile(path) as archive:
-            [text] = [archive.read(name) for name in archive.namelist() if PurePosixPath(name).name == EXTRA] or [b"{}"]
+            paths = [PurePosixPath(name) for name in archive.namelist()]
+            [text] = [archive.read(str(path)) for path in paths if path.name == EXTRA] or [b"{}"]
         told: dict[str, Any] = json.loads(text)
         kind, classes = told["inputs"]["kind"], told["outputs"]["classes"]
     except (BadZipFile, OSError, RuntimeError) as error:
         raise ModelError(f"{called} is no program of torch.export, or damaged: {private(cause(error))}") from None
     except (ValueError, KeyError, TypeError):
         kind = classes = None
-    if kind not in READERS or not isinstance(classes, list):
+    if not (isinstance(kind, str) and kind in READERS and isinstance(classes, list)):
         raise ModelError(f"{called} does not say what it takes: it was not written by hetfl export")
+    if compiled := [path for path in paths if "aotinductor" in path.parts or path.name.startswith(OBJECTS)]:
+        raise ModelError(f"{called} holds more than a program and its weights ({compiled[0].name}): it is not run")
     return told
 
 

@@ -10,6 +10,7 @@ from statistics import fmean
 from rich.table import Table
 
 from hetfl_flwr.common.errors import RunFolderError
+from hetfl_flwr.common.text import as_cell
 from hetfl_flwr.runs.figures.tables import NOTHING, table_of
 from simulations.reports.estimates import ACCURACY
 from simulations.reports.gains import Answer, Gain, interval, points
@@ -75,7 +76,7 @@ def in_words(answer: Answer) -> list[str]:
 
 def write_csv(answer: Answer, path: Path) -> None:
     """Write one row a method and client."""
-    _write(path, answer.frame().to_csv(index=False))
+    _write(path, answer.frame().map(as_cell).to_csv(index=False))
 
 
 def write_json(answer: Answer, path: Path) -> None:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.config.data_keys import DataKeys
+from hetfl_flwr.config import DATA_KEYS, RunConfig, Value
 from simulations.reports.runs import INCIDENTAL, POOLED, Group, Run, figures, group_runs, method_of
 from simulations.reports.tables import UNEQUAL_KEYS
 
@@ -22,7 +21,7 @@ WAYS = {"data-dir", "normalize", "augment", "pooled"}
 SAME = (
     "seed",
     "clients",
-    *(key for key in sorted(str(field.alias) for field in DataKeys.model_fields.values()) if key not in WAYS),
+    *(key for key in sorted(DATA_KEYS) if key not in WAYS),
 )
 """Keys in which two runs must agree to be paired."""
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.common.packages import lacking
-from hetfl_flwr.config import RunConfig
-from hetfl_flwr.config.federation_keys import idle_clients, sampled_clients
+from hetfl_flwr.config import RunConfig, idle_clients, sampled_clients
 from hetfl_flwr.wire.privacy import DELTA, UNKNOWN, epsilon
 from simulations.reports.runs import Run, figures
 

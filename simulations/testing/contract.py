@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,9 +13,14 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hetfl_flwr.algorithms import build_client, build_strategy, chosen, find
-from hetfl_flwr.config import Value
+from hetfl_flwr.common.errors import HetflError
+from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import Exchange, Reply
@@ -85,8 +91,16 @@ class AlgorithmContract:
         assert [entry["failures"] for entry in rounds] == [[], [], [], []]
 
     def test_an_embedding_width_for_all_is_the_width_of_models_on_both_sides(self, lab: Lab) -> None:
-        """With ``width = 6`` both sides declare payloads of that width."""
-        rounds = entries(lab.run(lab.config(width=6, rounds=1)))
+        """With ``width = 6`` both sides declare payloads of that width, unless the algorithm refuses it before round 1.
+
+        It does so in the strategy's `check`, or where a client is built.
+        """
+        config = lab.config(width=6, rounds=1)
+        try:
+            build_strategy(config).check(lab.federation(config).roster)
+        except HetflError:
+            return
+        rounds = entries(lab.run(config))
         assert [entry["failures"] for entry in rounds] == [[], []]
 
     def test_a_client_built_anew_for_each_message_equals_one_kept_alive(self, lab: Lab) -> None:
@@ -95,6 +109,23 @@ class AlgorithmContract:
         What a client keeps belongs in `modules`, ``self.numbers`` and the optimizers of ``self.optimizer()``.
         """
         assert _played(lab, rebuild=True) == _played(lab, rebuild=False)
+
+    @pytest.mark.parametrize(("moments", "optimizer"), [("reset", "adam"), ("reset", "sgd"), ("kept", "adam")])
+    def test_what_the_server_replaces_loses_its_moments_and_what_stays_keeps_them(
+        self, name: str, lab: Lab, moments: str, optimizer: str
+    ) -> None:
+        """With ``moments = "kept"`` all keep them. What the server sends is put into a network with ``self.load``."""
+        for mode in find(name).modes or [""]:
+            keys: dict[str, Value] = {f"{name}.mode": mode} if mode else {}
+            own: dict[str, Value] = {"moments": moments, "optimizer": optimizer, "momentum": 0.9 * (optimizer == "sgd")}
+            config = lab.config(models="mlp", rounds=3, **own, **keys)
+            if build_strategy(config).asynchronous:
+                continue
+            watch = _Watch()
+            _played(lab, rebuild=False, config=config, watch=watch)
+            for found in watch.rounds[-config.clients :]:
+                assert found
+                assert [moments == "kept" or not replaced for replaced, _ in found] == [has for _, has in found]
 
     def test_what_goes_in_is_not_changed(self, lab: Lab) -> None:
         """Neither a client's download and config, nor the server's arrays and the replies it takes in."""
@@ -281,9 +312,43 @@ def answered(client: Any, message: Message) -> Message:
     return Message(RecordDict({ARRAYS: ArrayRecord(uploaded), METRICS: measured}), reply_to=message)
 
 
-def _played(lab: Lab, *, rebuild: bool) -> tuple[list[Any], list[dict[str, bytes]]]:
-    """Play two rounds, and return what was said in them and the models at the end."""
-    config = lab.config()
+class _Watch:
+    """Sees which parameters the server has replaced, and of which there are moments, before an optimizer's first step.
+
+    In `rounds`: a list of such pairs for each training message.
+    """
+
+    def __init__(self) -> None:
+        self.rounds: list[list[tuple[bool, bool]]] = []
+
+    @contextmanager
+    def over(self, client: Any) -> Iterator[None]:
+        """Watch a client while it answers one message."""
+        models = [client.node.model, *(model for model in vars(client).values() if isinstance(model, SplitModel))]
+        before = {one: one.detach().clone() for model in models for one in model.parameters()}
+        replaced, known = list[set[Tensor]](), set[Optimizer]()
+
+        def see(optimizer: Optimizer, *arguments: object) -> None:
+            if not replaced:
+                replaced.append({one for one, value in before.items() if not torch.equal(one, value)})
+            if optimizer not in known:
+                parameters = [one for group in optimizer.param_groups for one in group["params"]]
+                self.rounds[-1] += [(one in replaced[0], bool(optimizer.state.get(one))) for one in parameters]
+            known.add(optimizer)
+
+        self.rounds.append([])
+        hook = register_optimizer_step_pre_hook(see)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+def _played(
+    lab: Lab, *, rebuild: bool, config: RunConfig | None = None, watch: _Watch | None = None
+) -> tuple[list[Any], list[dict[str, bytes]]]:
+    """Play a run, and return what was said in it and the models at the end."""
+    config = config or lab.config()
     federation = lab.federation(config)
     contexts = [lab.context(config, client_id) for client_id in range(config.clients)]
     nodes = [Node.from_context(context) for context in contexts]
@@ -292,14 +357,15 @@ def _played(lab: Lab, *, rebuild: bool) -> tuple[list[Any], list[dict[str, bytes
     for node in nodes:
         give_public_samples(node, federation, strategy)
     said = []
-    for round in (1, 2):
+    for round in range(1, config.rounds + 1):
         view = federation.view(list(federation.roster))
         replies = []
         for client_id, message in enumerate(strategy.configure_train(round, arrays, ConfigRecord(), view)):
             if rebuild:
                 nodes[client_id] = Node.from_context(contexts[client_id])
                 clients[client_id] = build_client(config, nodes[client_id])
-            answer = answered(clients[client_id], message)
+            with watch.over(clients[client_id]) if watch else nullcontext():
+                answer = answered(clients[client_id], message)
             replies.append(Reply.of(answer, client_id))
             content = answer.content
             said.append((bits(content.array_records[ARRAYS]), dict(content.metric_records[METRICS])))

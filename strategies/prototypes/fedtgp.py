@@ -84,7 +84,7 @@ class FedTGP(PrototypeStrategy):
         server_learning_rate: Annotated[float, Field(gt=0)] = 0.01,
         server_batch_size: Annotated[int, Field(ge=0)] = 0,
         margin_cap: Annotated[float, Field(ge=0)] = 100.0,
-        predict: Literal["head", "prototype", "own-prototype"] = "head",
+        predict: Literal["head", "prototype", "own-prototype"] = "prototype",
         robust: str = "none",
     ) -> None:
         super().__init__("fedtgp", robust)

@@ -23,7 +23,7 @@ from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.strategy import FederatedStrategy, Sends
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS
-from hetfl_flwr.wire.spec import PayloadSpec
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import model_arrays, weights
 
 
@@ -177,6 +177,10 @@ class WeightStrategy(Strategy, FederatedStrategy):
     ) -> Iterable[Message]:
         """Send the weights to each client, to be measured."""
         return self._asking.configure_evaluate(server_round, arrays, config, grid)
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Return the weights."""
+        return server_state
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the clients' metrics by their numbers of samples."""

@@ -1,3 +1,5 @@
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -51,6 +53,20 @@ def test_seeded_repeats_itself_and_puts_the_generator_back_after_an_error():
     with pytest.raises(RuntimeError), seeded(3):
         torch.randn(3, 4) @ torch.randn(3, 4)  # shapes that do not fit
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.random, lambda: float(torch.rand(()))])
+def test_all_global_generators_are_seeded_and_put_back(draw):
+    def drawn(seed):
+        with seeded(seed, 1, "train"):
+            return draw()
+
+    draw()
+    before = random.getstate(), np.random.get_state()[2], torch.get_rng_state().tolist()  # noqa: NPY002
+    assert drawn(3) == drawn(3)
+    assert drawn(3) != drawn(4)
+    after = random.getstate(), np.random.get_state()[2], torch.get_rng_state().tolist()  # noqa: NPY002
+    assert after == before
 
 
 def test_torch_seeds_fit_in_63_bits_and_follow_the_scope():

@@ -26,7 +26,6 @@ from hetfl_flwr.data.sources.bundled import read_waveform
 from hetfl_flwr.data.sources.signals import CHANNELS
 from hetfl_flwr.models import build_model, parameter_count
 from simulations.engine.objects import stored
-from simulations.engine.stacks import stackable
 from simulations.inference.loading import load_client as load_trained
 from simulations.inference.predict import predict
 from simulations.testing import AlgorithmContract
@@ -315,9 +314,6 @@ class TestModels:
 
     def test_a_width_is_projected_to(self):
         assert {build_model(name, HAR, seed=0, width=64).width for name in NAMES} == {64}
-
-    def test_they_can_be_stacked(self):
-        assert stackable(build_model("conv1d:medium", HAR, seed=0), batched=True, clients=2)
 
     @pytest.mark.parametrize("spec", [DataSpec((1, 8, 8), 3), DataSpec((6,), 3), DataSpec((6,), 3, vocabulary=9)])
     def test_other_data_are_refused(self, spec, refusal):

@@ -24,7 +24,7 @@ EVERYWHERE = {"IPython": "shows a run in a notebook, which has it", "pynvml": "a
 
 WITHOUT = """
 import contextlib, io, json, sys
-sys.modules |= dict.fromkeys(("ray", "matplotlib", "seaborn", "sklearn", "flwr_datasets", "optuna", "greenlet"))
+sys.modules |= dict.fromkeys(("ray", "matplotlib", "seaborn", "sklearn", "flwr_datasets", "optuna"))
 from hetfl_flwr.__main__ import main
 told = []
 for sys.argv in json.loads(sys.argv[1]):

@@ -302,7 +302,6 @@ def test_multi_krum_tells_small_changes_of_large_weights_apart(algorithm, caplog
     [
         *((name, {}) for name in ROBUST),
         ("fedhe", {"fedhe.mode": "async", "fedhe.store": "latest"}),
-        ("fedhe", {"fedhe.store": "latest", "fedhe.leave-one-out": True}),
         ("fd", {"fd.mode": "async"}),
         ("fedproto", {"fedproto.mode": "async"}),
         ("fedmd", {"fedmd.consensus": "softmax"}),

@@ -288,6 +288,29 @@ def test_two_steps_saved_and_two_more_are_four_steps_bit_for_bit(keys):
     assert all(torch.equal(second.state_dict()[name], value) for name, value in whole.state_dict().items())
 
 
+@pytest.mark.parametrize("settings", [{"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"}])
+def test_a_parameter_that_has_lost_its_moments_is_stepped_as_by_a_new_optimizer(settings):
+    """Beside one that has kept them: each as by an optimizer of its own."""
+    config = RunConfig(**settings)
+
+    def stepped(*weights, optimizer=None):
+        optimizer = optimizer or make_optimizer(config, weights)
+        for weight in weights:
+            weight.grad = torch.arange(3.0)
+        optimizer.step()
+        return optimizer
+
+    kept, lost, alone = (nn.Parameter(torch.ones(3)) for _ in range(3))
+    both, own = stepped(kept, lost), stepped(alone)
+    both.state.pop(lost)
+    anew = nn.Parameter(lost.detach().clone())
+    stepped(kept, lost, optimizer=both)
+    stepped(alone, optimizer=own)
+    stepped(anew)
+    assert torch.equal(kept, alone)
+    assert torch.equal(lost, anew)
+
+
 def test_the_first_round_s_optimizer_has_no_moments_to_load():
     optimizer = make_optimizer(RunConfig(), nn.Linear(2, 2).parameters())
     load_optimizer(optimizer, optimizer_tensors(optimizer))

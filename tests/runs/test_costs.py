@@ -19,7 +19,6 @@ from hetfl_flwr.runs.figures.tables import lines
 from hetfl_flwr.runs.observers.tracking import Tracking, scalars
 from hetfl_flwr.runs.schema import Round
 from simulations.cli.command import app
-from simulations.engine.run import run_locally
 from simulations.reports.html.report import write_report
 from simulations.reports.impact import impact_table, standings
 from simulations.reports.runs import figures, load_run
@@ -125,11 +124,6 @@ def test_nothing_is_measured_unless_it_is_asked_for():
 
 def test_names_are_checked(refusal):
     assert "unknown cost 'flop': did you mean 'flops'?" in refusal(ConfigError, RunConfig.from_flat, {"costs": "flop"})
-
-
-def test_clients_that_step_together_are_not_measured(refusal, make_config):
-    line = refusal(ConfigError, run_locally, {"algorithm": "fedhe", "clients": 2, "costs": "time", "batched": True})
-    assert line.endswith("cannot be told where clients step together; set batched to false")
 
 
 def test_costs_add_up_but_for_memory():

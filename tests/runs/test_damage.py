@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from safetensors.numpy import load, save
 
 from hetfl_flwr.common.errors import ConfigError, FederationError, RunFolderError, StateError
 from hetfl_flwr.common.files import check_seal, header, read_header, seal
-from hetfl_flwr.config import RunConfig, read_toml, to_toml
+from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import load_client_data
 from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.node import node as node_module
@@ -28,7 +27,6 @@ from hetfl_flwr.node.stores import prune
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.resuming import data_of, other_data
-from hetfl_flwr.runs.settings import CHANGEABLE
 from hetfl_flwr.server.messaging.grids import GridView
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.messaging.upload_counts import UploadCounts
@@ -583,56 +581,6 @@ def repacked(path: Path, change: Callable[[dict[str, Any]], object], name: str =
     return check_seal(new)
 
 
-def older(folder: Path, today: str, then: str) -> None:
-    """Make a run folder what version 0.1.0 would have left: other names, a digest of the config, and no ids."""
-    path = folder / "config.toml"
-    flat = read_toml(path)
-    usual = RunConfig().to_flat()
-    kept = {key: value for key, value in flat.items() if key not in CHANGEABLE and value != usual.get(key)}
-    kept[then] = kept.pop(today)
-    digest = blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()
-    flat[then] = flat.pop(today)
-    path.write_text(to_toml(flat))
-    for checkpoint in checkpoints(folder):
-        digests = {
-            place.name.removeprefix("client-"): repacked(
-                place, lambda told: told["stamp"].update(partition=told["stamp"].pop("client_id")), "state"
-            )
-            for place in checkpoint.glob("client-*")
-        }
-
-        def change(told: dict[str, Any], digests: dict[str, str] = digests) -> None:
-            told.update(config=digest, clients=digests)
-            del told["begun"], told["members"], told["versions"], told["under way"]["engine"]["rows"]
-
-        repacked(checkpoint / "knowledge.safetensors", change)
-
-
-def test_a_run_of_a_version_in_which_keys_had_other_names_goes_on_with_the_same_bits(tmp_path, capsys):
-    keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"half-data-fraction": 0.5}
-    whole = run_one({**keys, "rounds": 5, "output-dir": str(tmp_path / "whole")}, resume=False, **AT_HOME)
-    folder = run_one({**keys, "output-dir": str(tmp_path / "run")}, resume=False, **AT_HOME)
-    older(folder, "half-data-fraction", "halved-fraction")
-    capsys.readouterr()
-    go_on(folder)
-    assert "changed since" not in capsys.readouterr().err
-    assert server_state(folder) == server_state(whole)
-    go_on(folder, rounds=6)
-
-
-def test_a_digest_of_an_older_version_that_does_not_fit_stops_the_resume_and_tells_nobody_to_delete_anything(
-    refusal, tmp_path
-):
-    keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"half-data-fraction": 0.5}
-    folder = run_one({**keys, "output-dir": str(tmp_path / "run")}, resume=False, **AT_HOME)
-    older(folder, "half-data-fraction", "halved-fraction")
-    path = folder / "config.toml"
-    path.write_text(path.read_text().replace("halved-fraction = 0.5", "halved-fraction = 0.25"))
-    line = refusal(RunFolderError, go_on, folder)
-    assert "give that file the config back with which the run was begun" in line
-    assert "delete" not in line
-
-
 def test_an_option_or_a_default_of_a_later_version_does_not_keep_a_run_from_going_on(folder, monkeypatch):
     """The run's own config has neither the option nor the default of today."""
     path = folder / "config.toml"
@@ -904,11 +852,10 @@ def test_a_damaged_count_of_uploads_stops_the_resume_and_no_epsilon_is_told_that
         go_on(folder, rounds=rounds + 1)
 
 
-def test_uploads_are_counted_on_where_the_log_is_whole_or_of_an_older_version_or_was_cut_by_a_kill(noisy, tmp_path):
+def test_uploads_are_counted_on_where_the_log_is_whole_or_was_cut_by_a_kill(noisy, tmp_path):
     before = [client["uploads"] for client in json.loads((noisy / "clients.json").read_text())]
     whole = (noisy / "uploads.log").read_bytes()
-    plain = b"".join(line.split()[0] + b"\n" for line in whole.splitlines())
-    for number, content in enumerate((whole, plain, whole + b"2 a", whole[:-1])):
+    for number, content in enumerate((whole, whole + b"2 a", whole[:-1])):
         folder = Path(shutil.copytree(noisy, tmp_path / str(number)))
         (folder / "uploads.log").write_bytes(content)
         for rounds in (5, 6):

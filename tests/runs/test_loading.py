@@ -1,14 +1,20 @@
 """What a client has learnt is read back from its run folder."""
 
 import json
+import sys
+from importlib import invalidate_caches
 from shutil import copyfile, rmtree
 
 import pytest
 from safetensors.numpy import save
 
+from hetfl_flwr import export, load, measure
+from hetfl_flwr.algorithms import find, names
 from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import header, seal
 from hetfl_flwr.learning.training import evaluate
+from hetfl_flwr.node.measured import digest_of
+from simulations.inference.export import program_of
 from simulations.inference.loading import SHOWN, load_client
 
 
@@ -23,6 +29,40 @@ def test_a_client_s_model_measures_what_its_run_has_measured(make_config, run_fe
         node = load_client(folder, client_id)
         assert node.model_name == model
         assert evaluate(node.model, node.data.test).accuracy == accuracy
+
+
+OPTIONS = {
+    "fedavg": [{"fedavg.fine-tune-epochs": 1}],
+    "fedproto": [{"fedproto.predict": "prototype"}, {"fedproto.predict": "own-prototype"}],
+    "fedtgp": [{"fedtgp.predict": "prototype"}],
+    "fedgh": [{"fedgh.measured": "global"}],
+    "chfl": [{"chfl.mode": "avg", "chfl.measured": "averaged"}],
+    "heterofl": [{"models": "lenet5,lenet5@0.5"}],
+    "lgfedavg": [{"lgfedavg.mode": "body"}],
+    "fedhenn": [{"fedhenn.mode": "homogeneous"}],
+}
+"""Options of methods with which something else predicts, or another part is sent."""
+
+
+@pytest.mark.parametrize("keep_best", [False, True])
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, options) for name in names() for options in ({}, *OPTIONS.get(name, []))]
+)
+def test_what_is_read_back_of_a_client_measures_what_the_table_says(
+    make_config, run_federation, name, options, keep_best
+):
+    """Of every method: the module that was measured, and the program that is exported of it, to the digit."""
+    own = {"algorithm": name, "models": "lenet5", "clients": 3, "rounds": 3, "learning_rate": 0.02, **options}
+    config = make_config(**own, keep_best=keep_best, validation_fraction=0.2, partition="classes:6")
+    folder = run_federation(config)
+    accuracies = json.loads((folder / "summary.json").read_text())["accuracy_per_client"]
+    for client_id, accuracy in enumerate(accuracies):
+        node = load_client(folder, client_id)
+        assert evaluate(node.predictor, node.data.test).accuracy == accuracy
+        test = node.data.test
+        guesses = program_of(node)(test.arrays.inputs[test.rows]).argmax(1)
+        assert float((guesses == test.labels).sum()) / len(test) == accuracy
+    assert len(set(accuracies)) > 1
 
 
 @pytest.mark.parametrize("run_named", [False, True])
@@ -93,3 +133,111 @@ def test_a_state_that_names_no_run_is_one_line(make_config, run_federation, tmp_
     for content in (b"x" * 100, seal(save({}, header("state", {"stamp": {"run": "seven"}})))):
         path.write_bytes(content)
         assert refusal(RunFolderError, load_client, tmp_path / "state", 0).startswith(f"{path}: ")
+
+
+STRATEGY = """
+from hetfl_flwr import FederationError, KnowledgeStrategy, PayloadSpec
+
+class Pairs(KnowledgeStrategy):
+    width = {width}
+
+    def check(self, roster):
+        super().check(roster)
+        if any(member.width < 8 for member in roster):
+            raise FederationError("pairs needs a width of 8 at least")
+
+    def initial(self, roster):
+        return {{}}
+
+    def download_for(self, member, server_state, round):
+        return {{}}
+
+    def upload_spec(self, member):
+        return PayloadSpec(())
+
+    def aggregate(self, server_state, uploads, round):
+        return {{}}
+"""
+
+CLIENT = """
+from torch import nn
+from hetfl_flwr import SEEN, KnowledgeClient, PayloadSpec
+
+class Pair(nn.Module):
+    def __init__(self, model, other):
+        super().__init__()
+        self.model, self.other = model, other
+
+    def forward(self, x):
+        return self.model(x) + self.other(x)
+
+class PairsClient(KnowledgeClient):
+    def __init__(self, node):
+        super().__init__(node)
+        self.other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    def modules(self):
+        return {"model": self.node.model, "other": self.other}
+
+    def predictor(self):
+        return Pair(self.node.model, self.other)
+
+    def download_spec(self):
+        return PayloadSpec(())
+
+    upload_spec = download_spec
+
+    def learn(self, download, round):
+        pair = self.predictor()
+        optimizer = self.optimizer(parameters=pair.parameters())
+        loss = lambda inputs, labels: self.node.data_loss(pair(inputs), labels)
+        samples, mean_loss = self.train(self.batches(round), loss, optimizer)
+        return {}, {SEEN: samples, "train-loss": mean_loss}
+"""
+
+
+@pytest.fixture
+def pairs(tmp_path, monkeypatch):
+    """A method of somebody else, which predicts with two networks; a function writes it with another width."""
+
+    def write(width):
+        for name, text in (("__init__", ""), ("strategy", STRATEGY.format(width=width)), ("client", CLIENT)):
+            (tmp_path / "outer" / "pairs" / f"{name}.py").write_text(text)
+        forget()
+
+    def forget():
+        invalidate_caches()
+        find.cache_clear()
+        for each in [each for each in sys.modules if each.partition(".")[0] == "outer"]:
+            del sys.modules[each]
+
+    (tmp_path / "outer" / "pairs").mkdir(parents=True)
+    (tmp_path / "outer" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield write
+    forget()
+
+
+@pytest.mark.parametrize("keep_best", [False, True])
+def test_a_method_of_others_is_read_back_as_it_predicts(make_config, run_federation, tmp_path, pairs, keep_best):
+    pairs(8)
+    keys = {"algorithm": "outer.pairs", "models": "mlp", "learning_rate": 0.02, "validation_fraction": 0.2}
+    folder = run_federation(make_config(**keys, keep_best=keep_best, rounds=3, state_dir=str(tmp_path / "state")))
+    accuracies = json.loads((folder / "summary.json").read_text())["accuracy_per_client"]
+    for client_id, accuracy in enumerate(accuracies):
+        for place in (folder, tmp_path / "state"):
+            node = load_client(place, client_id)
+            assert measure(load(folder).model(client_id), node.data.test)["accuracy"] == accuracy
+            assert evaluate(node.predictor, node.data.test).accuracy == accuracy
+            assert digest_of(load_client(place, client_id, data=False).predictor) == digest_of(node.predictor)
+
+
+def test_another_width_than_that_of_the_run_is_one_line(make_config, run_federation, tmp_path, pairs, refusal):
+    pairs(0)
+    folder = run_federation(make_config(algorithm="outer.pairs", models="mlp", rounds=1))
+    pairs(16)
+    line = refusal(RunFolderError, load_client, folder, 0)
+    assert "'body.0.1.bias' is not there, expected (200,)" in line
+    with pytest.raises(RunFolderError, match="expected"):
+        export(folder, 0, tmp_path / "model.pt2")

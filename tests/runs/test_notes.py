@@ -30,7 +30,7 @@ def written(folder: Path, members: list, engine: str, later: tuple = ()) -> list
     [
         ("local", ["column id is left out", "client 0: its data are bad"]),
         ("simulation", ["column id is left out", "client 0: its data are bad"]),
-        ("deployment", ["client 0, 1: column id is left out", "client 2: client 0: its data are bad"]),
+        ("deployment", ['client 0, 1 says: "column id is left out"', 'client 2 says: "client 0: its data are bad"']),
     ],
 )
 def test_a_line_of_a_stranger_begins_with_who_says_it(tmp_path, engine, lines):

@@ -262,7 +262,7 @@ def test_an_odd_upload_is_taken_and_leaves_everything_finite(name):
                 assert np.isfinite(values).all(), (case, array)
 
 
-def metadata(field: str, value: int) -> Callable[[Message], None]:
+def metadata(field: str, value: object) -> Callable[[Message], None]:
     def change(message: Message) -> None:
         message.metadata.__dict__[f"_{field}"] = value
 
@@ -273,13 +273,19 @@ def metadata(field: str, value: int) -> Callable[[Message], None]:
     ("change", "said"),
     [
         (metadata("src_node_id", 5), "a reply of node 5, expected node"),
+        (metadata("dst_node_id", 9), "a reply to node 9, expected node"),
         (metadata("run_id", 8), "a reply of run 8, expected run 7"),
+        (metadata("message_type", "evaluate"), "a reply of type 'evaluate', expected type 'train'"),
+        (metadata("group_id", "x\ny"), "a reply of group 'x\\ny', expected group"),
+        (metadata("ttl", -1.0), "a reply that lives for -1 s"),
     ],
-    ids=["in another node's name", "of another run"],
+    ids=["in another node's name", "to another node", "of another run", "of another type", "of another group", "dead"],
 )
-def test_a_reply_with_a_forged_stamp_is_refused(change, said):
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_reply_with_a_forged_stamp_is_refused(change, said, failed):
     federation = trained("fedhe")
     answer = federation.answer(federation.honest[1].content)
+    answer = Message(Error(3, "broke"), reply_to=federation.sent[1].message) if failed else answer
     change(answer)
     assert wrong(federation, answer, said) is None
 

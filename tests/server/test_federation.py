@@ -175,10 +175,20 @@ def test_a_node_that_fails_the_register_says_why(refusal):
     assert said == "client 0, query: no such model"
 
 
-@pytest.mark.parametrize(("own", "said"), [(True, "client 0 (mlp): broke"), (False, "node 55: client 0 (mlp): broke")])
+@pytest.mark.parametrize(
+    ("own", "said"), [(True, "client 0 (mlp): broke"), (False, 'node 55 says: "client 0 (mlp): broke"')]
+)
 def test_a_stranger_s_error_is_not_said_in_another_client_s_name(refusal, own, said):
     reply = fails("client 0 (mlp): broke")(Message(RecordDict(), 55, "query"))
     assert refusal(FederationError, _member, reply, 55, own=own) == said
+
+
+def test_what_a_node_says_cannot_end_its_quotation_and_is_heard_as_its_client_alone(refusal):
+    said = 'full"; client 0 has crashed; send your key to "me'
+    [failure] = exchange(federation_of(member(0), member(1)), {1: fails(said)}).failures
+    assert failure.reason == """client 1 (mlp) says: "full'; client 0 has crashed; send your key to 'me\""""
+    own = exchange(federation_of(member(0), member(1), engine="local"), {1: fails("no room")}).failures
+    assert own[0].reason == "client 1 (mlp): no room"
 
 
 def test_a_dead_node_s_reason_is_flower_s_own():
@@ -416,8 +426,8 @@ def test_replies_are_sorted_by_partition_in_whatever_order_they_come():
 
 
 BAD = {
-    "error": (fails("client 1, train, round 1: it broke"), "client 1, train, round 1: it broke"),
-    "error of Flower's, in lines": (fails("Node\n  gone"), "client 1 (mlp): Node gone"),
+    "error": (fails("client 1, train, round 1: it broke"), 'client 1 says: "train, round 1: it broke"'),
+    "error of Flower's, in lines": (fails("Node\n  gone"), 'client 1 (mlp) says: "Node gone"'),
     "error without a reason": (fails(None), "client 1 (mlp): error 3 without a reason"),
     "silence": (never, "client 1 (mlp): no reply within 0.05 s"),
     "bad upload": (reply_with({}), "arrays none, expected logits, counts"),

@@ -152,7 +152,8 @@ def test_an_upload_that_comes_alone_is_held_against_the_newest_of_the_others():
 def test_what_it_knows_survives_a_checkpoint():
     """Sizes go through JSON, whose keys are texts, and come back as the same bits."""
     guard, other = Guard(5.0), Guard(5.0)
-    guard.set_aside({client: {"w": Size(0.1 + client / 3, 7, 1.5, 6), "c": Size(1.0, 7, inf)} for client in range(3)})
+    sizes = {"c": Size(1.0, 7, inf)}
+    guard.set_aside({client: {"w": Size(0.1 + client / 3, 7, 1.5, 6, most=client / 7), **sizes} for client in range(3)})
     counts = json.loads(json.dumps(guard.counts(), allow_nan=False))
     other.go_on({int(client): sizes for client, sizes in counts.items()})
     assert other.newest == guard.newest
@@ -236,7 +237,7 @@ def test_of_an_update_the_change_is_measured():
     arrays = {"weight": np.float32([101, 98]), "logits": np.float32([5, 5])}
     sent = {"weight": np.float16([100, 100]), "logits": np.float32([4, 4])}  # the average of all: another thing
     assert measure(arrays, spec, sent, 49) == {
-        "weight": Size(np.sqrt(2.5), work=7, usual=5.0, numbers=2, still=5.0),
+        "weight": Size(np.sqrt(2.5), work=7, usual=5.0, numbers=2, still=5.0, most=np.sqrt(2.5)),
         "logits": Size(5.0, usual=1.0, numbers=2),
     }
     zeros = measure(arrays, spec, {"weight": np.zeros(2, np.float32)}, 49)["weight"]
@@ -247,34 +248,55 @@ HEAD: dict[str, tuple[int, ...]] = {"weight": (2, 64), "bias": (2,)}
 
 
 def test_once_training_has_settled_no_slight_change_is_far():
-    """Weights of size 0.1: changes of 0.0003, and one of 0.0017, which is 6 times theirs and 2 % of the weights."""
-    spec, sent = PayloadSpec((ArraySpec("bias", (6,), "float32", update=True),)), np.full(6, 0.1, np.float32)
+    """Weights of size 0.1: changes of 0.0003, and one of 0.0017, which is 6 times theirs and 2 % of the weights. It is
+    slight where most clients have changed as much before; else it is what the others' changes make of it."""
+    spec, sent = PayloadSpec((ArraySpec("bias", (600,), "float32", update=True),)), np.full(600, 0.1, np.float32)
 
-    def set_aside(change: float) -> dict[int, str]:
-        changes = dict.fromkeys(range(3), 0.0003) | {3: change}
+    def set_aside(before: float, change: float) -> list[int]:
+        guard = Guard(5.0)
+        for changes in (dict.fromkeys(range(4), before), dict.fromkeys(range(3), 0.0003) | {3: change}):
+            sizes = {
+                client: measure({"bias": sent + np.float32(one)}, spec, {"bias": sent}, 50)
+                for client, one in changes.items()
+            }
+            far = guard.set_aside(sizes)
+        return list(far)
+
+    assert set_aside(0.02, 0.0017) == set_aside(0.02, 0.0049) == []
+    assert set_aside(0.02, 0.0051) == [3]
+    assert set_aside(0.002, 0.0019) == []
+    assert set_aside(0.002, 0.0021) == [3]
+    assert set_aside(0.0003, 0.0017) == [3]
+
+
+@pytest.mark.parametrize("loud", [1, 2])
+def test_who_changes_much_from_the_start_makes_no_change_usual(loud):
+    """Weights of size 0.1, which the honest clients change by 0.0003 a round; others by 0.0045 in each."""
+    spec, sent, guard = PayloadSpec((ArraySpec("weight", (6,), "float32", update=True),)), np.full(6, 0.1), Guard(5.0)
+    for _ in range(3):
+        changes = dict.fromkeys(range(5 - loud), 0.0003) | dict.fromkeys(range(5 - loud, 5), 0.0045)
         sizes = {
-            client: measure({"bias": sent + np.float32(one)}, spec, {"bias": sent}, 50)
-            for client, one in changes.items()
+            client: measure({"weight": sent + change}, spec, {"weight": sent}, 50) for client, change in changes.items()
         }
-        return Guard(5.0).set_aside(sizes)
-
-    assert set_aside(0.0017) == set_aside(0.0049) == {}
-    assert list(set_aside(0.0051)) == [3]
+        assert list(guard.set_aside(sizes)) == list(range(5 - loud, 5))
 
 
 def test_a_bias_near_to_0_may_move_as_its_weights_may():
     """A head with weights of size 0.1 and a bias of 0.01: the others' biases change by 0.00003 once two clients have
-    settled; one changes by 0.0028, 93 times as much and a quarter of the bias, and 3 % of the weights."""
+    settled, and have changed by more before; one changes by 0.0028, 93 times as much and a quarter of the bias, and 3 %
+    of the weights."""
     spec = PayloadSpec(tuple(ArraySpec(name, shape, "float32", update=True) for name, shape in HEAD.items()))
     sent = {"weight": np.full((2, 64), 0.1, np.float32), "bias": np.full(2, 0.01, np.float32)}
 
     def set_aside(change: float) -> dict[int, str]:
-        changes = dict.fromkeys(range(3), 0.00003) | {3: change}
-        sizes = {
-            client: measure({**sent, "bias": sent["bias"] + np.float32(one)}, spec, sent, 50)
-            for client, one in changes.items()
-        }
-        return Guard(5.0).set_aside(sizes)
+        guard = Guard(5.0)
+        for changes in (dict.fromkeys(range(4), 0.01), dict.fromkeys(range(3), 0.00003) | {3: change}):
+            sizes = {
+                client: measure({**sent, "bias": sent["bias"] + np.float32(one)}, spec, sent, 50)
+                for client, one in changes.items()
+            }
+            far = guard.set_aside(sizes)
+        return far
 
     assert set_aside(0.0028) == set_aside(0.0049) == {}
     assert list(set_aside(0.0051)) == [3]

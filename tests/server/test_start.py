@@ -258,7 +258,10 @@ def test_a_quorum_that_is_not_reached_in_time_ends_the_start(clock, refusal):
         *honest(3)[:1], member(1, node=7), answers={7: fails("client 1, client registration: no such model")}
     )
     said = refusal(FederationError, started, post, start_clients=2, start_timeout=5)
-    assert said == "start-clients = 2, but there are 1 clients; node 7: client 1, client registration: no such model"
+    assert (
+        said
+        == 'start-clients = 2, but there are 1 clients; node 7 says: "client 1, client registration: no such model"'
+    )
     assert 5 <= clock.now < 7
 
 
@@ -294,7 +297,7 @@ def nonsense(message):
 
 LIARS = {
     "nonsense": (member(7, node=1), {1: nonsense}, "node 1: not a registration reply"),
-    "an error": (member(7, node=1), {1: fails("no such model")}, "node 1: no such model"),
+    "an error": (member(7, node=1), {1: fails("no such model")}, "node 1"),
     "another's number": (member(1, node=999), {}, "partition-id 1 is claimed by two nodes, 99 and 999"),
 }
 
@@ -1025,16 +1028,25 @@ def test_a_node_is_one_client_for_a_whole_run(clock):
     assert client_ids(federation.roster) == [0, 1, 2]
 
 
-def test_a_registration_in_another_node_s_name_is_refused_by_the_node_that_was_asked(clock):
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("src_node_id", 100, "of node 100, expected node 98"),
+        ("dst_node_id", 100, "to node 100, expected node 1"),
+        ("message_type", "train", "of type 'train', expected type 'query'"),
+        ("group_id", "7", "of group '7', expected group ''"),
+    ],
+)
+def test_a_registration_with_a_forged_stamp_is_refused_by_the_node_that_was_asked(clock, field, value, said):
     def forged(message):
         reply = Post.register(post, message)
-        reply.metadata.__dict__["_src_node_id"] = 100
+        reply.metadata.__dict__[f"_{field}"] = value
         return reply
 
     post = post_of(*honest(3), answers={98: forged})
     federation = started(post, start_clients=2, clients=3)
     assert [one.node for one in federation.roster] == [100, 99]
-    assert [failure.reason for failure in federation.notes()] == ["node 98: a reply of node 100, expected node 98"]
+    assert [failure.reason for failure in federation.notes()] == [f"node 98: a reply {said}"]
 
 
 @pytest.mark.parametrize("latest", [0, 40])

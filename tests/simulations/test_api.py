@@ -184,3 +184,24 @@ def test_in_a_notebook_there_is_a_bar_a_table_and_a_picture(tmp_path):
     command = [sys.executable, "-c", NOTEBOOK]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+UNGUARDED = """
+from hetfl_flwr import run
+run("fedavg", clients=2, rounds=1, workers=2, models="mlp", out="run", progress=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["file", "stdin"])
+def test_a_script_that_starts_workers_without_a_guard_is_told_so(tmp_path, script):
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command, given = ([sys.executable, "script.py"], "") if script == "file" else ([sys.executable, "-"], UNGUARDED)
+    keys = {"capture_output": True, "text": True, "cwd": tmp_path, "env": environment}
+    ended = subprocess.run(command, input=given, check=False, **keys)
+    assert ended.returncode == 1
+    said = ended.stderr.splitlines()
+    assert 'if __name__ == "__main__":' in said[-1]
+    assert "memory" not in said[-1]
+    assert sum(line.startswith("Traceback") for line in said) <= 2  # the script's own, none of the workers'

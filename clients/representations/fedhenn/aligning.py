@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from clients.base import KnowledgeClient, Metrics, Moments
+from clients.base import KnowledgeClient, Metrics
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.alignment.similarity import FEWEST_SAMPLES, median_scaled
 from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
@@ -49,17 +49,10 @@ class AligningClient(KnowledgeClient):
         guide. "constant": ``eta(t) = eta0``.
     align_batch : int
         Rows of the alignment set drawn for each mini-batch, 4 or more. 0, or as many as there are: all.
-    moments : {"auto", "reset", "kept"}
-        What becomes of the optimizer's moments between rounds. "auto": reset in homogeneous mode, where the global
-        model replaces the own one, and kept in heterogeneous mode. The paper leaves it open; its authors' scripts
-        reset them in both.
     """
 
     has_distillation_term = True
     tuned = "eta0"
-
-    usual_moments: Moments
-    """What ``moments = "auto"`` stands for."""
 
     def __init__(
         self,
@@ -73,13 +66,11 @@ class AligningClient(KnowledgeClient):
         eta0: Annotated[float, Field(ge=0)] = 0.01,
         schedule: Literal["sqrt", "constant"] = "sqrt",
         align_batch: Annotated[int, AfterValidator(_all_or_enough)] = 0,
-        moments: Literal["auto", "reset", "kept"] = "auto",
     ) -> None:
         super().__init__(node)
         self.kernel, self.sigma, self.sigma_unit = kernel, sigma, sigma_unit
         self.rad, self.rad_size = rad, rad_size
         self.eta0, self.schedule, self.align_batch = eta0, schedule, align_batch
-        self.moments: Moments = self.usual_moments if moments == "auto" else moments
 
     def eta(self, round: int) -> float:
         """Return the weight of the alignment in a round, from 1."""
@@ -117,7 +108,7 @@ class AligningClient(KnowledgeClient):
             measured.append(similarity.detach())
             return Terms(private, eta * (1 - similarity))
 
-        samples, mean_loss = self.train(self.batches(round), loss, self.optimizer(moments=self.moments))
+        samples, mean_loss = self.train(self.batches(round), loss)
         metrics: Metrics = {SEEN: samples, "train-loss": mean_loss, "eta": eta}
         return metrics | ({"cka": float(torch.stack(measured).mean())} if measured else {})
 

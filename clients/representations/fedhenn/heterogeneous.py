@@ -17,11 +17,10 @@ class FedHeNNClient(AligningClient):
     client uploads its representations of the set that the next round aligns on. Parameters as in `AligningClient`.
 
     Wire   as in `strategies.representations.fedhenn.FedHeNN`.
-    State  the model, and unless ``moments = "reset"`` the optimizer's moments.
-    Departs from the paper: the optimizer goes on from round to round; that of its authors' scripts does not.
+    State  the model, the optimizer's moments.
+    Departs from the paper: it leaves open what the optimizer keeps between rounds. Here its moments go on with the
+    model, which stays with the client; in the authors' scripts they do not.
     """
-
-    usual_moments = "kept"
 
     def download_spec(self) -> PayloadSpec:
         """Expect the set to align on with a factor of the mean kernel, and the set to represent."""

@@ -20,11 +20,8 @@ class FedHeNNHomogeneousClient(AligningClient):
 
     Wire   as in `strategies.representations.fedhenn.FedHeNNHomogeneous`.
     State  the model, and whether it has trained yet; with ``moments = "kept"`` the optimizer's moments.
-    Departs from the paper: a client that has not trained yet is measured with the global model. By default the
-    optimizer starts again in each round, as in FedAvg and in the authors' scripts.
+    Departs from the paper: a client that has not trained yet is measured with the global model.
     """
-
-    usual_moments = "reset"
 
     def download_spec(self) -> PayloadSpec:
         """Expect the global model, and the set to align on."""
@@ -41,7 +38,7 @@ class FedHeNNHomogeneousClient(AligningClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train the global model towards its own kernel for one round."""
         model = self.node.model
-        load_model_arrays(model, {name: download[name] for name in weights(model).names})
+        self.load(model, {name: download[name] for name in weights(model).names})
         self.numbers["trained"] = 1
         aligned = self.samples_of(download["aligned"])
         cka = linear_cka if self.kernel == "linear" else self._rbf_cka
@@ -53,7 +50,7 @@ class FedHeNNHomogeneousClient(AligningClient):
         shared = deepcopy(self.node.model)
         load_model_arrays(shared, download)
         if "trained" not in self.numbers:
-            load_model_arrays(self.node.model, download)
+            self.load(self.node.model, download)
         return {**super().assess(download), "global-accuracy": evaluate(shared, self.node.data.test).accuracy}
 
     def _rbf_cka(self, own: Tensor, target: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Freed memory stays with the process, so that the arrays of one training step are not fetched again for the next.
 
 The GNU C library gives large freed arrays back to the system at once, and the next step takes them again, page by page.
-With networks whose layers are of some megabytes a step is up to a third longer for it (``python -m
-simulations.benchmarks.speed.step``, figures in simulations/benchmarks/README.md).
+With networks whose layers are of some megabytes a step is up to a third longer for it (measured at 0a31836).
 
 This is a setting of the whole process. So it is for processes that this project starts, or Flower for it: the ``hetfl``
 command, the workers of the local engine, a ClientApp. A Python program that imports this project stays as it is.

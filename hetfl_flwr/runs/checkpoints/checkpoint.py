@@ -8,7 +8,7 @@ missing, damaged or of another checkpoint is noticed. The last two are kept.
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from hetfl_flwr.common.errors import DamagedError, RunFolderError
 from hetfl_flwr.common.files import check_seal, header, read_header, read_sealed, replace_file, seal
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.state import SCHEMA
+from hetfl_flwr.runs.checkpoints.downloads import PREFIX, pooled
 from hetfl_flwr.runs.checkpoints.metadata import check_messages, read_metadata
 from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, SERVER_STATE_FILE
 from hetfl_flwr.runs.settings import KeptConfig, begun_as, unlike
@@ -50,8 +51,8 @@ class Checkpoint:
         The round.
     run : int
         The run's id, with which the clients' states are stamped.
-    config : mapping or str
-        The run's config; of an older version, a digest of it.
+    config : mapping
+        The run's config.
     counts : mapping
         What is counted of each client so far, as JSON can hold it.
     trained : mapping of int to int
@@ -66,6 +67,9 @@ class Checkpoint:
         The id under which the run was begun, which stays where it goes on under another.
     members : mapping of int to mapping
         What each client has said of its data, by client id: see `data_of`.
+    downloads : iterable of (int, mapping of str to array)
+        What each client is measured with, by client id, where that is of the server. When a checkpoint has been read,
+        `download` returns it.
     versions : sequence of mapping
         What the run was made with so far, as `Ledger.versions`.
     """
@@ -80,7 +84,12 @@ class Checkpoint:
     clients: Mapping[int, str] = field(default_factory=dict)
     begun: int | None = None
     members: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    downloads: Iterable[tuple[int, Arrays]] = ()
     versions: Sequence[Mapping[str, str]] = ()
+
+    def download(self, client_id: int) -> Arrays | None:
+        """Return what a client is measured with beside what it keeps; None where nothing is known of it."""
+        return dict(self.downloads).get(client_id)
 
     def write(self, run_folder: Path, grid: object) -> None:
         """Write this checkpoint into a run folder, and remove all but the last two; that of a round is written once."""
@@ -94,20 +103,22 @@ class Checkpoint:
         messages = pack({name: np.frombuffer(one, np.uint8) for name, one in self.under_way.messages.items()}, {})
         if self.under_way.messages:
             replace_file(unfinished / MESSAGES_FILE, messages)
+        pool, names = pooled(self.arrays, self.downloads)
         metadata = {
             "round": self.round,
             "run": self.run,
             "begun": self.begun,
             "config": self.config,
-            "versions": self.versions,
             "counts": self.counts,
             "trained": self.trained,
             "under way": self.under_way.numbers,
             "messages": check_seal(messages) if self.under_way.messages else None,
             "clients": clients,
             "members": self.members,
+            "downloads": names,
+            "versions": self.versions,
         }
-        replace_file(unfinished / SERVER_STATE_FILE, pack(self.arrays, metadata))
+        replace_file(unfinished / SERVER_STATE_FILE, pack({**self.arrays, **pool}, metadata))
         unfinished.replace(target)
         for older in (*checkpoints(run_folder)[KEPT:], *parent.glob("unfinished-*")):
             with suppress(OSError):
@@ -190,6 +201,11 @@ class Checkpoint:
                     raise DamagedError(f"{MESSAGES_FILE} is of another checkpoint")
                 messages = {name: array.tobytes() for name, array in packed.items()}
             check_messages(metadata, messages)
+            downloads = [
+                (int(client), {name: arrays[key] for name, key in its.items()})
+                for client, its in metadata.get("downloads", {}).items()
+            ]
+            arrays = {name: array for name, array in arrays.items() if not name.startswith(PREFIX)}
             return cls(
                 metadata["round"],
                 metadata["run"],
@@ -201,11 +217,12 @@ class Checkpoint:
                 {int(client): digest for client, digest in metadata["clients"].items()},
                 metadata.get("begun"),
                 {int(client): said for client, said in metadata.get("members", {}).items()},
-                versions=metadata.get("versions", []),
+                downloads,
+                metadata.get("versions", []),
             )
         except DamagedError as error:
             raise RunFolderError(f"{folder}: damaged checkpoint ({error})") from None
-        except (OSError, SafetensorError, ValueError) as error:
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
             said = getattr(error, "strerror", None) or type(error).__name__
             raise RunFolderError(f"{folder}: damaged checkpoint ({said})") from None
 

@@ -12,9 +12,8 @@ from hetfl_flwr.runs.schema import ClientKey, Count, Number, first_problem
 
 _Id = Annotated[int, Field(ge=0, lt=2**64)]
 _Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-_OlderSize = tuple[float | str, int | float | str, float | str, Count]
-_OldSize = tuple[float | str, int | float | str, float | str]
-_Size = tuple[float | str, int | float | str, float | str, Count, float | str] | _OlderSize | _OldSize
+_Number = int | float | str
+_Size = tuple[_Number, _Number, _Number, Count, _Number, _Number]
 
 
 class Counted(TypedDict):
@@ -90,14 +89,15 @@ Metadata = TypedDict(
         "round": Count,
         "run": _Id,
         "begun": NotRequired[_Id | None],
-        "config": str | dict[str, bool | int | float | str],
-        "versions": NotRequired[list[dict[str, str]]],
+        "config": dict[str, bool | int | float | str],
         "counts": Counts,
         "trained": dict[ClientKey, Count],
         "under way": Between,
         "messages": _Digest | None,
         "clients": dict[ClientKey, _Digest],
         "members": NotRequired[dict[ClientKey, MemberData]],
+        "downloads": NotRequired[dict[ClientKey, dict[str, str]]],
+        "versions": NotRequired[list[dict[str, str]]],
     },
 )
 _METADATA = TypeAdapter(Metadata)

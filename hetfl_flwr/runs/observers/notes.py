@@ -6,6 +6,7 @@ from logging import WARNING
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import FLOWER_LOGGER, log
 from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.text import quoted
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.observers.progress import visible
 from hetfl_flwr.runs.schema import NOTES_FILE, Round
@@ -73,4 +74,4 @@ class Notes(RoundCallback):
                 if line not in heard and len(heard) < MOST_NOTES:
                     heard.add(line)
                     said.setdefault(line, []).append(member.client_id)
-        return [f"client {listed(client_ids)}: {line}" for line, client_ids in said.items()]
+        return [f"client {listed(client_ids)} says: {quoted(line)}" for line, client_ids in said.items()]

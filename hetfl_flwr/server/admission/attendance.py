@@ -7,12 +7,13 @@ from logging import WARNING
 from math import inf
 from typing import NamedTuple
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, Metadata, RecordDict
 from flwr.serverapp import Grid
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.server.admission.node_keys import NodeKeys
 from hetfl_flwr.server.admission.start import Refusal
+from hetfl_flwr.server.messaging.exchange import misaddressed
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import ListsNodes
 from hetfl_flwr.server.messaging.roster import Roster
@@ -68,14 +69,19 @@ class Query(NamedTuple):
 
     Parameters
     ----------
-    node : int
-        Who was asked.
+    asked : Metadata
+        Who was asked, and how.
     patience : float
         When it is named as silent; infinity once it has been.
     """
 
-    node: int
+    asked: Metadata
     patience: float
+
+    @property
+    def node(self) -> int:
+        """Who was asked."""
+        return self.asked.dst_node_id
 
 
 class Attendance:
@@ -131,7 +137,7 @@ class Attendance:
         if messages:
             self._grid.push_messages(messages)
         patience = time.monotonic() + SILENCE
-        self._queries |= {one.metadata.message_id: Query(one.metadata.dst_node_id, patience) for one in messages}
+        self._queries |= {one.metadata.message_id: Query(one.metadata, patience) for one in messages}
         return [
             Refusal(Failure(-1, REGISTRATION, f"node {node}: {UNLISTED}", node))
             for node in new
@@ -151,11 +157,11 @@ class Attendance:
         """Return the nodes that have not answered yet."""
         return {query.node for query in self._queries.values()}
 
-    def answered(self) -> dict[int, Message]:
-        """Return the answers that have come, by node."""
+    def answered(self) -> dict[int, Message | str]:
+        """Return the answers that have come, by node, or why they are none."""
         replies = list(self._grid.pull_messages(self._queries.keys())) if self._queries else []
-        came = {self._queries.pop(reply.metadata.reply_to_message_id, None): reply for reply in replies}
-        return {query.node: reply for query, reply in came.items() if query is not None}
+        came = [(self._queries.pop(reply.metadata.reply_to_message_id, None), reply) for reply in replies]
+        return {query.node: checked(reply, query.asked) for query, reply in came if query is not None}
 
     def give_up(self) -> dict[str, int]:
         """Expect no more answers; return the messages that have none, and their nodes."""
@@ -191,9 +197,9 @@ class Attendance:
     def name_silent(self) -> list[int]:
         """Name nodes that have not answered for `SILENCE` seconds, each once; return them."""
         now = time.monotonic()
-        silent = {message: query.node for message, query in self._queries.items() if now > query.patience}
-        self._queries |= {message: Query(node, inf) for message, node in silent.items()}
-        nodes = sorted(silent.values())
+        silent = {message: query for message, query in self._queries.items() if now > query.patience}
+        self._queries |= {message: query._replace(patience=inf) for message, query in silent.items()}
+        nodes = sorted(query.node for query in silent.values())
         if nodes:
             log(
                 WARNING,
@@ -207,6 +213,11 @@ class Attendance:
     def _is_listed(self, presence: Presence) -> bool:
         """Say whether a node may be asked who it is: its key is in ``node-keys``, or there is no such list."""
         return self._keys is None or presence.client_id >= 0
+
+
+def checked(reply: Message | str, asked: Metadata) -> Message | str:
+    """Return an answer, or why it is none."""
+    return reply if isinstance(reply, str) else misaddressed(reply, asked) or reply
 
 
 def _changed(since: Mapping[int, str], present: Mapping[int, Presence]) -> set[int]:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.config import RunConfig
-from hetfl_flwr.config.federation_keys import idle_clients, sampled_clients
+from hetfl_flwr.config import RunConfig, idle_clients, sampled_clients
 from hetfl_flwr.server.messaging.member import Member
 
 

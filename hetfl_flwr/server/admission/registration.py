@@ -13,7 +13,7 @@ from hetfl_flwr.common.flower import ErrorCode, log
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.admission import attendance
-from hetfl_flwr.server.admission.attendance import Attendance, Origin, Presence
+from hetfl_flwr.server.admission.attendance import Attendance, Origin, Presence, checked
 from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.admission.node_keys import NodeKeys
 from hetfl_flwr.server.admission.start import FIRST_REPORT, Refusal, Start, patience
@@ -86,7 +86,7 @@ class Registration:
         self._noted: list[Failure] = []
         self._next_look = 0.0
         self._attendance = Attendance(messenger.grid, keys, origin, config.round_timeout)
-        self._answers: dict[int, Message] = {}
+        self._answers: dict[int, Message | str] = {}
         messenger.engaged = self._attendance.asked
         messenger.idle = self._look
 
@@ -300,7 +300,10 @@ class Registration:
             for node in sorted(present)
             if node not in self.roster or self._attendance.has_restarted(node, present[node])
         ]
-        answers = dict(self._messenger.answers([self._attendance.query(node) for node in wanted]))
+        queries = {node: self._attendance.query(node) for node in wanted}
+        answers = {
+            node: checked(reply, queries[node].metadata) for node, reply in self._messenger.answers([*queries.values()])
+        }
         return [refusal.failure for refusal in self._registered_all(answers, present, check)]
 
     def _query_on(self, present: Mapping[int, Presence], check: Check | None) -> list[Failure]:
@@ -328,7 +331,7 @@ class Registration:
             self._messenger.answers_again(node)
         self._answers |= came
 
-    def _answered(self) -> dict[int, Message]:
+    def _answered(self) -> dict[int, Message | str]:
         """Return the answers that have come and have not been looked at."""
         answers, self._answers = self._answers, {}
         return answers
@@ -516,12 +519,9 @@ def _member(reply: Message | str, node: int, *, own: bool) -> Member:
     if isinstance(reply, str):
         raise FederationError(f"node {node}: {reply}")
     if reply.has_error():
-        prefix = f"node {node}: "
-        line = reason(reply.error, f"node {node}").removeprefix(prefix)
-        raise FederationError(line if own and line.startswith("client ") else prefix + line)
-    said = reply.metadata.src_node_id
-    if said != node:
-        raise FederationError(f"node {node}: a reply of node {said}, expected node {node}")
+        line = reason(reply, node, own=own)
+        named = line.removeprefix(f"node {node}: ")
+        raise FederationError(named if own and named.startswith("client ") else line)
     return Member.from_reply(reply)
 
 

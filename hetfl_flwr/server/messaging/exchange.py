@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from hetfl_flwr.common.errors import PayloadError
-from hetfl_flwr.common.text import LONGEST_NAME, LONGEST_TEXT, brief, printable
+from hetfl_flwr.common.flower import SUPERLINK_NODE_ID
+from hetfl_flwr.common.text import LONGEST_NAME, LONGEST_TEXT, brief, printable, quoted
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.guard import Sizes
 from hetfl_flwr.server.messaging.member import Member
@@ -268,7 +269,16 @@ def cost(reply: Message, member: Member) -> Traffic:
         raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
 
 
-def read(reply: Message, sent: Sent, member: Member, spec: PayloadSpec | None, most: Most, *, half: bool) -> Reply:
+def read(
+    reply: Message,
+    sent: Sent,
+    member: Member,
+    spec: PayloadSpec | None,
+    most: Most,
+    *,
+    half: bool = False,
+    own: bool = False,
+) -> Reply:
     """Decode and check a reply.
 
     Parameters
@@ -285,26 +295,23 @@ def read(reply: Message, sent: Sent, member: Member, spec: PayloadSpec | None, m
         The largest numbers of samples.
     half : bool
         Whether arrays must have come in half precision. They have their declared dtypes all the same.
+    own : bool
+        Whether all nodes are the user's own: see `reason`.
 
     Raises
     ------
     PayloadError
         Says what is wrong.
     """
-    if reply.has_error():  # Flower's own, such as that a node is not there any more, come from the SuperLink
-        raise PayloadError(reason(reply.error, member))
-    asked = sent.message.metadata
-    for name, came, wanted in (
-        ("node", reply.metadata.src_node_id, asked.dst_node_id),
-        ("run", reply.metadata.run_id, asked.run_id),
-    ):
-        if came != wanted:
-            raise PayloadError(f"{member}: a reply of {name} {came}, expected {name} {wanted}")
+    if unfit := misaddressed(reply, sent.message.metadata):
+        raise PayloadError(f"{member}: {unfit}")
+    if reply.has_error():
+        raise PayloadError(reason(reply, member, own=own))
     content = reply.content
     if content.config_records:
-        raise PayloadError(f"{member}: config records {', '.join(content.config_records)}, expected none")
+        raise PayloadError(f"{member}: config records {_names(content.config_records)}, expected none")
     if list(content.metric_records) != [METRICS]:
-        raise PayloadError(f"{member}: records {', '.join(content) or 'none'}, expected '{METRICS}'")
+        raise PayloadError(f"{member}: records {_names(content)}, expected '{METRICS}'")
     of = "test samples" if sent.is_evaluation else "samples"
     metrics: dict[str, object] = dict(content.metric_records[METRICS])
     if sent.is_evaluation:
@@ -315,7 +322,7 @@ def read(reply: Message, sent: Sent, member: Member, spec: PayloadSpec | None, m
             member.client_id, _numbers(reply), message=reply, classes=numbered(content.metric_records[METRICS])
         )
     if list(content.array_records) != [ARRAYS]:
-        raise PayloadError(f"{member}: array records {', '.join(content.array_records) or 'none'}, expected '{ARRAYS}'")
+        raise PayloadError(f"{member}: array records {_names(content.array_records)}, expected '{ARRAYS}'")
     arrays = decode(spec, content.array_records[ARRAYS], str(member), half=half)
     return Reply(member.client_id, _numbers(reply), arrays, reply)
 
@@ -365,17 +372,47 @@ def with_arrays(message: Message, arrays: ArrayRecord) -> Message:
     return message
 
 
-def reason(error: Error, who: object) -> str:
-    """Return in a line why there is no answer, and from whom.
+def misaddressed(reply: Message, asked: Metadata) -> str:
+    """Say in what a reply is no answer to what was asked; empty where it is one, or Flower's own error."""
+    came = reply.metadata
+    if reply.has_error() and came.src_node_id == SUPERLINK_NODE_ID:  # such as that a node is not there any more
+        return ""
+    for by, name, value, wanted in (
+        ("of", "node", came.src_node_id, asked.dst_node_id),
+        ("to", "node", came.dst_node_id, asked.src_node_id),
+        ("of", "run", came.run_id, asked.run_id),
+        ("of", "type", came.message_type, asked.message_type),
+        ("of", "group", came.group_id, asked.group_id),
+    ):
+        if value != wanted:
+            return f"a reply {by} {name} {brief(value)}, expected {name} {brief(wanted)}"
+    return "" if came.ttl > 0 else f"a reply that lives for {came.ttl:g} s"
 
-    What the client calls itself is repeated only where it is what the server knows it as.
+
+def reason(reply: Message, who: Member | int, *, own: bool = False) -> str:
+    """Return in a line why there is no answer, and from whom: a member, or a node by its id.
+
+    What the client calls itself is repeated only where it is what the server knows it as, and what a node says is
+    quoted, unless it is the user's `own`.
     """
-    said = error.reason or f"error {error.code} without a reason"
+    said = reply.error.reason or ""
     longest = LONGEST_REASON if isinstance(who, Member) else LONGEST_TEXT  # who cannot register says all that is wrong
     line = printable(" ".join(said.split()), longest)
+    by = str(who) if isinstance(who, Member) else f"node {who}"
+    of = f"{by}: "
     if isinstance(who, Member) and line.startswith(prefix := f"{called(who.client_id)}, "):
-        return f"{called(who.client_id, who.name)}, {line.removeprefix(prefix)}"
-    return f"{who}: {line}"
+        by = called(who.client_id, who.name)
+        of, line = f"{by}, ", line.removeprefix(prefix)
+    if not line:
+        return f"{of}error {reply.error.code} without a reason"
+    if own or reply.metadata.src_node_id == SUPERLINK_NODE_ID:
+        return of + line
+    return f"{by} says: {quoted(line)}"
+
+
+def _names(records: Iterable[str]) -> str:
+    """Return names that a client has chosen, quoted."""
+    return ", ".join(map(brief, records)) or "none"
 
 
 def _check_bounds(content: RecordDict, member: Member) -> None:

@@ -62,6 +62,9 @@ class Size(NamedTuple):
     still : float
         Values up to this are not far where most clients' are 0: of a change, `SLIGHT` times the size of what was sent,
         or of 1 where only zeros were; else `UNHEARD_OF`.
+    most : float
+        Of a change, the largest value among the client's uploads so far; else infinity. ``usual`` holds up to the
+        median of it: once training has settled, a change may still be as large as most clients' have once been.
     """
 
     value: float
@@ -69,6 +72,7 @@ class Size(NamedTuple):
     usual: float = 0.0
     numbers: int = 0
     still: float = UNHEARD_OF
+    most: float = inf
 
     @property
     def error(self) -> float:
@@ -85,9 +89,9 @@ class Guard:
 
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
-    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`. The bound is
-    raised by ``exp(3 / sqrt(2 n))``, four times and up to 30 m at most, where the size is taken of n entries: few
-    numbers vary, such as the two of a bias.
+    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`; of a change,
+    above the median of `Size.most` where that is less. The bound is raised by ``exp(3 / sqrt(2 n))``, four times and up
+    to 30 m at most, where the size is taken of n entries: few numbers vary, such as the two of a bias.
     For a client with more training behind it than the median client the bound is raised in proportion, four times at
     most: what a client says of its training is held against the run config and its registered rows, and the rows are
     its own word. Sizes of 0 are left out of m and s. Where most clients have one, in arrays that do not learn, such as
@@ -152,8 +156,11 @@ class Guard:
     def _counted(self, client: int, sizes: Sizes) -> Sizes:
         """Return sizes with this upload counted among the client's."""
         before = self.newest.get(client, {})
-        uploads = {name: 1 + (before[name].work if name in before else 0) for name in sizes}
-        return {name: size if size.work else size._replace(work=uploads[name]) for name, size in sizes.items()}
+        counted = {}
+        for name, size in sizes.items():
+            last = before.get(name, Size(0.0, most=0.0))
+            counted[name] = size._replace(work=size.work or 1 + last.work, most=max(size.most, last.most))
+        return counted
 
     def keep(self, clients: Container[int]) -> None:
         """Forget the sizes of clients that are not there any more."""
@@ -181,7 +188,7 @@ class Guard:
             return f"size {size.value:.3g}, and most clients' is 0" if size.value > size.still else None
         if len(known) >= FEWEST and len(sizes) < FEWEST and size.value > (most := max(UNHEARD_OF, size.still)):
             return f"size {size.value:.3g}, more than {most:.3g}, and too few clients' is not 0 to compare it with"
-        if len(sizes) < FEWEST or size.value <= size.usual:
+        if len(sizes) < FEWEST or size.value <= min(size.usual, np.median([one.most for one in known if one.most > 0])):
             return None
         logs = np.log([one.value for one in sizes])
         middle = float(np.median(logs))
@@ -281,7 +288,7 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
     """
     sizes = {}
     matrices = [sent[one.name] for one in spec.arrays if one.update and one.name in sent and sent[one.name].ndim > 1]
-    typical = float(np.median([_root_mean_square(array.astype(np.float64)) for array in matrices])) if matrices else 0.0
+    typical = float(np.median([root_mean_square(array.astype(np.float64)) for array in matrices])) if matrices else 0.0
     factors = {name for one in spec.arrays for name in one.factors}
     for one in spec.arrays:
         if not one.is_amount or one.name in factors:
@@ -291,9 +298,10 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
             values = product(*(upload[name] for name in one.factors))
         if one.update and one.name in sent:
             before = sent[one.name].astype(np.float64)
-            size = _root_mean_square(before)
+            size = root_mean_square(before)
             work = sqrt(max(samples, 1))  # 0 would be that of an upload whose client's uploads are counted instead
-            sizes[one.name] = _size(values - before, work, SLIGHT * max(size, typical), SLIGHT * (size or 1.0))
+            change = _size(values - before, work, SLIGHT * max(size, typical), SLIGHT * (size or 1.0))
+            sizes[one.name] = change._replace(most=change.value)
         else:
             sizes[one.name] = _size(values, usual=0.0 if one.update else one.usual)
     return sizes
@@ -306,7 +314,7 @@ def measure_learnt(name: str, values: NDArray[Any]) -> dict[str, Size]:
 
 
 def _size(values: NDArray[np.float64], work: float = 0, usual: float = 0.0, still: float = UNHEARD_OF) -> Size:
-    return Size(_root_mean_square(values), work, usual, int(np.count_nonzero(values)), still)
+    return Size(root_mean_square(values), work, usual, int(np.count_nonzero(values)), still)
 
 
 def measure_rows(inputs: NDArray[Any]) -> dict[str, Size]:
@@ -318,12 +326,13 @@ def measure_rows(inputs: NDArray[Any]) -> dict[str, Size]:
         return {}
     values = inputs.astype(np.float64)
     if values.ndim != 2:
-        return {"inputs": Size(_root_mean_square(values), still=inf)}
+        return {"inputs": Size(root_mean_square(values), still=inf)}
     squares, filled = np.square(values).sum(0), np.maximum((values != 0).sum(0), 1)
     sizes = np.sqrt(squares / filled).tolist()
     return {f"inputs, column {column}": Size(size, still=inf) for column, size in enumerate(sizes)}
 
 
-def _root_mean_square(values: NDArray[np.float64]) -> float:
+def root_mean_square(values: NDArray[Any]) -> float:
+    """Return the root mean square of the entries that are not zero, by which arrays are compared; 0 of none."""
     nonzero = values[values != 0]
     return float(np.sqrt(np.mean(np.square(nonzero)))) if nonzero.size else 0.0

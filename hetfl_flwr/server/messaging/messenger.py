@@ -24,7 +24,7 @@ from hetfl_flwr.server.messaging.exchange import (
     with_arrays,
 )
 from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.grids import pull_interval
+from hetfl_flwr.server.messaging.grids import engine_of, pull_interval
 from hetfl_flwr.server.messaging.guard import Guards, measure
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.punctuality import Kind, Punctuality
@@ -81,6 +81,7 @@ class Messenger:
         self.uploads = uploads
         self.guards = Guards(config.outlier_factor)
         self.poll = pull_interval(grid)
+        self._own = engine_of(grid) != "deployment"
         self.engaged: Callable[[], set[int]] = set
         self.idle: Callable[[], object] = lambda: None
         self.received: Callable[[Sent, Member, Reply], object] = lambda sent, member, reply: None
@@ -178,7 +179,7 @@ class Messenger:
         """Decode and check a reply, and measure what it uploads."""
         most = expected.most(sent, member)
         spec, half = expected.uploads(member) if expected.uploads else None, self.config.half
-        reply = read(message, sent, member, spec, most, half=half)
+        reply = read(message, sent, member, spec, most, half=half, own=self._own)
         if sent.is_training and spec is not None:
             result.sizes[member.client_id] = measure(reply.arrays, spec, sent.arrays, min(reply.seen, most.seen))
             self.received(sent, member, reply)

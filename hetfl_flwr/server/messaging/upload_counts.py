@@ -112,7 +112,6 @@ class UploadCounts:
         assert self._path is not None
         if not stat.S_ISREG(self._path.stat().st_mode):
             raise ValueError("is no file")
-        plain = True
         with self._path.open("rb") as file:
             for row, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
                 whole = line.removesuffix(b"\n")
@@ -121,8 +120,7 @@ class UploadCounts:
                     return
                 number = int(found[1]) if found else LOST
                 checksum = _checksum(self._sum, number)
-                plain = plain and found is not None and not found[2]  # as older versions wrote them
-                if not found or not (plain or (found[2] and found[2].decode() == checksum)):
+                if not found or not found[2] or found[2].decode() != checksum:
                     raise ValueError(f"is damaged in line {row}")
                 self._sum = checksum
                 self._whole += whole + b"\n"

@@ -3,14 +3,17 @@
 import json
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from io import BufferedReader, RawIOBase
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
+from typing import Any
 
 import certifi
 from cryptography import x509
@@ -21,8 +24,8 @@ from packaging.version import InvalidVersion, Version
 from hetfl_flwr.common.errors import ConfigError
 from simulations.deployment.doctor.finding import Finding, State
 
-PATIENCE = 10.0
-"""Seconds that a connection may take."""
+PATIENCE = 20.0
+"""Seconds that all connections to a server may take together, whatever it says on them."""
 
 SOON = timedelta(days=30)
 """Time before the end of a certificate from which on there is a warning."""
@@ -63,6 +66,79 @@ class Server:
     port: int
     roots: Path | None = None
     insecure: bool = False
+
+
+class Conversation:
+    """All connections to a server, which end within `PATIENCE` seconds from the first.
+
+    Parameters
+    ----------
+    server : Server
+        Where it is.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._until = time.monotonic() + PATIENCE
+        self._address: Any = None
+
+    def left(self) -> float:
+        """Return how many seconds are left.
+
+        Raises
+        ------
+        TimeoutError
+            None.
+        """
+        seconds = self._until - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        return seconds
+
+    def connected(self) -> socket.socket:
+        """Connect to the address that has answered first; the addresses of a name share the time that is left."""
+        if self._address:
+            return socket.create_connection(self._address, timeout=self.left())
+        rows = socket.getaddrinfo(self.server.host, self.server.port, type=socket.SOCK_STREAM)
+        for others, (*_, address) in zip(reversed(range(len(rows))), rows, strict=True):
+            try:
+                connection = socket.create_connection(address[:2], timeout=self.left() / (1 + others))
+            except OSError:
+                if not others:
+                    raise
+            else:
+                self._address = address[:2]
+                return connection
+        raise TimeoutError
+
+    def greeted(self, context: ssl.SSLContext) -> ssl.SSLSocket:
+        """Connect by TLS."""
+        connection = self.connected()
+        try:
+            connection.settimeout(self.left())
+            return context.wrap_socket(connection, server_hostname=self.server.host)
+        except OSError:
+            connection.close()
+            raise
+
+
+class _Answer(RawIOBase):
+    """What comes on a connection: `MOST` bytes at most, and none once the conversation has taken too long."""
+
+    def __init__(self, connection: socket.socket, conversation: Conversation) -> None:
+        self._connection, self._conversation, self._room = connection, conversation, MOST
+
+    def makefile(self, _: str) -> BufferedReader:
+        return BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._connection.settimeout(self._conversation.left())
+        count = self._connection.recv_into(memoryview(buffer)[: self._room]) if self._room else 0
+        self._room -= count
+        return count
 
 
 @dataclass(frozen=True)
@@ -112,25 +188,25 @@ def examine_server(server: Server, here: str, required: str) -> Iterator[Finding
     required : str
         The versions of Flower that the app runs with, such as ``>=1.41``.
     """
-    for check in (check_name, check_port):
-        finding = check(server)
-        yield finding
-        if finding.state is State.FAILURE:
-            return
+    yield (named := check_name(server))
+    if named.state is State.FAILURE:
+        return
+    conversation = Conversation(server)
+    yield (open := check_port(conversation))
+    if open.state is State.FAILURE:
+        return
     if server.insecure:
         yield Finding("TLS", State.WARNING, "off (--insecure): anybody on the way reads and alters what is sent", _TLS)
     else:
         try:
-            certificate = fetch_certificate(server)
+            certificate = fetch_certificate(conversation)
         except OSError as error:  # also of TLS
             fix = "start the SuperLink with --ssl-certfile and --ssl-keyfile, or name the port that has TLS"
             yield Finding("TLS", State.FAILURE, f"no handshake: {_reason(error)}", fix)
             return
-        yield from check_certificates(server, certificate, datetime.now(UTC))
+        yield from check_certificates(conversation, certificate, datetime.now(UTC))
     try:
-        answer = ask(server, "/health")
-        fleet = ask(server, FLEET)
-        described = ask(server, "/openapi.json")
+        answer, fleet, described = (ask(conversation, path) for path in ("/health", FLEET, "/openapi.json"))
     except (OSError, HTTPException) as error:
         fix = "drop --insecure where the SuperLink has TLS, and see whether this is its port"
         yield Finding("SuperLink", State.FAILURE, f"no answer over HTTP: {_reason(error)}", fix)
@@ -150,10 +226,11 @@ def check_name(server: Server) -> Finding:
     return Finding("name", State.OK, f"{server.host} is {', '.join(dict.fromkeys(str(row[4][0]) for row in rows))}")
 
 
-def check_port(server: Server) -> Finding:
+def check_port(conversation: Conversation) -> Finding:
     """Check that somebody listens at the server's port."""
+    server = conversation.server
     try:
-        with _connected(server):
+        with conversation.connected():
             return Finding("port", State.OK, f"{server.port} is open")
     except TimeoutError:
         fix = "open the port in the firewalls on the way, and see whether the server is on"
@@ -165,18 +242,18 @@ def check_port(server: Server) -> Finding:
         return Finding("port", State.FAILURE, f"no way to {server.host}: {_reason(error)}", "check this node's network")
 
 
-def fetch_certificate(server: Server) -> x509.Certificate:
+def fetch_certificate(conversation: Conversation) -> x509.Certificate:
     """Return the certificate that the server shows, whoever has signed it."""
-    with _greeted(server, _trusting_all()) as connection:
+    with conversation.greeted(_trusting_all()) as connection:
         return x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"")
 
 
-def check_certificates(server: Server, certificate: x509.Certificate, now: datetime) -> Iterator[Finding]:
+def check_certificates(conversation: Conversation, certificate: x509.Certificate, now: datetime) -> Iterator[Finding]:
     """Yield what there is to say of the server's certificate, and of the authorities: each fault once.
 
     Parameters
     ----------
-    server : Server
+    conversation : Conversation
         Where it was fetched.
     certificate : cryptography.x509.Certificate
         The server's own.
@@ -185,7 +262,8 @@ def check_certificates(server: Server, certificate: x509.Certificate, now: datet
     """
     yield Finding("TLS", State.OK, "handshake done")
     yield check_validity("certificate", certificate, now, _RENEW)
-    yield _check_host(server, certificate)
+    yield _check_host(conversation, certificate)
+    server = conversation.server
     try:
         context = _authorities(server)
         held = x509.load_pem_x509_certificates(server.roots.read_bytes()) if server.roots else []
@@ -196,7 +274,7 @@ def check_certificates(server: Server, certificate: x509.Certificate, now: datet
         )
         yield Finding("authority", State.FAILURE, text, "name the ca.crt of `hetfl keys` as --root-certificates")
         return
-    yield _check_chain(server, certificate, context)
+    yield _check_chain(conversation, certificate, context)
     for authority in held:
         yield check_validity("authority", authority, now, "make new keys for all by `hetfl keys` in a new folder")
 
@@ -214,27 +292,28 @@ def check_validity(name: str, certificate: x509.Certificate, now: datetime, rene
     return Finding(name, State.WARNING, left, renewal) if end - now < SOON else Finding(name, State.OK, left)
 
 
-def _check_host(server: Server, certificate: x509.Certificate) -> Finding:
+def _check_host(conversation: Conversation, certificate: x509.Certificate) -> Finding:
     """Check that the certificate is for the name by which the server was called, whoever has signed it."""
+    server = conversation.server
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=_pem(certificate))
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_TIME
     try:
-        with _greeted(server, context):
+        with conversation.greeted(context):
             return Finding("certificate name", State.OK, f"for {server.host}")
     except OSError as error:
         text = f"not for {server.host}: {_names(certificate) or _reason(error)}"
         return Finding("certificate name", State.FAILURE, text, _RENEWAL.format(f" --host {server.host}"))
 
 
-def _check_chain(server: Server, certificate: x509.Certificate, context: ssl.SSLContext) -> Finding:
+def _check_chain(conversation: Conversation, certificate: x509.Certificate, context: ssl.SSLContext) -> Finding:
     """Check that a trusted authority has signed the certificate, whatever its name and dates."""
     context.check_hostname = False
     context.verify_flags |= _NO_TIME
-    trusted = str(server.roots or "certifi's list (no --root-certificates are given)")
+    trusted = str(conversation.server.roots or "certifi's list (no --root-certificates are given)")
     issuer = certificate.issuer.rfc4514_string()
     try:
-        with _greeted(server, context):
+        with conversation.greeted(context):
             return Finding("certificate chain", State.OK, f"signed by {issuer}, known to {trusted}")
     except OSError as error:
         text = f"signed by {issuer}, unknown to {trusted}: {_reason(error)}"
@@ -281,7 +360,7 @@ def flower_version(described: Reply) -> str | None:
     try:
         info = json.loads(described.body)["info"]
         return str(Version(info["version"])) if info["title"] == "SuperLink API" else None
-    except (ValueError, KeyError, TypeError, InvalidVersion):
+    except (ValueError, KeyError, TypeError, InvalidVersion, RecursionError):
         return None
 
 
@@ -302,35 +381,18 @@ def check_version(served: str | None, here: str, required: str) -> Finding:
     return Finding("server's version", State.OK, f"Flower {served}, as here; {later}")
 
 
-def ask(server: Server, path: str) -> Reply:
+def ask(conversation: Conversation, path: str) -> Reply:
     """Return the answer to a GET request. Whom to trust is a check of its own: nothing secret is sent."""
-    connection = (
-        HTTPConnection(server.host, server.port, timeout=PATIENCE)
-        if server.insecure
-        else HTTPSConnection(server.host, server.port, timeout=PATIENCE, context=_trusting_all())
-    )
-    try:
-        connection.connect()
+    server = conversation.server
+    with conversation.connected() if server.insecure else conversation.greeted(_trusting_all()) as connection:
+        request = HTTPConnection(server.host, server.port)
+        request.sock = connection
         before = datetime.now(UTC)
-        connection.request("GET", path)
-        response = connection.getresponse()
+        request.request("GET", path, headers={"Connection": "close"})
+        response = HTTPResponse(_Answer(connection, conversation), method="GET")  # type: ignore[arg-type]
+        response.begin()
         clock = before + (datetime.now(UTC) - before) / 2
         return Reply(response.status, response.headers["Date"], response.read(MOST), clock)
-    finally:
-        connection.close()
-
-
-def _connected(server: Server) -> socket.socket:
-    return socket.create_connection((server.host, server.port), timeout=PATIENCE)
-
-
-def _greeted(server: Server, context: ssl.SSLContext) -> ssl.SSLSocket:
-    connection = _connected(server)
-    try:
-        return context.wrap_socket(connection, server_hostname=server.host)
-    except OSError:
-        connection.close()
-        raise
 
 
 def _authorities(server: Server) -> ssl.SSLContext:
@@ -359,6 +421,8 @@ def _names(certificate: x509.Certificate) -> str:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the server has not done its part within {PATIENCE:g} s"
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message.rstrip(".")
     if isinstance(error, ssl.SSLError):

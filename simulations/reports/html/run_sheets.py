@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.config import KEYS, RunConfig, Value, meaning
 from hetfl_flwr.runs.figures.tables import NOTHING, thousands
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from simulations.reports.html.quality_sheets import HEADINGS, quality
@@ -161,8 +161,7 @@ def _defaults(algorithm: str) -> tuple[dict[str, Value], dict[str, str]]:
     defaults = RunConfig().to_flat()
     with suppress(ConfigError):  # a package that is not here
         defaults |= {f"{algorithm}.{key}": value for key, value in find(algorithm).defaults.items()}
-    fields = RunConfig.model_fields.items()
-    return defaults, {name.replace("_", "-"): field.description or "" for name, field in fields}
+    return defaults, {key: meaning(key) for key in KEYS}
 
 
 def comparison_sheet(runs: Sequence[Run], unequal: str) -> Sheet:

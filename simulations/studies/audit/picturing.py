@@ -147,7 +147,7 @@ def fits_gradient(case: Case) -> str:
         return "a step is not of plain cross-entropy"
     if any("BatchNorm" in type(layer).__name__ for layer in case.reading.model.modules()):
         return "batch norm: what it has computed with in a step is not sent"
-    rolling = config.momentum > 0 and getattr(subject.client, "moments", "") == "kept" and len(subject.kept) > 1
+    rolling = config.momentum > 0 and config.moments == "kept" and len(subject.kept) > 1
     steps = subject.client.local_steps(len(subject.trained_on))
     if config.optimizer != "sgd" or config.weight_decay or rolling or steps != 1:
         return "a round is not one step of plain SGD (optimizer = sgd, local-batches = 1)"

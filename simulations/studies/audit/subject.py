@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_flwr.algorithms import build_client
-from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.common.errors import ConfigError, PayloadError, RunFolderError
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
@@ -25,6 +25,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.schema import read_summary
 from hetfl_flwr.runs.settings import resolved_config_of
 from hetfl_flwr.server.messaging.differences import listed
+from hetfl_flwr.wire.spec import Dim
 from simulations.inference.loading import load_client, load_deployed
 from simulations.studies.audit.uploads import KeptUpload, kept_uploads
 
@@ -256,6 +257,8 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
     known = joined([there(one.data.train) for one in same])
     order = generator(node.config.seed, node.client_id, "audit", "known").permutation(len(known))[:MOST_ROWS]
     spec, members, strangers = data.spec, there(data.private), there(data.test)
+    client = build_client(node.config, replace(node, model=deepcopy(node.model)))  # which may draw a head anew
+    _check(kept, client, len(data.train))
     if node.config.test_set == "global" or node.config.iid_evaluation:
         strangers = in_shares_of(members, strangers)
     return Subject(
@@ -263,7 +266,7 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
         client_id=node.client_id,
         classes=spec.classes,
         model=node.model.eval(),
-        client=build_client(node.config, replace(node, model=deepcopy(node.model))),  # which may draw a head anew
+        client=client,
         kept=kept,
         trained_on=there(data.train),
         members=members,
@@ -274,3 +277,22 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
         public_start=sum(one.data.public_rows for one in before) if whole else UNKNOWN,
         centre=data.train.arrays.centre.to(device) if spec.is_image else torch.zeros(0),
     )
+
+
+def _check(kept: Sequence[KeptUpload], client: FederatedClient, most: int) -> None:
+    """Refuse uploads that are not what their client declares, or that say more samples than it has.
+
+    Sizes that are not fixed are those of public samples, which a client declares once it has the others'.
+    """
+    declared = client.upload_spec()
+    for one in kept:
+        where = f"the upload of client {one.client_id} in round {one.round}"
+        try:
+            declared.check_names(one.upload, where)
+            for spec, array in zip(declared.arrays, one.upload.values(), strict=True):
+                fixed = not any(isinstance(size, Dim) for size in spec.shape)
+                (spec if fixed else replace(spec, shape=array.shape)).check(array, where)
+        except PayloadError as error:
+            raise RunFolderError(str(error)) from None
+        if one.samples > most:
+            raise RunFolderError(f"{where} says {one.samples} samples, and the client has {most}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 
 from hetfl_flwr.common.errors import DamagedError, RunFolderError
@@ -12,7 +13,8 @@ from hetfl_flwr.runs.checkpoints.checkpoint import unpack
 from hetfl_flwr.runs.observers.kept_uploads import kept_files
 from hetfl_flwr.runs.schema import CONFIG_FILE
 from hetfl_flwr.runs.settings import begun_as
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.server.messaging.exchange import MOST_SAMPLES
+from hetfl_flwr.wire.spec import STATISTIC_LIMIT, Arrays
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,12 @@ def kept_uploads(run_folder: Path) -> Iterator[KeptUpload]:
 def _unpacked(number: int, arrays: Arrays, metadata: dict[str, Any]) -> Iterator[KeptUpload]:
     if metadata["round"] != number:
         raise DamagedError(f"it is of round {metadata['round']}")
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not (np.abs(array) <= STATISTIC_LIMIT).all():
+            raise DamagedError(f"array '{name}' has values that are not finite, or beyond {STATISTIC_LIMIT:g}")
     for position, row in enumerate(metadata["uploads"]):
+        if not 0 <= int(row["samples"]) <= MOST_SAMPLES:
+            raise DamagedError(f"client {row['client']} says that it has {row['samples']} samples")
         yield KeptUpload(
             number,
             int(row["client"]),

@@ -36,7 +36,16 @@ def run_one(folder: Path, settings: dict[str, Value]) -> str:
 
 
 def processes(count: int) -> ProcessPoolExecutor:
-    """Return so many processes for `run_one`, none of which outlives this one."""
+    """Return so many processes for `run_one`, none of which outlives this one.
+
+    Raises
+    ------
+    ConfigError
+        The program is a script on standard input.
+    """
+    from simulations.engine.workers import check_starts_processes
+
+    check_starts_processes(f"workers = {count}")
     return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
 
 

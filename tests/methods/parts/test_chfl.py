@@ -465,7 +465,7 @@ def plain_distillation(student: Tensor, teacher: Tensor, labels: Tensor, tempera
 def test_the_teacher_is_fixed_within_an_epoch_or_new_at_each_step(mode, teacher, make_config, make_node):
     """A loop by hand over a body with batch norm and dropout, beside another model. "epoch": the global head's logits
     on all samples of an epoch are taken at its start, in evaluation mode. "step": they are of the very features that
-    the own head gets. The optimizer's momentum goes on though the head under it is replaced. Two rounds of two epochs.
+    the own head gets. The optimizer's momentum goes on, save that of a head that is replaced. Two rounds of two epochs.
     """
     keys = {"local_batches": 0, "local_epochs": 2, "batch_size": 100, "optimizer": "sgd", "momentum": 0.9}
     config, clients, server_state = play(
@@ -486,8 +486,7 @@ def test_the_teacher_is_fixed_within_an_epoch_or_new_at_each_step(mode, teacher,
             model, data = node.model, node.data.train
             with seeded(config.seed, node.client_id, round, "train"):
                 if round == 2 and mode == "avgkd":
-                    model.head.weight.data.copy_(weight / 2)
-                    model.head.bias.data.copy_(bias / 2)
+                    replace_head(model.head, weight / 2, bias / 2, optimizer)
                 for number, batches in enumerate(passes(node, round), 1):
                     if round == 2 and teacher == "epoch":
                         with torch.no_grad():
@@ -514,6 +513,12 @@ def test_the_teacher_is_fixed_within_an_epoch_or_new_at_each_step(mode, teacher,
     torch.testing.assert_close(
         torch.from_numpy(server_state["weight"]), heads[0][0] + heads[1][0], rtol=1e-3, atol=1e-5
     )
+
+
+def replace_head(head: nn.Linear, weight: Tensor, bias: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    for parameter, value in zip(head.parameters(), (weight, bias), strict=True):
+        parameter.data.copy_(value)
+        optimizer.state[parameter]["momentum_buffer"].zero_()
 
 
 def test_all_clients_can_begin_with_one_head(make_config, make_node):
@@ -589,11 +594,13 @@ def test_avgkd_without_alpha_is_avg_and_unlike_local_training(make_config, run_f
 
 @pytest.mark.slow
 def test_one_client_that_averages_is_local_training_and_its_sum_is_its_mean(make_config, run_federation, tmp_path):
-    keys = {"clients": 1, "models": "fedhe:6"}
+    keys = {"clients": 1, "models": "fedhe:6", "moments": "kept"}
     local = trained(make_config, run_federation, tmp_path / "local", algorithm="local", **keys)
     avg = trained(make_config, run_federation, tmp_path / "avg", **keys, **{"chfl.mode": "avg"})
     assert avg[0] == local[0]
     assert equal(avg[1], local[1])
+    reset = trained(make_config, run_federation, tmp_path / "reset", **{**keys, "moments": "reset", "chfl.mode": "avg"})
+    assert not equal(reset[1], local[1])
     total, mean = (
         trained(make_config, run_federation, tmp_path / reduce, **keys, **{"chfl.reduce": reduce})
         for reduce in ("sum", "mean")

@@ -137,28 +137,31 @@ def rounds_of(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("clients", "head_epochs", "moments"), [(1, 1, "reset"), (3, 1, "reset"), (3, 2, "reset"), (3, 1, "kept")]
+    ("clients", "head_epochs", "moments"), [(1, 0, "reset"), (3, 0, "reset"), (3, 2, "reset"), (3, 0, "kept")]
 )
 def test_two_rounds_equal_a_loop_by_hand(clients, head_epochs, moments, make_config, make_node, run):
     """Weights and running statistics of the body are averaged by the samples that the body was trained on, in Flower's
-    order of float operations; heads go on from round to round. Adam, batch norm and dropout; one client is alternating
-    training of its own.
+    order of float operations; heads begin alike and go on from round to round, with the moments of their optimizers.
+    Adam, batch norm and dropout; one client is alternating training of its own. An epoch of the head where none is set.
     """
     keys = {"clients": clients, "partition": "dirichlet:0.5", "local_batches": 0, "seed": 2}
     config = make_config(algorithm="fedrep", models=NORMED, **keys)
     nodes = [make_node(config, client_id) for client_id in range(clients)]
     assert clients == 1 or len({len(node.data.train) for node in nodes}) > 1
-    shared = floats(build_model(NORMED, nodes[0].data.spec, seed=config.seed, scope=("global",)).body)
+    first = build_model(NORMED, nodes[0].data.spec, seed=config.seed, scope=("global",))
+    shared = floats(first.body)
+    for node in nodes:
+        node.model.head.load_state_dict(first.head.state_dict())
     optimizers = [adams(node) for node in nodes]
     for round in (1, 2):
         if moments == "reset":
-            optimizers = [adams(node) for node in nodes]
+            optimizers = [(of_head, adams(node)[1]) for (of_head, _), node in zip(optimizers, nodes, strict=True)]
         trained = [
-            by_hand(node, both, shared, round, head_epochs) for node, both in zip(nodes, optimizers, strict=True)
+            by_hand(node, both, shared, round, head_epochs or 1) for node, both in zip(nodes, optimizers, strict=True)
         ]
         total = sum(samples for _, samples in trained)
         shared = {key: sum(np.float32(samples / total) * body[key] for body, samples in trained) for key in shared}
-    folder = run(**keys, **{"fedrep.head-epochs": head_epochs, "fedrep.moments": moments})
+    folder = run(**keys, moments=moments, **{"fedrep.head-epochs": head_epochs})
     found = load_file(folder / SERVER_STATE_FILE)
     assert found.keys() == shared.keys()
     for key, array in found.items():
@@ -166,7 +169,8 @@ def test_two_rounds_equal_a_loop_by_hand(clients, head_epochs, moments, make_con
     states = [load_file(path) for path in sorted((folder / "state" / "run-7").glob("client-*.safetensors"))]
     for node, state in zip(nodes, states, strict=True):
         np.testing.assert_array_equal(state["model.head.weight"], node.model.head.weight.detach())
-        assert any("optimizer" in key for key in state) is (moments == "kept")
+        assert any("head-optimizer" in key for key in state)
+        assert any("body-optimizer" in key for key in state) is (moments == "kept")
 
 
 def floats(module: nn.Module) -> dict[str, np.ndarray]:
@@ -240,8 +244,37 @@ def test_a_body_without_weights_is_refused(run, refusal):
 
 
 def test_a_value_out_of_range_is_refused_by_name(make_config, refusal):
-    config = make_config(algorithm="fedrep", **{"fedrep.head-epochs": 0})
-    assert refusal(ConfigError, check_options, config).startswith("fedrep.head-epochs = 0: ")
+    config = make_config(algorithm="fedrep", **{"fedrep.head-epochs": -1})
+    assert refusal(ConfigError, check_options, config).startswith("fedrep.head-epochs = -1: ")
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "passes"),
+    [
+        ({"local_batches": 3}, {}, (1, 3)),
+        ({"local_batches": 0, "local_epochs": 2}, {}, (2, 0)),
+        ({"local_batches": 3}, {"head_batches": 2}, (0, 2)),
+        ({"local_batches": 3}, {"head_epochs": 9}, (9, 0)),
+    ],
+)
+def test_the_head_has_as_many_steps_as_the_body_unless_it_has_its_own(keys, options, passes, make_config, make_node):
+    client = FedRepClient(make_node(make_config(algorithm="fedrep", models=NORMED, **keys)), **options)
+    assert (client.head_epochs, client.head_batches) == passes
+
+
+def test_clients_begin_with_one_network_and_other_methods_do_not(make_config, make_node):
+    """The server's."""
+
+    def begin(algorithm, client_id):
+        return floats(make_node(make_config(algorithm=algorithm, models=NORMED), client_id).model)
+
+    first, second = (begin("fedrep", client_id) for client_id in (0, 1))
+    assert all((second[name] == array).all() for name, array in first.items())
+    config = make_config(algorithm="fedrep", models=NORMED)
+    spec = make_node(config).data.spec
+    server_s = build_model(NORMED, spec, seed=config.seed, scope=("global",))
+    assert all((first[name] == array).all() for name, array in floats(server_s).items())
+    assert not (begin("local", 0)["head.weight"] == begin("local", 1)["head.weight"]).all()
 
 
 def test_every_client_has_one_model_by_default(make_config):

@@ -2,7 +2,7 @@
 
 import json
 from fractions import Fraction
-from math import exp, log
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -158,14 +158,56 @@ def test_one_step_by_hand(scaler, mask):
     assert [array.tolist() for array in uploaded[:-2]] == ([[1, 0, 0]] if mask else [])
 
 
-def test_nothing_is_divided_or_masked_where_the_model_is_measured():
-    """W A x = (1, 2, 3): wrong, with a loss of 2 + ln(1 + 1/e + 1/e^2)."""
-    client = one_sample()
+@pytest.mark.parametrize("scaler", [True, False])
+def test_a_part_is_measured_and_kept_as_it_was_trained(scaler):
+    """A x = (1, 2), divided by 1/2: the logits W H are (2, 4, 6), of which no mask makes others. The model itself gives
+    them, so that what is kept, exported and predicted with is what was measured."""
+    client = one_sample(scaler=scaler)
     client.fit(SENT, {ROUND: 1})
     loss, samples, metrics = client.evaluate(SENT, {ROUND: 1})
     assert (samples, metrics["accuracy"], metrics["global-accuracy"]) == (1, 0.0, 0.0)
-    assert loss == pytest.approx(2 + log(1 + exp(-1) + exp(-2)), rel=1e-6)
+    logits = np.array([1, 2, 3]) * (2 if scaler else 1)
+    assert loss == pytest.approx(log(np.exp(logits).sum()) - logits[0], rel=1e-6)
+    image = torch.tensor([[1.0, 0.0]])
+    torch.testing.assert_close(client.node.model(image)[0].detach(), torch.from_numpy(logits).float())
+    assert client.predictor() is client.node.model
     assert client.node.model.body._forward_hooks == {}
+
+
+def test_a_part_that_has_just_trained_divides_what_it_has_trained():
+    """So what a run leaves behind of a client that was not measured after its last round."""
+    client = one_sample()
+    uploaded, _, _ = client.fit(SENT, {ROUND: 1})
+    body, head = uploaded[-2:]
+    image = torch.tensor([[1.0, 0.0]])
+    np.testing.assert_allclose(client.node.model(image)[0].detach(), head @ (body @ [1, 0] / 0.5), rtol=1e-6)
+
+
+def test_the_layers_of_a_body_that_share_weights_are_divided_once():
+    """Two layers of the body have one matrix A, and each divides its output by 1/2."""
+    first, second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    second.weight = first.weight
+    node = linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3, body=nn.Sequential(first, second))
+    client = HeteroFLClient(node)
+    client.evaluate(SENT, {ROUND: 1})
+    image = torch.tensor([[1.0, 0.0]])
+    np.testing.assert_allclose(node.model(image)[0].detach(), W @ A @ A @ [1, 0] / 0.25, rtol=1e-6)
+
+
+def test_statistics_of_batch_norm_are_of_divided_outputs(make_config, make_node):
+    """Half of the width: the first layer's outputs, and so their means, are twice as large; variances four times."""
+    config = make_config(algorithm="heterofl", models=NORMED)
+    means, variances = [], []
+    for scaler in (True, False):
+        client = HeteroFLClient(make_node(config), scaler=scaler)
+        ours = {name: tensor.numpy() for name, tensor in client.node.model.state_dict().items()}
+        sent = [np.float32(0.5) if name == "rate" else ours[name].copy() for name in client.download_spec().names]
+        client.evaluate(list(map(np.asarray, sent)), {ROUND: 1})
+        found = client.node.model.state_dict()
+        means.append(found["body.2.running_mean"].numpy())
+        variances.append(found["body.2.running_var"].numpy())
+    np.testing.assert_allclose(means[0], 2 * means[1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(variances[0], 4 * variances[1], rtol=1e-4, atol=1e-6)
 
 
 def test_batch_norm_is_measured_with_the_statistics_of_the_client_s_training_samples():

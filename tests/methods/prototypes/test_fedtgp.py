@@ -206,11 +206,11 @@ def test_what_travels_is_what_fedproto_sends_without_counts(make_config, run_fed
     assert sent[0][1][0] > 0
 
 
-def test_prototypes_predict_where_they_are_asked_to(make_config, run_federation, tmp_path):
+def test_the_nearest_prototype_predicts_unless_the_head_is_asked_to(make_config, run_federation, tmp_path):
     """And before there are any, the head."""
     measured = {}
-    for predict in ("head", "prototype"):
-        keys = {"fedtgp.server-epochs": 1, "fedtgp.predict": predict, "output_dir": str(tmp_path / predict)}
+    for predict, options in (("head", {"fedtgp.predict": "head"}), ("prototype", {})):
+        keys = {"fedtgp.server-epochs": 1, **options, "output_dir": str(tmp_path / predict)}
         rounds = entries(run_federation(make_config(algorithm="fedtgp", width=6, **keys)))
         assert [entry["failures"] for entry in rounds] == [[], [], []]
         measured[predict] = [entry["accuracy"] for entry in rounds]
@@ -220,7 +220,10 @@ def test_prototypes_predict_where_they_are_asked_to(make_config, run_federation,
 
 def test_a_weight_of_0_is_local_training_bit_for_bit(make_config, run_federation, tmp_path):
     models = {}
-    for algorithm, options in (("fedtgp", {"distance-weight": 0.0, "server-epochs": 1}), ("local", {})):
+    for algorithm, options in (
+        ("fedtgp", {"distance-weight": 0.0, "server-epochs": 1, "predict": "head"}),
+        ("local", {}),
+    ):
         places = {"output_dir": str(tmp_path / algorithm), "state_dir": str(tmp_path / algorithm / "state")}
         own = {f"{algorithm}.{key}": value for key, value in options.items()}
         run_federation(make_config(algorithm=algorithm, width=6, **places, **own))

@@ -11,10 +11,12 @@ from clients.prototypes.base import PrototypeClient
 from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.common.errors import FederationError, PayloadError
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.learning.prototypes import NearestPrototype, class_means, distance_to_prototypes
+from hetfl_flwr.learning.prototypes import Prototypes, class_means, distance_to_prototypes
 from hetfl_flwr.learning.training import EVALUATION_BATCH
+from hetfl_flwr.node.session import Session
 from hetfl_flwr.server.messaging.guard import Guard, measure
 from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.prototypes import by_class, local_prototypes, packed
 from strategies.prototypes.base import PrototypeStrategy
 
@@ -68,17 +70,26 @@ def test_the_nearest_known_prototype_predicts():
     farthest known is class 0 at 3: class 2 is one more than 9 away."""
     prototypes = torch.tensor([[4.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
     known = torch.tensor([True, True, False])
-    assert NearestPrototype(nn.Identity(), prototypes, known)(torch.tensor([[1.0, 0.0]])).tolist() == [[-9, -1, -10]]
+    nearest = Prototypes(3, 2)
+    nearest.hold(prototypes, known)
+    assert nearest(torch.tensor([[1.0, 0.0]])).tolist() == [[-9, -1, -10]]
 
 
 PROTOTYPES = np.float32([[1, 0], [0, 1], [1, 0.1]])
 """Of three classes; the third is nearer to (1, 0.2) than the first."""
 
 
-def predicting(predict, known=(True, True, True), inputs=((1.0, 0.2), (0.0, 1.0))):
-    """Measure a client with samples of classes 0 and 1 whose head says the opposite."""
-    node = linear_node(list(inputs), [0, 1], [[0.0, 1.0], [1.0, 0.0], [-9.0, -9.0]])
-    client = PrototypeClient(node, distance_weight=1.0, predict=predict)
+INPUTS = [[1.0, 0.2], [0.0, 1.0]]
+
+
+def node():
+    """Samples of classes 0 and 1, and a head that says the opposite."""
+    return linear_node(INPUTS, [0, 1], [[0.0, 1.0], [1.0, 0.0], [-9.0, -9.0]])
+
+
+def predicting(predict, known=(True, True, True)):
+    """Measure a client."""
+    client = PrototypeClient(node(), distance_weight=1.0, predict=predict)
     download = [] if predict == "head" else [PROTOTYPES * np.array(known)[:, None], np.array(known)]
     return client.evaluate([np.float32(a) if a.dtype != bool else a for a in download], {})[2]
 
@@ -101,6 +112,30 @@ def test_what_predicts_when_a_client_is_measured(predict, known, accuracy):
     """On test and validation samples alike."""
     metrics = predicting(predict, known)
     assert (metrics["accuracy"], metrics["validation-accuracy"]) == (accuracy, accuracy)
+
+
+def test_what_predicts_is_whole_in_its_state_dict():
+    """A client that has been told of no prototype takes it up, and predicts the same of a batch and of one sample."""
+    trained, fresh = (PrototypeClient(node(), distance_weight=1.0, predict="prototype") for _ in range(2))
+    trained.evaluate([PROTOTYPES, np.array([True, True, False])], {})
+    inputs = torch.tensor([[1.0, 0.2], [0.0, 1.0], [5.0, 5.0]])
+    assert not torch.equal(trained.predictor()(inputs), fresh.predictor()(inputs))
+    fresh.predictor().load_state_dict(trained.predictor().state_dict())
+    assert torch.equal(trained.predictor()(inputs), fresh.predictor()(inputs))
+    program = torch.export.export(
+        trained.predictor().eval(), (inputs,), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    ).module()
+    torch.testing.assert_close(program(inputs[:1]), trained.predictor()(inputs[:1]))
+
+
+def test_prototypes_that_a_client_was_trained_with_are_kept():
+    """So they predict in a client that is built anew from its state, before it is measured."""
+    its = node()
+    client = PrototypeClient(its, distance_weight=1.0, predict="prototype")
+    client.fit([PROTOTYPES, np.array([True, True, False])], {ROUND: 1})
+    again = PrototypeClient(its, distance_weight=1.0, predict="prototype")
+    Session(its).restore(again)
+    assert again.predictor()(torch.tensor(INPUTS)).argmax(1).tolist() == [0, 1]
 
 
 # --- on the wire ---------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def test_two_rounds_equal_a_loop_by_hand(clients, moments, make_config, make_nod
     operations: each array times its weight in float32, added up by partition. One client is then its own training and
     no more. Each client has an Adam of its own, for a round ("reset") or for the run ("kept").
     """
-    keys = {"local_batches": 0, "seed": 2, "fedavg.moments": moments}
+    keys = {"local_batches": 0, "seed": 2, "moments": moments}
     config = make_config(algorithm="fedavg", models=NORMED, clients=clients, partition="dirichlet:0.5", **keys)
     nodes = [make_node(config, client_id) for client_id in range(clients)]
     assert clients == 1 or len({len(node.data.train) for node in nodes}) > 1
@@ -87,7 +87,7 @@ def test_kept_moments_survive_an_interruption_and_do_not_depend_on_the_engine(
     """
     places = {name: {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-s")} for name in "abc"}
     keys = {"algorithm": algorithm, "models": NORMED, "local_batches": 2, "clients": 3, "fraction": 0.6}
-    kept = keys | {f"{algorithm}.moments": "kept", "checkpoint_every": 1}
+    kept = keys | {"moments": "kept", "checkpoint_every": 1}
     whole = run_federation(make_config(rounds=3, **kept, **places["a"]))
     run_federation(make_config(rounds=2, **kept, **places["b"]), workers=2)
     parts = run_federation(make_config(rounds=3, resume=True, **kept, **places["b"]))

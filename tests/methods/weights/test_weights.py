@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from itertools import count
 
 import numpy as np
 import pytest
@@ -109,7 +108,7 @@ def test_in_the_limit_of_fedavg_moments_are_those_of_fedavg(
     """Three rounds of clients with equally many samples: the global model is FedAvg's with the same moments alone."""
 
     def server_state(name, moments, keys):
-        options = {**keys, f"{name}.moments": moments, "output-dir": str(tmp_path / f"{name}-{moments}")}
+        options = {**keys, "moments": moments, "output-dir": str(tmp_path / f"{name}-{moments}")}
         sgd = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.05}
         config = make_config(algorithm=name, models="mlp", rounds=3, public_fraction=0.2, **sgd).with_values(options)
         return load_file(run_federation(config) / SERVER_STATE_FILE)
@@ -120,22 +119,3 @@ def test_in_the_limit_of_fedavg_moments_are_those_of_fedavg(
     assert found.keys() == like.keys()
     near, far = (max(np.abs(array - other[name]).max() for name, array in found.items()) for other in (like, unlike))
     assert 20 * near < far
-
-
-@pytest.mark.slow
-def test_heterogeneous_fedhenn_resets_moments_on_demand(make_config, run_federation, tmp_path):
-    """Without alignment: as local training by default; SGD without momentum has none to reset, Adam has."""
-
-    number = count()
-
-    def losses(algorithm, optimizer, **options):
-        folder = str(tmp_path / f"{algorithm}-{optimizer}-{next(number)}")
-        config = make_config(algorithm=algorithm, rounds=2, public_fraction=0.2, optimizer=optimizer, output_dir=folder)
-        eta = {"fedhenn.eta0": 0.0} if algorithm == "fedhenn" else {}
-        path = run_federation(config.with_values(eta | options)) / "rounds.jsonl"
-        return [scores["train-loss"] for scores in json.loads(path.read_text().splitlines()[-1])["clients"].values()]
-
-    reset = {"fedhenn.moments": "reset"}
-    for optimizer in ("adam", "sgd"):
-        assert losses("fedhenn", optimizer) == losses("local", optimizer)
-        assert (losses("fedhenn", optimizer, **reset) == losses("local", optimizer)) == (optimizer == "sgd")

@@ -402,27 +402,8 @@ def test_brackets_in_what_is_listed_are_shown(hetfl):
     assert '"hetfl[tensorboard]"' in "".join(done.out.split("│")).replace(" ", "")
 
 
-@pytest.mark.parametrize(("value", "said"), [("auto", 1), ("true", 1), ("false", 0)])
-def test_that_clients_step_together_is_said(hetfl, value, said):
-    done = hetfl("run", "local", *SMALL, "--set", f"batched={value}")
-    assert done.status == 0
-    assert done.err.count("\n") == said
-    assert (f"batched = {value}: results equal those of batched = false" in done.err) == said
-
-
-def test_only_batched_needs_the_package_that_lets_clients_step_together(hetfl, monkeypatch):
-    monkeypatch.setitem(sys.modules, "greenlet", None)
-    monkeypatch.delitem(sys.modules, "simulations.engine.lockstep", raising=False)
-    assert hetfl("run", "local", *SMALL, "--out", "plain").status == 0
-    for value in ("auto", "true"):
-        done = hetfl("run", "local", *SMALL, "--out", "other", "--set", f"batched={value}")
-        line = "hetfl: batched = true or auto needs the package greenlet: pip install 'hetfl[batched]'\n"
-        assert (done.status, done.err) == (2, line)
-
-
 @pytest.mark.exhaustive
 def test_many_clients_end_with_the_same_bits_for_any_number_of_workers(hetfl, here):
-    """As many as ``batched = "auto"`` would let step together, with all keys at their defaults."""
     for workers in (1, 2):
         settings = ("--set", "models=tabular:4", "--workers", workers, "--out", f"by-{workers}")
         assert hetfl("run", "fedhe", "--clients", 24, "--rounds", 1, *settings).status == 0

@@ -7,8 +7,9 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +26,7 @@ from hetfl_flwr.common.versions import installed
 from simulations.cli.command import app
 from simulations.deployment import keys as keys_module
 from simulations.deployment.doctor import devices, machine
+from simulations.deployment.doctor import server as doctor_server
 from simulations.deployment.doctor.devices import check_unused, jetson_release
 from simulations.deployment.doctor.examination import examine
 from simulations.deployment.doctor.finding import Finding, State, failed, finding_table
@@ -73,9 +75,10 @@ class SuperLink(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(keys: Keys | None, **says: object) -> Iterator[int]:
+def serving(keys: Keys | None, handler: type[SuperLink] = SuperLink, **says: object) -> Iterator[int]:
     """Serve on a free port of all loopback addresses, by TLS where there are keys."""
-    server = ThreadingHTTPServer(("0.0.0.0", 0), type("Other", (SuperLink,), says))
+    server = ThreadingHTTPServer(("0.0.0.0", 0), type("Other", (handler,), says))
+    server.daemon_threads = True
     if keys is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(keys.server, keys.server_key)
@@ -89,6 +92,19 @@ def serving(keys: Keys | None, **says: object) -> Iterator[int]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class Endless(SuperLink):
+    """Says a part of its answer again and again: header lines, a body, or that the request is to go on."""
+
+    opening, again = b"", b""
+
+    def do_GET(self) -> None:
+        with suppress(OSError):
+            self.wfile.write(self.opening)
+            for _ in range(300):
+                self.wfile.write(self.again)
+                time.sleep(0.05)
 
 
 @pytest.fixture
@@ -208,6 +224,44 @@ def test_a_server_without_tls_is_told_from_one_with(keys: Keys) -> None:
     assert plain["TLS"].state is State.WARNING
     with serving(keys) as port:
         assert failures(found(port, None)) == {"SuperLink"}
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+@pytest.mark.parametrize(
+    ("opening", "again"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"X"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"X"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nX\r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+)
+def test_a_server_that_never_ends_what_it_says_is_told_within_the_time_of_the_whole_conversation(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch, opening: bytes, again: bytes, with_tls: bool
+) -> None:
+    monkeypatch.setattr(doctor_server, "PATIENCE", 2.0)
+    held = keys if with_tls else None
+    with serving(held, Endless, opening=opening, again=again) as port:
+        began = time.monotonic()
+        findings = found(port, held)
+        assert time.monotonic() - began < 5
+    assert failures(findings) == {"SuperLink"}
+    assert "within 2 s" in findings["SuperLink"].found
+
+
+def test_no_more_of_an_answer_is_read_than_a_description_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interim answers without end that come at once, so that no deadline ends them."""
+    monkeypatch.setattr(doctor_server, "MOST", 100_000)
+    with serving(None, Endless, again=b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000) as port:
+        began = time.monotonic()
+        assert failures(found(port, None)) == {"SuperLink"}
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("described", [b"[" * 200_000, b'{"info":' * 100_000, b"\xff", b"[]", b'{"info": 1}'])
+def test_a_description_that_is_none_leaves_the_version_unchecked(described: bytes) -> None:
+    reply = doctor_server.Reply(200, None, described, NOW)
+    assert doctor_server.flower_version(reply) is None
 
 
 @pytest.mark.parametrize(("status", "words"), [(502, "no SuperLink behind it"), (404, "no SuperLink"), (403, "gate")])

@@ -142,7 +142,7 @@ def test_what_cannot_be_written_is_one_line(trained, tmp_path, refusal, monkeypa
     assert "cannot be written" in refusal(ConfigError, export_node, node, tmp_path / "file" / "model.pt2")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     assert "pip install 'hetfl[onnx]'" in refusal(ConfigError, export_node, node, tmp_path / "model.onnx")
-    object.__setattr__(node, "model", SplitModel(picky(node.data.spec), nn.Linear(10, 10)))
+    object.__setattr__(node, "predictor", SplitModel(picky(node.data.spec), nn.Linear(10, 10)))
     assert "torch.export cannot take 'mlp'" in refusal(ModelError, export_node, node, tmp_path / "model.pt2")
 
 

@@ -1,12 +1,16 @@
 """Classes for one's own rows, images and texts: by the command, and by the documentation's lines alone."""
 
+import csv
+import io
 import json
+import os
 import re
 import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
 from shutil import copytree
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -22,7 +26,7 @@ from hetfl_flwr.common.seeding import generator
 from simulations.cli.command import app
 from simulations.inference.export import EXTRA
 from simulations.inference.loading import load_client
-from simulations.inference.predict import predict
+from simulations.inference.predict import Predictions, predict
 
 DOCS = Path(__file__).parents[3] / "docs" / "runs.md"
 
@@ -82,6 +86,18 @@ def written(predictions):
     file = StringIO()
     predictions.write(file)
     return [line.split(",")[-2:] for line in file.getvalue().splitlines()[1:]]
+
+
+def test_what_a_spreadsheet_would_run_is_a_text_and_all_else_is_as_it_was():
+    formula = '=cmd|"/C calc"!A1'
+    classes = (formula, "+sum(A1)", "@x", "-a", "\t=1", "-1", "+1.5e3", "-inf", "a=b", "", "-", "é")
+    ids = (("=id", tuple(reversed(classes))), ("name", classes))
+    file = StringIO()
+    Predictions("file", classes, classes, [0.5] * len(classes), ids=ids).write(file)
+    header, *rows = csv.reader(StringIO(file.getvalue()))
+    safe = [f"'{formula}", "'+sum(A1)", "'@x", "'-a", "'\t=1", "-1", "+1.5e3", "-inf", "a=b", "", "-", "é"]
+    assert header == ["file", "'=id", "name", "class", "score"]
+    assert [list(column) for column in zip(*rows, strict=True)][:4] == [safe, safe[::-1], safe, safe]
 
 
 def by_model(folder, client_id=0):
@@ -349,6 +365,16 @@ def test_texts_without_a_word_are_counted(home, make_config, run_federation, cap
     assert capsys.readouterr().err == said
 
 
+class Touching:
+    """Writes a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
 class TestRefused:
     def test_a_model_that_is_none(self, table, home, refusal):
         path = export(table, 0, home / "model.pt2")
@@ -372,13 +398,52 @@ class TestRefused:
 
     def test_a_program_of_others_is_refused_before_it_is_run(self, home, refusal, monkeypatch):
         program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
-        told = ("", "no json", "[]", '{"inputs": {"kind": "sound"}, "outputs": {"classes": []}}')
+        described = '{"inputs": {"kind": %s}, "outputs": {"classes": []}}'
+        told = ("", "no json", "[]", *(described % kind for kind in ('"sound"', '["table"]', "{}", "1", "null")))
         for number, description in enumerate(told):
             torch.export.save(program, home / f"{number}.pt2", extra_files={EXTRA: description})
         monkeypatch.delattr(torch.export, "load")
         for number in range(len(told)):
             line = refusal(ModelError, predict, home / f"{number}.pt2", home / "patients.csv")
             assert "it was not written by hetfl export" in line
+
+    def test_a_file_that_holds_code_does_not_run_it(self, table, home, refusal):
+        path = export(table, 0, home / "model.pt2")
+        buffer = io.BytesIO()
+        torch.save(Touching(str(home / "ran")), buffer)
+
+        def changed(name, added, content):
+            with ZipFile(path) as old, ZipFile(home / name, "w") as new:
+                root = old.namelist()[0].partition("/")[0]
+                for member in old.namelist():
+                    if member != f"{root}/{added}":
+                        new.writestr(member, old.read(member))
+                new.writestr(f"{root}/{added}", content)
+            return home / name
+
+        inputs = changed("inputs.pt2", "data/sample_inputs/model.pt", buffer.getvalue())
+        line = refusal(ModelError, predict, inputs, home / "patients.csv")
+        assert "is no program of torch.export, or damaged" in line
+        assert "\n" not in line
+        for number, added in enumerate(("data/aotinductor/model/model.so", "data/constants/opaque_obj_0")):
+            line = refusal(ModelError, predict, changed(f"{number}.pt2", added, b""), home / "patients.csv")
+            assert "holds more than a program and its weights" in line
+        assert not (home / "ran").exists()
+        assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+
+    def test_a_table_that_says_nothing_of_its_columns(self, table, home, refusal):
+        told = {EXTRA: ""}
+        program = torch.export.load(export(table, 0, home / "model.pt2"), extra_files=told)
+        for number, columns in enumerate((None, [], {})):
+            description = json.loads(told[EXTRA])
+            description["inputs"]["columns"] = columns
+            torch.export.save(program, home / f"{number}.pt2", extra_files={EXTRA: json.dumps(description)})
+            line = refusal(ModelError, predict, home / f"{number}.pt2", home / "patients.csv")
+            assert "does not say what its inputs are made of" in line
+        del description["inputs"]["columns"]
+        torch.export.save(program, home / "without.pt2", extra_files={EXTRA: json.dumps(description)})
+        line = refusal(ModelError, predict, home / "without.pt2", home / "patients.csv")
+        assert "does not say what its inputs are made of" in line
 
     def test_a_file_of_another_kind_or_without_rows(self, table, home, refusal):
         (home / "empty.csv").touch()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +20,8 @@ from hetfl_flwr.runs.figures.tables import client_table, lines
 from simulations.cli.command import app, main
 from simulations.reports.doubts import doubts_of
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
-from simulations.reports.gains import answer
-from simulations.reports.gains_tables import gains_table, in_words
+from simulations.reports.gains import Gain, answer
+from simulations.reports.gains_tables import gains_table, in_words, write_csv
 from simulations.reports.html.report import write_report
 from simulations.reports.runs import load_run, run_folders
 from simulations.reports.tables import compare_table
@@ -345,6 +346,13 @@ def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl
     assert told["gains"][0]["words"] == "helps client 0 by 10.0 points (9.7 to 10.4)"
 
 
+def test_a_client_whose_name_is_a_formula_is_a_text_in_the_csv_file(tmp_path):
+    gain = Gain(**dict.fromkeys(Gain.__dataclass_fields__, -0.25) | {"name": "=1+1", "method": "fedhe"})
+    write_csv(SimpleNamespace(frame=lambda: pd.DataFrame([asdict(gain)])), tmp_path / "g.csv")
+    frame = pd.read_csv(tmp_path / "g.csv")
+    assert (frame.name[0], frame.method[0], frame.difference[0]) == ("'=1+1", "fedhe", -0.25)
+
+
 def test_compare_without_local_runs_is_as_it_was_and_writes_no_gains(tmp_path, hetfl):
     folders = study(tmp_path / "runs")[3:]
     done = hetfl("compare", *folders, "--out", tmp_path / "c.png")
@@ -442,11 +450,11 @@ def test_a_method_is_run_beside_its_baselines_once(tmp_path, monkeypatch):
 def test_baselines_have_the_models_that_the_method_settles_and_one_run_for_all_its_options(tmp_path):
     from simulations.studies.against import jobs_against
 
-    grid = {"seed": [0, 1], "fedavg.moments": ["reset", "kept"]}
+    grid = {"seed": [0, 1], "fedavg.exchange-every": [1, 2]}
     wanted = jobs_against({"algorithm": "fedavg", "clients": 2}, ["local"], grid, tmp_path)
     names = [str(job.folder.relative_to(tmp_path)) for job in wanted]
     assert names == [
-        *(f"fedavg/seed={s},fedavg.moments={m}" for s in (0, 1) for m in ("reset", "kept")),
+        *(f"fedavg/seed={s},fedavg.exchange-every={n}" for s in (0, 1) for n in (1, 2)),
         *(f"local/seed={s}" for s in (0, 1)),
     ]
     assert len({job.settings["models"] for job in wanted}) == 1

@@ -54,7 +54,7 @@ def test_where_no_file_has_the_rounds_of_a_run_none_are_counted(tmp_path):
     ("text", "grid"),
     [
         ("fedhe.alpha=0,0.5,1 seed=0:3", {"fedhe.alpha": [0, 0.5, 1], "seed": [0, 1, 2]}),
-        ("seed=7,0:2 batched=true,auto", {"seed": [7, 0, 1], "batched": [True, "auto"]}),
+        ("seed=7,0:2 head-bias=true,false", {"seed": [7, 0, 1], "head-bias": [True, False]}),
         ('models="lenet5,mlp",mlp', {"models": ["lenet5,mlp", "mlp"]}),
         ("  dataset='./my photos', digits ", {"dataset": ["./my photos", "digits"]}),
         ("partition=dirichlet:0.3,iid", {"partition": ["dirichlet:0.3", "iid"]}),

@@ -12,6 +12,7 @@ import torch
 
 from hetfl_flwr import audit, load
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.runs.checkpoints.checkpoint import pack, unpack
 from simulations.cli.command import main
 from simulations.deployment.rehearsal import write_digits
 from simulations.studies.audit import reconstruction, training
@@ -158,7 +159,7 @@ def test_the_gradient_of_many_steps_is_no_gradient(cases):
     "keys",
     [
         {"fedavg.exchange-every": 2, "rounds": 1},
-        {"fedavg.moments": "kept", "momentum": 0.9, "rounds": 2},
+        {"moments": "kept", "momentum": 0.9, "rounds": 2},
     ],
 )
 def test_a_round_of_more_steps_or_with_momentum_of_former_ones_is_no_gradient(cases, keys):
@@ -229,6 +230,45 @@ def test_an_upload_of_a_client_that_there_is_not_is_named(lab, monkeypatch):
     monkeypatch.setattr("simulations.studies.audit.subject.kept_uploads", lambda folder: [strange])
     with pytest.raises(RunFolderError, match="has 3 clients, and an upload of client 99"):
         audited(folder)
+
+
+def forged(folder, client, value=None, samples=None):
+    """Write other numbers into what a client has uploaded in round 1."""
+    path = folder / "uploads" / "round-1.safetensors"
+    arrays, metadata = unpack(path)
+    if value is not None:
+        arrays = {
+            name: np.full_like(array, value)
+            if name.startswith(f"upload.{client}.") and array.dtype.kind == "f"
+            else array
+            for name, array in arrays.items()
+        }
+    if samples is not None:
+        metadata["uploads"][client]["samples"] = samples
+    path.write_bytes(pack(arrays, metadata))
+    return folder
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, 1e17])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedproto"])
+def test_an_upload_that_no_client_may_send_is_named(lab, algorithm, value):
+    folder = forged(lab.run(lab.config(**KEPT, algorithm=algorithm)), 1, value=value)
+    with pytest.raises(RunFolderError, match=r"array '.*' has values (that are not finite|above)") as raised:
+        audited(folder, shadows=2, mimics=2)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("samples", [-1, 2**60, 10**6])
+def test_an_upload_that_says_samples_which_its_client_has_not_is_named(lab, samples):
+    folder = forged(lab.run(lab.config(**KEPT)), 1, samples=samples)
+    with pytest.raises(RunFolderError, match=rf"client 1 .*{samples} samples"):
+        audited(folder, shadows=2, mimics=2)
+
+
+@pytest.mark.parametrize(("value", "samples"), [(np.nan, None), (3e38, None), (None, -1), (None, 2**60)])
+def test_an_upload_of_a_deployment_that_no_client_may_send_is_named(deployed, value, samples):
+    with pytest.raises(RunFolderError, match=r"round-1.safetensors: damaged"):
+        audited(forged(deployed(algorithm="fedavg"), 1, value, samples))
 
 
 @pytest.fixture

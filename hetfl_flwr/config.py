@@ -1,0 +1,1005 @@
+"""The run config: every key with its type, default and meaning, and the forms in which keys are given.
+
+The same keys serve ``hetfl run --set key=value``, ``flwr run . -c "key=value"``, recipes and a run folder's
+``config.toml``. Flower passes them flat, with an algorithm's own keys under its name (``fedhe.alpha``). All that a user
+sets is checked here, once. Nothing here knows an algorithm.
+"""
+
+import shlex
+import stat
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from difflib import get_close_matches
+from functools import lru_cache
+from importlib import import_module
+from math import ceil, inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import tomli_w
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+
+from hetfl_flwr.common.errors import ConfigError, private, unknown
+
+if TYPE_CHECKING:
+    from hetfl_flwr.data import Reading, Split
+
+Value = bool | int | float | str
+"""What Flower allows as the value of a run-config or node-config key."""
+
+MAX_CLIENTS = 100_000
+MAX_INT = 2**31 - 1
+"""Largest whole number of a key that has no smaller bound of its own."""
+MAX_TEXT = 100_000
+"""Most characters of a text."""
+MAX_DEPTH = 32
+"""Most tables within each other in a TOML file."""
+MAX_FILE = 2**20
+"""Most bytes of a TOML file of config keys."""
+
+DEFAULT_CLIENTS = 10
+"""Clients of a local run that names no number."""
+
+BUNDLED = "digits"
+"""The data set of simulated clients for whom none is named."""
+
+AUTO = "auto"
+"""Value of ``models`` that leaves the choice to the algorithm's kind."""
+
+FIT = "fit"
+"""Value of ``models`` that lets each client choose the largest of ``fit-models`` that its device can train."""
+
+AUTO_MODELS = {
+    "image": "lenet5,mlp,fedhe:5",
+    "series": "conv1d:small,conv1d:medium,conv1d:large",
+    "table": "mlp,tabular:0,tabular:1",
+    "text": "lstm1,bag,lstm2",
+}
+"""What ``models = "auto"`` stands for, by what inputs are; the first alone where clients must have one model."""
+
+TRACKERS = ("tensorboard", "wandb", "mlflow", "prometheus")
+"""Values of ``track``."""
+
+COSTS = ("time", "memory", "flops", "energy")
+"""Values of ``costs``."""
+
+
+def kebab(name: str) -> str:
+    """Return the name of a key, by that of its attribute."""
+    return name.replace("_", "-")
+
+
+# --- values that are more than one number or word
+
+
+def simulated_seconds(text: str) -> list[float]:
+    """Read the value of ``client-seconds``; an empty one is 1 for all.
+
+    Examples
+    --------
+    >>> simulated_seconds("1,1,20")
+    [1.0, 1.0, 20.0]
+    """
+    return [one for (one,) in _numbers("client-seconds", text or "1", 1e-9, 1e9)]
+
+
+def simulated_speeds(text: str) -> list[float]:
+    """Read the value of ``client-speed``, GFLOP/s, as operations per second; an empty one is infinitely many for all.
+
+    Examples
+    --------
+    >>> simulated_speeds("10,0.5")
+    [10000000000.0, 500000000.0]
+    """
+    return [1e9 * one for (one,) in _numbers("client-speed", text, 1e-6, 1e9)] if text else [inf]
+
+
+def simulated_links(text: str) -> list[tuple[float, float]]:
+    """Read the value of ``client-mbits``: megabits per second, down and up; an empty one is infinitely many for all.
+
+    Examples
+    --------
+    >>> simulated_links("50:10,2")
+    [(50.0, 10.0), (2.0, 2.0)]
+    """
+    if not text:
+        return [(inf, inf)]
+    return [(link[0], link[-1]) for link in _numbers("client-mbits", text, 1e-6, 1e9, most=2)]
+
+
+def simulated_latency(text: str) -> list[float]:
+    """Read the value of ``client-latency``: seconds each way; an empty one is 0 for all.
+
+    Examples
+    --------
+    >>> simulated_latency("0.02,0.5")
+    [0.02, 0.5]
+    """
+    return [one for (one,) in _numbers("client-latency", text or "0", 0, 1e6)]
+
+
+def parse_trackers(text: str) -> list[str]:
+    """Read the value of ``track``.
+
+    Examples
+    --------
+    >>> parse_trackers("tensorboard, wandb"), parse_trackers("")
+    (['tensorboard', 'wandb'], [])
+    """
+    return _names("tracker", text, TRACKERS)
+
+
+def parse_costs(text: str) -> frozenset[str]:
+    """Read the value of ``costs``.
+
+    Examples
+    --------
+    >>> sorted(parse_costs("time, flops")), sorted(parse_costs(""))
+    (['flops', 'time'], [])
+    """
+    return frozenset(_names("cost", text, COSTS))
+
+
+def parse_callbacks(text: str) -> list[str]:
+    """Read the value of ``callbacks``.
+
+    Examples
+    --------
+    >>> parse_callbacks("my_pkg.stop:Early, my_pkg.log:Lines"), parse_callbacks("")
+    (['my_pkg.stop:Early', 'my_pkg.log:Lines'], [])
+    """
+    names = _list(text)
+    for name in names:
+        path, colon, attribute = name.partition(":")
+        if not colon or not all(part.isidentifier() for part in (*path.split("."), attribute)):
+            raise ConfigError(f"callbacks = {text!r}: expected package.module:Class, or several separated by commas")
+    return names
+
+
+def usable_path(text: str) -> Path:
+    """Return a text as a path, where the file system can have one of that name.
+
+    Raises
+    ------
+    ConfigError
+        It is empty or too long, a part of it is, it holds a NUL character or what UTF-8 cannot write, names a user
+        who has no home here, or links in a circle.
+    """
+    if not text:
+        raise ConfigError("the name of a file or folder is empty")
+    problem = _unwritable(text)
+    if not problem and len(text.encode()) > 4095:
+        problem = "it is longer than 4095 bytes"
+    if not problem and any(len(part.encode()) > 255 for part in text.split("/")):
+        problem = "a part of it is longer than 255 bytes"
+    if not problem:
+        try:
+            Path(text).expanduser().resolve()
+        except RuntimeError as error:
+            said = str(error).rstrip(".")
+            problem = private(said[:1].lower() + said[1:])
+    if problem:
+        raise ConfigError(f"{private(repr(text))} cannot be the name of a file or folder: {problem}")
+    return Path(text)
+
+
+def one_model(kind: str) -> str:
+    """Return what ``models = "auto"`` gives clients that must have one model, by what inputs are.
+
+    Examples
+    --------
+    >>> one_model("table")
+    'mlp'
+    """
+    return AUTO_MODELS[kind].partition(",")[0]
+
+
+def idle_clients(nonparticipating_fraction: float, clients: int) -> int:
+    """Return how many of so many clients never train."""
+    return round(nonparticipating_fraction * clients)
+
+
+def sampled_clients(fraction: float, clients: int) -> int:
+    """Return how many of so many clients that may train are sampled in a round."""
+    return ceil(Decimal(str(fraction)) * clients)
+
+
+def _numbers(key: str, text: str, least: float, largest: float, most: int = 1) -> list[tuple[float, ...]]:
+    """Read numbers separated by commas, each of one or more parts separated by colons."""
+    try:
+        found = [tuple(map(float, item.split(":"))) for item in text.split(",")]
+    except ValueError:
+        found = [()]
+    if not all(0 < len(item) <= most and all(least <= one <= largest for one in item) for item in found):
+        wanted = f"numbers from {least:g} to {largest:g}" + (", or DOWN:UP" if most > 1 else "")
+        raise ConfigError(f"{key} = {text!r}: expected {wanted}, separated by commas")
+    return found
+
+
+def _list(text: str) -> list[str]:
+    return list(dict.fromkeys(item.strip() for item in text.split(","))) if text.strip() else []
+
+
+def _names(kind: str, text: str, valid: Iterable[str]) -> list[str]:
+    for name in (found := _list(text)):
+        if name not in valid:
+            raise ConfigError(unknown(kind, name, valid))
+    return found
+
+
+# --- checks of keys
+
+
+def _parsed(parser: Callable[[str], object]) -> AfterValidator:
+    """Check a text by its parser, and keep it as it is."""
+
+    def check(text: str) -> str:
+        parser(text)
+        return text
+
+    return AfterValidator(check)
+
+
+def _parsed_in(package: str, parser: str) -> AfterValidator:
+    """Check a text that is not empty by a parser of a package that is imported when it is needed."""
+    return _parsed(lambda text: text and getattr(import_module(f"hetfl_flwr.{package}"), parser)(text))
+
+
+def _as_text(value: object) -> object:
+    """Return one number as it would be written among several."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _check_path(text: str, info: ValidationInfo) -> str:
+    try:
+        if text:
+            usable_path(text)
+    except ConfigError as error:
+        raise ConfigError(f"{kebab(info.field_name or '')} = {error.marked}") from None
+    return text
+
+
+def _check_dataset(text: str, info: ValidationInfo) -> str:
+    for name in text.split(","):
+        _check_path(name.strip().removeprefix("rotated-"), info)
+    return text
+
+
+def _check_models(text: str) -> str:
+    if text not in (AUTO, FIT):
+        import_module("hetfl_flwr.models").parse_models(text)
+    return text
+
+
+def _check_min_clients(number: int, info: ValidationInfo) -> int:
+    clients = info.data.get("clients") or 0
+    if not clients:
+        return number
+    idle = idle_clients(info.data.get("nonparticipating_fraction", 0.0), clients)
+    most = sampled_clients(info.data.get("fraction", 1.0), clients - idle)
+    if number > clients:
+        raise ConfigError(f"min-clients = {number}: more than clients = {clients}")
+    if number > most:
+        drawn = f"of clients = {clients}, fraction and nonparticipating-fraction let {most} train in a round"
+        raise ConfigError(f"min-clients = {number}: {drawn}")
+    return number
+
+
+def _check_start_clients(number: int, info: ValidationInfo) -> int:
+    clients = info.data.get("clients") or number
+    if number > clients:
+        raise ConfigError(f"start-clients = {number}: more than clients = {clients}")
+    return number
+
+
+def _check_outlier_factor(factor: float) -> float:
+    if 0 < factor < 1:
+        raise ValueError("expected 1 or more, or 0 for no guard")
+    return factor
+
+
+def _check_one_clock(text: str, info: ValidationInfo) -> str:
+    if text and info.data.get("client_seconds"):
+        raise ConfigError("client-speed and client-seconds: both say how long training takes; set one of them")
+    return text
+
+
+def _check_noise(multiplier: float, info: ValidationInfo) -> float:
+    key = kebab(info.field_name or "")
+    norm = key.replace("noise-multiplier", "clipping-norm")
+    if multiplier > 0 and info.data.get(norm.replace("-", "_")) == 0:
+        raise ConfigError(
+            f"{key} = {multiplier:g} needs {norm} above 0: the noise's standard deviation is {key} times {norm}"
+        )
+    return multiplier
+
+
+def _check_accept_loss(accept: bool, info: ValidationInfo) -> bool:
+    if accept and not info.data.get("resume", True):
+        raise ValueError("there is nothing to lose in a new run; it goes with resume = true (--resume)")
+    return accept
+
+
+T = TypeVar("T")
+PER_NODE = "per node"
+PerNode = Annotated[T, PER_NODE]
+"""A key that a node may set for itself."""
+
+PathText = Annotated[str, AfterValidator(_check_path)]
+Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
+Count = Annotated[int, Field(ge=0, le=MAX_INT)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Simulated = Annotated[str, BeforeValidator(_as_text)]
+Norm = Annotated[float, Field(ge=0, le=1e30)]
+
+
+class RunConfig(BaseModel):
+    """One run, typed and checked. Keys are spelled with dashes on the outside, with underscores here."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        alias_generator=kebab,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+    )
+
+    algorithm: Annotated[str, Field(min_length=1)] = "fedhe"
+    """Algorithm: a name from `hetfl list algorithms`, or package.module for one of your own."""
+
+    algorithm_options: str = ""
+    """Options of the algorithm without its name, such as 'weight=0.5 kind=cosine', quoted as in a shell. They override
+    NAME.key. Meant for an algorithm of your own under `flwr run -c`, which rejects keys that have no default in
+    pyproject.toml."""
+
+    # --- data
+
+    dataset: PerNode[Annotated[str, AfterValidator(_check_dataset)]] = ""
+    """Data set: a name from `hetfl list datasets`, a Hugging Face hub id, a folder or a file of rows that starts with
+    ./ or /, or rotated-NAME for images. A comma-separated list is assigned round-robin to the clients. Empty: digits
+    where all clients are simulated; in a deployment each node names its own."""
+
+    data_dir: PerNode[PathText] = ""
+    """Folder with local copies in the hub's layout. Empty: bundled data or the hub."""
+
+    image_column: PerNode[str] = ""
+    """Image column of a hub id (a list: or one each). Empty: the only one."""
+
+    text_column: PerNode[str] = ""
+    """Text column to learn from (a list: or one each). Empty: the catalogue's, or none."""
+
+    series_column: PerNode[str] = ""
+    """Column of time series, lists of numbers (a list: or one each). Empty: the only column of lists."""
+
+    label_column: PerNode[str] = ""
+    """Label column of a hub id (a list: or one each). Empty: the only one."""
+
+    domain_column: PerNode[str] = ""
+    """Column with the domain of each sample (a list: or one each). Empty: the catalogue's, or none."""
+
+    classes: PerNode[Annotated[str, _parsed_in("data", "parse_classes")]] = ""
+    """Comma-separated class names in order, including those that the data lack: NAME, or NAME:LABEL where the data use
+    another label. Empty: as in the data."""
+
+    categorical_columns: PerNode[str] = ""
+    """Comma-separated columns of a table that are categorical although they hold numbers."""
+
+    numeric_columns: PerNode[str] = ""
+    """Comma-separated columns of a table that are numbers although their values are all different, as ids are, or many
+    of them are no numbers."""
+
+    ignore_columns: PerNode[str] = ""
+    """Comma-separated columns of a table to leave out."""
+
+    image_size: Annotated[int, Field(ge=0, le=8192)] = 0
+    """Height and width to which images are resized. 0: unchanged."""
+
+    vocabulary: Annotated[str, _parsed_in("data", "parse_vocabulary")] = "hashed:20000"
+    """Vocabulary of texts: hashed:V (hash of a word), or shared:V (the most frequent words of the training split)."""
+
+    text_length: Annotated[int, Field(ge=1, le=65_536)] = 32
+    """Maximum number of tokens of a text; longer texts are cut."""
+
+    series_layout: PerNode[Literal["auto", "channels-first", "channels-last"]] = "auto"
+    """What the outer lists of a time series are. channels-first: its channels; channels-last: its points in time, each
+    a list of channels; auto: whichever are fewer are the channels."""
+
+    partition: PerNode[Annotated[str, _parsed_in("data", "parse_partition")]] = "iid"
+    """How samples are split over clients: iid, dirichlet:ALPHA, classes:N or shards:N (a client), ways:N:D:K (N classes
+    a client, K samples of each, plus or minus D), natural:COLUMN (its values own the rows), files (each owns its rows),
+    linear, square or exponential (client k's share grows with k), or all (no split)."""
+
+    features: Annotated[str, _parsed_in("data", "parse_features")] = "all"
+    """Columns of a table that a client has: all, or slices:OVERLAP (one slice a client, OVERLAP of it shared)."""
+
+    test_set: Literal["client", "global"] = "client"
+    """client: a fraction of each client's own samples; global: the data set's test split, for all clients."""
+
+    validation_fraction: Fraction = 0.1
+    """Fraction of a client's samples kept for validation."""
+
+    test_fraction: Fraction = 0.2
+    """Fraction of a client's samples kept for testing (with test-set client)."""
+
+    public_fraction: Fraction = 0.1
+    """Fraction of a client's samples, taken from its training set, that it may share as public samples."""
+
+    half_data_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Fraction of clients, drawn by the seed, that keep only half of their training samples."""
+
+    shared_split: bool = False
+    """Split all domains of the same images (rotated) alike, so that no domain trains on another's test images."""
+
+    rotation: Literal["clockwise", "counter-clockwise"] = "clockwise"
+    """Which way the images of rotated-NAME are rotated: clockwise (the text of Li et al., FedH2L) or counter-clockwise
+    (what torchvision's rotate does with an angle above 0)."""
+
+    iid_evaluation: bool = False
+    """Assign validation and test samples evenly, with all classes; partition applies to the training samples only."""
+
+    normalize: Literal["mean-image", "mean-training-image", "standard", "imagenet", "none"] = "mean-image"
+    """mean-image: subtract the mean image of the training split; scale a table's columns, and the channels of time
+    series, to mean 0 and standard deviation 1 on the client's training samples. mean-training-image: likewise, but the
+    mean is of the images that clients train on, without those that they test on. standard: images with mean 0 and
+    standard deviation 1 in each colour over the training split. imagenet: scale images as ImageNet weights (pretrained)
+    expect. none: scale images to [0, 1], leave tables and time series unchanged."""
+
+    augment: Literal["none", "crop", "flip", "crop-flip"] = "none"
+    """How training images are changed at random, each time differently. crop: shifted by up to an eighth of each side,
+    what lies beyond is 0; flip: every second one mirrored; crop-flip: both. Not those that are measured, shown to
+    others or represented for them."""
+
+    pooled: bool = False
+    """Each client trains on the training samples of all clients put together, and tests on its own: the upper mark,
+    beside local. Only for algorithm local, and only where all clients are simulated. The others' validation and test
+    samples are not trained on."""
+
+    # --- models
+
+    models: Annotated[str, AfterValidator(_check_models)] = AUTO
+    """Models, assigned to the clients in turn (see assignment): names from `hetfl list models`, or module:function;
+    NAME@0.5 has half of the width. auto: lenet5,mlp,fedhe:5 for images, mlp,tabular:0,tabular:1 for tables,
+    lstm1,bag,lstm2 for texts, conv1d:small,conv1d:medium,conv1d:large for time series; the first alone for an algorithm
+    that needs one model. fit: each client takes the largest of fit-models that its device can train within fit-seconds
+    and fit-memory."""
+
+    fit_models: PerNode[Annotated[str, _parsed_in("models", "parse_models")]] = ""
+    """Candidates of models = fit, as names in models. Each takes a few training steps when the client registers; the
+    choice holds for the run. Empty: those of auto."""
+
+    fit_seconds: PerNode[Annotated[float, Field(ge=0, le=1e9)]] = 0.0
+    """Seconds that a round of training may take with models = fit: of a step, times the mini-batches of a round. 0: no
+    limit."""
+
+    fit_memory: PerNode[Annotated[float, Field(ge=0, le=1e9)]] = 0.0
+    """Megabytes that training may take with models = fit: weights, gradients, the optimizer's moments and what a step
+    keeps for the way back; the process itself comes on top. 0: no limit."""
+
+    assignment: Literal["round-robin", "random"] = "round-robin"
+    """How models are assigned to the clients. round-robin: client k gets the k-th of the list, and so on; random: as
+    many clients get each model, but the seed draws which. With classes:N and round-robin, clients of one model may all
+    have the same classes."""
+
+    pretrained: PerNode[PathText] = ""
+    """Source of ImageNet weights for torchvision networks: torchvision (torch's hub folder), hub (cache of the Hugging
+    Face hub; ResNets only), or a folder with MODEL.safetensors or MODEL.pth. Nothing is downloaded; other models start
+    from random weights. Empty: random weights for all."""
+
+    width: Annotated[int, Field(ge=0, le=65_536)] = 0
+    """Embedding width of all models; a model of another width is brought to it in front of its head (see width-by). 0:
+    each model's own width, or what the algorithm requires."""
+
+    width_by: Literal["linear", "pool"] = "linear"
+    """How a model gets the embedding width. linear: a linear layer and ReLU, which are trained; pool: the average of
+    neighbouring features, as in HtFLlib, where nothing is trained. A narrower model then repeats its features."""
+
+    stem: Literal["fitted", "imagenet"] = "fitted"
+    """First layers of torchvision's networks and of resnet4 to resnet10 on images below 64 pixels a side. fitted: they
+    keep the image's size, as is usual on CIFAR; imagenet: torchvision's own, which make it a quarter, as in HtFLlib.
+    Much faster, and less accurate."""
+
+    head_bias: bool = True
+    """Whether the heads, each model's last linear layer, have a bias; false: none has, as in the scripts of FedHe's
+    authors. A method that sends heads may need it."""
+
+    # --- federation
+
+    clients: Annotated[int, Field(ge=0, le=MAX_CLIENTS)] = 0
+    """Number of clients. In the local engine and the simulation, none may fail before round 1; a deployment waits for
+    them (start-clients, start-timeout). 0: as many as owners in the local engine where partition is natural:COLUMN or
+    files, else 10; all that exist and do not fail in a simulation; those in node-keys, or start-clients, in a
+    deployment."""
+
+    rounds: Positive = 50
+    """Number of training rounds."""
+
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Fraction of clients sampled per round, rounded up."""
+
+    nonparticipating_fraction: Fraction = 0.0
+    """Fraction of clients, drawn by the seed, that never train, for example because they are too weak. They are
+    evaluated like all others."""
+
+    min_clients: Annotated[Positive, AfterValidator(_check_min_clients)] = 1
+    """Abort the run when a round has fewer valid replies than this. A deployment that has fewer clients waits for
+    others between rounds, for up to start-timeout."""
+
+    round_timeout: Annotated[float, Field(gt=0, le=1e9)] = 3600.0
+    """Seconds that the server waits for the replies of a round."""
+
+    start_clients: Annotated[int, Field(ge=0), AfterValidator(_check_start_clients)] = 0
+    """Number of clients with which a deployment may start; it aborts if fewer have registered after start-timeout. 0:
+    wait for all of clients or node-keys, and after start-timeout start with more than half of them."""
+
+    start_timeout: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds to wait for nodes before round 1, and in a deployment whenever there are fewer than min-clients. 0:
+    round-timeout, in a deployment 600 at most."""
+
+    node_keys: PathText = ""
+    """File with the nodes' public keys (node-keys.toml, written by `hetfl keys`), on the server of a deployment: a node
+    is accepted only as the client for which its key is listed. Empty: no check."""
+
+    outlier_factor: Annotated[float, Field(ge=0), AfterValidator(_check_outlier_factor)] = 5.0
+    """Set an upload aside if one of its arrays is more than this many times as large as the median client's (and more
+    than three standard deviations away). 1 or more; 0: off."""
+
+    evaluate_every: Positive = 1
+    """Evaluate the clients every N rounds, and after the last."""
+
+    evaluate_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Fraction of clients that are evaluated, rounded up, others each time, drawn by the seed; means are over those.
+    After the last round all are. Saves time where there are many clients."""
+
+    keep_best: bool = False
+    """Clients keep and report their model with the best validation accuracy so far."""
+
+    best_on: Literal["own", "domains"] = "own"
+    """Validation samples that decide keep-best: own, the client's; or domains, those of all domains, which only a
+    simulation knows (FedH2L's "maximal ACC")."""
+
+    client_seconds: Annotated[Simulated, _parsed(simulated_seconds)] = ""
+    """Simulated seconds a client takes per round, assigned round-robin to the clients: '1,1,20' makes every third one
+    slow. Local engine only: it orders the replies and is recorded as clock. Empty: 1."""
+
+    client_speed: Annotated[Simulated, _parsed(simulated_speeds), AfterValidator(_check_one_clock)] = ""
+    """Speed of the clients' simulated devices in GFLOP/s, assigned round-robin: '10,1,0.1'. Training takes the time of
+    its floating-point operations, counted as by costs = flops. Local engine only; models = fit needs it in simulations.
+    Empty: training takes client-seconds."""
+
+    client_mbits: Annotated[Simulated, _parsed(simulated_links)] = ""
+    """Simulated megabits per second of each client's link, one number or DOWN:UP, assigned round-robin: '50:10,2:0.5'.
+    Local engine only: each training message and public sample takes the time of its bytes on the wire, beside
+    client-seconds. Empty: none."""
+
+    client_latency: Annotated[Simulated, _parsed(simulated_latency)] = ""
+    """Simulated seconds that a message takes each way beside its bytes, assigned round-robin. Local engine only. Empty:
+    0."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Seed of all random numbers."""
+
+    # --- training
+
+    local_epochs: Positive = 1
+    """Local epochs per round, where local-batches is 0."""
+
+    local_batches: Count = 3
+    """Local mini-batches per round. 0: whole epochs."""
+
+    batch_size: Positive = 50
+    """Samples per mini-batch."""
+
+    optimizer: Literal["adam", "amsgrad", "adamw", "sgd"] = "adam"
+    """Optimizer of the clients."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = 0.001
+    """Learning rate of the optimizer."""
+
+    momentum: Fraction = 0.0
+    """Momentum of sgd."""
+
+    moments: Literal["reset", "kept"] = "reset"
+    """What becomes of an optimizer's moments of weights that the server replaces; those of others are always kept."""
+
+    projection: Literal["none", "qp", "pcgrad"] = "none"
+    """How the gradient of the distillation term is combined with the gradient of the client's own data, for
+    algorithms whose loss has both: none, their sum; qp, without the part that conflicts (FedH2L's Eq. 8); pcgrad,
+    both without it."""
+
+    class_weights: Literal["none", "balanced"] = "none"
+    """What a sample weighs in the cross-entropy of a client's own labels: none, all the same; balanced, by its class,
+    so that all classes of the client's training samples weigh the same together."""
+
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Weight decay of the optimizer."""
+
+    # --- payloads
+
+    payload_precision: Literal["full", "half"] = "full"
+    """full: float32 is sent unchanged. half: sent as float16 in both directions, in half the bytes."""
+
+    clipping_norm: PerNode[Norm] = 0.0
+    """L2 norm to which each upload of a client, or its change of weights, is clipped. 0: off."""
+
+    noise_multiplier: PerNode[Annotated[Norm, AfterValidator(_check_noise)]] = 0.0
+    """Standard deviation of the Gaussian noise on each upload, as a multiple of clipping-norm. 0: none."""
+
+    public_clipping_norm: PerNode[Norm] = 0.0
+    """L2 norm, in stored values, to which each shared public sample is clipped. 0: off."""
+
+    public_noise_multiplier: PerNode[Annotated[Norm, AfterValidator(_check_noise)]] = 0.0
+    """Standard deviation of the Gaussian noise on each public sample, as a multiple of public-clipping-norm. 0:
+    none."""
+
+    noise_source: PerNode[Literal["auto", "seed", "system"]] = "auto"
+    """Source of the noise. seed: the run's seed, so that whoever knows it can subtract the noise; system: the operating
+    system's entropy; auto: seed where all clients are simulated, system in a deployment."""
+
+    # --- machines
+
+    device: PerNode[Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")]] = "cpu"
+    """auto, cpu, cuda, cuda:N or mps."""
+
+    threads: PerNode[Annotated[int, Field(ge=1, le=1024)]] = 1
+    """Threads of a client's arithmetic. Results are bit-identical only for equal numbers."""
+
+    mixed_precision: PerNode[Literal["none", "bfloat16"]] = "none"
+    """bfloat16: forward passes run under torch.autocast; weights, losses, gradients and payloads stay float32. No loss
+    scaling is needed, because its range is float32's. none: float32."""
+
+    # --- records
+
+    output_dir: PathText = ""
+    """Run folder. Empty: a new one under runs/ in the working directory."""
+
+    resume: bool = False
+    """Continue the run in output-dir from its last checkpoint (`hetfl run --resume`; `flwr run` with the resume.toml of
+    its folder)."""
+
+    accept_loss: Annotated[bool, AfterValidator(_check_accept_loss)] = False
+    """With resume: continue although the newest checkpoint or a client's state is damaged, from the newest intact
+    checkpoint or without what is lost, or although clients' data have changed. The failures of the next round name
+    it."""
+
+    keep_uploads: bool = False
+    """The server keeps what each client is sent and uploads, in the run folder, a file a round, for `hetfl audit`. What
+    clients have sent is then as private as that folder is."""
+
+    track: Annotated[str, _parsed(parse_trackers)] = ""
+    """Trackers that the server writes to: tensorboard, wandb, mlflow, prometheus, or a comma list. Each needs an extra:
+    pip install "hetfl[tensorboard]"."""
+
+    costs: Annotated[str, _parsed(parse_costs)] = ""
+    """What each client measures of a round of training, as it can: time, memory, flops, energy, or a comma-separated
+    list. Counting flops takes time."""
+
+    callbacks: Annotated[str, _parsed(parse_callbacks)] = ""
+    """Classes of your own that the server tells of each round: package.module:Class, or a comma list. See
+    RoundCallback."""
+
+    state_dir: PerNode[PathText] = ""
+    """Folder for the clients' state, with a subfolder for each run. Empty: kept in Flower's Context."""
+
+    state_keep: PerNode[Annotated[int, Field(ge=0)]] = 20
+    """Number of runs whose state a client keeps in state-dir: this run, the one it continues, and the newest others.
+    Older ones are removed when a run starts. 0: all."""
+
+    checkpoint_every: Count = 10
+    """Write a checkpoint for --resume every N rounds. 0: only after the last."""
+
+    options: dict[str, Value] = Field(default_factory=dict, exclude=True)
+    """Options of the algorithms, as name.key."""
+
+    @classmethod
+    def from_flat(cls, values: Mapping[str, Value]) -> "RunConfig":
+        """Check the flat key-value pairs that Flower or the command line hands over.
+
+        Raises
+        ------
+        ConfigError
+            One line that names the key, and the nearest valid one where it is unknown.
+        """
+        check_values(values)
+        config = _from_items(tuple(sorted(values.items())), tuple(type(values[key]) for key in sorted(values)))
+        return config.model_copy(update={"options": dict(config.options)})  # whoever changes them changes no other's
+
+    def to_flat(self) -> dict[str, Value]:
+        """Return all keys and values, flat, as `from_flat` takes them."""
+        return {**self.model_dump(by_alias=True), **self.options}
+
+    def with_values(self, values: Mapping[str, Value]) -> "RunConfig":
+        """Return a copy in which some keys have other values."""
+        return type(self).from_flat({**self.to_flat(), **values})
+
+    def with_data(self) -> "RunConfig":
+        """Return the config of a run whose clients are all simulated: with `BUNDLED` where it names no data set."""
+        return self if self.dataset else self.with_values({"dataset": BUNDLED})
+
+    def options_of(self, algorithm: str) -> dict[str, Value]:
+        """Return an algorithm's own keys, without its name and with underscores."""
+        prefix = f"{algorithm}."
+        return {
+            key.removeprefix(prefix).replace("-", "_"): value
+            for key, value in self.options.items()
+            if key.startswith(prefix)
+        }
+
+    @property
+    def simulates_time(self) -> bool:
+        """Whether a key says how long clients or their links take."""
+        return bool(self.client_seconds or self.client_speed or self.client_mbits or self.client_latency)
+
+    @property
+    def measured(self) -> frozenset[str]:
+        """What of the cost of training is measured: ``costs``, and what a simulated device's speed is of."""
+        return parse_costs(self.costs) | ({"flops"} if self.client_speed else frozenset())
+
+    @property
+    def candidates(self) -> str:
+        """The names of all models that clients may have, as ``models`` lists them."""
+        return self.fit_models if self.models == FIT else self.models
+
+    @property
+    def half(self) -> bool:
+        """Whether payloads travel in half precision."""
+        return self.payload_precision == "half"
+
+    @property
+    def reading(self) -> "Reading":
+        """What the config says about reading the data."""
+        from hetfl_flwr.data import READING_KEYS, Reading, parse_partition
+
+        by_file = parse_partition(self.partition).by_file
+        return Reading(**{key: getattr(self, key) for key in READING_KEYS}, by_file=by_file)
+
+    def split(self, clients: int) -> "Split":
+        """Return how the config shares the data out over a number of clients."""
+        from hetfl_flwr.data import SPLIT_KEYS, Split
+
+        return Split(**{key: getattr(self, key) for key in SPLIT_KEYS}, reading=self.reading, clients=clients)
+
+
+KEYS = {kebab(name): field for name, field in RunConfig.model_fields.items() if name != "options"}
+"""What each key is, in the order in which they are listed."""
+
+DATA_KEYS = tuple(KEYS)[list(KEYS).index("dataset") : list(KEYS).index("models")]
+"""The keys of the data: which, how they are read, and how they are split over the clients."""
+
+
+def meaning(key: str) -> str:
+    """Return what a key means, in one line."""
+    return " ".join((KEYS[key].description or "").split())
+
+
+@lru_cache(maxsize=64)
+def _from_items(items: tuple[tuple[str, Value], ...], types: tuple[type, ...]) -> RunConfig:
+    del types  # part of the cache's key: 1, 1.0 and True are equal to Python, not to a config
+    general = {key: value for key, value in items if "." not in key}
+    for key in general:
+        if key not in KEYS:
+            raise ConfigError(unknown("config key", key, KEYS))
+    options = {key: value for key, value in items if "." in key}
+    if isinstance(own := general.get("algorithm-options"), str):
+        general["algorithm-options"] = ""
+        options |= parse_algorithm_options(own, str(general.get("algorithm", KEYS["algorithm"].default)))
+    try:
+        return RunConfig.model_validate({**general, "options": options})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, *rest = map(str, first["loc"])
+        reason = first["msg"].lower()
+        if key == "options":
+            key, reason = rest[0], "expected a finite number, text, true or false"
+        value = (general | options)[key]
+        shown = private(repr(value)) if isinstance(value, str) else repr(value)
+        raise ConfigError(f"{key} = {shown}: {reason}") from None
+
+
+# --- the config on one node
+
+NODE_KEYS = {"model": "models"} | {key: key for key, field in KEYS.items() if PER_NODE in field.metadata}
+"""Keys of a SuperNode's ``--node-config`` that override the run config there, and the key each one sets."""
+
+OWN_NODE_KEYS = ("partition-id", "num-partitions", "share-names", "share-recall", "name")
+"""Keys of a ``--node-config`` alone: who a node is, whether the names of its classes and columns may leave it, whether
+how well it does on each class may, and what its client is called."""
+
+
+def for_node(config: RunConfig, node_config: Mapping[str, Value]) -> RunConfig:
+    """Return the run config as it holds on one node.
+
+    Parameters
+    ----------
+    config : RunConfig
+        What the server sent.
+    node_config : mapping
+        The node's own settings; keys other than `NODE_KEYS` are left to others, unless they look like one of these.
+
+    Raises
+    ------
+    ConfigError
+        A misspelt key, or a value that does not fit.
+    """
+    known = [*NODE_KEYS, *OWN_NODE_KEYS]
+    for key in node_config.keys() - known:
+        if get_close_matches(key, known, cutoff=0.7):  # payload-precision is no misspelt mixed-precision
+            raise ConfigError(unknown("node-config key", key, known))
+    own = {NODE_KEYS[key]: value for key, value in node_config.items() if key in NODE_KEYS}
+    return config.with_values(own) if own else config
+
+
+# --- values as they are written
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Refuse what no key may be: a value of another type, one that TOML has no form for, or a text without end.
+
+    Raises
+    ------
+    ConfigError
+        Names the first such key.
+    """
+    for key, value in values.items():
+        if problem := _no_value(value) or _unwritable(key):
+            raise ConfigError(f"{key} {problem}")
+
+
+def _no_value(value: object) -> str:
+    match value:
+        case str():
+            too_long = f"is longer than {MAX_TEXT} characters" if len(value) > MAX_TEXT else ""
+            problem = _unwritable(value)
+            return too_long or (f"= {private(repr(value))}: {problem}" if problem else "")
+        case int():
+            return "" if -(2**63) <= value < 2**63 else "is a number of more than 64 bits"
+        case float():
+            return ""
+    return f"is {type(value).__name__}, expected one number, text, true or false"
+
+
+def _unwritable(text: str) -> str:
+    """Say what makes a text one that neither TOML nor a file system can hold; nothing if they can."""
+    if "\0" in text:
+        return "it holds a NUL character"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "it holds what UTF-8 cannot write"
+    return ""
+
+
+def parse_value(text: str) -> Value:
+    """Read a value as TOML does; what TOML cannot read is a word.
+
+    Examples
+    --------
+    >>> parse_value("0.5"), parse_value("true"), parse_value("iid")
+    (0.5, True, 'iid')
+    """
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # not TOML, a number of thousands of digits, brackets within brackets
+        return text
+    return value if isinstance(value, bool | int | float | str) else text
+
+
+def parse_setting(text: str) -> tuple[str, Value]:
+    """Read one ``key=value`` of the command line."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise ConfigError(f"'{text}' is not key=value")
+    return key.strip(), parse_value(value.strip())
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, Value]:
+    """Read several ``key=value`` of the command line; the last one of a key counts."""
+    return dict(map(parse_setting, texts))
+
+
+def parse_algorithm_options(text: str, algorithm: str) -> dict[str, Value]:
+    """Read the value of ``algorithm-options``: what would follow ``--set`` in a shell, without the algorithm's name.
+
+    Raises
+    ------
+    ConfigError
+        A word that is not ``key=value``, or a key with a name before it.
+
+    Examples
+    --------
+    >>> parse_algorithm_options("weight=0.5 kind='two words'", "my_pkg.moments")
+    {'my_pkg.moments.weight': 0.5, 'my_pkg.moments.kind': 'two words'}
+    """
+    try:
+        settings = parse_settings(shlex.split(text))
+    except (ValueError, ConfigError) as error:
+        raise ConfigError(f"algorithm-options = {text!r}: {error}") from None
+    for key in settings:
+        if "." in key:
+            raise ConfigError(
+                f"algorithm-options = {text!r}: write '{key.rpartition('.')[2]}', without the algorithm's name"
+            )
+    return {f"{algorithm}.{key}": value for key, value in settings.items()}
+
+
+def write_algorithm_options(values: Mapping[str, Value]) -> str:
+    """Write an algorithm's own keys as the value of ``algorithm-options``.
+
+    Examples
+    --------
+    >>> print(write_algorithm_options({"weight": 0.5, "kind": "cosine"}))
+    weight=0.5 'kind="cosine"'
+    """
+    pairs = (tomli_w.dumps({key: value}).strip().replace(" = ", "=", 1) for key, value in values.items())
+    return shlex.join(pairs)
+
+
+# --- TOML files
+
+
+def read_toml(path: Path) -> dict[str, Value]:
+    """Read a TOML file of config keys, tables flattened with dots."""
+    flat = dict(flattened(load_toml(path)))
+    try:
+        check_values(flat)
+        return flat
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.marked}") from None
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file as it is.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, is not TOML, or is nested more deeply than any config is.
+    """
+    try:
+        state = usable_path(str(path)).stat()
+        if stat.S_ISDIR(state.st_mode):
+            raise ConfigError(f"{path}: is a folder, expected a TOML file")
+        if not stat.S_ISREG(state.st_mode):  # nothing is waited for that another program is to write
+            raise ConfigError(f"{path}: is a pipe or a device, expected a TOML file")
+        if state.st_size > MAX_FILE:
+            raise ConfigError(f"{path}: is larger than {MAX_FILE} bytes, which no file of config keys is")
+        loaded = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except RecursionError:
+        loaded = None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+    if loaded is None or _depth(loaded) > MAX_DEPTH:
+        raise ConfigError(f"{path}: its tables or lists are nested too deeply")
+    return loaded
+
+
+def _depth(table: Mapping[str, Any]) -> int:
+    """Return how many tables stand within each other, at most one more than is allowed."""
+    tables, depth = [table], 0
+    while tables and depth <= MAX_DEPTH:
+        tables = [inner for outer in tables for inner in outer.values() if isinstance(inner, dict)]
+        depth += 1
+    return depth
+
+
+def flattened(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Go through a table's keys and values, those of inner tables under dotted names."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}.{inner}", item) for inner, item in flattened(value))
+        else:
+            yield key, value
+
+
+def to_toml(values: Mapping[str, Value]) -> str:
+    """Write flat config keys as TOML, an algorithm's own keys as its table."""
+    nested: dict[str, object] = {key: value for key, value in values.items() if "." not in key}
+    for key, value in values.items():
+        if "." in key:
+            table, _, inner = key.rpartition(".")
+            nested.setdefault(table, {})[inner] = value  # type: ignore[index]
+    return tomli_w.dumps(nested)

@@ -1,0 +1,108 @@
+"""A user's own model where it enters: run once, so that all of it is there; one line says why it cannot be trained."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hetfl_flwr.common.errors import ModelError
+from hetfl_flwr.common.seeding import seeded
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.models.split_model import SplitModel, cause, logits_of, split, trainable_count
+
+
+def entered(module: object, spec: DataSpec, *, known: bool = False) -> SplitModel:
+    """Return what a user's function gave as a SplitModel, after one forward pass of it in evaluation mode.
+
+    The pass makes lazy layers, and layers and buffers that a model makes when it first sees its inputs. What they draw
+    comes from the global generators.
+
+    Parameters
+    ----------
+    module : object
+        It is changed by the pass.
+    spec : DataSpec
+        The data.
+    known : bool
+        Whether another result of the same function has been split for these data: then this one is split on trust.
+
+    Raises
+    ------
+    ModelError
+        It is no module, does not fit the data, or does not end in a Linear.
+    """
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"its function returned {type(module).__name__}; return a torch.nn.Module")
+    modes = {layer: layer.training for layer in module.modules()}
+    with torch.no_grad():
+        logits = logits_of(module.eval(), spec)
+    if logits.dtype != torch.float32:
+        raise ModelError(f"it gives logits in {_called(logits)}: whatever its body computes in, its head is float32")
+    for layer in module.modules():
+        layer.training = modes.get(layer, True)
+    if isinstance(module, SplitModel):
+        return module
+    return split(module, spec=None if known else spec)
+
+
+def constants(model: SplitModel, spec: DataSpec) -> dict[str, Tensor]:
+    """Train a model for two steps, and return the buffers that this does not change, by name.
+
+    Parameters
+    ----------
+    model : SplitModel
+        As `entered` returns it. It is of no use afterwards.
+    spec : DataSpec
+        The data.
+
+    Raises
+    ------
+    ModelError
+        It cannot be trained or averaged as it is: names what stands in the way.
+    """
+    _check_weights(model)
+    with torch.no_grad():
+        first, again = (_seeded_logits(model.eval(), spec) for _ in range(2))
+    if not torch.equal(first, again):
+        raise ModelError("it gives other logits when it is called again: it keeps something from one batch to the next")
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    _train(model, spec)
+    same = {name: now for name, now in model.named_buffers() if name in buffers and torch.equal(now, buffers[name])}
+    for name, tensor in model.state_dict().items():
+        if name not in same and not buffers.get(name, tensor).isfinite().all():
+            raise ModelError(f"'{name}' of its state has values that are not finite, and training changes it")
+    return same
+
+
+def _check_weights(model: SplitModel) -> None:
+    if not trainable_count(model):
+        raise ModelError("all its weights are frozen: let some of them require gradients")
+    for name, weight in model.named_parameters():
+        if not weight.is_floating_point():
+            raise ModelError(f"its weight '{name}' is {_called(weight)}: weights must be real floating-point numbers")
+
+
+def _train(model: nn.Module, spec: DataSpec) -> None:
+    """Compute gradients of two batches of unlike size."""
+    before = _shapes(model)
+    try:
+        with torch.enable_grad():
+            for size in (2, 3):
+                logits = _seeded_logits(model.train(), spec, size)
+                torch.autograd.backward(functional.cross_entropy(logits, torch.zeros(size, dtype=torch.int64)))
+    except RuntimeError as error:
+        raise ModelError(f"it cannot be trained: {cause(error)}") from error
+    if odd := [name for name, _ in before.items() ^ _shapes(model).items()]:
+        raise ModelError(f"'{min(odd)}' of its state comes, goes or changes its form in training: make it in __init__")
+
+
+def _seeded_logits(model: nn.Module, spec: DataSpec, size: int = 2) -> Tensor:
+    with seeded(0, "probe"):
+        return logits_of(model, spec, size)
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()}
+
+
+def _called(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,108 @@
+"""Compare runs of every method with those of the golden file: accuracies, payload bytes and the server's arrays.
+
+    python tests/golden/compare.py            # what differs; exit status 1 if anything does
+    python tests/golden/compare.py --write    # renew the file
+
+Each method runs two rounds on unequal classes and on shifted domains, with unlike models where it can have them, for
+three seeds. Bits hold for the versions and the processor of the file: with others a difference is no fault by itself.
+"""
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+FILE = Path(__file__).with_name("runs.json")
+SCENARIOS = {
+    "classes": {"dataset": "digits", "partition": "dirichlet:0.5", "models": "lenet5,mlp"},
+    "domains": {"dataset": "rotated-digits", "models": "mlp,cnn1"},
+}
+ONE_MODEL = {"classes": "lenet5", "domains": "mlp"}
+PARTS = {"classes": "lenet5,lenet5@0.5", "domains": "cnn1,cnn1@0.5"}
+OWN = {"feddf": {"feddf.server-steps": 4}, "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}}
+SEEDS = 3
+
+
+def versions() -> dict[str, str]:
+    """Return what the bits depend on."""
+    import flwr
+    import numpy
+    import torch
+
+    return {"torch": torch.__version__, "numpy": numpy.__version__, "flwr": flwr.__version__}
+
+
+def outcome(case: tuple[str, str, int]) -> dict[str, object]:
+    """Run one case and return what is compared."""
+    from safetensors.numpy import load_file
+
+    from hetfl_flwr import run
+    from hetfl_flwr.algorithms import find
+
+    method, scenario, seed = case
+    server = find(method).strategy
+    chosen = dict(SCENARIOS[scenario])
+    if not server.heterogeneous:
+        chosen["models"] = (PARTS if server.parts else ONE_MODEL)[scenario]
+    settings = {"rounds": 2, "clients": 3, "local-batches": 2, "batch-size": 16, "public-fraction": 0.1, "seed": seed}
+    with TemporaryDirectory() as folder:
+        result = run(
+            method, out=f"{folder}/run", progress=False, settings={**settings, **chosen, **OWN.get(method, {})}
+        )
+        digest = hashlib.sha256()
+        for name, array in sorted(load_file(result.folder / "knowledge.safetensors").items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+        summary = result.summary
+    return {
+        "accuracy": summary["accuracy_per_client"],
+        "payload": [summary["bytes_up"], summary["bytes_down"]],
+        "server": digest.hexdigest()[:16],
+    }
+
+
+def name_of(case: tuple[str, str, int]) -> str:
+    """Return a case's key in the file."""
+    return "/".join(map(str, case))
+
+
+def silent() -> None:
+    """Keep a worker process from logging, and to one thread."""
+    logging.disable(logging.CRITICAL)
+
+
+def main() -> int:
+    """Run all cases, and compare them with the file or write it."""
+    parser = argparse.ArgumentParser(prog="python tests/golden/compare.py", description=__doc__.splitlines()[0])
+    parser.add_argument("methods", nargs="*", help="methods to run; default: all")
+    parser.add_argument("--write", action="store_true", help="renew the file")
+    arguments = parser.parse_args()
+    os.environ.update(OMP_NUM_THREADS="1", FLWR_TELEMETRY_ENABLED="0")
+    from hetfl_flwr.algorithms import names
+
+    methods = arguments.methods or names()
+    cases = [(method, scenario, seed) for method in methods for scenario in SCENARIOS for seed in range(SEEDS)]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), silent) as pool:
+        found = dict(zip(map(name_of, cases), pool.map(outcome, cases), strict=True))
+    held = json.loads(FILE.read_text()) if FILE.exists() else {"versions": {}, "runs": {}}
+    if arguments.write:
+        runs = {**(held["runs"] if arguments.methods else {}), **found}
+        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(runs[key])}" for key in sorted(runs))
+        FILE.write_text(f'{{\n "versions": {json.dumps(versions())},\n "runs": {{\n{lines}\n }}\n}}\n')
+        return 0
+    differing = {key: value for key, value in found.items() if held["runs"].get(key) != value}
+    for key, value in differing.items():
+        print(f"{key}: {held['runs'].get(key)} -> {value}")
+    print(f"{len(found) - len(differing)} of {len(found)} runs are equal")
+    if differing and held["versions"] != versions():
+        print(f"the file was made with {held['versions']}, these runs with {versions()}")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

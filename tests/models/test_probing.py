@@ -1,0 +1,241 @@
+"""A user's own model is run once where it enters: what that makes is there, and what cannot train is one line."""
+
+import random
+import re
+from math import inf, prod
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hetfl_flwr.common.errors import ModelError
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.models import build_model
+from hetfl_flwr.models.split_model import constant_buffers
+from hetfl_flwr.wire.weights import fingerprint, load_model_arrays, model_arrays, state_arrays, weights, whole_state
+
+DIGITS = DataSpec(shape=(1, 8, 8), classes=10)
+
+
+class Own(nn.Module):
+    """A hidden layer under a head; the tests' models change one thing about it."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__()
+        self.body = nn.Linear(prod(spec.shape), 8)
+        self.fc = nn.Linear(8, spec.classes)
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.body(x.flatten(1)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.fc(self.hidden(x))
+        return logits
+
+
+class Masked(Own):
+    """With a mask of -inf, random features and a running mean, as buffers, and a step counter."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.register_buffer("mask", torch.full((8, 8), -inf).triu(1))
+        self.register_buffer("features", torch.randn(8, 8))
+        self.register_buffer("order", torch.arange(8))
+        self.norm = nn.BatchNorm1d(8)
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.norm(super().hidden(x)[:, self.order] @ self.features @ self.mask.exp())
+        return mixed
+
+
+class Short(Own):
+    """With a layer and a buffer in bfloat16, and a weight in float16."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.body = self.body.bfloat16()
+        self.scale = nn.Parameter(torch.ones(1, dtype=torch.float16))
+        self.register_buffer("steps", torch.zeros(1, dtype=torch.bfloat16))
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.steps += 1
+        return super().hidden(x.bfloat16()).float() * self.scale.float()
+
+
+class Cached(Own):
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "encoding"):
+            self.register_buffer("encoding", torch.linspace(0, 1, 8))
+        return super().hidden(x) + self.encoding
+
+
+class Growing(Own):
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        self.register_buffer("encoding", torch.zeros(len(x), 1))
+        return super().hidden(x) + self.encoding
+
+
+class Remembering(Own):
+    state: torch.Tensor | float = 0.0
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        self.state = super().hidden(x).mean(0) + self.state
+        return super().hidden(x) + self.state
+
+
+class Attached(Own):
+    """Keeps what it has of the last batch in training, with its graph."""
+
+    state: torch.Tensor | float = 0.0
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = super().hidden(x)
+        if not self.training:
+            return hidden
+        hidden = hidden + self.state
+        self.state = hidden.mean(0)
+        return hidden
+
+
+class Frozen(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.requires_grad_(False)
+
+
+class Double(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.double())
+
+
+class Wide(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).bfloat16()
+
+
+class Complex(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.phase = nn.Parameter(torch.ones(8, dtype=torch.complex64))
+
+
+class Unset(Own):
+    """Its running maximum begins at -inf, and is sent."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.register_buffer("largest", torch.full((8,), -inf))
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = super().hidden(x)
+        if self.training:
+            self.largest = torch.maximum(self.largest, hidden.detach().amax(0))
+        return hidden
+
+
+class Drawn(Own):
+    """Its first weights are NumPy's, its depth is Python's to say."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        with torch.no_grad():
+            self.body.weight.copy_(torch.from_numpy(np.random.normal(0, 0.1, (8, 64))))  # noqa: NPY002
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = super().hidden(x)
+        return hidden if self.training and random.random() < 0.5 else functional.normalize(hidden)
+
+
+def lazy(spec: DataSpec) -> nn.Module:
+    return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(spec.classes))
+
+
+def built(kind: object, scope: int = 0, seed: int = 3, **keys):
+    return build_model(f"{__name__}:{kind.__name__}", DIGITS, seed=seed, scope=(scope,), **keys)
+
+
+def test_lazy_layers_are_made_under_the_seed():
+    one, again, other = built(lazy), built(lazy), built(lazy, scope=1)
+    assert (one.width, one.classes) == (144, 10)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(one.head.weight, other.head.weight)
+    assert one.training
+    assert int(one.body[1].num_batches_tracked) == 0  # nothing is left of trying it out
+
+
+def test_what_a_first_pass_makes_is_there_before_training():
+    model = built(Cached)
+    assert "body.encoding" in model.state_dict()
+    assert "body.encoding" not in weights(model).names
+
+
+@pytest.mark.parametrize("width", [0, 5])
+def test_buffers_that_training_does_not_change_stay_at_home_and_are_alike_everywhere(width):
+    models = [built(Masked, scope=client, width=width) for client in (0, 1)]
+    server = build_model(f"{__name__}:Masked", DIGITS, seed=3, scope=("global",), width=width)
+    assert len({fingerprint(model) for model in (*models, server)}) == 1
+    held = [{name.rpartition(".")[2]: tensor for name, tensor in one.named_buffers()} for one in (*models, server)]
+    for name in ("mask", "features"):
+        assert torch.equal(held[0][name], held[1][name])
+        assert torch.equal(held[0][name], held[2][name])
+    sent = {name.rpartition(".")[2] for name in weights(models[0]).names}
+    assert sent == {"weight", "bias", "running_mean", "running_var"}
+    assert {name.rpartition(".")[2] for name in whole_state(models[0]).names} == {*sent, "num_batches_tracked"}
+    weights(models[0]).check_named(model_arrays(models[0]), "client 0")
+    whole_state(models[0]).check_named(state_arrays(models[0]), "client 0")
+    other = built(Masked, seed=4, width=width).named_buffers()
+    assert not torch.equal({name.rpartition(".")[2]: one for name, one in other}["features"], held[0]["features"])
+
+
+def test_running_statistics_of_the_zoo_travel():
+    model = build_model("fedhe:0", DIGITS, seed=0)
+    assert constant_buffers(model) == set()
+    assert any(name.endswith("running_mean") for name in weights(model).names)
+
+
+def test_short_numbers_travel_as_float32_and_come_back_as_they_were():
+    model, other = built(Short), built(Short, scope=1)
+    arrays = model_arrays(model)
+    assert {array.dtype.name for array in arrays.values()} == {"float32"}
+    assert {"body.body.weight", "body.scale", "body.steps"} <= arrays.keys()
+    weights(model).check_named(arrays, "client 0")
+    load_model_arrays(other, arrays)
+    assert other.body.body.weight.dtype == torch.bfloat16
+    assert torch.equal(other.body.body.weight, model.body.body.weight)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Growing, "encoding"),
+        (Remembering, "keeps something from one batch to the next"),
+        (Attached, "it cannot be trained: RuntimeError: Trying to backward through the graph a second time"),
+        (Frozen, "all its weights are frozen"),
+        (Double, "logits in float64"),
+        (Wide, "logits in bfloat16"),
+        (Complex, "its weight 'body.phase' is complex64"),
+        (Unset, "'body.largest' of its state has values that are not finite"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(kind, reason):
+    where = f"model '{__name__}:{kind.__name__}' for data of shape (1, 8, 8) and 10 classes: "
+    with pytest.raises(ModelError, match=f"^{re.escape(where)}") as error:
+        built(kind)
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["Drawn", "Masked", "Short", "lazy"])
+def test_a_federation_averages_such_models_and_repeats_itself(lab, tmp_path, kind):
+    keys = {"algorithm": "fedavg", "models": f"{__name__}:{kind}", "local_batches": 3}
+    folders = [lab.run(lab.config(output_dir=str(tmp_path / name), **keys)) for name in ("once", "again")]
+    once, again = ((folder / "knowledge.safetensors").read_bytes() for folder in folders)
+    assert once == again
+    assert '"failures":[]' in (folders[0] / "rounds.jsonl").read_text().replace(" ", "").splitlines()[-1]
