@@ -74,12 +74,15 @@ def watch(
     folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="The run folder.")],
     every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show how a run stands until it ends: round, accuracy, payload, each client's last round, and failures.
 
+    Clients that fail come first, then those that are late, then those with the lowest accuracy.
+
     It reads the run folder alone, so it changes nothing and works beside any engine, on the machine of the server. To a
-    file or a pipe it writes a line each time that a round has ended. Exit status 1 where the run was stopped before its
-    last round.
+    file or a pipe, and as JSON, it writes a line each time that a round has ended. Exit status 1 where the run was
+    stopped before its last round; the last line says how it goes on.
 
     Example: hetfl watch runs/fedhe
     """
@@ -88,21 +91,21 @@ def watch(
     from simulations.reports.watching import standing
 
     console, now = make_console(), standing(folder)
-    if once:
-        console.print(now.whole)
-    elif sys.stdout.isatty():
-        with Live(now.whole, console=console, auto_refresh=False) as live:
+    if once and not json:
+        console.print(now.whole())
+    elif sys.stdout.isatty() and not json:
+        with Live(now.whole(console.height), console=console, auto_refresh=False) as live:
             while not now.ended:
                 time.sleep(every)
                 now = standing(folder)
-                live.update(now.whole, refresh=True)
+                live.update(now.whole(console.height), refresh=True)
     else:
         said = -1
         while True:
             if now.ended or len(now.run.rounds) != said:
-                typer.echo(now.line)
+                print_json(now.facts) if json else typer.echo(now.line)
                 said = len(now.run.rounds)
-            if now.ended:
+            if now.ended or once:
                 break
             time.sleep(every)
             now = standing(folder)
