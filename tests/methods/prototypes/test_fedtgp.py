@@ -12,6 +12,7 @@ from fixtures.federations.members import member, roster
 from safetensors.numpy import load_file
 from torch import nn
 
+from clients.local import LocalClient
 from hetfl_flwr.algorithms import build_strategy, check_options
 from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.common.seeding import generator, seeded
