@@ -242,8 +242,8 @@ def _parsed(parser: Callable[[str], object]) -> AfterValidator:
 
 
 def _parsed_in(package: str, parser: str) -> AfterValidator:
-    """Check a text that is not empty by a parser of a package that is imported when it is needed."""
-    return _parsed(lambda text: text and getattr(import_module(f"hetfl_flwr.{package}"), parser)(text))
+    """Check a text by a parser of a package that is imported when it is needed."""
+    return _parsed(lambda text: getattr(import_module(f"hetfl_flwr.{package}"), parser)(text))
 
 
 def _as_text(value: object) -> object:
@@ -266,8 +266,8 @@ def _check_dataset(text: str, info: ValidationInfo) -> str:
     return text
 
 
-def _check_models(text: str) -> str:
-    if text not in (AUTO, FIT):
+def _check_models(text: str, info: ValidationInfo) -> str:
+    if text not in ((AUTO, FIT) if info.field_name == "models" else ("",)):
         import_module("hetfl_flwr.models").parse_models(text)
     return text
 
@@ -466,7 +466,7 @@ class RunConfig(BaseModel):
     that needs one model. fit: each client takes the largest of fit-models that its device can train within fit-seconds
     and fit-memory."""
 
-    fit_models: PerNode[Annotated[str, _parsed_in("models", "parse_models")]] = ""
+    fit_models: PerNode[Annotated[str, AfterValidator(_check_models)]] = ""
     """Candidates of models = fit, as names in models. Each takes a few training steps when the client registers; the
     choice holds for the run. Empty: those of auto."""
 

@@ -13,6 +13,7 @@ from functools import partial
 from html import escape
 from inspect import isclass
 from io import BytesIO
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from hetfl_flwr.config import RunConfig, Value, flattened
 from hetfl_flwr.runs.figures.quality import named_classes, notes
 from hetfl_flwr.runs.schema import QUALITIES, name_of
 from simulations.engine.run import process_as_it_was, run_locally
-from simulations.reports.runs import INCIDENTAL, figures, load_run
+from simulations.reports.runs import Run, differences, figures, load_run, run_folders
 
 SHADOWS = 8
 """Models that the attacker of `audit` trains for each client."""
@@ -113,7 +114,7 @@ def run(
     return Result(done)
 
 
-def load(folder: Path | str) -> Result:
+def load(folder: PathLike[str] | str) -> Result:
     """Read a run folder, whichever engine has made it, of a run that has ended, was stopped or is still going on.
 
     Raises
@@ -180,7 +181,7 @@ def sweep(
 
 
 class Result:
-    """A run that has ended, was stopped or is going on, read from its folder.
+    """A run that has ended, was stopped or is going on, read from its folder; what takes a run folder takes it too.
 
     Parameters
     ----------
@@ -197,7 +198,7 @@ class Result:
         The figures of ``summary.json``: accuracies are fractions, the mean over the clients on their own test samples.
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: PathLike[str] | str) -> None:
         self.folder = Path(folder).expanduser().resolve()
         self._run = load_run(self.folder)
         self.config: dict[str, Value] = dict(self._run.config)
@@ -269,6 +270,10 @@ class Result:
         figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]  # matplotlib shows pyplot's own only
         return figure
 
+    def __fspath__(self) -> str:
+        """Return the run folder, so that a result is a path to it."""
+        return str(self.folder)
+
     def __repr__(self) -> str:
         """Return what it is, in one line."""
         return f"Result({str(self.folder)!r}: {self._in_words})"
@@ -302,25 +307,22 @@ class Result:
         )
 
 
-def compare(results: Iterable[Result]) -> pd.DataFrame:
+def compare(runs: Iterable[PathLike[str] | str]) -> pd.DataFrame:
     """Return one row a run: the config keys in which the runs differ, and their figures.
 
     The index is the name of the run folder. Over seeds: ``compare(results).groupby("fedhe.alpha").accuracy.mean()``.
+
+    Parameters
+    ----------
+    runs : iterable
+        Results, run folders, or folders of such: of a sweep, or of ``hetfl reproduce``.
     """
     import pandas as pd
 
-    runs = list(results)
-    keys = dict.fromkeys(key for result in runs for key in result.config if key not in INCIDENTAL or key == "seed")
-    differing = [key for key in keys if len({result.config.get(key) for result in runs}) > 1]
-    rows = [
-        {key: result.config.get(key) for key in differing}
-        | {key: value for key, value in result.summary.items() if key in FIGURES}
-        for result in runs
-    ]
-    return pd.DataFrame(rows, index=pd.Index([result.folder.name for result in runs], name="run"))
+    return pd.DataFrame(differences(_read(runs))).set_index("run")
 
 
-def gains(runs: Iterable[Result | Path | str], measure: str = "accuracy") -> pd.DataFrame:
+def gains(runs: Iterable[PathLike[str] | str], measure: str = "accuracy") -> pd.DataFrame:
     """Return what each method changes for each client against training alone: one row a method and client.
 
     Runs are paired with those of `local` on the same rows and seed, or where there is none with those that train on
@@ -347,10 +349,8 @@ def gains(runs: Iterable[Result | Path | str], measure: str = "accuracy") -> pd.
     """
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer
-    from simulations.reports.runs import run_folders
 
-    given = [run.folder if isinstance(run, Result) else Path(run) for run in runs]
-    found = answer([load_run(folder) for folder in run_folders(given)], measure_named(measure))
+    found = answer(_read(runs), measure_named(measure))
     if found is None:
         raise ConfigError(NO_ANSWER)
     frame = found.frame()
@@ -359,7 +359,7 @@ def gains(runs: Iterable[Result | Path | str], measure: str = "accuracy") -> pd.
 
 
 def audit(
-    result: Result | Path | str,
+    result: PathLike[str] | str,
     *,
     device: str = "cpu",
     shadows: int = SHADOWS,
@@ -398,10 +398,9 @@ def audit(
 
     from simulations.studies.audit.report import audited
 
-    folder = result.folder if isinstance(result, Result) else Path(result)
     with process_as_it_was(log=False, bars=False):
         places = {client: Path(place) for client, place in (nodes or {}).items()}
-        found = audited(folder, device=device, shadows=shadows, clients=clients, places=places)
+        found = audited(Path(result), device=device, shadows=shadows, clients=clients, places=places)
     frame = pd.DataFrame([vars(one) for one in found.findings])
     frame.attrs = {
         "skipped": dict(found.skipped),
@@ -412,20 +411,13 @@ def audit(
     return frame
 
 
-FIGURES = (
-    *("accuracy", "balanced_accuracy", "macro_f1", "auc", "majority", "global_accuracy", "acc", "bwt", "fwt"),
-    *("bytes_up", "bytes_down", "seconds", "failures", "epsilon"),
-)
-"""What `compare` tells of a run."""
-
-
-def export(folder: Path | str, client: int | str, path: Path | str) -> Path:
+def export(folder: PathLike[str] | str, client: int | str, path: Path | str) -> Path:
     """Write what a client has learnt to a file for a device that has none of this project; as ``hetfl export``.
 
     Parameters
     ----------
-    folder : path
-        A run folder, or a node's ``state-dir``; as in `simulations.inference.loading.load_client`.
+    folder : Result or path
+        A run, its folder, or a node's ``state-dir``; as in `simulations.inference.loading.load_client`.
     client : int or str
         Its number or its name, as there.
     path : path
@@ -441,6 +433,11 @@ def export(folder: Path | str, client: int | str, path: Path | str) -> Path:
 
     with process_as_it_was(log=False, bars=False):
         return export_node(load_client(folder, client, data=False), Path(path))
+
+
+def _read(runs: Iterable[PathLike[str] | str]) -> list[Run]:
+    """Read runs that are given as results, run folders, or folders of such."""
+    return [load_run(folder) for folder in run_folders([Path(run).expanduser() for run in runs])]
 
 
 def _split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[RoundCallback]]:

@@ -1,7 +1,7 @@
 """Distillation from an ensemble: the logits of several models, and students that are trained towards their mean."""
 
 from collections.abc import Iterable, Mapping
-from math import cos, pi
+from math import cos, inf, isfinite, pi
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ class Schedule(NamedTuple):
     rate : float
         Adam's first rate, above 0; it falls to 0 over ``steps``, as a cosine.
     patience : int
-        Steps without a smaller divergence after which no more are taken, 1 or more.
+        Steps without a larger agreement after which no more are taken, 1 or more.
     """
 
     steps: int
@@ -89,11 +89,13 @@ def distil_each(
 
 
 def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Schedule, draw: np.random.Generator) -> int:
-    """Train a student towards logits until that gets it no nearer on samples that are held out.
+    """Train a student towards logits for as long as it comes to agree with them on more of some held-out samples.
 
-    A fifth of the samples, drawn by chance, is held out; of fewer than 5 all are trained on and measured. The student
-    ends as it was where the divergence on them was smallest, which may be as it began: so also where the logits or the
-    student are not finite.
+    A fifth of the samples, drawn by chance, is held out; of fewer than 5 all are trained on and measured. The agreement
+    is the share of the held-out samples for which student and logits say the same class: a divergence would go on
+    falling a little for as long as there are steps. The student ends as it was when it agreed with most; of several
+    such states, when the divergence was smallest. That may be as it began: so also where the logits or the student are
+    not finite.
 
     Parameters
     ----------
@@ -118,7 +120,7 @@ def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Sche
     held = held if len(held) else rows
     optimizer = Adam(student.parameters(), lr=schedule.rate, fused=True)
     batches = draw_batches(draw, len(rows), schedule.batch_size, epochs=0, batches=schedule.steps)
-    best, best_step, state = _divergence(student, samples, targets, held), 0, _copied(student)
+    best, rose, state = _nearness(student, samples, targets, held), 0, _copied(student)
     every, step = max(1, schedule.patience // 10), 0
     student.train()
     for batch in batches:
@@ -135,23 +137,28 @@ def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Sche
             break
         step += 1
         if step % every == 0 or step == schedule.steps:
-            found = _divergence(student, samples, targets, held)
-            if found < best:
-                best, best_step, state = found, step, _copied(student)
-            elif step - best_step >= schedule.patience:
+            found = _nearness(student, samples, targets, held)
+            if found[0] > best[0]:
+                rose = step
+            if found > best:
+                best, state = found, _copied(student)
+            if step - rose >= schedule.patience:
                 break
     student.load_state_dict(state)
     return step
 
 
 @torch.no_grad()
-def _divergence(student: nn.Module, samples: Batches, targets: Tensor, rows: Tensor) -> float:
-    """Return the mean KL divergence of a student, in evaluation mode, from logits on some rows."""
+def _nearness(student: nn.Module, samples: Batches, targets: Tensor, rows: Tensor) -> tuple[float, float]:
+    """Return how near a student, in evaluation mode, is to logits on some rows: its agreement, and -divergence."""
     was_training = student.training
     student.eval()
     logits = torch.cat([student(samples.batch(part)[0]) for part in torch.split(rows, EVALUATION_BATCH)])
     student.train(was_training)
-    return float(kl_divergence(targets[rows].double(), logits.double()))
+    divergence = float(kl_divergence(targets[rows].double(), logits.double()))
+    if not isfinite(divergence):
+        return 0.0, -inf
+    return float((logits.argmax(1) == targets[rows].argmax(1)).double().mean()), -divergence
 
 
 def _copied(student: nn.Module) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from inspect import getdoc
+from typing import Annotated
 
 import click
 import typer
@@ -10,6 +11,7 @@ import typer
 from hetfl_flwr.common.errors import HetflError, TooFewClients
 from hetfl_flwr.common.packages import lacking, working_directory_last
 from hetfl_flwr.common.text import printable
+from hetfl_flwr.common.versions import installed
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from simulations.cli.auditing import audit
 from simulations.cli.data import partition
@@ -23,9 +25,10 @@ from simulations.cli.tuning import tune
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
-    help="Federated learning across heterogeneous models.",
+    suggest_commands=False,  # click does
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 COMMANDS: tuple[Callable[..., None], ...] = (
@@ -36,6 +39,15 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 
 PASSING_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """How a command takes flags that are another program's."""
+
+
+@app.callback(help="Federated learning across heterogeneous models.")
+def _options(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Show the versions and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(", ".join(f"{package} {number}" for package, number in installed().items()))
+        raise typer.Exit
 
 
 def _unwrapped(text: str) -> str:

@@ -12,13 +12,14 @@ from simulations.cli.options import (
     ClientsOption,
     DatasetOption,
     FolderOption,
+    JsonOption,
     RecipeOption,
     SeedOption,
     SettingsOption,
     chosen_keys,
     target,
 )
-from simulations.cli.printing import print_tables
+from simulations.cli.printing import print_json, print_tables
 
 
 def partition(
@@ -29,9 +30,7 @@ def partition(
     recipe: RecipeOption = None,
     settings: SettingsOption = None,
     out: Annotated[Path | None, typer.Option(parser=target, metavar="FILE.png", help="Picture to write.")] = None,
-    json: Annotated[
-        Path | None, typer.Option(parser=target, metavar="FILE.json", help="The same counts as JSON.")
-    ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Show how samples are split over clients, before any training.
 
@@ -39,7 +38,7 @@ def partition(
     """
     from hetfl_flwr.algorithms import resolve
     from hetfl_flwr.runs.resolution import default_clients
-    from simulations.reports.partition import load_split, split_table, write_json
+    from simulations.reports.partition import load_split, split_table
     from simulations.reports.plots.partition import plot_split
 
     chosen = chosen_keys(recipe, settings, dataset=dataset, data_dir=data_dir, clients=clients, seed=seed)
@@ -47,9 +46,11 @@ def partition(
     split = load_split(resolve(config.with_values({"clients": config.clients or default_clients(config)})))
     for line in split.notes:
         warn(printable(line))
-    print_tables(split_table(split))
-    if json is not None:
-        write_json(split, json)
     if out is not None:
         plot_split(split, out)
+    if json:
+        print_json(split)
+        return
+    print_tables(split_table(split))
+    if out is not None:
         typer.echo(f"picture: {out}")

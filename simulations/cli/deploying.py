@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from hetfl_flwr.common.errors import FederationError
-from simulations.cli.options import AlgorithmArgument, SettingsOption, chosen_keys, path, target
-from simulations.cli.printing import print_tables, show_run
+from simulations.cli.options import AlgorithmArgument, JsonOption, SettingsOption, chosen_keys, path, target
+from simulations.cli.printing import print_json, print_tables, show_run
 
 
 def keys(
@@ -44,6 +44,7 @@ def doctor(
     state_dir: Annotated[
         Path | None, typer.Option(parser=path, metavar="DIR", help="The node's state-dir (default: here).")
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Examine a node before it joins: this machine, its key, and the server. Exit status 1 if a check fails.
 
@@ -57,7 +58,7 @@ def doctor(
 
     server = server_at(superlink, root_certificates, insecure) if superlink is not None else None
     findings = examine(server, key, state_dir, insecure=insecure)
-    print_tables(finding_table(findings))
+    print_json({"checks": findings}) if json else print_tables(finding_table(findings))
     if failed(findings):
         raise typer.Exit(1)
 

@@ -1,6 +1,5 @@
 """``hetfl list`` and ``hetfl new``: what there is to run, and a start for an algorithm of one's own."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,25 +7,15 @@ import typer
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, parse_settings
-from simulations.cli.options import RECIPES, path
-from simulations.cli.printing import print_tables
-
-
-class Kind(StrEnum):
-    """What `hetfl list` can show."""
-
-    ALGORITHMS = "algorithms"
-    DATASETS = "datasets"
-    MODELS = "models"
-    RECIPES = "recipes"
-    TABLES = "tables"
-    KEYS = "keys"
+from simulations.cli.catalogue.facts import USUAL_DATA, Kind, facts, keys_toml, write_keys
+from simulations.cli.options import JsonOption, path
+from simulations.cli.printing import print_json, print_tables
 
 
 def list_(
     kind: Annotated[Kind | None, typer.Argument(help="What to list (default: everything).")] = None,
     data_dir: Annotated[str, typer.Option(help="Folder with local copies in the hub's layout.")] = "",
-    dataset: Annotated[str, typer.Option(help="Data set for which model sizes are shown.")] = "digits",
+    dataset: Annotated[str, typer.Option(help="Data set for which model sizes are shown.")] = USUAL_DATA,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="How to read that data set, such as image-size=64."),
@@ -36,33 +25,29 @@ def list_(
         Path | None,
         typer.Option(parser=path, metavar="FILE", help="With keys: write that table into a pyproject.toml."),
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """List algorithms, data sets, models, recipes, tables and config keys.
 
     Example: hetfl list models --dataset mnist
     """
-    from simulations.cli import catalogue
-
     if (toml or into is not None) and kind != Kind.KEYS:
         raise ConfigError("--toml and --into are for `hetfl list keys`")
     if into is not None:
-        catalogue.write_keys(into)
+        write_keys(into)
         return
     if toml:
-        typer.echo(catalogue.keys_toml(), nl=False)
+        typer.echo(keys_toml(), nl=False)
         return
     config = RunConfig.from_flat({"data-dir": data_dir, "dataset": dataset, **parse_settings(settings or [])})
+    kinds = [kind] if kind else list(Kind)
+    if json:
+        print_json({each: facts(each, config) for each in kinds})
+        return
+    from simulations.cli.catalogue.tables import table
 
-    tables = {
-        Kind.ALGORITHMS: catalogue.algorithms,
-        Kind.DATASETS: lambda: catalogue.datasets(data_dir),
-        Kind.MODELS: lambda: catalogue.models(config.dataset, config.reading),
-        Kind.RECIPES: lambda: catalogue.recipes(RECIPES),
-        Kind.TABLES: catalogue.tables,
-        Kind.KEYS: catalogue.keys,
-    }
-    for each in [kind] if kind else list(Kind):
-        print_tables(tables[each]())
+    for each in kinds:
+        print_tables(table(each, facts(each, config)))
 
 
 def new(

@@ -60,6 +60,7 @@ OnOption = Annotated[
 RunsArgument = Annotated[
     list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders, or folders of such.")
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the same facts as JSON.")]
 
 
 def chosen_keys(recipe: Path | None, settings: list[str] | None, **named: Value | Path | None) -> dict[str, Value]:

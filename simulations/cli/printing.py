@@ -9,28 +9,19 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hetfl_flwr.common.errors import Interrupted
-from hetfl_flwr.common.packages import lacking
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def show_run(folder: Path) -> None:
-    """Print what a run has come to, and draw its accuracy into its folder."""
+    """Print what a run has come to."""
     from hetfl_flwr.runs.figures.tables import client_table
-    from simulations.reports.plots.run import plot_run
     from simulations.reports.runs import load_run
     from simulations.reports.tables import summary_table
 
     finished = load_run(folder)
     print_tables(client_table(finished.name, finished.clients), summary_table(finished))
-    if any(record.accuracy is not None for record in finished.rounds):  # else no client has test samples
-        try:
-            plot_run(finished, folder / "accuracy.png")
-        except ModuleNotFoundError as error:
-            if (line := lacking(error)) is None:
-                raise
-            typer.echo(f"no accuracy.png: {line}", err=True)
     typer.echo(f"results: {folder}")
 
 
@@ -55,6 +46,13 @@ def print_tables(*tables: Any) -> None:
             continue
         for part in fitted(table, console):
             console.print(part)
+
+
+def print_json(facts: Any) -> None:
+    """Print facts as JSON in one line; what no JSON number is, such as infinity, is null."""
+    from pydantic_core import to_json
+
+    typer.echo(to_json(facts, inf_nan_mode="null").decode())
 
 
 def make_console() -> "Console":

@@ -10,9 +10,8 @@ import typer
 
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.common.packages import lacking
-from simulations.cli.options import RunsArgument, path, target
-from simulations.cli.printing import make_console, print_tables
+from simulations.cli.options import JsonOption, RunsArgument, path, target
+from simulations.cli.printing import make_console, print_json, print_tables
 
 if TYPE_CHECKING:
     from simulations.reports.impact import Standing
@@ -23,7 +22,11 @@ def compare(
     folders: RunsArgument,
     out: Annotated[
         Path | None,
-        typer.Option(parser=target, metavar="FILE.png", help="Picture to write (default: compare.png)."),
+        typer.Option(
+            parser=target,
+            metavar="FILE.png",
+            help="Picture of accuracy over rounds, bytes and simulated seconds; FILE-gains.png has the gains.",
+        ),
     ] = None,
     target: Annotated[
         float | None,
@@ -40,11 +43,9 @@ def compare(
         Path | None,
         typer.Option(parser=target, metavar="FILE.csv", help="Gains of each method and client, as rows."),
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(parser=target, metavar="FILE.json", help="The same, with the sentences, as JSON.")
-    ] = None,
+    json: JsonOption = False,
 ) -> None:
-    """Compare runs in a table and in a picture of accuracy over rounds, bytes and simulated seconds.
+    """Compare runs in a table.
 
     With runs of local among them, say which clients each method helps, by how much and how sure that is.
 
@@ -52,7 +53,7 @@ def compare(
 
     Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
     """
-    compare_runs(folders, out or Path("compare.png"), target, measure, csv, json, must_draw=out is not None)
+    compare_runs(folders, target, measure, out=out, csv=csv, json=json)
 
 
 def report(
@@ -73,12 +74,15 @@ def watch(
     folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="The run folder.")],
     every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show how a run stands until it ends: round, accuracy, payload, each client's last round, and failures.
 
+    Clients that fail come first, then those that are late, then those with the lowest accuracy.
+
     It reads the run folder alone, so it changes nothing and works beside any engine, on the machine of the server. To a
-    file or a pipe it writes a line each time that a round has ended. Exit status 1 where the run was stopped before its
-    last round.
+    file or a pipe, and as JSON, it writes a line each time that a round has ended. Exit status 1 where the run was
+    stopped before its last round; the last line says how it goes on.
 
     Example: hetfl watch runs/fedhe
     """
@@ -87,21 +91,21 @@ def watch(
     from simulations.reports.watching import standing
 
     console, now = make_console(), standing(folder)
-    if once:
-        console.print(now.whole)
-    elif sys.stdout.isatty():
-        with Live(now.whole, console=console, auto_refresh=False) as live:
+    if once and not json:
+        console.print(now.whole())
+    elif sys.stdout.isatty() and not json:
+        with Live(now.whole(console.height), console=console, auto_refresh=False) as live:
             while not now.ended:
                 time.sleep(every)
                 now = standing(folder)
-                live.update(now.whole, refresh=True)
+                live.update(now.whole(console.height), refresh=True)
     else:
         said = -1
         while True:
             if now.ended or len(now.run.rounds) != said:
-                typer.echo(now.line)
+                print_json(now.facts) if json else typer.echo(now.line)
                 said = len(now.run.rounds)
-            if now.ended:
+            if now.ended or once:
                 break
             time.sleep(every)
             now = standing(folder)
@@ -111,15 +115,14 @@ def watch(
 
 def compare_runs(
     folders: list[Path],
-    out: Path,
-    target: float | None,
+    target: float | None = None,
     measure: str = "accuracy",
-    csv: Path | None = None,
-    json: Path | None = None,
     *,
-    must_draw: bool = False,
+    out: Path | None = None,
+    csv: Path | None = None,
+    json: bool = False,
 ) -> None:
-    """Print and draw how runs compare, and write whom their methods help.
+    """Print how runs compare and whom their methods help; draw it, and write the gains, where that is asked for.
 
     Raises
     ------
@@ -131,37 +134,41 @@ def compare_runs(
     from simulations.reports.doubts import doubts_of
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer
-    from simulations.reports.gains_tables import gains_table, in_words, write_csv, write_json
+    from simulations.reports.gains_tables import gains_table, in_words, write_csv
     from simulations.reports.impact import impact_table, standings
-    from simulations.reports.runs import load_run, run_folders
+    from simulations.reports.runs import differences, load_run, run_folders
     from simulations.reports.tables import compare_table
 
     damage = list[str]()
     runs = [load_run(folder, damage.append) for folder in run_folders(folders)]
     compared = measure_named(measure)
-    found = answer(runs, compared)
-    if found is None and (csv or json):
-        raise ConfigError(f"{'--csv' if csv else '--json'}: {NO_ANSWER}")
-    print_tables(compare_table(runs, target, compared))
-    standing = standings(runs, compared)
-    if found is not None:
-        typer.echo()
-        print_tables(impact_table(standing, compared))
-        typer.echo()
-        print_tables(gains_table(found))
-        typer.echo("\n" + "\n".join(in_words(found)) + "\n")
-    if doubtful := doubts_of(runs):
-        typer.echo("\n".join(("Mind:", *(f"  {line}" for line in doubtful))) + "\n")
-    for file, write in ((csv, write_csv), (json, write_json)):
-        if found is not None and file is not None:
-            write(found, file)
-            typer.echo(f"gains: {file}")
-    try:
-        typer.echo(f"picture: {', '.join(map(str, _draw(runs, standing, out)))}")
-    except ModuleNotFoundError as error:
-        if must_draw or (why := lacking(error)) is None:
-            raise
-        typer.echo(f"no {out}: {why}", err=True)
+    found, table = answer(runs, compared), compare_table(runs, target, compared)
+    if found is None and csv:
+        raise ConfigError(f"--csv: {NO_ANSWER}")
+    standing, doubtful = standings(runs, compared), doubts_of(runs)
+    files = [] if csv is None or found is None else [f"gains: {write_csv(found, csv)}"]
+    files += [] if out is None else [f"picture: {', '.join(map(str, _draw(runs, standing, out)))}"]
+    if json:
+        print_json(
+            {
+                "runs": differences(runs),
+                "methods": [one.to_json() for one in standing],
+                "gains": found and found.to_json(),
+                "doubts": doubtful,
+            }
+        )
+    else:
+        print_tables(table)
+        if found is not None:
+            typer.echo()
+            print_tables(impact_table(standing, compared))
+            typer.echo()
+            print_tables(gains_table(found))
+            typer.echo("\n" + "\n".join(in_words(found)) + "\n")
+        if doubtful:
+            typer.echo("\n".join(("Mind:", *(f"  {line}" for line in doubtful))) + "\n")
+        for line in files:
+            typer.echo(line)
     for line in damage:
         warn(line)
 

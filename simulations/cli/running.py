@@ -1,5 +1,8 @@
 """``hetfl run``: one run on this machine, or the many that ``--sweep`` and ``--against`` ask for."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,7 +106,23 @@ def run(
 def run_one(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool) -> Path:
     """Run a federation and return its folder; one that is interrupted says so, and ends the command."""
     with stopped_in_one_line():
+        with _imports():
+            import simulations.engine.grid  # noqa: F401
         return run_locally(chosen, resume=resume, workers=workers, verbose=verbose)
+
+
+@contextmanager
+def _imports() -> Iterator[None]:
+    """Import what is large, in a process of this project's own: Python's garbage collector leaves it alone for good.
+
+    It would walk all that is there again and again while more is imported, and once more when the process ends.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, backend: "Backend") -> None:
@@ -127,6 +146,6 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, b
         folders, failed = run_jobs(wanted, backend, make_console())
     ended = [folder for folder in folders if folder not in failed]
     if ended:
-        compare_runs(ended, out / "compare.png", None)
+        compare_runs(ended)
     if failed:
         raise typer.Exit(1)

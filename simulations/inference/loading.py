@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from os import PathLike
 from pathlib import Path
 
 from flwr.app import Context, RecordDict
@@ -29,12 +30,12 @@ SHOWN = 10
 """Clients that a message names, at most."""
 
 
-def load_client(folder: Path | str, client: int | str, *, data: bool = True) -> Node:
+def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = True) -> Node:
     """Return a client with its trained model and its data.
 
     Parameters
     ----------
-    folder : Path
+    folder : Result or path
         A run folder: clients are as they were at its last checkpoint, and are measured as they were there. Or the
         ``state-dir`` of a SuperNode, on its machine: of the runs there, that in which the client has trained last, or
         the one named: ``STATE_DIR/run-ID``.

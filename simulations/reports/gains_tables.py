@@ -1,6 +1,5 @@
 """What runs say of the clients' gains, as a table of the terminal, a section of the report, and files."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -74,22 +73,14 @@ def in_words(answer: Answer) -> list[str]:
     return lines
 
 
-def write_csv(answer: Answer, path: Path) -> None:
-    """Write one row a method and client."""
-    _write(path, answer.frame().map(as_cell).to_csv(index=False))
-
-
-def write_json(answer: Answer, path: Path) -> None:
-    """Write all that is known: gains, sentences, what is in no pair and why."""
-    _write(path, json.dumps(answer.to_json(), indent=1, allow_nan=False) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
+def write_csv(answer: Answer, path: Path) -> Path:
+    """Write one row a method and client, and return the file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(answer.frame().map(as_cell).to_csv(index=False), encoding="utf-8")
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be written: {error.strerror}") from None
+    return path
 
 
 def _shown(answer: Answer) -> list[_Row]:

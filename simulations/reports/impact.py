@@ -4,10 +4,11 @@ Gains are differences of a measure from training alone, of the same client with 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -117,6 +118,13 @@ class Standing:
     def payload(self) -> float:
         """Bytes of a run, of all clients, up and down."""
         return (self.mean("bytes_up") or 0.0) + (self.mean("bytes_down") or 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row of `impact_table` as JSON can hold it."""
+        costs = {name: cost for name in SHOWN if (cost := self.cost(name)) is not None}
+        means = {key: self.mean(key) for key in ("accuracy", "balanced_accuracy", "macro_f1")}
+        facts = {"method": self.method, "runs": [run.name for run in self.runs]} | asdict(self.impact)
+        return facts | means | {"bytes": self.payload, "costs": costs, "clock": _clock(self)}
 
 
 def standings(runs: Sequence[Run], measure: Measure = ACCURACY) -> list[Standing]:

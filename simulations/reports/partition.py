@@ -1,10 +1,8 @@
 """Which client gets which rows under a run config, counted before anybody trains: what ``hetfl partition`` shows."""
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from hetfl_flwr.common.errors import ConfigError, plain
+from hetfl_flwr.common.errors import plain
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, load_client_data
@@ -203,20 +201,6 @@ def _total(split: Split) -> Share:
         histogram=tuple(sum(share.counts.get(name, 0) for share in shares) for name in split.class_names),
         class_names=split.class_names,
     )
-
-
-def write_json(split: Split, path: Path) -> None:
-    """Write a split as JSON.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be written there.
-    """
-    try:
-        path.write_text(json.dumps(asdict(split), indent=1, allow_nan=False) + "\n")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}; name another file") from None
 
 
 def _share(client: int, name: str, domain: str, data: ClientData) -> Share:

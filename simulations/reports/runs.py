@@ -333,6 +333,25 @@ def run_folders(named: Iterable[Path]) -> list[Path]:
     return list(found.values())
 
 
+FIGURES = (
+    *("accuracy", "balanced_accuracy", "macro_f1", "auc", "majority", "global_accuracy", "acc", "bwt", "fwt"),
+    *("bytes_up", "bytes_down", "seconds", "failures", "epsilon"),
+)
+"""What is told of a run among others."""
+
+
+def differences(runs: Sequence[Run]) -> list[dict[str, object]]:
+    """Return a row a run: its name, the config keys in which the runs differ, and its `FIGURES`."""
+    keys = dict.fromkeys(key for run in runs for key in run.config if key not in INCIDENTAL or key == "seed")
+    differing = [key for key in keys if len({run.config.get(key) for run in runs}) > 1]
+    return [
+        {"run": run.name}
+        | {key: run.config.get(key) for key in differing}
+        | {key: value for key, value in figures(run).items() if key in FIGURES}
+        for run in runs
+    ]
+
+
 def _inner(folder: Path) -> list[Path]:
     """Return the run folders below a folder; what a run keeps in its own folder is none."""
     inner = []

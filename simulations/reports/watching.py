@@ -4,23 +4,32 @@ import fcntl
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
+from statistics import fmean, median
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from hetfl_flwr.common.text import printable
+from hetfl_flwr.runs.checkpoints.checkpoint import checkpoints
 from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
 from hetfl_flwr.runs.lock import LOCK_FILE, holder_of
-from hetfl_flwr.runs.schema import ClientRecord, name_of
+from hetfl_flwr.runs.schema import RESUME_FILE, name_of
 from simulations.reports.runs import Run, load_run
 
 SHOWN = 5
 """Failures that are shown, the newest ones."""
+
+AROUND = 6
+"""Lines of a screen around the rows of clients: title, headings, rule, what says that there are more, and the end."""
+
+Row = dict[str, Any]
 
 RECENT = 20
 """Rounds by whose seconds the time that is left is estimated."""
@@ -47,34 +56,68 @@ class Standing:
         return not self.writer
 
     @property
-    def line(self) -> str:
-        """Where it is, in a line."""
+    def facts(self) -> dict[str, Any]:
+        """All that is shown, as JSON can hold it; of clients first those that fail, then the late, then the worst."""
         rounds, wanted = self.run.rounds, int(self.run.config["rounds"])
         done = rounds[-1].round if rounds else 0
-        accuracy = next((one.accuracy for one in reversed(rounds) if one.accuracy is not None), None)
-        words = [f"{self.run.name}: round {done} of {wanted}"]
-        words += [f"accuracy {percent(accuracy)} %"] if accuracy is not None else []
-        words += [f"{byte_size(sum(one.bytes_up + one.bytes_down for one in rounds))} of payload"]
-        failures = sum(len(one.failures) for one in rounds)
-        words += [f"{failures} failure{'s' * (failures != 1)}"] if failures else []
-        if self.ended:
-            words += ["ended" if done >= wanted else "stopped: nobody writes it"]
-        elif recent := [one.seconds for one in rounds[-RECENT:] if one.round]:
-            words += [f"{sum(recent) / len(recent):.1f} s a round"]
-            words += [f"about {(wanted - done) * sum(recent) / len(recent):.0f} s left"]
-        return ", ".join(words)
+        recent = [one.seconds for one in rounds[-RECENT:] if one.round]
+        pace = fmean(recent) if recent and not self.ended else None
+        return {
+            "run": self.run.name,
+            "state": "running" if self.writer else "ended" if done >= wanted else "stopped",
+            "round": done,
+            "rounds": wanted,
+            "accuracy": next((one.accuracy for one in reversed(rounds) if one.accuracy is not None), None),
+            "bytes": sum(one.bytes_up + one.bytes_down for one in rounds),
+            "failures": sum(len(one.failures) for one in rounds),
+            "seconds_a_round": pace,
+            "seconds_left": None if pace is None else (wanted - done) * pace,
+            "writer": self.writer or None,
+            "going_on": self._going_on() if self.ended and done < wanted else None,
+            "clients": self._clients(),
+            "reasons": [{"round": one.round, "reason": failure.reason} for one in rounds for failure in one.failures][
+                -SHOWN:
+            ],
+        }
 
     @property
-    def whole(self) -> Group:
-        """The line, who writes it, a row for each client, and the newest failures."""
-        parts: list[Text | Table] = [Text(self.line)]
-        parts += [Text(f"written by {self.writer}")] if self.writer else []
-        parts += [self._clients()]
-        failures = [(one.round, failure) for one in self.run.rounds for failure in one.failures]
-        parts += [Text(printable(f"round {number}: {what.reason}")) for number, what in failures[-SHOWN:]]
-        return Group(*parts)
+    def line(self) -> str:
+        """Where it is, in a line."""
+        facts = self.facts
+        words = [f"{facts['run']}: round {facts['round']} of {facts['rounds']}"]
+        words += [f"accuracy {percent(facts['accuracy'])} %"] if facts["accuracy"] is not None else []
+        words += [f"{byte_size(facts['bytes'])} of payload"]
+        words += [f"{facts['failures']} failure{'s' * (facts['failures'] != 1)}"] if facts["failures"] else []
+        if facts["seconds_a_round"] is not None:
+            words += [f"{facts['seconds_a_round']:.1f} s a round", f"about {facts['seconds_left']:.0f} s left"]
+        words += [] if facts["state"] == "running" else [facts["state"]]
+        return ", ".join(words) + (f"; {facts['going_on']}" if facts["going_on"] else "")
 
-    def _clients(self) -> Table:
+    def whole(self, height: int | None = None) -> Group:
+        """Return the line, who writes it, what clients come to together, a row for each, and the newest failures.
+
+        On a screen of so many lines there are as many rows as fit.
+        """
+        facts = self.facts
+        clients: list[Row] = facts["clients"]
+        above = [self.line, *([f"written by {self.writer}"] if self.writer else []), _together(facts)]
+        below = [printable(f"round {one['round']}: {one['reason']}") for one in facts["reasons"]]
+        room = len(clients) if height is None else max(1, height - len(above) - len(below) - AROUND)
+        if len(clients) > room:
+            below.insert(0, f"and {len(clients) - room} more clients, which have failed less and done better")
+        return Group(*map(Text, above), _table(clients[:room]), *map(Text, below))
+
+    def _going_on(self) -> str:
+        """Say how a run that was stopped goes on."""
+        folder = self.run.folder.resolve()
+        if not checkpoints(folder):
+            return "it has no checkpoint to go on from; checkpoint-every says after how many rounds there is one"
+        if (folder / RESUME_FILE).exists():
+            more = "; for more rounds, change rounds in that file"
+            return f"go on with: flwr run . --run-config {quote(str(folder / RESUME_FILE))}{more}"
+        return f"go on with: hetfl run {self.run.config['algorithm']} --out {quote(str(folder))} --resume"
+
+    def _clients(self) -> list[Row]:
         last: dict[str, int] = {}
         accuracy: dict[str, float] = {}
         failed = Counter[str]()
@@ -84,17 +127,52 @@ class Standing:
                 last[client] = one.round
                 if "accuracy" in scores:
                     accuracy[client] = scores["accuracy"]
-        columns: dict[str, Callable[[ClientRecord], str]] = {
-            "client": lambda client: str(client["partition"]),
-            "name": lambda client: name_of(client) or NOTHING,
-            "model": lambda client: client["model"] or NOTHING,
-            "last round": lambda client: str(last.get(str(client["partition"]), NOTHING)),
-            "accuracy %": lambda client: percent(accuracy.get(str(client["partition"]))),
-            "failures": lambda client: str(failed[str(client["partition"])]),
-        }
-        if not any(map(name_of, self.run.clients)):
-            del columns["name"]
-        return table_of("Clients", columns, self.run.clients, words={"name", "model"}, notes=[])
+        rows = [
+            {
+                "client": client["partition"],
+                "name": name_of(client) or None,
+                "model": client["model"] or None,
+                "last_round": last.get(str(client["partition"])),
+                "accuracy": accuracy.get(str(client["partition"])),
+                "failures": failed[str(client["partition"])],
+            }
+            for client in self.run.clients
+        ]
+        return sorted(rows, key=_urgency)
+
+
+def _urgency(row: Row) -> tuple[float, ...]:
+    """Return a key by which clients that fail most come first, then those that were heard of least, then the worst."""
+    late = -1 if row["last_round"] is None else row["last_round"]
+    return -row["failures"], late, 1 if row["accuracy"] is None else row["accuracy"], row["client"]
+
+
+def _together(facts: Mapping[str, Any]) -> str:
+    """Return what all clients come to, in a line."""
+    clients = facts["clients"]
+    known = [one["accuracy"] for one in clients if one["accuracy"] is not None]
+    failing = sum(one["failures"] > 0 for one in clients)
+    newest = max((one["last_round"] or 0 for one in clients), default=0)
+    late = sum((one["last_round"] or 0) < newest for one in clients)
+    words = [f"{len(clients)} clients", f"{failing} with failures", f"{late} not in round {newest}"]
+    if known:
+        low, middle, high = (percent(one) for one in (min(known), median(known), max(known)))
+        words += [f"accuracy {low} to {high} %, median {middle} %"]
+    return ", ".join(words)
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    columns: dict[str, Callable[[Row], str]] = {
+        "client": lambda row: str(row["client"]),
+        "name": lambda row: row["name"] or NOTHING,
+        "model": lambda row: row["model"] or NOTHING,
+        "last round": lambda row: NOTHING if row["last_round"] is None else str(row["last_round"]),
+        "accuracy %": lambda row: percent(row["accuracy"]),
+        "failures": lambda row: str(row["failures"]),
+    }
+    if not any(row["name"] for row in rows):
+        del columns["name"]
+    return table_of("Clients", columns, rows, words={"name", "model"}, notes=[])
 
 
 def standing(folder: Path) -> Standing:

@@ -45,9 +45,11 @@ class FedDF(KnowledgeStrategy):
     Needs  one shape of input, equal classes; models of the zoo or of the run config's list
     State  MODEL/NAME, the weights of each group, by the name of its model.
     Departs from the paper: its public samples are of another data set, and distillation stops when the accuracy on
-    labelled samples of the server's has not risen for 1,000 of at most 10,000 steps. Here the clients' own public
-    samples serve, nobody has labels, and what must fall is the divergence on a fifth of them that is held out; the best
-    student is kept, be it the mean. The server scales inputs as a client would that had the public samples alone.
+    labelled samples of the server's, measured every 100 steps, has not risen for 1,000 of at most 10,000. Here the
+    clients' own public samples serve and nobody has labels: what must rise is the agreement with the ensemble on a
+    fifth of them that is held out, and all numbers of steps are a twentieth. The mean is among the students of which
+    the best is kept; in the authors' published code it is not, by default. The server scales inputs as a client would
+    that had the public samples alone.
 
     Parameters
     ----------
@@ -58,7 +60,8 @@ class FedDF(KnowledgeStrategy):
     server_learning_rate : float
         The first rate of Adam, above 0; it falls to 0 over ``server_steps``, as a cosine.
     patience : int
-        Steps without a smaller divergence, measured each tenth of so many, after which a group is done, 1 or more.
+        Steps without a larger agreement, measured each tenth of so many, after which a group is done, 1 or more: most
+        groups take few more steps than these.
     robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
         How wrong uploads are kept out: weights are their group's coordinate-wise median or trimmed mean (Yin et al.,
         ICML 2018), and the logits those over all models; as in `hetfl_flwr.learning.aggregation.parse_robust`. Groups
@@ -80,7 +83,7 @@ class FedDF(KnowledgeStrategy):
         server_steps: Annotated[int, Field(ge=0)] = 500,
         server_batch_size: Annotated[int, Field(ge=1)] = 128,
         server_learning_rate: Annotated[float, Field(gt=0)] = 1e-3,
-        patience: Annotated[int, Field(ge=1)] = 100,
+        patience: Annotated[int, Field(ge=1)] = 50,
         robust: str = "none",
     ) -> None:
         self.schedule = Schedule(server_steps, server_batch_size, server_learning_rate, patience)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from fixtures.data.loading import load_client
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.model_selection import train_test_split
 from torchvision.transforms._presets import ImageClassification
 from torchvision.transforms.functional import normalize
 
@@ -16,6 +17,7 @@ import hetfl_flwr
 from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, catalogue_rows, data_spec
 from hetfl_flwr.data.domains import parse_families
+from hetfl_flwr.data.sources import bundled
 
 DIGITS = {"dataset": "digits", "partition_id": 0, "num_partitions": 10, "seed": 0}
 
@@ -241,3 +243,22 @@ def test_mnist_is_read_whole_from_a_local_copy():
     ]
     assert arrays.centre.mean().item() == pytest.approx(0.1307, abs=1e-4)  # MNIST's well-known mean pixel
     assert {row.name: row.where for row in catalogue_rows(folder)}["mnist"] == "local"
+
+
+def test_the_test_split_of_bundled_data_is_the_one_that_scikit_learn_draws():
+    """The same rows in the same order, without its import; other numbers of classes and rows too."""
+    rng = np.random.default_rng(0)
+    made = [rng.choice(classes, size=rows) for classes, rows in ((2, 569), (3, 5000), (10, 1797), (7, 101))]
+    for labels in (load_digits().target, load_breast_cancer().target, *made):
+        test = -(-len(labels) // 5)
+        theirs = train_test_split(np.arange(len(labels)), test_size=0.2, random_state=0, stratify=labels)
+        for mine, other in zip(bundled._stratified(labels, test), theirs, strict=True):
+            assert np.array_equal(mine, other)
+
+
+def test_digits_are_those_of_scikit_learn_bit_for_bit():
+    images, labels = bundled._digits()
+    theirs = load_digits()
+    assert (images.dtype, labels.dtype) == (theirs.images.dtype, theirs.target.dtype)
+    assert images.tobytes() == theirs.images.tobytes()
+    assert labels.tobytes() == theirs.target.tobytes()

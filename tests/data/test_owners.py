@@ -142,10 +142,13 @@ class TestNames:
     def test_failures_name_the_client(self):
         who = member(3, name="General Hospital", model="lenet5")
         assert str(who) == called(3, "General Hospital", "lenet5") == "client 3 (General Hospital, lenet5)"
-        raised = Error(0, "client 3, train, round 2: RuntimeError: the disk is full")
-        assert reason(raised, who) == "client 3 (General Hospital), train, round 2: RuntimeError: the disk is full"
-        assert reason(raised, member(3)) == "client 3, train, round 2: RuntimeError: the disk is full"
-        assert reason(raised, member(4)).startswith("client 4 (linear): client 3, train")
+        asked = Message(RecordDict(), 7, MessageType.TRAIN)
+        raised = Message(Error(0, "client 3, train, round 2: RuntimeError: the disk is full"), reply_to=asked)
+        said = "train, round 2: RuntimeError: the disk is full"
+        assert reason(raised, who, own=True) == f"client 3 (General Hospital), {said}"
+        assert reason(raised, member(3), own=True) == f"client 3, {said}"
+        assert reason(raised, member(4), own=True).startswith("client 4 (linear): client 3, train")
+        assert reason(raised, who) == f'client 3 (General Hospital) says: "{said}"'
 
 
 @pytest.fixture(scope="module")

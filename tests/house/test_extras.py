@@ -141,8 +141,7 @@ def test_a_node_of_own_data_needs_no_extra_and_the_rest_is_one_line(tmp_path):
         ("compare", "fedproto", "local", "--csv", "gains.csv"),
         *(arguments for arguments, _, _ in refused),
     )
-    assert ran == [(0, "no accuracy.png: matplotlib is not installed: pip install 'hetfl[reports]'\n")] * 2
-    assert compared == (0, "no compare.png: matplotlib is not installed: pip install 'hetfl[reports]'\n")
+    assert [*ran, compared] == [(0, "")] * 3
     assert (tmp_path / "gains.csv").is_file()
     for (status, err), (_, package, extra) in zip((one, two, three, four), refused, strict=True):
         assert (status, err.count("\n")) == (2, 1), err

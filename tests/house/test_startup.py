@@ -1,5 +1,6 @@
 """What a run imports before its first round is over: no library that it does not need."""
 
+import ast
 import subprocess
 import sys
 
@@ -9,23 +10,33 @@ import torch
 from hetfl_flwr.learning.training import make_optimizer
 
 UNNEEDED = ("torch._dynamo", "sympy", "triton", "datasets", "sqlalchemy", "flwr_datasets", "matplotlib", "torchvision")
-UNNEEDED += ("ray",)
+UNNEEDED += ("ray", "sklearn", "scipy", "pandas")
 
 
-@pytest.mark.exhaustive
+def imported(*arguments: str, unneeded: tuple[str, ...]) -> list[str]:
+    """Call the command in a process of its own, and return what it has imported of what it does not need."""
+    script = f"""
+import atexit, sys
+atexit.register(lambda: print([name for name in {unneeded} if name in sys.modules]))
+from hetfl_flwr.__main__ import main
+main()
+"""
+    command = [sys.executable, "-c", script, *arguments]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return ast.literal_eval(out.splitlines()[-1])
+
+
+@pytest.mark.slow
 def test_a_run_on_bundled_data_imports_no_library_that_it_does_not_need(tmp_path):
     """These take longer than everything else together. torch's compiler comes with an ordinary optimizer, sympy with
     a size on the meta device, and SQL with Flower's Grids."""
-    script = f"""
-import sys
-from simulations.cli.running import run_one
-settings = {{"algorithm": "fedhe", "clients": 2, "rounds": 1, "output-dir": sys.argv[1]}}
-run_one(settings, resume=False, workers=1, verbose=False)
-print([name for name in {UNNEEDED} if name in sys.modules])
-"""
-    command = [sys.executable, "-c", script, str(tmp_path / "run")]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert out.splitlines()[-1] == "[]"
+    keys = ("--clients", "2", "--rounds", "1", "--dataset", "digits", "--out", str(tmp_path / "run"))
+    assert imported("run", "fedhe", *keys, unneeded=UNNEEDED) == []
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("list", "models", "--json"), ("--help",), ("--version",)])
+def test_what_there_is_is_told_without_torch(arguments):
+    assert imported(*arguments, unneeded=(*UNNEEDED, "torch", "flwr", "numpy", "pyarrow")) == []
 
 
 @pytest.mark.parametrize("name", ["adam", "amsgrad", "adamw", "sgd"])

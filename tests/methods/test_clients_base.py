@@ -12,6 +12,7 @@ from torch import nn
 
 from clients.base import KnowledgeClient, Metrics
 from clients.local import LocalClient
+from hetfl_flwr.algorithms import find, names
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.wire.messages import EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
@@ -189,3 +190,12 @@ def test_local_work_can_be_multiplied_and_counted_in_passes():
     assert [len(batches) for batches in LocalClient(whole).epochs(1, times=3)] == [2, 2, 2]
     flat = [rows.tolist() for rows in client.batches(1)]
     assert flat == [rows.tolist() for batches in client.epochs(1) for rows in batches]
+
+
+@pytest.mark.parametrize("algorithm", names())
+def test_clients_of_one_architecture_begin_alike_where_the_method_says_so(algorithm, make_config, make_node):
+    """With the server's weights of that architecture; else each draws its own."""
+    config = make_config(algorithm=algorithm, models="mlp")
+    first, second = (list(make_node(config, client_id).model.state_dict().values()) for client_id in (0, 1))
+    alike = [torch.equal(one, other) for one, other in zip(first, second, strict=True)]
+    assert all(alike) if find(algorithm).client.starts_alike else not any(alike)

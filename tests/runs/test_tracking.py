@@ -189,6 +189,9 @@ def test_a_run_with_a_tracker(make_config: Any, run_federation: Any) -> None:
     assert len(lines) == 4
 
 
+BYTES = [f"{what}_{way}_bytes" for what in ("payload", "wire") for way in ("up", "down")]
+
+
 def prometheus(path: Path) -> dict[str, dict[str, float]]:
     """The samples of a text file, by name and client."""
     from prometheus_client.parser import text_string_to_metric_families
@@ -210,13 +213,31 @@ def test_a_run_for_prometheus_says_where_it_is_and_what_it_has_sent(make_config:
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     assert len(lines) == 4
     assert found["hetfl_round"] == {"": 3}
-    assert found["hetfl_accuracy"] == {"": lines[-1]["accuracy"]}
-    assert found["hetfl_bytes_down_total"] == {"": sum(line["bytes_down"] for line in lines)}
-    assert found["hetfl_client_accuracy"] == {
+    assert found["hetfl_accuracy_ratio"] == {"": lines[-1]["accuracy"]}
+    assert found["hetfl_payload_down_bytes_total"] == {"": sum(line["bytes_down"] for line in lines)}
+    assert found["hetfl_client_accuracy_ratio"] == {
         client: scores["accuracy"] for client, scores in lines[-1]["clients"].items()
     }
     assert (found["hetfl_finished"], found["hetfl_failed"]) == ({"": 1}, {"": 0})
     assert abs(found["hetfl_written_timestamp_seconds"][""] - time()) < 60
+
+
+def test_what_adds_up_is_a_counter_and_names_say_their_units(make_config: Any, run_federation: Any) -> None:
+    pytest.importorskip("prometheus_client")
+    from prometheus_client.parser import text_string_to_metric_families
+
+    keys = {"rounds": 2, "track": "prometheus", "costs": "time,memory", "client_seconds": "1"}
+    text = (run_federation(make_config(**keys)) / "metrics.prom").read_text()
+    kinds = {family.name: family.type for family in text_string_to_metric_families(text)}
+    counted = {sample.split("{")[0] for sample in text.splitlines() if sample.split("{")[0].endswith("_total")}
+    assert counted == {f"hetfl_{name}_total" for name in ("failures", "duration_seconds", *BYTES)}
+    assert {name for name, kind in kinds.items() if kind == "counter"} == {
+        one.removesuffix("_total") for one in counted
+    }
+    assert set(kinds.values()) == {"counter", "gauge"}
+    assert {"hetfl_simulated_seconds", "hetfl_client_cpu_seconds", "hetfl_client_peak_memory_bytes"} <= kinds.keys()
+    assert {"hetfl_evaluation_wire_bytes", "hetfl_client_accuracy_ratio"} <= kinds.keys()
+    assert "_created" not in text
 
 
 def test_prometheus_is_told_since_when_a_client_has_answered_and_which_one_has_not(
@@ -264,9 +285,13 @@ def test_what_a_client_calls_its_metrics_leaves_prometheus_a_file_that_all_can_r
     pytest.importorskip("prometheus_client")
     tracked, entry = started(tmp_path, "prometheus"), round_(1)
     entry.clients["0"] |= {"my.score": 7.0, "a b": 8.0, "c:d": 9.0, "foo-loss": 1.0, "client-foo-loss": 5.0}
+    entry.clients["0"] |= {"bad-total": 3.0, "failures": 4.0}
     tracked.round(entry)
     found = prometheus(tmp_path / "metrics.prom")
-    for name, value in (("my_score", 7), ("a_b", 8), ("c_d", 9), ("foo_loss", 1), ("client_foo_loss", 5)):
+    for name, value in (
+        *(("my_score", 7), ("a_b", 8), ("c_d", 9), ("foo_loss", 1), ("client_foo_loss", 5)),
+        *(("bad_total_value", 3), ("failures", 4)),
+    ):
         assert found[f"hetfl_client_{name}"] == {"0": value}
     assert (found["hetfl_foo_loss"], found["hetfl_mean_client_foo_loss"]) == ({"": 1}, {"": 5})
     assert '{"' not in (tmp_path / "metrics.prom").read_text()

@@ -13,7 +13,7 @@ import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from clients.logits.fedhe import FedHeClient
-from hetfl_flwr import compare, load, run
+from hetfl_flwr import compare, export, load, load_client, run
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.learning.training import evaluate
 from simulations.engine.run import run_locally
@@ -144,6 +144,16 @@ def test_runs_are_compared_in_what_differs(done, tmp_path):
     assert list(frame.columns[:3]) == ["seed", "fedhe.alpha", "accuracy"]
     assert frame["fedhe.alpha"].tolist() == [1.0, 0.0]
     assert frame.accuracy.tolist() == [done.summary["accuracy"], other.summary["accuracy"]]
+    folders = compare([str(done.folder), other.folder])
+    assert folders.equals(frame)
+    assert compare([tmp_path]).index.tolist() == ["other"]
+
+
+def test_what_takes_a_run_folder_takes_a_result(done, tmp_path):
+    for run_or_folder in (done, done.folder, str(done.folder)):
+        assert load(run_or_folder).folder == done.folder
+        assert load_client(run_or_folder, 0).client_id == 0
+    assert export(done, 0, tmp_path / "model.pt2").exists()
 
 
 NOTEBOOK = """

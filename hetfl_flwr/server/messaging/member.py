@@ -37,6 +37,9 @@ def _bounded(shape: tuple[int, ...]) -> tuple[int, ...]:
 Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
 """One line of a stranger."""
 
+Version = Annotated[str, Field(max_length=50, pattern=r"^[\w.+!-]*$")]
+"""A version of a package, which stands in the server's own words."""
+
 Name = Annotated[Text, Field(max_length=LONGEST_NAME)]
 """What a stranger calls itself; empty: nothing."""
 
@@ -135,10 +138,10 @@ class Member:
     input_names: Names
     owners: Rows
     notes: Annotated[tuple[Note, ...], Field(max_length=MOST_NOTES), FailFast()]
-    hetfl: Text
-    flwr: Text
-    torch: Text
-    numpy: Text
+    hetfl: Version
+    flwr: Version
+    torch: Version
+    numpy: Version
 
     @property
     def versions(self) -> dict[str, str]:

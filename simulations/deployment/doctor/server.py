@@ -100,14 +100,15 @@ class Conversation:
         if self._address:
             return socket.create_connection(self._address, timeout=self.left())
         rows = socket.getaddrinfo(self.server.host, self.server.port, type=socket.SOCK_STREAM)
-        for others, (*_, address) in zip(reversed(range(len(rows))), rows, strict=True):
+        for others, (*_, (host, port, *_)) in zip(reversed(range(len(rows))), rows, strict=True):
+            address = str(host), int(port)
             try:
-                connection = socket.create_connection(address[:2], timeout=self.left() / (1 + others))
+                connection = socket.create_connection(address, timeout=self.left() / (1 + others))
             except OSError:
                 if not others:
                     raise
             else:
-                self._address = address[:2]
+                self._address = address
                 return connection
         raise TimeoutError
 

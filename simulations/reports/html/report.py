@@ -262,6 +262,7 @@ def _said(run: Run) -> list[str]:
 def _facts(run: Run) -> list[tuple[str, str]]:
     """Return what was run."""
     shown, config = figures(run), run.config
+    made = [*shown.get("earlier_versions", []), shown["versions"]]
     models = Counter(client["model"] for client in run.clients if client["model"] is not None)
     assigned = ", ".join(f"{name} ({count} clients)" if count > 1 else name for name, count in models.items())
     facts = {
@@ -272,7 +273,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         "Seed": shown["seed"],
         "Engine": shown["engine"],
         "Privacy": privacy(run),
-        "Made with": ", ".join(map(" ".join, shown["versions"].items())) or None,
+        "Made with": "; then ".join(", ".join(map(" ".join, one.items())) for one in made) or None,
         "Run folder": run.name,
     }
     return [(name, str(fact)) for name, fact in facts.items() if fact is not None]

@@ -101,7 +101,8 @@ def plot_compare(runs: Sequence[Run], path: Path) -> None:
     runs : sequence of Run
         At least one.
     path : Path
-        As in `plot_run`.
+        Where to write; the suffix names the format (``.png``, ``.pdf``, ``.svg``), none means PNG. Missing folders are
+        made.
 
     Raises
     ------

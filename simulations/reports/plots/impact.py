@@ -36,7 +36,8 @@ def plot_impact(found: Sequence[Standing], path: Path) -> None:
     found : sequence of Standing
         In the order of the rows.
     path : Path
-        As in `plot_run`.
+        Where to write; the suffix names the format (``.png``, ``.pdf``, ``.svg``), none means PNG. Missing folders are
+        made.
 
     Raises
     ------

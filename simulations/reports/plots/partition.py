@@ -36,7 +36,8 @@ def plot_split(split: Split, path: Path) -> None:
     ----------
     split : Split
     path : Path
-        As in `plot_run`.
+        Where to write; the suffix names the format (``.png``, ``.pdf``, ``.svg``), none means PNG. Missing folders are
+        made.
 
     Raises
     ------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.runs.schema import ClientRecord, name_of
-from simulations.reports.plots.drawing import COLOURS, DASHES, DPI, SMALL_SIZE, dress, literal, write_figure
+from simulations.reports.plots.drawing import COLOURS, DASHES, DPI, SMALL_SIZE, dress, literal
 from simulations.reports.runs import Run, client_scores, curve, figures, method_of
 
 if TYPE_CHECKING:
@@ -30,28 +29,14 @@ FEW_POINTS = 30
 """Up to so many evaluated rounds each one is marked."""
 
 
-def plot_run(run: Run, path: Path) -> None:
-    """Draw the accuracy of one run's clients over its rounds, and write the picture.
-
-    Parameters
-    ----------
-    run : Run
-    path : Path
-        Where to write; the suffix names the format (``.png``, ``.pdf``, ``.svg``), none means PNG. Missing
-        folders are made.
+def run_figure(run: Run) -> Figure:
+    """Return the accuracy of one run's clients over its rounds as a figure.
 
     Raises
     ------
     RunFolderError
         If no round of the run was evaluated.
-    ConfigError
-        If the picture cannot be written there.
     """
-    write_figure(run_figure(run), path)
-
-
-def run_figure(run: Run) -> Figure:
-    """Return the figure that `plot_run` writes."""
     from matplotlib.figure import Figure
 
     points = curve(run)

@@ -137,6 +137,8 @@ def _task(name: str, request: Request) -> Task:
         if cell.matches(request.only)
     ]
     seeds = request.seeds or (1 if variant == "quick" else recipe.seeds)
+    if variant == "quick":
+        recipe = recipe.model_copy(update={"title": f"{recipe.title}: quick variant, not the paper's setting"})
     suffix = "" if variant == "full" else f"-{variant}"
     shared = Path(recipe.runs or name).stem + suffix
     kept = request.results.parent / RESULTS / f"{shared}.jsonl" if request.results else None
@@ -158,8 +160,8 @@ def _report(
     task: Task, runs: Sequence[Job], tuned: Sequence[Found], records: Sequence[Record], console: Console
 ) -> None:
     """Write table, figures and picture of what is there."""
-    figures = outcomes(task.recipe, task.cells, records)
-    console.print(table(task.recipe, figures))
+    figures, less = outcomes(task.recipe, task.cells, records), lessened(task.recipe, task.cells)
+    console.print(table(task.recipe, figures, less))
     made = [one.versions for one in records]
     commits = sorted({one["commit"] for versions in made for one in versions if "commit" in one})
     count = f"{len(records)} of {len(task.cells) * task.seeds} runs"
@@ -173,9 +175,9 @@ def _report(
     task.folder.mkdir(parents=True, exist_ok=True)
     ranks = ranking(figures, task.recipe.ranked) if task.recipe.ranked else None
     more = [tuning_as_markdown(task.cells, tuned), ranks.as_markdown(task.recipe.ranked) if ranks else ""]
-    text = markdown(task.recipe, figures, by, lessened(task.recipe, task.cells), more)
+    text = markdown(task.recipe, figures, by, less, more)
     (task.folder / "table.md").write_text(text)
-    (task.folder / "table.json").write_text(as_json(task.recipe, figures, records, task.command))
+    (task.folder / "table.json").write_text(as_json(task.recipe, figures, records, task.command, less))
     if records:
         draw(task.recipe, figures, runs, records, task.folder / "figure.png")
     picture = ", figure.png" if (task.folder / "figure.png").exists() else ""

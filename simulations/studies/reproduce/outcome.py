@@ -11,6 +11,7 @@ from statistics import stdev
 from typing import TypeVar
 
 from rich.table import Column, Table
+from rich.text import Text
 from scipy.special import stdtr, stdtrit
 
 from simulations.reports.impact import Impact
@@ -205,10 +206,12 @@ def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -
     ]
 
 
-def table(recipe: Recipe, found: Sequence[Outcome]) -> Table:
-    """Return the table for a terminal."""
+def table(recipe: Recipe, found: Sequence[Outcome], less: str) -> Table:
+    """Return the table for a terminal, with what it has otherwise than the paper's below it."""
     shown = Table(*(Column(name, justify="left" if name == "row" else "right") for name in _headings(recipe)))
-    shown.title, shown.caption = f"{recipe.title} ({recipe.source})", recipe.note or None
+    shown.title = Text(f"{recipe.title} ({recipe.source})")
+    notes = (recipe.note.strip(), f"Otherwise than in the paper: {less}" if less else "")
+    shown.caption = Text("\n".join(filter(None, notes)))
     for _, those in groupby(_lines(recipe, found), key=lambda line: line[0]):
         for line in those:
             shown.add_row(*line)
@@ -279,9 +282,9 @@ def lessened(recipe: Recipe, cells: Iterable[Cell]) -> str:
     return "; ".join(words) + "." if words else ""
 
 
-def as_json(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record], command: str) -> str:
+def as_json(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record], command: str, less: str) -> str:
     """Return all figures, each seed's among them, and what made their runs."""
-    whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "command": command}
+    whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "less": less, "command": command}
     versions = list({str(one): one for record in records for one in record.versions}.values())
     content = {**whole, "versions": versions, "figures": [outcome.as_json() for outcome in found]}
     return json.dumps(content, indent=1, allow_nan=False) + "\n"

@@ -304,14 +304,14 @@ class Recipe(_Varied):
         return bool(self.short_only) or any(part.short for part in (self, *self.columns, *self.rows))
 
     def cells(self, variant: Variant = "full") -> Iterator[Cell]:
-        """Go through the cells of the table, row by row."""
+        """Go through the cells of the table, row by row; with other data the paper's figures stand beside none."""
         for row in self.rows:
             for column in self.columns or [Column(name="")]:
                 parts = [part.settings for part in (self, column, row)]
                 parts += [part.of(variant) for part in (self, column, row)]
                 parts += [row.within.get(column.name, {})]
                 settings = {key: value for part in parts for key, value in part.items()}
-                paper = _paper(row, column.name, self.measures)
+                paper = {} if variant == "quick" else _paper(row, column.name, self.measures)
                 against = row.against or self.against
                 cell = Cell(row=row.name, column=column.name, settings=settings, paper=paper, against=against)
                 left_out = variant == "short" and not cell.matches(self.short_only)

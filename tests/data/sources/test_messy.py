@@ -425,9 +425,9 @@ def test_a_sweep_says_each_line_once(tmp_path, capfd):
 def test_the_split_says_them_too(tmp_path):
     folder = write_csv(tmp_path / "data", train=HOSPITAL)
     arguments = ["partition", "--dataset", folder, "--clients", "3", "--set", "label-column=label"]
-    done = CliRunner().invoke(app, [*arguments, "--json", str(tmp_path / "split.json")])
+    done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.stderr.count("as ids are: it is ignored") == 1
-    assert len(json.loads((tmp_path / "split.json").read_text())["notes"]) == 3
+    assert len(json.loads(done.stdout)["notes"]) == 3
 
 
 def test_on_a_node_they_stay_in_its_own_log(tmp_path, make_config, make_node, caplog):

@@ -12,6 +12,7 @@ from fixtures.federations.members import member, roster
 from safetensors.numpy import load_file
 from torch import nn
 
+from clients.local import LocalClient
 from hetfl_flwr.algorithms import build_strategy, check_options
 from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.common.seeding import generator, seeded
@@ -218,7 +219,9 @@ def test_the_nearest_prototype_predicts_unless_the_head_is_asked_to(make_config,
     assert measured["head"][1:] != measured["prototype"][1:]
 
 
-def test_a_weight_of_0_is_local_training_bit_for_bit(make_config, run_federation, tmp_path):
+def test_a_weight_of_0_is_local_training_bit_for_bit(make_config, run_federation, tmp_path, monkeypatch):
+    """Of clients that begin with the same weights, as FedTGP's do."""
+    monkeypatch.setattr(LocalClient, "starts_alike", True)
     models = {}
     for algorithm, options in (
         ("fedtgp", {"distance-weight": 0.0, "server-epochs": 1, "predict": "head"}),

@@ -1,9 +1,11 @@
 """The recipes, and the tables of `hetfl list`."""
 
+import json
 from typing import Any, get_args
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from hetfl_flwr.algorithms import Algorithm, check_options, find, names, places
 from hetfl_flwr.common.errors import DataError, HetflError
@@ -12,7 +14,10 @@ from hetfl_flwr.data import data_spec
 from hetfl_flwr.models import assign, build_model
 from hetfl_flwr.server.messaging.member import Sharing
 from hetfl_flwr.server.strategy import Sends
-from simulations.cli import catalogue
+from simulations.cli.catalogue import facts
+from simulations.cli.catalogue.facts import Kind
+from simulations.cli.catalogue.tables import table
+from simulations.cli.command import app
 from simulations.cli.options import RECIPES
 
 PATHS = sorted(RECIPES.glob("*.toml"))
@@ -41,15 +46,18 @@ def test_the_ten_clients_of_the_heterogeneous_recipe_have_ten_models():
     assert homogeneous.with_values({"models": "fedhe"}) == config
 
 
-def shown(table) -> str:
+DIGITS = RunConfig(dataset="digits")
+
+
+def shown(kind: Kind, config: RunConfig = DIGITS) -> str:
     console = Console(width=300)
     with console.capture() as capture:
-        console.print(table)
+        console.print(table(kind, facts.live(kind, config)))
     return capture.get()
 
 
 def test_every_key_is_listed_with_its_default_and_meaning():
-    rows = shown(catalogue.keys()).splitlines()
+    rows = shown(Kind.KEYS).splitlines()
     for key, field in KEYS.items():
         [row] = [row for row in rows if row.startswith(f"│ {key} ")]
         assert repr(field.default) in row
@@ -58,9 +66,9 @@ def test_every_key_is_listed_with_its_default_and_meaning():
 
 def listed() -> dict[str, dict[str, str]]:
     """The table of algorithms, in its order: row by name, cell by column."""
-    table = catalogue.algorithms()
-    headers = [str(column.header) for column in table.columns]
-    rows = zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
+    of = table(Kind.ALGORITHMS, facts.live(Kind.ALGORITHMS, DIGITS))
+    headers = [str(column.header) for column in of.columns]
+    rows = zip(*([str(cell) for cell in column.cells] for column in of.columns), strict=True)
     named = headers.index("name")
     return {row[named]: dict(zip(headers, row, strict=True)) for row in rows}
 
@@ -184,7 +192,7 @@ def test_needs_are_read_off_the_attributes_and_a_paragraph_of_their_own(strategy
     ],
 )
 def test_the_wire_is_what_goes_down_and_up_in_a_round_or_the_first_item(doc, items):
-    assert catalogue.wire(doc) == items
+    assert facts.wire(doc) == items
 
 
 @pytest.mark.parametrize(
@@ -197,7 +205,7 @@ def test_the_wire_is_what_goes_down_and_up_in_a_round_or_the_first_item(doc, ite
     ],
 )
 def test_a_citation_is_shortened_by_its_title(doc, short):
-    assert catalogue.citation(doc) == short
+    assert facts.citation(doc) == short
 
 
 def test_brackets_in_a_docstring_are_no_markup(monkeypatch):
@@ -205,23 +213,49 @@ def test_brackets_in_a_docstring_are_no_markup(monkeypatch):
     monkeypatch.setattr(
         "hetfl_flwr.algorithms.find", lambda name: Algorithm(name, own("Sends [bold]."), own("Client."))
     )
-    assert "Sends [bold]." in shown(catalogue.algorithms())
+    assert "Sends [bold]." in shown(Kind.ALGORITHMS)
 
 
 def test_models_are_sized_for_the_data_set():
     """LeNet-5 on 28 x 28, 16 maps of 5 x 5 at last: 25 x 6 + 6, 150 x 16 + 16, 400 x 120 + 120, 120 x 84 + 84, 850."""
-    [row] = [row for row in shown(catalogue.models("mnist")).splitlines() if " lenet5 " in row]
+    [row] = [row for row in shown(Kind.MODELS, RunConfig(dataset="mnist")).splitlines() if " lenet5 " in row]
     assert f" {156 + 2416 + 48120 + 10164 + 850} " in row
     with pytest.raises(HetflError):
-        catalogue.models("mnsit")
+        facts.live(Kind.MODELS, RunConfig(dataset="mnsit"))
 
 
 def test_a_data_folder_that_is_none_is_refused(tmp_path):
     with pytest.raises(DataError):
-        catalogue.datasets(str(tmp_path / "none"))
+        facts.datasets(str(tmp_path / "none"))
 
 
-def test_a_folder_without_recipes_gives_an_empty_table(tmp_path):
-    assert catalogue.recipes(tmp_path).row_count == 0
+def test_recipes_are_those_of_the_folder(tmp_path):
+    assert facts.recipes(tmp_path) == []
     (tmp_path / "mine.toml").write_text('algorithm = "fedhe"\nrounds = 7\n')
-    assert " mine " in shown(catalogue.recipes(tmp_path))
+    assert facts.recipes(tmp_path) == [{"name": "mine", "algorithm": "fedhe", "dataset": None, "rounds": 7}]
+
+
+def test_the_record_is_what_it_was_made_of():
+    """What `hetfl list` tells without importing it; `python -m simulations.cli.catalogue.facts` writes it anew."""
+    assert facts.RECORD.read_text(encoding="utf-8") == facts.record()
+
+
+def test_facts_of_other_data_are_no_record(monkeypatch):
+    monkeypatch.setattr(facts, "recorded", lambda: {kind: [{"recorded": True}] for kind in Kind})
+    assert all(facts.facts(kind, DIGITS) == [{"recorded": True}] for kind in Kind)
+    [row] = [row for row in facts.facts(Kind.MODELS, RunConfig(dataset="mnist")) if row["name"] == "lenet5"]
+    assert row["shape"] == [1, 28, 28]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_json_tells_each_row_of_the_table(kind):
+    called = CliRunner().invoke(app, ["list", kind, "--json"])
+    assert called.exit_code == 0, called.output
+    told = json.loads(called.stdout)
+    assert list(told) == [kind]
+    assert table(kind, told[kind]).row_count == len(told[kind]) > 5
+    assert all(next(iter(row.values())) for row in told[kind])
+
+
+def test_json_without_a_kind_tells_all():
+    assert set(json.loads(CliRunner().invoke(app, ["list", "--json"]).stdout)) == set(Kind)

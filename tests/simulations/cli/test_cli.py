@@ -8,7 +8,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,6 +94,32 @@ def contents(folder: Path) -> dict[Path, bytes | None]:
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
+@pytest.mark.parametrize("arguments", [("-h",), ("list", "-h"), ("supernode", "-h")])
+def test_help_has_a_short_name(hetfl, arguments):
+    done = hetfl(*arguments)
+    assert (done.status, done.err) == (0, "")
+    assert "Usage: hetfl" in done.out
+
+
+def test_the_versions_are_told(hetfl):
+    done = hetfl("--version")
+    assert (done.status, done.err) == (0, "")
+    assert done.out == f"hetfl {version('hetfl')}, flwr {version('flwr')}, torch {version('torch')}\n"
+
+
+def test_a_shell_can_complete_commands(hetfl, monkeypatch):
+    assert "--install-completion" in hetfl("--help").out
+    for name, value in (("_HETFL_COMPLETE", "complete_bash"), ("COMP_WORDS", "hetfl wat"), ("COMP_CWORD", "1")):
+        monkeypatch.setenv(name, value)
+    assert hetfl().out.split() == ["watch"]
+
+
+def test_a_mistyped_command_is_corrected_once(hetfl):
+    done = hetfl("lst")
+    assert (done.status, done.err.count("\n")) == (2, 1)
+    assert done.err.count("'list'") == 1
+
+
 def test_a_run_is_shown_and_written_and_needs_no_terminal(hetfl, here):
     done = hetfl("run", "fedhe", *SMALL)
     assert done.status == 0
@@ -101,18 +127,17 @@ def test_a_run_is_shown_and_written_and_needs_no_terminal(hetfl, here):
     assert done.err == ""
     [run] = (here / "runs").iterdir()
     assert f"results: {run}" in done.out
-    names = {"config.toml", "rounds.jsonl", "summary.json", "clients.json", "knowledge.safetensors", "accuracy.png"}
+    names = {"config.toml", "rounds.jsonl", "summary.json", "clients.json", "knowledge.safetensors"}
     assert names <= {path.name for path in run.iterdir()}
-    assert (run / "accuracy.png").read_bytes().startswith(PNG)
+    assert list(here.rglob("*.png")) == []
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["algorithm"], summary["engine"], summary["rounds"]) == ("fedhe", "local", 2)
 
 
-def test_a_run_without_test_samples_has_no_accuracy_and_no_picture(hetfl, here):
+def test_a_run_without_test_samples_has_no_accuracy(hetfl, here):
     done = hetfl("run", "local", *SMALL, "--out", "out", "--set", "test-fraction=0")
     assert (done.status, done.err) == (0, "")
     assert json.loads((here / "out" / "summary.json").read_text())["accuracy"] is None
-    assert not (here / "out" / "accuracy.png").exists()
 
 
 def test_the_config_of_a_run_folder_is_enough_to_run_it_again(hetfl):
@@ -227,7 +252,7 @@ def test_a_run_that_is_there_is_not_touched_by_a_refused_one(arguments, said, he
     [
         ("report", "run", "--out", "run/rounds.jsonl"),
         ("compare", "run", "--out", "run/summary.json"),
-        ("partition", "--clients", "2", "--json", "run/config.toml"),
+        ("partition", "--clients", "2", "--out", "run/config.toml"),
         ("partition", "--clients", "2", "--out", "run/checkpoint/split.png"),
         ("run", "fedhe", *SMALL, "--out", "run/checkpoint"),
         ("run", "fedhe", *SMALL, "--out", "run/checkpoint/round-2/new"),

@@ -3,16 +3,23 @@
 import fcntl
 import json
 import os
+import shlex
 import socket
 from contextlib import contextmanager
+from shutil import rmtree
 from threading import Timer
 
 import pytest
+from flwr.common.config import parse_config_args
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hetfl_flwr.common.errors import RunFolderError
+from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.lock import LOCK_FILE
 from simulations.cli.command import app
+from simulations.engine.run import run_locally
+from simulations.reports.runs import load_run
 from simulations.reports.watching import standing
 
 
@@ -67,8 +74,8 @@ def test_a_run_that_has_ended_is_said_in_full_and_ends_the_command(run):
     assert "round 1: ran out of memory" in said
     rows = [text.split() for text in said.splitlines()]
     assert [(row[0], row[-3], row[-1]) for row in rows if row and row[0] in ("0", "1")] == [
+        ("1", "3", "1"),  # it has failed
         ("0", "3", "0"),
-        ("1", "3", "1"),
     ]
 
 
@@ -91,7 +98,71 @@ def test_a_run_that_was_stopped_is_called_so(run, lock):
         hold(run, **lock)
     assert standing(run).ended
     status, said = watch(run)
-    assert (status, said.strip().endswith("stopped: nobody writes it")) == (1, True)
+    assert (status, ", stopped; go on with: hetfl run fedhe --out " in said) == (1, True)
+    rmtree(run / "checkpoint")
+    assert ", stopped; it has no checkpoint to go on from" in watch(run)[1]
+
+
+def test_a_stopped_run_goes_on_by_the_command_that_is_said(run):
+    """Of the local engine: it is called as it is printed."""
+    folder = run_locally(
+        {"algorithm": "fedhe", "clients": 2, "rounds": 2, "checkpoint-every": 1, "models": "mlp"}
+        | {"output-dir": str(run.parent / "a folder")},
+        verbose=False,
+    )
+    (folder / "summary.json").unlink()
+    text = (folder / "config.toml").read_text().replace("rounds = 2", "rounds = 3")
+    (folder / "config.toml").write_text(text)
+    status, said = watch(folder)
+    assert status == 1
+    program, *arguments = shlex.split(said.partition("go on with: ")[2])
+    assert program == "hetfl"
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert (watch(folder)[0], load_run(folder).rounds[-1].round) == (0, 3)
+
+
+def test_of_another_engine_the_command_is_flower_s_and_reads_a_file_whose_rounds_may_be_changed(
+    make_config, run_federation, monkeypatch, lab
+):
+    """As `flwr run` reads it; it takes a file or values, not both."""
+    monkeypatch.setattr("hetfl_flwr.server_app.engine_of", lambda grid: "simulation")
+    folder = run_federation(make_config(clients=2, rounds=2, checkpoint_every=1))
+    cut(folder, 1)
+    said = watch(folder)[1]
+    program, *arguments = shlex.split(said.partition("go on with: ")[2].partition(";")[0])
+    assert (program, arguments[:3]) == ("flwr", ["run", ".", "--run-config"])
+    [file] = arguments[3:]
+    text = (folder / "resume.toml").read_text()
+    assert "\nrounds = 2\n" in text
+    assert "change rounds" in text.partition("\n\n")[0] + said
+    (folder / "resume.toml").write_text(text.replace("\nrounds = 2\n", "\nrounds = 4\n"))
+    again = RunConfig.from_flat(parse_config_args([file]))
+    assert (again.resume, again.rounds, again.output_dir) == (True, 4, str(folder))
+    assert load_run(run_federation(again)).rounds[-1].round == 4
+
+
+def test_of_many_clients_the_failing_the_late_and_the_worst_are_seen(run):
+    """A hundred on a screen of 24 lines; client 99 fails, 50 is late, 7 is the worst, and 0 to 33 are not the point."""
+    [record] = json.loads((run / "clients.json").read_text())[:1]
+    (run / "clients.json").write_text(json.dumps([{**record, "partition": number} for number in range(100)]))
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        scores = {number: {"accuracy": 0.01 if number == 7 else 0.5 + number / 1000} for number in range(100)}
+        line["clients"] = {str(number): one for number, one in scores.items() if number != 50 or line["round"] < 3}
+        line["failures"] = [{"partition": 99, "stage": "train", "reason": "ran out of memory", "node": 7}]
+    (run / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    console = Console(width=100, height=24)
+    with console.capture() as seen:
+        console.print(standing(run).whole(console.height))
+    text = seen.get()
+    assert len(text.splitlines()) <= 23
+    assert "100 clients, 1 with failures, 1 not in round 3, accuracy 1.0 to 59.9 %, median 55.0 %" in text
+    rows = [line.split()[0] for line in text.splitlines() if line[:8].strip().isdecimal()]
+    assert rows[:3] == ["99", "50", "7"]
+    assert f"and {100 - len(rows)} more clients" in text
+    told = json.loads(watch(run, "--json")[1])
+    assert [one["client"] for one in told["clients"]][:4] == [99, 50, 7, 0]
+    assert (told["state"], told["round"], told["rounds"], told["failures"]) == ("ended", 3, 3, 4)
 
 
 def test_a_writer_on_another_machine_is_believed(run):

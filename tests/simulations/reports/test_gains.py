@@ -332,18 +332,21 @@ def hetfl(monkeypatch, capsys):
 
 def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl):
     study(tmp_path / "runs")
-    files = {kind: tmp_path / f"gains.{kind}" for kind in ("csv", "json")}
-    options = ["--out", tmp_path / "c.png", "--csv", files["csv"], "--json", files["json"]]
-    done = hetfl("compare", tmp_path / "runs", *options)
+    file = tmp_path / "gains.csv"
+    done = hetfl("compare", tmp_path / "runs", "--csv", file)
     assert (done.status, done.err) == (0, "")
     assert "fedhe helps 1 of 3 clients, harms 1" in done.out
     assert re.search(r"client 0 +50 +71\.0 +\+10\.0 \(9\.7 to 10\.4\) helps", done.out)
     assert done.out.index("Gains over local") > done.out.index("accuracy %")
-    frame = pd.read_csv(files["csv"])
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "gains.csv"}
+    frame = pd.read_csv(file)
     assert frame.verdict.tolist() == ["helps", "unclear", "harms"]
-    told = json.loads(files["json"].read_text())
-    assert (told["comparisons"], told["baseline"], len(told["gains"])) == (3, "local", 3)
-    assert told["gains"][0]["words"] == "helps client 0 by 10.0 points (9.7 to 10.4)"
+    told = json.loads(hetfl("compare", tmp_path / "runs", "--json").out)
+    gains = told["gains"]
+    assert (gains["comparisons"], gains["baseline"], len(gains["gains"])) == (3, "local", 3)
+    assert gains["gains"][0]["words"] == "helps client 0 by 10.0 points (9.7 to 10.4)"
+    assert [(one["method"], len(one["runs"])) for one in told["methods"]] == [("local", 3), ("fedhe", 3)]
+    assert [run["algorithm"] for run in told["runs"]].count("fedhe") == 3
 
 
 def test_a_client_whose_name_is_a_formula_is_a_text_in_the_csv_file(tmp_path):
@@ -436,7 +439,7 @@ def test_a_method_is_run_beside_its_baselines_once(tmp_path, monkeypatch):
     assert (done.exit_code, done.exception) == (0, None)
     assert "fedhe: a difference from local can be shown for none of 2 clients" in done.stdout
     assert sorted(path.name for path in Path("out").iterdir()) == [
-        *("compare-gains.png", "compare.png", "fedhe", "local", "pooled")
+        *("fedhe", "local", "pooled"),
     ]
     alone, method = config_of("out/local"), config_of("out/fedhe")
     assert (alone["algorithm"], alone["pooled"], config_of("out/pooled")["pooled"]) == ("local", False, True)

@@ -55,9 +55,11 @@ def test_one_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_report_says_which_versions_made_the_run(tmp_path: Path) -> None:
-    """A run without a summary says nothing of them."""
+    """With others first, if it was resumed; a run without a summary says nothing of them."""
     new = finish(make(tmp_path / "new"), versions={"hetfl": "0.1.0", "torch": "2.9.1"})
     assert "Made withhetfl 0.1.0, torch 2.9.1" in report([new], tmp_path).words
+    resumed = finish(make(tmp_path / "on"), versions={"torch": "2.9.1"}, earlier_versions=[{"torch": "2.8.0"}])
+    assert "Made withtorch 2.8.0; then torch 2.9.1" in report([resumed], tmp_path).words
     assert "Made with" not in report([make(tmp_path / "killed")], tmp_path).words
 
 

@@ -24,7 +24,7 @@ from simulations.reports.plots.comparison import (
     rounds_figure,
 )
 from simulations.reports.plots.drawing import end_ticks, page_figure, write_figure
-from simulations.reports.plots.run import plot_run, run_figure
+from simulations.reports.plots.run import run_figure
 from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
 from simulations.reports.tables import compare_table, summary_table, unequal_terms
 
@@ -524,13 +524,13 @@ def test_run_stopped_before_it_trained_is_not_said_to_send_nothing(tmp_path: Pat
 
 def test_pictures_are_written(tmp_path: Path) -> None:
     run = load_run(make(tmp_path / "run"))
-    plot_run(run, tmp_path / "new" / "run.png")
+    write_figure(run_figure(run), tmp_path / "new" / "run.png")
     plot_compare([run], tmp_path / "compare")
     for name, width in (("new/run.png", 1200), ("compare", 1500)):
         pixels = imread(tmp_path / name, format="png")
         assert pixels.shape[1] == width
         assert pixels.std() > 0.05
     with pytest.raises(ConfigError, match=r"run\.txt: no such kind of picture as 'txt'; known: .*png"):
-        plot_run(run, tmp_path / "run.txt")
+        plot_compare([run], tmp_path / "run.txt")
     with pytest.raises(ConfigError, match="cannot be written"):
-        plot_run(run, tmp_path / "run" / "config.toml" / "run.png")
+        plot_compare([run], tmp_path / "run" / "config.toml" / "run.png")

@@ -348,6 +348,18 @@ def test_the_quick_variant_is_another_folder(run_recipe):
     assert load_run(folder / "runs" / "fedhe" / "seed-0").config["rounds"] == 1
 
 
+def test_the_quick_variant_says_that_it_is_not_the_papers_and_compares_nothing(run_recipe):
+    """In each of what it makes: on the screen, in Markdown and in JSON."""
+    _, folder, said = run_recipe(variant="quick", report_only=True)
+    told = json.loads((folder / "table.json").read_text())
+    assert [(one["paper"], one["difference"]) for one in told["figures"]] == [(None, None)] * 4
+    for text in (said, (folder / "table.md").read_text(), told["title"] + told["less"]):
+        words = " ".join(text.split())
+        assert "Small table: quick variant, not the paper's setting" in words
+        assert "rounds = 1 for 3." in words
+        assert "50.00" not in words
+
+
 @pytest.mark.exhaustive
 def test_the_short_variant_says_what_it_has_less(run_recipe, recipe, tmp_path):
     recipe.write_text(

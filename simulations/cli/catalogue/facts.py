@@ -1,24 +1,80 @@
-"""The tables of ``hetfl list``."""
+"""The facts of ``hetfl list``, a dict a row; ``python -m simulations.cli.catalogue.facts`` records them.
+
+Most are read off modules that import torch and torchvision, which takes seconds. So those of the usual question are
+recorded beside this file, and a test holds the record to what it was made of.
+"""
 
 import inspect
+import json
 import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import tomli_w
-from rich.table import Column, Table
-from rich.text import Text
 
-from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import KEYS, RunConfig, load_toml, meaning, read_toml, to_toml
+from simulations.cli.options import RECIPES
 
 if TYPE_CHECKING:
     from hetfl_flwr.algorithms import Algorithm
-    from hetfl_flwr.data import Reading
     from hetfl_flwr.server.strategy import FederatedStrategy
+
+Row = dict[str, Any]
+
+RECORD = Path(__file__).with_name("recorded.json")
+
+USUAL_DATA = "digits"
+"""For which models are sized where no data set is named."""
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    ALGORITHMS = "algorithms"
+    DATASETS = "datasets"
+    MODELS = "models"
+    RECIPES = "recipes"
+    TABLES = "tables"
+    KEYS = "keys"
+
+
+def facts(kind: Kind, config: RunConfig) -> list[Row]:
+    """Return the rows of a kind; the config says for which data, and where copies of data sets lie."""
+    usual = config == RunConfig(dataset=USUAL_DATA)
+    return recorded()[kind] if usual and kind in recorded() else live(kind, config)
+
+
+@cache
+def recorded() -> dict[str, list[Row]]:
+    """Return the record: rows by kind."""
+    found: dict[str, list[Row]] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+def live(kind: Kind, config: RunConfig) -> list[Row]:
+    """Return the rows of a kind, read off what they are of."""
+    return {
+        Kind.ALGORITHMS: algorithms,
+        Kind.DATASETS: lambda: datasets(config.data_dir),
+        Kind.MODELS: lambda: models(config),
+        Kind.RECIPES: lambda: recipes(RECIPES),
+        Kind.TABLES: tables,
+        Kind.KEYS: keys,
+    }[kind]()
+
+
+def record() -> str:
+    """Return what the record is to be: the kinds that take long."""
+    config = RunConfig(dataset=USUAL_DATA)
+    kinds = (Kind.ALGORITHMS, Kind.DATASETS, Kind.MODELS, Kind.TABLES)
+    return json.dumps({kind: live(kind, config) for kind in kinds}, indent=1, ensure_ascii=False) + "\n"
+
 
 FLOWER_S = re.compile(
     r"^\[tool\.flwr\.app\.config\]\n.*?(?=^(?:#.*\n)*\[(?!tool\.flwr\.app\.config\.)|\Z)", re.MULTILINE | re.DOTALL
@@ -26,7 +82,7 @@ FLOWER_S = re.compile(
 """The run config in a pyproject.toml: its table and those within it, up to the next one, with its comment."""
 
 
-def algorithms() -> Table:
+def algorithms() -> list[Row]:
     """List the algorithms by what leaves a client: paper, payload, what is needed of the clients, and the own keys.
 
     All of it is read off the server side: the citation in its module's docstring, the first line and the ``Wire``
@@ -37,33 +93,19 @@ def algorithms() -> Table:
     from hetfl_flwr.algorithms import find, names
     from hetfl_flwr.server.strategy import Sends
 
-    table = Table(
-        Column("leaves a client", min_width=10),
-        Column("name", no_wrap=True),
-        Column("what it does", ratio=4),
-        Column("paper", ratio=3, min_width=10, overflow="fold"),
-        Column("what crosses the wire", ratio=6),
-        Column("needs", ratio=3, min_width=10, overflow="fold"),
-        Column("options = default", no_wrap=True),
-        title="algorithms (in full: the docstrings of FOLDER/NAME.py in strategies/ and clients/)",
-        show_lines=True,
-        expand=True,
-    )
     words = get_args(Sends)
-    for algorithm in sorted(map(find, names()), key=lambda algorithm: words.index(_sends(algorithm))):
-        name = algorithm.name
-        doc = inspect.getdoc(algorithm.strategy) or ""
-        row = (
-            _sends(algorithm),
-            name,
-            doc.partition("\n")[0],
-            _paper(algorithm) or "-",
-            "\n".join(_by_mode(algorithm, lambda strategy: wire(inspect.getdoc(strategy) or ""))),
-            "\n".join(_by_mode(algorithm, _needs)) or "-",
-            "\n".join(f"{name}.{key} = {value}" for key, value in algorithm.defaults.items()),
-        )
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+    return [
+        {
+            "leaves_a_client": _sends(algorithm),
+            "name": algorithm.name,
+            "what": (inspect.getdoc(algorithm.strategy) or "").partition("\n")[0],
+            "paper": _paper(algorithm) or None,
+            "wire": _by_mode(algorithm, lambda strategy: wire(inspect.getdoc(strategy) or "")),
+            "needs": _by_mode(algorithm, _needs),
+            "options": {f"{algorithm.name}.{key}": value for key, value in algorithm.defaults.items()},
+        }
+        for algorithm in sorted(map(find, names()), key=lambda algorithm: words.index(_sends(algorithm)))
+    ]
 
 
 def citation(doc: str) -> str:
@@ -138,72 +180,50 @@ def _needs(strategy_class: type["FederatedStrategy"]) -> Iterator[str]:
     yield from own
 
 
-def datasets(data_dir: str) -> Table:
+def datasets(data_dir: str) -> list[Row]:
     """List the data sets of the catalogue; any hub id and any folder will do as well."""
     from hetfl_flwr.data import catalogue_rows
 
-    table = Table(
-        Column("name", no_wrap=True),
-        "kind",
-        Column("shape", no_wrap=True),
-        *(Column(name, justify="right") for name in ("classes", "domains", "samples", "MB")),
-        Column("source", overflow="fold"),
-        "where",
-        "licence",
-        title="data sets (or a hub id with image-column, text-column or label-column, or a folder: ./photos)",
-        caption="Samples of the whole data set: a local copy may hold fewer. MB: decoded, in memory. ?: images of many "
-        "sizes, which image-size makes one. Folder only: not on the hub; a run of it says where to get it.",
-    )
-    for row in catalogue_rows(data_dir):
-        shape = " x ".join(str(length or "?") for length in row.shape)
-        size = f"{row.megabytes:,.2f}" if row.megabytes else "?"
-        counts = (str(row.classes), str(row.domains), f"{row.samples:,}", size)
-        table.add_row(row.name, row.kind, shape, *counts, row.source, row.where, row.licence)
-    return table
+    return [row._asdict() | {"shape": list(row.shape)} for row in catalogue_rows(data_dir)]
 
 
-def models(dataset: str, reading: "Reading | None" = None) -> Table:
+def models(config: RunConfig) -> list[Row]:
     """List the models, sized for a data set."""
     from hetfl_flwr.data import data_spec
     from hetfl_flwr.models import catalogue_rows
 
-    spec = data_spec(dataset, reading)
-    rows = [row._asdict() for row in catalogue_rows(spec)]
-    return _table(
-        f"models for {dataset}: inputs {spec.shape}, {spec.classes} classes (or package.module:function of your own)",
-        rows,
-    )
+    spec = data_spec(config.dataset, config.reading)
+    data = {"dataset": config.dataset, "shape": list(spec.shape), "classes": spec.classes}
+    return [data | row._asdict() for row in catalogue_rows(spec)]
 
 
-def recipes(folder: Path) -> Table:
+def recipes(folder: Path) -> list[Row]:
     """List the recipes."""
-    table = Table("name", "algorithm", "dataset", "rounds", title="recipes")
-    for path in sorted(folder.glob("*.toml")):
-        values = read_toml(path)
-        table.add_row(path.stem, *(str(values.get(key, "")) for key in ("algorithm", "dataset", "rounds")))
-    return table
+    read = {path.stem: read_toml(path) for path in sorted(folder.glob("*.toml"))}
+    keys = ("algorithm", "dataset", "rounds")
+    return [{"name": name} | {key: values.get(key) for key in keys} for name, values in read.items()]
 
 
-def tables() -> Table:
+def tables() -> list[Row]:
     """List the tables and figures of the papers that can be reproduced."""
     from simulations.studies.reproduce.recipe import load, names
 
-    table = Table(
-        Column("name", no_wrap=True), "what", "runs", "needs", title="tables and figures: hetfl reproduce NAME"
-    )
-    for name in names():
-        recipe = load(name)
-        runs = f"{len(list(recipe.cells()))} x {recipe.seeds} seeds"
-        table.add_row(name, recipe.title, runs, recipe.needs or "bundled data")
-    return table
+    return [
+        {
+            "name": name,
+            "what": recipe.title,
+            "runs": len(list(recipe.cells())),
+            "seeds": recipe.seeds,
+            "needs": recipe.needs or "bundled data",
+        }
+        for name in names()
+        for recipe in [load(name)]
+    ]
 
 
-def keys() -> Table:
+def keys() -> list[Row]:
     """List the config keys that every algorithm shares."""
-    table = Table("key", "default", "meaning", title="config keys: --set key=value, or flwr run -c 'key=value'")
-    for key, field in KEYS.items():
-        table.add_row(key, repr(field.default), meaning(key))
-    return table
+    return [{"key": key, "default": field.default, "meaning": meaning(key)} for key, field in KEYS.items()]
 
 
 def keys_toml() -> str:
@@ -230,10 +250,5 @@ def write_keys(path: Path) -> None:
     path.write_text(FLOWER_S.sub(lambda _: f"{keys_toml()}\n", text), encoding="utf-8")
 
 
-def _table(title: str, rows: list[dict[str, object]]) -> Table:
-    if not rows:
-        raise HetflError(f"nothing to list: {title}")
-    table = Table(*(name.replace("_", " ") for name in rows[0]), title=title)
-    for row in rows:
-        table.add_row(*("-" if value is None else str(value) for value in row.values()))
-    return table
+if __name__ == "__main__":
+    RECORD.write_text(record(), encoding="utf-8")

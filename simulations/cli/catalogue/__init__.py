@@ -1,0 +1,1 @@
+"""What there is to run, for ``hetfl list``: facts, their record, and the tables that show them."""
