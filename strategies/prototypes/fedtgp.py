@@ -50,8 +50,8 @@ class FedTGP(PrototypeStrategy):
     State  embedding.weight (C, D), hidden.weight and output.weight (D, D), hidden.bias and output.bias (D,), and what
            these make, prototypes (C, D), all float32; known (C,) bool, the classes that have come so far.
     Departs from the paper: a global prototype of a class that no client has sent yet takes part in the training, and
-    no client is drawn to it or predicts by it (in the authors' code all are, and predict by it). Rounds are synchronous: the margin
-    compares all clients. The margin is that of the authors' published code. There the server takes 100 passes a round; their
+    no client is drawn to it or predicts by it; in the authors' published code all do. Rounds are synchronous: the
+    margin, which is that of this code, compares all clients. There the server takes 100 passes a round; the authors'
     advice is to go on for so many rounds that its loss falls below 0.001, and no rule ends a round's training at that.
     ``robust`` is not in it.
 
