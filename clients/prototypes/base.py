@@ -1,6 +1,7 @@
 """Base of the client sides that draw embeddings to prototypes."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Annotated, Literal
 
 import torch
@@ -8,8 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from clients.base import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.learning.prototypes import NearestPrototype, Prototypes, class_means, distance_to_prototypes
+from hetfl_flwr.learning.prototypes import class_means, distance_to_prototypes
 from hetfl_flwr.learning.training import Terms
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.prototypes import global_prototypes, local_prototypes, packed
@@ -23,6 +25,72 @@ def own_prototypes(node: Node, *, counted: bool) -> Arrays:
     """Return the upload of a client: the prototypes of its training samples, as its body is now."""
     means, counts = class_means(node.model, node.data.train)
     return packed(to_numpy(means), to_numpy(counts), counted=counted, hidden=node.config.clipping_norm > 0)
+
+
+class Prototypes(nn.Module):
+    """A prototype of each class, from which the class of an embedding is told.
+
+    The logits are negative squared distances, as in Snell, Swersky and Zemel, "Prototypical Networks for Few-shot
+    Learning", NeurIPS 2017, Eq. (2). A class without a prototype is one farther than the farthest that has one.
+
+    Parameters
+    ----------
+    classes, width : int
+        C and D. At first no class has a prototype.
+
+    Attributes
+    ----------
+    prototypes, known : Tensor
+        Buffers: (C, D), and (C,) bool, for which classes there is one.
+
+    Examples
+    --------
+    >>> nearest = Prototypes(3, 1)
+    >>> nearest.hold(torch.tensor([[0.0], [2.0], [7.0]]), torch.tensor([True, True, False]))
+    >>> nearest(torch.tensor([[1.5]]))
+    tensor([[-2.2500, -0.2500, -3.2500]])
+    """
+
+    prototypes: Tensor
+    known: Tensor
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("prototypes", torch.zeros(classes, width))
+        self.register_buffer("known", torch.zeros(classes, dtype=torch.bool))
+
+    def hold(self, prototypes: Tensor, known: Tensor) -> None:
+        """Take other prototypes (C, D), and for which classes there is one, (C,)."""
+        self.prototypes.copy_(prototypes)
+        self.known.copy_(known)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Return the logits (B, C) of embeddings (B, D); there is a prototype of one class at least."""
+        exact = "donot_use_mm_for_euclid_dist"
+        logits = -torch.cdist(embeddings, self.prototypes, compute_mode=exact).square()
+        farthest = logits.masked_fill(~self.known, inf).amin(1, keepdim=True)
+        return torch.where(self.known, logits, farthest - 1)
+
+
+class NearestPrototype(nn.Module):
+    """Predicts the class whose prototype is nearest to the embedding; as long as there is no prototype, by the head.
+
+    Parameters
+    ----------
+    model : SplitModel
+        Its body makes the embeddings.
+    memory : Prototypes
+        Of the model's classes and width.
+    """
+
+    def __init__(self, model: SplitModel, memory: Prototypes) -> None:
+        super().__init__()
+        self.model, self.memory = model, memory
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits (B, C) of inputs (B, ...)."""
+        embeddings = self.model.body(inputs)
+        return torch.where(self.memory.known.any(), self.memory(embeddings), self.model.head(embeddings))
 
 
 class PrototypeClient(KnowledgeClient):

@@ -20,7 +20,8 @@ from strategies.prototypes.fedgh import global_head
 class FedGHClient(KnowledgeClient):
     """Puts the head of all in the place of its own, trains body and head with cross-entropy, and sends its prototypes.
 
-    Prototypes are mean embeddings of a class, over all of its training samples, in evaluation mode, after training.
+    Prototypes are mean embeddings of a class, over all of its training samples, in evaluation mode, after training. The
+    authors' published code takes means of mini-batches, and the mean of these.
 
     Wire   as in `strategies.prototypes.fedgh.FedGH`.
     State  the model, of which the next download replaces the head; the optimizer's moments of the body, and with

@@ -18,7 +18,7 @@ class FedProtoClient(PrototypeClient):
     Eq. (7)-(8). After training it sends its own prototypes: Eq. (3), over all of its training samples.
 
     Wire   as in `strategies.prototypes.fedproto.FedProto`.
-    State  the model, the optimizer's moments.
+    State  the model, the optimizer's moments; where they predict, the prototypes that came last.
     Departs from the paper: the distance is of each sample of a batch, as in the authors' published code and HtFLlib:
     the mean over batch and width of the squared difference. In Eq. (8) it is of the client's prototypes, which change
     with each step. Prototypes are taken in evaluation mode, as in HtFLlib; the authors' code averages the embeddings of

@@ -19,7 +19,7 @@ class FedTGPClient(PrototypeClient):
     prototypes: the mean embedding of each class over all of its training samples, in evaluation mode.
 
     Wire   as in `strategies.prototypes.fedtgp.FedTGP`.
-    State  the model, the optimizer's moments.
+    State  the model, the optimizer's moments; where they predict, the prototypes that came last.
     Departs from the paper: the distance is of each sample of a batch, as in the authors' published code: the mean over
     batch and width of the squared difference.
 

@@ -46,8 +46,9 @@ class FedKDClient(KnowledgeClient):
     State  the mentor, W, their optimizer's moments; the global mentee as it was sent last, and the round that it is of;
            ``moments = "kept"``: the mentee's moments, too.
     Departs from the paper: its transformers' attention is compared as well. In its code and in HtFLlib gradients flow
-    through teachers and denominators; in its code one Adam takes the steps of both models and goes on from round to
-    round, and both are pretrained; HtFLlib clips gradients to a norm of 10.
+    through teachers and denominators; HtFLlib clips them to a norm of 10. Its code has no W, takes the mean of the
+    divergence over the classes, too, and one Adam for both models, which goes on from round to round; both are
+    pretrained there.
 
     Parameters
     ----------

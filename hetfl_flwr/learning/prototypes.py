@@ -1,9 +1,7 @@
-"""Prototypes of classes: how a client takes them, how far its embeddings are from them, and what they predict."""
-
-from math import inf
+"""Prototypes of classes: how a client takes them, and how far its embeddings are from them."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from hetfl_flwr.data import Batches
@@ -60,69 +58,3 @@ def distance_to_prototypes(embeddings: Tensor, labels: Tensor, prototypes: Tenso
     """
     squares = functional.mse_loss(embeddings, prototypes[labels], reduction="none")
     return (squares * known[labels, None]).mean()
-
-
-class Prototypes(nn.Module):
-    """A prototype of each class, from which the class of an embedding is told.
-
-    The logits are negative squared distances, as in Snell, Swersky and Zemel, "Prototypical Networks for Few-shot
-    Learning", NeurIPS 2017, Eq. (2). A class without a prototype is one farther than the farthest that has one.
-
-    Parameters
-    ----------
-    classes, width : int
-        C and D. At first no class has a prototype.
-
-    Attributes
-    ----------
-    prototypes, known : Tensor
-        Buffers: (C, D), and (C,) bool, for which classes there is one.
-
-    Examples
-    --------
-    >>> nearest = Prototypes(3, 1)
-    >>> nearest.hold(torch.tensor([[0.0], [2.0], [7.0]]), torch.tensor([True, True, False]))
-    >>> nearest(torch.tensor([[1.5]]))
-    tensor([[-2.2500, -0.2500, -3.2500]])
-    """
-
-    prototypes: Tensor
-    known: Tensor
-
-    def __init__(self, classes: int, width: int) -> None:
-        super().__init__()
-        self.register_buffer("prototypes", torch.zeros(classes, width))
-        self.register_buffer("known", torch.zeros(classes, dtype=torch.bool))
-
-    def hold(self, prototypes: Tensor, known: Tensor) -> None:
-        """Take other prototypes (C, D), and for which classes there is one, (C,)."""
-        self.prototypes.copy_(prototypes)
-        self.known.copy_(known)
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Return the logits (B, C) of embeddings (B, D); there is a prototype of one class at least."""
-        exact = "donot_use_mm_for_euclid_dist"
-        logits = -torch.cdist(embeddings, self.prototypes, compute_mode=exact).square()
-        farthest = logits.masked_fill(~self.known, inf).amin(1, keepdim=True)
-        return torch.where(self.known, logits, farthest - 1)
-
-
-class NearestPrototype(nn.Module):
-    """Predicts the class whose prototype is nearest to the embedding; as long as there is no prototype, by the head.
-
-    Parameters
-    ----------
-    model : SplitModel
-        Its body makes the embeddings.
-    memory : Prototypes
-        Of the model's classes and width.
-    """
-
-    def __init__(self, model: SplitModel, memory: Prototypes) -> None:
-        super().__init__()
-        self.model, self.memory = model, memory
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits (B, C) of inputs (B, ...)."""
-        embeddings = self.model.body(inputs)
-        return torch.where(self.memory.known.any(), self.memory(embeddings), self.model.head(embeddings))

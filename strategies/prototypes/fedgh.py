@@ -38,10 +38,12 @@ class FedGH(PrototypeStrategy):
            to measure, with ``measured = "global"``: down the same
     Needs  equal classes
     State  the head, weight (C, D) float32, bias (C,) float32.
-    Departs from the paper: all clients begin with the head that the server has drawn, as in HtFLlib. Steps are of
-    mini-batches, as in HtFLlib; the authors' published code takes the prototypes one by one. There the optimizer that
-    steps on the server holds a client's weights and not the head's, so that the head stays as it was drawn:
-    ``server_epochs = 0``. ``mode = "async"`` and ``robust`` are not in it.
+    Departs from the paper: all clients begin with the head that the server has drawn, as in HtFLlib; in the authors'
+    published code they begin with their own. Steps are of mini-batches, as in HtFLlib; that code takes the prototypes
+    one by one, a pass a round. There the optimizer that steps on the server holds a client's weights and not the
+    head's, so that the head stays as it was drawn: ``server_epochs = 0``. HtFLlib takes one pass at a rate of 0.01: a
+    few steps, after which the head of all is still near to the one that was drawn. ``mode = "async"`` and ``robust``
+    are not in it.
 
     Parameters
     ----------
@@ -76,8 +78,8 @@ class FedGH(PrototypeStrategy):
         self,
         *,
         mode: Literal["sync", "async"] = "sync",
-        server_epochs: Annotated[int, Field(ge=0)] = 1,
-        server_learning_rate: Annotated[float, Field(gt=0)] = 0.01,
+        server_epochs: Annotated[int, Field(ge=0)] = 100,
+        server_learning_rate: Annotated[float, Field(gt=0)] = 0.1,
         server_batch_size: Annotated[int, Field(ge=0)] = 0,
         measured: Literal["trained", "global"] = "trained",
         robust: str = "none",

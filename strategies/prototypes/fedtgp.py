@@ -50,13 +50,17 @@ class FedTGP(PrototypeStrategy):
     State  embedding.weight (C, D), hidden.weight and output.weight (D, D), hidden.bias and output.bias (D,), and what
            these make, prototypes (C, D), all float32; known (C,) bool, the classes that have come so far.
     Departs from the paper: a global prototype of a class that no client has sent yet takes part in the training, and
-    no client is drawn to it or predicts by it (in HtFLlib all predict by it). Rounds are synchronous: the margin
-    compares all clients. The margin is that of the authors' published code. ``robust`` is not in it.
+    no client is drawn to it or predicts by it; in the authors' published code all do. Rounds are synchronous: the
+    margin, which is that of this code, compares all clients. There the server takes 100 passes a round; the authors'
+    advice is to go on for so many rounds that its loss falls below 0.001, and no rule ends a round's training at that.
+    ``robust`` is not in it.
 
     Parameters
     ----------
     server_epochs : int
-        Passes over the prototypes of a round, 0 or more. 0: the global prototypes stay as they were drawn.
+        Passes over the prototypes of a round, 0 or more. 0: the global prototypes stay as they were drawn. The
+        authors' clients pass over their samples in a round, and 100 are for these: clients of a few mini-batches, as
+        by default, cannot follow prototypes that move so far, and the margin grows with what they fall behind.
     server_learning_rate : float
         Learning rate of the global prototypes, by plain SGD; above 0.
     server_batch_size : int
@@ -80,7 +84,7 @@ class FedTGP(PrototypeStrategy):
     def __init__(
         self,
         *,
-        server_epochs: Annotated[int, Field(ge=0)] = 100,
+        server_epochs: Annotated[int, Field(ge=0)] = 5,
         server_learning_rate: Annotated[float, Field(gt=0)] = 0.01,
         server_batch_size: Annotated[int, Field(ge=0)] = 0,
         margin_cap: Annotated[float, Field(ge=0)] = 100.0,

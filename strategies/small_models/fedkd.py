@@ -62,7 +62,8 @@ class FedKD(KnowledgeStrategy):
            that it is a change since; held (H,) int64, the clients that hold the mentee of then.
     Departs from the paper: it sends K singular values, too, K (m + n) + K^2 numbers; here ``left`` has them. It has no
     convolutions; here these are matrices (out, in x height x width). Its code keeps a value fewer where the squares
-    reach T. HtFLlib compresses weights, and each kernel (height, width) by itself.
+    reach T, and T is one round's step farther on there. HtFLlib compresses weights, and each kernel (height, width) by
+    itself.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ def upload(client_id: int, classes: list[int], prototypes: Any) -> Upload:
 
 
 def prepared(classes: int = 2, width: int = 2, seed: int = 0, **options: Any) -> FedGH:
-    strategy = FedGH(**options)
+    strategy = FedGH(**{"server_epochs": 1, "server_learning_rate": 0.01, **options})
     strategy.prepare(roster(3, classes=classes, width=width), RunConfig(seed=seed, batch_size=50))
     return strategy
 
@@ -86,6 +86,17 @@ def test_training_equals_a_loop_over_prototypes(epochs, size):
     found = strategy.aggregate(start, uploads, 7)
     np.testing.assert_allclose(found["weight"], weight, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found["bias"], bias, rtol=1e-5, atol=1e-6)
+
+
+def test_by_default_the_head_learns_what_has_come():
+    """Three clients send of each of four classes a prototype of size 1 at a corner of its own, a little moved."""
+    strategy, draw = FedGH(), generator(0, "draw")
+    strategy.prepare(roster(3, classes=4, width=4), RunConfig(batch_size=50))
+    rows = [np.eye(4) + draw.normal(size=(4, 4)) / 10 for _ in range(3)]
+    uploads = [upload(k, [0, 1, 2, 3], its) for k, its in enumerate(rows)]
+    head = strategy.aggregate(strategy.initial(strategy.roster), uploads, 1)
+    scores = np.concatenate(rows) @ head["weight"].T + head["bias"]
+    assert scores.argmax(1).tolist() == [0, 1, 2, 3] * 3
 
 
 def test_the_order_of_prototypes_depends_on_seed_round_and_clients():
@@ -186,7 +197,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 def test_one_client_has_the_local_head_trained_on_its_own_prototypes(make_config, make_node, run_federation):
     """A client alone: what the server sends after round 1 is its first head after one pass over its prototypes."""
     keys = {"models": "mlp", "clients": 1, "rounds": 1, "width": 6, "local_batches": 2}
-    config = make_config(algorithm="fedgh", **keys, **{"fedgh.server-learning-rate": 0.5})
+    config = make_config(algorithm="fedgh", **keys, **{"fedgh.server-learning-rate": 0.5, "fedgh.server-epochs": 1})
     client = FedGHClient(make_node(config))
     with seeded(config.seed, "head"):
         head = nn.Linear(6, 10)

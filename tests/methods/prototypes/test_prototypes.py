@@ -7,11 +7,11 @@ from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from torch import nn
 
-from clients.prototypes.base import PrototypeClient
+from clients.prototypes.base import PrototypeClient, Prototypes
 from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.common.errors import FederationError, PayloadError
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.learning.prototypes import Prototypes, class_means, distance_to_prototypes
+from hetfl_flwr.learning.prototypes import class_means, distance_to_prototypes
 from hetfl_flwr.learning.training import EVALUATION_BATCH
 from hetfl_flwr.node.session import Session
 from hetfl_flwr.server.messaging.guard import Guard, measure
