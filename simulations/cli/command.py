@@ -7,7 +7,7 @@ from inspect import getdoc
 import click
 import typer
 
-from hetfl_flwr.common.errors import HetflError, TooFewClients
+from hetfl_flwr.common.errors import INTERRUPTED, HetflError, TooFewClients
 from hetfl_flwr.common.packages import lacking, working_directory_last
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
@@ -34,6 +34,9 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 )
 """In the order of the help."""
 
+ON_CTRL_C = 130
+"""The exit status by which typer says that the user has interrupted."""
+
 PASSING_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """How a command takes flags that are another program's."""
 
@@ -57,7 +60,9 @@ def main() -> None:
     keep_freed_memory()
     try:
         ended = app(standalone_mode=False)
-        status = 2 if ended == 2 else 1 if ended else 0  # typer would end with 130 on Ctrl-C
+        if ended == ON_CTRL_C:
+            raise KeyboardInterrupt
+        status = 2 if ended == 2 else 1 if ended else 0
     except HetflError as error:
         typer.echo(f"hetfl: {error}", err=True)
         status = 1 if isinstance(error, TooFewClients) else 2
@@ -76,5 +81,6 @@ def main() -> None:
         typer.echo(f"hetfl: {printable(f'{error.filename}: {error.strerror}')}", err=True)
         status = 2
     except (KeyboardInterrupt, click.Abort):
+        typer.echo(f"hetfl: {INTERRUPTED}", err=True)
         status = 1
     sys.exit(status)
