@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.errors import INTERRUPTED, ConfigError
 from hetfl_flwr.common.packages import lacking, own_package, working_directory_last
 
 
@@ -14,6 +14,9 @@ def main() -> None:
         for name in ("simulations", "strategies", "clients"):
             own_package(name)
         command = import_module("simulations.cli.command")
+    except KeyboardInterrupt:
+        sys.stderr.write(f"hetfl: {INTERRUPTED}\n")
+        sys.exit(1)
     except (ConfigError, ModuleNotFoundError) as error:
         if (line := lacking(error) or error) is error and not isinstance(error, ConfigError):
             raise

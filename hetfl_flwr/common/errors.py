@@ -81,6 +81,10 @@ class PayloadError(HetflError):
     """Arrays received over the wire that are not what was declared."""
 
 
+class DivergedError(HetflError):
+    """Training whose loss or weights are no numbers any more, or infinite."""
+
+
 class StateError(HetflError):
     """Saved client state that belongs to something else, or cannot be read or written."""
 
@@ -156,6 +160,10 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     near = get_close_matches(plain(name), names, n=1)
     hint = f" did you mean '{near[0]}'?" if near else ""
     return f"unknown {kind} '{name}':{hint} Known: {', '.join(names)}"
+
+
+INTERRUPTED = "interrupted; what was written before stays"
+"""What a command says that the user has ended at once."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hetfl_flwr.common.arithmetic import torch_threads
+from hetfl_flwr.common.errors import DivergedError
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.distillation import kl_divergence
@@ -133,7 +134,7 @@ def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Sche
 
         try:
             train(samples, [chosen], optimizer, loss)
-        except FloatingPointError:
+        except DivergedError:
             break
         step += 1
         if step % every == 0 or step == schedule.steps:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hetfl_flwr.common.errors import DivergedError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
@@ -172,7 +173,7 @@ def train(
 
     Raises
     ------
-    FloatingPointError
+    DivergedError
         The loss is no longer finite.
     """
     seen, total = 0, torch.zeros((), dtype=torch.float64)
@@ -189,7 +190,7 @@ def train(
         total += value.detach().double().cpu() * len(labels)
     mean = float(total) / seen if seen else 0.0
     if not np.isfinite(mean):
-        raise FloatingPointError(f"training diverged: the loss is {mean}")
+        raise DivergedError(f"training diverged: the loss is {mean}: lower learning-rate, or other weights of the loss")
     return seen, mean
 
 

@@ -99,6 +99,7 @@ class Results(RoundCallback):
                 self._begin()
         except BaseException:
             self._lock.release()
+            self._take_back()
             raise
 
     def __enter__(self) -> Self:
@@ -110,21 +111,37 @@ class Results(RoundCallback):
     ) -> None:
         """Let other processes write the folder; what was made for a run that has reached nothing is taken back."""
         self._lock.release()
-        if error is not None and not self.ledger.rounds and not self.config.resume:
-            for path in self._made:
-                with suppress(OSError):  # not empty: what others have put there stays
-                    path.rmdir() if path.is_dir() else path.unlink()
+        if error is not None:
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """Remove what was made for a run of which no round is on the disk; one that goes on has made nothing."""
+        if self.config.resume or self._written():
+            return
+        for path in self._made:
+            with suppress(OSError):  # not empty: what others have put there stays
+                path.rmdir() if path.is_dir() else path.unlink()
+
+    def _written(self) -> bool:
+        return bool(checkpoints(self.folder)) or _holds_run(self.folder)
 
     def round(self, entry: Round) -> None:
-        """Write a round down."""
+        """Write a round down: all of its line, or none."""
         line = round_line(entry)
         self.lines[entry.round] = _digest(line)
-        with self.writing(), (self.folder / ROUNDS_FILE).open("ab") as file:
-            file.write(line + b"\n")
+        with self.writing(), (self.folder / ROUNDS_FILE).open("ab", buffering=0) as file:
+            whole = file.seek(0, os.SEEK_END)
+            try:
+                left = line + b"\n"
+                while left:  # a disk that is nearly full takes a part
+                    left = left[file.write(left) :]
+            except OSError:
+                file.truncate(whole)
+                raise
 
     def end(self, summary: Summary, error: BaseException | None) -> None:
         """Write summary, clients and the server state, unless nothing was reached."""
-        if self.ledger.rounds:
+        if self.ledger.rounds and self._written():
             self.write()
 
     def write(self) -> None:

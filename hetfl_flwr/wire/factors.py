@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from hetfl_flwr.common.arithmetic import torch_threads
+from hetfl_flwr.common.errors import DivergedError
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec
 
 SLIGHT_CHANGE = 0.005
@@ -75,7 +76,7 @@ def factor(arrays: Arrays, spec: PayloadSpec, share: float, prefix: str = "") ->
 
     Raises
     ------
-    FloatingPointError
+    DivergedError
         A matrix has values that are not finite.
     """
     packed: dict[str, NDArray[Any]] = {}
@@ -86,7 +87,7 @@ def factor(arrays: Arrays, spec: PayloadSpec, share: float, prefix: str = "") ->
             continue
         matrix = array.reshape(_form(one))
         if not np.isfinite(matrix).all():
-            raise FloatingPointError(f"training diverged: '{one.name}' has values that are not finite")
+            raise DivergedError(f"training diverged: '{one.name}' has values that are not finite")
         left, right = leading(matrix, share) if share < 1 else (matrix, matrix)
         small = share < 1 and left.shape[1] <= most and np.abs(left).max(initial=0.0) <= float(one.maximum or 0.0)
         rank = left.shape[1] if small else 0

@@ -8,7 +8,7 @@ from typing import Annotated
 import click
 import typer
 
-from hetfl_flwr.common.errors import HetflError, TooFewClients
+from hetfl_flwr.common.errors import INTERRUPTED, HetflError, TooFewClients
 from hetfl_flwr.common.packages import lacking, working_directory_last
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.common.versions import installed
@@ -36,6 +36,9 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(new, list_, tune, reproduce, compare, report, audit, watch),
 )
 """In the order of the help."""
+
+ON_CTRL_C = 130
+"""The exit status by which typer says that the user has interrupted."""
 
 PASSING_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """How a command takes flags that are another program's."""
@@ -69,7 +72,9 @@ def main() -> None:
     keep_freed_memory()
     try:
         ended = app(standalone_mode=False)
-        status = 2 if ended == 2 else 1 if ended else 0  # typer would end with 130 on Ctrl-C
+        if ended == ON_CTRL_C:
+            raise KeyboardInterrupt
+        status = 2 if ended == 2 else 1 if ended else 0
     except HetflError as error:
         typer.echo(f"hetfl: {error}", err=True)
         status = 1 if isinstance(error, TooFewClients) else 2
@@ -88,5 +93,6 @@ def main() -> None:
         typer.echo(f"hetfl: {printable(f'{error.filename}: {error.strerror}')}", err=True)
         status = 2
     except (KeyboardInterrupt, click.Abort):
+        typer.echo(f"hetfl: {INTERRUPTED}", err=True)
         status = 1
     sys.exit(status)

@@ -142,13 +142,13 @@ class TestNames:
     def test_failures_name_the_client(self):
         who = member(3, name="General Hospital", model="lenet5")
         assert str(who) == called(3, "General Hospital", "lenet5") == "client 3 (General Hospital, lenet5)"
-        asked = Message(RecordDict(), 7, MessageType.TRAIN)
-        raised = Message(Error(0, "client 3, train, round 2: RuntimeError: the disk is full"), reply_to=asked)
-        said = "train, round 2: RuntimeError: the disk is full"
-        assert reason(raised, who, own=True) == f"client 3 (General Hospital), {said}"
-        assert reason(raised, member(3), own=True) == f"client 3, {said}"
+        why = "train, round 2: RuntimeError: the disk is full"
+        raised = Message(Error(0, f"client 3, {why}"), reply_to=Message(RecordDict(), 9, MessageType.TRAIN))
+        assert reason(raised, who, own=True) == f"client 3 (General Hospital), {why}"
+        assert reason(raised, who) == f'client 3 (General Hospital) says: "{why}"'
+        assert reason(raised, member(3), own=True) == f"client 3, {why}"
         assert reason(raised, member(4), own=True).startswith("client 4 (linear): client 3, train")
-        assert reason(raised, who) == f'client 3 (General Hospital) says: "{said}"'
+        assert reason(raised, member(4)) == f'client 4 (linear) says: "client 3, {why}"'
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hetfl_flwr.common.errors import DivergedError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
@@ -174,7 +175,7 @@ def test_train_equals_a_loop_written_by_hand_bit_for_bit(make_config, make_node)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_an_error(value):
     model = linear([1.0])
-    with pytest.raises(FloatingPointError, match="training diverged"):
+    with pytest.raises(DivergedError, match="training diverged"):
         train(
             samples([1.0], [0]),
             [torch.tensor([0])],

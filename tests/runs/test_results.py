@@ -1,6 +1,9 @@
 import json
 import platform
+import resource
 import shutil
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,8 +24,16 @@ from hetfl_flwr.common.errors import (
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
-from hetfl_flwr.runs.results import new_folder
-from hetfl_flwr.runs.schema import clients_file, read_clients, read_rounds, read_summary, round_line, summary_file
+from hetfl_flwr.runs.results import Results, new_folder
+from hetfl_flwr.runs.schema import (
+    Round,
+    clients_file,
+    read_clients,
+    read_rounds,
+    read_summary,
+    round_line,
+    summary_file,
+)
 from hetfl_flwr.server.messaging.grids import GridView
 from simulations.engine.grid import LocalGrid
 
@@ -493,6 +504,47 @@ def test_without_a_run_or_a_checkpoint_there_is_nothing_to_resume(refusal, make_
         run_federation(config, grid)
     assert "has no checkpoint" in refusal(RunFolderError, run_federation, resumed(config))
     assert [entry["round"] for entry in lines(Path(config.output_dir))] == [0]
+
+
+@contextmanager
+def room_for(size):
+    """Let no file of this process grow beyond a size: a write takes what fits, and the next one fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+LONG = Round.blank(0, 0.5, clients={str(client): {"accuracy": 0.5} for client in range(300)})
+
+
+@pytest.mark.parametrize("size", [500, 1700, 4000], ids=["config", "resume", "round"])
+def test_a_disk_that_is_full_at_the_start_leaves_nothing_that_seems_to_be_a_run(refusal, make_config, size):
+    """The files of 1.7 kB are written before the first line of rounds.jsonl, which here has 8 kB."""
+
+    def begin(folder, config):
+        with Results(folder, config, "deployment", 5) as results:
+            results.ledger.rounds.append(LONG)
+            results.round(LONG)
+
+    config = make_config()
+    folder = Path(config.output_dir)
+    assert len(round_line(LONG)) > 4000
+    with room_for(size):
+        assert "cannot be written" in refusal(RunFolderError, begin, folder, config)
+    assert not folder.exists()
+
+
+def test_a_round_that_the_disk_has_no_room_for_leaves_the_rounds_before_it_whole(make_config):
+    config = make_config()
+    with Results(Path(config.output_dir), config, "local", 5) as results:
+        results.round(Round.blank(0, 0.5))
+        with room_for(4000), pytest.raises(RunFolderError, match="cannot be written"):
+            results.round(replace(LONG, round=1))
+        results.round(Round.blank(1, 0.5))
+    assert [entry["round"] for entry in lines(Path(config.output_dir))] == [0, 1]
 
 
 def test_a_damaged_checkpoint_is_named(refusal, finished, make_config, run_federation):

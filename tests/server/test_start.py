@@ -667,6 +667,16 @@ def test_more_keys_may_be_listed_than_the_run_has_clients(clock, keyed, public, 
     assert client_ids(started(post, node_keys=path, clients=1).roster) == [0]
 
 
+def test_of_more_keys_than_clients_so_many_are_said_to_be_missing_as_the_run_waits_for(clock, keyed, public, caplog):
+    caplog.set_level("INFO")
+    post, path = keyed(keys=[])
+    Path(path).write_bytes(write_node_keys({n: ssh(key) for n, key in enumerate(public)}))
+    with pytest.raises(FederationError):
+        started(post, node_keys=path, clients=2, start_timeout=1)
+    missing = ", ".join(map(str, range(len(public))))
+    assert f"waited 1 s for nodes: 0 of 2 clients are here; missing: 2 of client {missing}" in caplog.messages
+
+
 def test_a_node_without_a_key_is_no_client_of_the_list(tmp_path, public):
     (tmp_path / "list").write_bytes(write_node_keys({4: ssh(public[0])}))
     listed = NodeKeys(tmp_path / "list")

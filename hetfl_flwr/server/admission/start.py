@@ -239,10 +239,12 @@ class Start:
             said = _said(self.roster)
             return f"the nodes do not agree on how many there are: {said}" if said else "no client is here"
         here = {member.client_id for member in self.roster}.intersection(numbers)
+        wanted = self.config.clients or len(numbers)
         count = len(numbers) - len(here)
         missing = ", ".join(map(str, islice((number for number in numbers if number not in here), 5)))
         more = f" and {count - 5} more" if count > 5 else ""
-        return f"{len(here)} of {len(numbers)} clients are here; missing: client {missing}{more}"
+        some = "" if wanted == len(numbers) else f" {wanted - len(here)} of"
+        return f"{len(here)} of {wanted} clients are here; missing:{some} client {missing}{more}"
 
     def disagreeing(self) -> Iterable[tuple[Member, int]]:
         """Go through the clients that say another number than most, with the number that most say."""

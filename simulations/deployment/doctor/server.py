@@ -80,7 +80,7 @@ class Conversation:
     def __init__(self, server: Server) -> None:
         self.server = server
         self._until = time.monotonic() + PATIENCE
-        self._address: Any = None
+        self._address: tuple[str, int] | None = None
 
     def left(self) -> float:
         """Return how many seconds are left.
@@ -100,8 +100,8 @@ class Conversation:
         if self._address:
             return socket.create_connection(self._address, timeout=self.left())
         rows = socket.getaddrinfo(self.server.host, self.server.port, type=socket.SOCK_STREAM)
-        for others, (*_, (host, port, *_)) in zip(reversed(range(len(rows))), rows, strict=True):
-            address = str(host), int(port)
+        for others, row in zip(reversed(range(len(rows))), rows, strict=True):
+            address = str(row[4][0]), self.server.port
             try:
                 connection = socket.create_connection(address, timeout=self.left() / (1 + others))
             except OSError:

@@ -23,7 +23,7 @@ from torch import nn
 from clients.small_models.fedkd import FedKDClient
 from hetfl_flwr.algorithms import build_client, build_strategy, check_options
 from hetfl_flwr.common.arithmetic import torch_threads
-from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
+from hetfl_flwr.common.errors import ConfigError, DivergedError, FederationError, PayloadError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
@@ -408,7 +408,7 @@ def slow_bytes(arrays: Arrays, share: float) -> int:
 def test_what_cannot_be_decomposed_is_one_line_with_its_name(value):
     spec, arrays = some_weights(6)
     arrays["2.weight"][3, 3] = value
-    with pytest.raises(FloatingPointError, match=r"^training diverged: '2.weight' has values that are not finite$"):
+    with pytest.raises(DivergedError, match=r"^training diverged: '2.weight' has values that are not finite$"):
         factor(arrays, spec, 0.95)
 
 

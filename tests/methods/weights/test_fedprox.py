@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from clients.weights.fedprox import FedProxClient
 from hetfl_flwr.algorithms import build_strategy, check_options
-from hetfl_flwr.common.errors import ConfigError, FederationError
+from hetfl_flwr.common.errors import ConfigError, FederationError, TooFewClients
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
@@ -174,3 +174,13 @@ def test_unlike_models_are_refused(refusal):
 def test_values_out_of_range_are_refused_by_name(key, value, make_config, refusal):
     said = refusal(ConfigError, check_options, make_config(algorithm="fedprox", **{f"fedprox.{key}": value}))
     assert said.startswith(f"fedprox.{key} = {value!r}: ")
+
+
+def test_a_weight_of_the_way_that_training_cannot_bear_is_said_without_a_place_of_this_machine(
+    refusal: Any, make_config: Any, run_federation: Any
+) -> None:
+    keys = {"algorithm": "fedprox", "models": "mlp", "fedprox.mu": 1e308}
+    said = refusal(TooFewClients, run_federation, make_config(**keys))
+    assert "training diverged: the loss is nan: lower learning-rate" in said
+    assert "/" not in said
+    assert ".py" not in said

@@ -18,6 +18,7 @@ from fixtures.tiers import exhaustive
 from clients.logits.fedhe import FedHeClient
 from hetfl_flwr.__main__ import main as installed
 from hetfl_flwr.algorithms import find
+from hetfl_flwr.common.errors import INTERRUPTED
 from hetfl_flwr.config import read_toml
 from simulations.cli.command import app, main
 
@@ -360,8 +361,24 @@ def test_a_second_ctrl_c_ends_at_once_and_keeps_what_was_reached(here, tmp_path)
     assert process.poll() is None
     interrupt(process)
     assert process.wait(60) == 1
+    assert (tmp_path / "err").read_text().endswith(f"hetfl: {INTERRUPTED}\n")
     assert "Traceback" not in (tmp_path / "err").read_text()
     assert json.loads((run / "summary.json").read_text())["rounds"] == 0
+
+
+@pytest.mark.parametrize("at", ["hetfl_flwr.__main__.import_module", "simulations.cli.running.show_run"])
+def test_a_ctrl_c_during_imports_or_after_the_last_round_ends_in_one_line(here, monkeypatch, capfd, at):
+    """Where no round is running, which it would let finish."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(at, interrupted)
+    monkeypatch.setattr(sys, "argv", ["hetfl", "run", "fedhe", *SMALL, "--rounds", "1", "--out", "run"])
+    with pytest.raises(SystemExit) as ended:
+        installed()
+    assert ended.value.code == 1
+    assert capfd.readouterr().err.splitlines()[-1] == f"hetfl: {INTERRUPTED}"
 
 
 @pytest.mark.parametrize("command", app.registered_commands, ids=lambda command: command.callback.__name__)
