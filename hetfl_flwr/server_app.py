@@ -73,6 +73,9 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
     if ledger.noise:
         terms = guarantee(config.noise_multiplier, config.rounds), caveats(ledger.noise)
         log(INFO, "\t├── privacy: %s, one a round; %s", *terms)
+    if results.engine != "local":
+        going_on = results.folder / RESUME_FILE
+        log(INFO, "\t├── if it is stopped: flwr run . --run-config %s (its rounds may be changed)", going_on)
     after = ledger.done if config.resume else None
     run = RunInfo(config, results.folder, results.engine, ledger.dataset, after, tuple(ledger.rounds))
     all_callbacks = [results, *callbacks]

@@ -11,7 +11,7 @@ from hetfl_flwr.data.clients import load_client_data, most_clients
 from hetfl_flwr.data.decoding.tables import parse_features
 from hetfl_flwr.data.domains import ROTATED_PREFIX, absolute, data_spec, kind_of
 from hetfl_flwr.data.partitions import Partition, parse_partition
-from hetfl_flwr.data.sources.catalogue import CATALOGUE, CatalogueRow, DatasetEntry, catalogue_rows
+from hetfl_flwr.data.sources.catalogue import CATALOGUE, DatasetEntry
 from hetfl_flwr.data.sources.reading import READING_KEYS, Reading, parse_classes, parse_vocabulary
 from hetfl_flwr.data.split import SPLIT_KEYS, Split
 
@@ -22,7 +22,6 @@ __all__ = [
     "SPLIT_KEYS",
     "Augmented",
     "Batches",
-    "CatalogueRow",
     "ClientData",
     "DataSpec",
     "DatasetEntry",
@@ -32,7 +31,6 @@ __all__ = [
     "Samples",
     "Split",
     "absolute",
-    "catalogue_rows",
     "data_spec",
     "kind_of",
     "load_client_data",

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 import hetfl_flwr
 from hetfl_flwr.common.errors import ConfigError, DataError
-from hetfl_flwr.data import DataSpec, Joined, Reading, Samples, catalogue_rows, data_spec
+from hetfl_flwr.data import DataSpec, Joined, Reading, Samples, data_spec
 from hetfl_flwr.data.arrays.rotation import ANGLES, rotate, rotated
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families
+from simulations.cli.catalogue.datasets import catalogue_rows
 
 DIGITS = Family("digits", Reading())
 ROTATED = {"dataset": "rotated-digits", "partition_id": 0, "num_partitions": 4, "seed": 0}

@@ -182,7 +182,7 @@ def _needs(strategy_class: type["FederatedStrategy"]) -> Iterator[str]:
 
 def datasets(data_dir: str) -> list[Row]:
     """List the data sets of the catalogue; any hub id and any folder will do as well."""
-    from hetfl_flwr.data import catalogue_rows
+    from simulations.cli.catalogue.datasets import catalogue_rows
 
     return [row._asdict() | {"shape": list(row.shape)} for row in catalogue_rows(data_dir)]
 

@@ -12,8 +12,9 @@ from fixtures.data.loading import load_client
 from PIL import Image
 
 from hetfl_flwr.common.errors import ConfigError, DataError
-from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, catalogue_rows, data_spec
+from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, data_spec
 from hetfl_flwr.data.arrays.client_data import ClientData
+from simulations.cli.catalogue.datasets import catalogue_rows
 
 INTEGERS = Value("int64")
 BUNDLED = {"breast-cancer", "digits", "digits-colour", "rotated-digits", "waveform"}

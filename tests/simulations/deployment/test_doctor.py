@@ -482,6 +482,11 @@ def test_the_table_has_each_check_and_only_a_failure_is_exit_status_1(keys: Keys
     assert bad.exit_code == 1
     assert "chmod 600" in bad.output
     assert "1 failure" in bad.output
+    told = CliRunner().invoke(app, [*arguments, "--json"])
+    assert told.exit_code == 1
+    checks = {check["name"]: check for check in json.loads(told.stdout)["checks"]}
+    assert len(checks) > 5
+    assert (checks["private key"]["state"], "chmod 600" in checks["private key"]["fix"]) == ("failure", True)
 
 
 def test_names_of_others_are_no_terminal_codes() -> None:
