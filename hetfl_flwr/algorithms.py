@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, place, private, reason, unknown
+from hetfl_flwr.common.errors import ConfigError, HetflError, place, reason, unknown
 from hetfl_flwr.common.packages import own_package
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import AUTO, AUTO_MODELS, FIT, RunConfig, Value, one_model, write_algorithm_options
@@ -330,7 +330,7 @@ def _module(path: str) -> ModuleType:
 
 def _broken(path: str, error: BaseException) -> ConfigError:
     where = place(error)
-    cause = error.marked if isinstance(error, HetflError) else f"{type(error).__name__}: {private(reason(error))}"
+    cause = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {reason(error)}"
     return ConfigError(f"algorithm module '{path}' cannot be imported: {cause}{f' ({where})' if where else ''}")
 
 
@@ -399,8 +399,8 @@ def _build(config: RunConfig, side: type[Any], *args: object) -> Any:
     try:
         return side(*args, **_typed(config, side))
     except ConfigError as error:
-        if error.marked.partition(" = ")[0] in _hyper_parameters(side):  # type: ignore[arg-type]
-            raise ConfigError(f"{config.algorithm}.{error.marked}") from None
+        if str(error).partition(" = ")[0] in _hyper_parameters(side):  # type: ignore[arg-type]
+            raise ConfigError(f"{config.algorithm}.{error}") from None
         raise
     except ValueError as error:
         raise ConfigError(f"{config.algorithm}: {error}") from None

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from hetfl_flwr.algorithms import build_client
-from hetfl_flwr.common.errors import ConfigError, HetflError, ends_process, place, plain
+from hetfl_flwr.common.errors import ConfigError, HetflError, ends_process, place
 from hetfl_flwr.common.flower import ErrorCode, log
 from hetfl_flwr.common.packages import lacking
 from hetfl_flwr.common.text import printable
@@ -210,7 +210,7 @@ def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
     What stays here stands in this node's log.
     """
     fit = (printable(node.why, LONGEST_NOTE),) if node.why else ()
-    notes = [plain(note) for note in node.data.train.arrays.notes]
+    notes = list(node.data.train.arrays.notes)
     if not share:
         for note in notes:
             log(WARNING, "%s: %s", node, printable(note))
@@ -241,11 +241,11 @@ def _where(message: Message, context: Context) -> str:
 
 
 def _outward(error: BaseException) -> str:
-    """Return what others are told of an error: nothing of the data, and of an error that is not ours its type alone."""
-    line = " ".join(error.outward.split()) if isinstance(error, HetflError) else type(error).__name__
-    return line if line == _reason(error) else f"{line}; this node's log says more"
+    """Return what leaves this node of an error: its type, and of one of ours a fixed sentence."""
+    line = f"{type(error).__name__}: {error.outward}" if isinstance(error, HetflError) else type(error).__name__
+    return f"{line}; this node's log says more"
 
 
 def _reason(error: BaseException) -> str:
     line = " ".join(str(error).split())
-    return line if isinstance(error, HetflError) else f"{type(error).__name__}: {line} ({plain(place(error))})"
+    return line if isinstance(error, HetflError) else f"{type(error).__name__}: {line} ({place(error)})"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
-from hetfl_flwr.common.errors import ConfigError, private, unknown
+from hetfl_flwr.common.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
     from hetfl_flwr.data import Reading, Split
@@ -178,9 +178,9 @@ def usable_path(text: str) -> Path:
             Path(text).expanduser().resolve()
         except RuntimeError as error:
             said = str(error).rstrip(".")
-            problem = private(said[:1].lower() + said[1:])
+            problem = said[:1].lower() + said[1:]
     if problem:
-        raise ConfigError(f"{private(repr(text))} cannot be the name of a file or folder: {problem}")
+        raise ConfigError(f"{text!r} cannot be the name of a file or folder: {problem}")
     return Path(text)
 
 
@@ -256,7 +256,7 @@ def _check_path(text: str, info: ValidationInfo) -> str:
         if text:
             usable_path(text)
     except ConfigError as error:
-        raise ConfigError(f"{kebab(info.field_name or '')} = {error.marked}") from None
+        raise ConfigError(f"{kebab(info.field_name or '')} = {error}") from None
     return text
 
 
@@ -794,8 +794,7 @@ def _from_items(items: tuple[tuple[str, Value], ...], types: tuple[type, ...]) -
         if key == "options":
             key, reason = rest[0], "expected a finite number, text, true or false"
         value = (general | options)[key]
-        shown = private(repr(value)) if isinstance(value, str) else repr(value)
-        raise ConfigError(f"{key} = {shown}: {reason}") from None
+        raise ConfigError(f"{key} = {value!r}: {reason}") from None
 
 
 # --- the config on one node
@@ -852,7 +851,7 @@ def _no_value(value: object) -> str:
         case str():
             too_long = f"is longer than {MAX_TEXT} characters" if len(value) > MAX_TEXT else ""
             problem = _unwritable(value)
-            return too_long or (f"= {private(repr(value))}: {problem}" if problem else "")
+            return too_long or (f"= {value!r}: {problem}" if problem else "")
         case int():
             return "" if -(2**63) <= value < 2**63 else "is a number of more than 64 bits"
         case float():
@@ -946,7 +945,7 @@ def read_toml(path: Path) -> dict[str, Value]:
         check_values(flat)
         return flat
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error.marked}") from None
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def load_toml(path: Path) -> dict[str, Any]:

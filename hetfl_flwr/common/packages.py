@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from hetfl_flwr.common.errors import ConfigError, private
+from hetfl_flwr.common.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that this project's packages lie in."""
@@ -55,13 +55,13 @@ def own_package(name: str) -> ModuleType:
         names both places.
     """
     if not (ROOT / name).is_dir():
-        raise ConfigError(f"{name} is missing: {private(ROOT)} is an app bundle, made for `flwr run`; install hetfl")
+        raise ConfigError(f"{name} is missing: {ROOT} is an app bundle, made for `flwr run`; install hetfl")
     spec = find_spec(name)
     places = [] if spec is None else [*(spec.submodule_search_locations or [str(spec.origin)])]
     found = next(iter(places), "nowhere")
     if Path(found).resolve() != ROOT / name:
         raise ConfigError(
-            f"the package '{name}' of this project ({private(ROOT / name)}) is hidden by {private(found)}: rename "
+            f"the package '{name}' of this project ({ROOT / name}) is hidden by {found}: rename "
             "that, or take the folder that it lies in out of PYTHONPATH"
         )
     return import_module(name)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from hetfl_flwr.common.errors import DataError, plain
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.text import LONGEST_TEXT
 
 _MOST = 50  # problems with one way out that are tried: more are longer than a line may be
@@ -48,7 +48,7 @@ class Problems:
         try:
             yield
         except DataError as error:
-            self.add(error.marked)
+            self.add(str(error))
 
     def refuse(self) -> None:
         """Raise an error with all problems in one line, if there are any.
@@ -67,7 +67,7 @@ class Problems:
         if len(self.found) == 1:
             return DataError(": ".join(filter(None, self.found[0])))
         most = _MOST
-        while len(plain(self._numbered(most))) > LONGEST_TEXT and most > 1:
+        while len(self._numbered(most)) > LONGEST_TEXT and most > 1:
             most -= 1
         return DataError(self._numbered(most))
 

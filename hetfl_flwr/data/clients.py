@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import ConfigError, private
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.arrays.client_data import ClientData
 from hetfl_flwr.data.arrays.samples import Arrays, Samples
@@ -77,7 +77,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
     samples, (tests, validation, train) = domains[index].samples(position), domains[index].cut(position)
     name = joined(domains[index].owners(position))
     if not len(train):
-        whose = f", {private(name)}," * bool(name)
+        whose = f", {name}," * bool(name)
         raise ConfigError(
             f"partition {client} of {split.clients} ('{form}'){whose} has {samples} samples and none left to train on: "
             f"lower validation-fraction {split.validation_fraction:g} or test-fraction {split.own_test or 0.0:g}, "
@@ -267,9 +267,9 @@ def _domains_for(families: Sequence[Family], index: int, split: Split) -> tuple[
     wanted = families if split.pooled else families[number : number + 1]
     arrays = arrays_of(wanted, families, split.seed, split.test_set == "global", split.rotation)
     for family, domains in zip(wanted, arrays, strict=True):
-        _check_family(family.called, domains[0], split)
+        _check_family(family.name, domains[0], split)
     if split.pooled:
-        check_alike([family.called for family in wanted], [domains[0] for domains in arrays])
+        check_alike([family.name for family in wanted], [domains[0] for domains in arrays])
         _check_unseen(wanted, split)
     return tuple(domain for domains in arrays for domain in domains), 0 if split.pooled else first
 
@@ -279,7 +279,7 @@ def _check_unseen(families: Sequence[Family], split: Split) -> None:
     for family in families:
         if family.is_rotated and split.test_set == "client" and not split.shared_split:
             raise ConfigError(
-                f"pooled = true and dataset '{family.called}': an image on which one domain tests is a training image "
+                f"pooled = true and dataset '{family.name}': an image on which one domain tests is a training image "
                 "of another; set shared-split to true, in all runs that are compared"
             )
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import ConfigError, DataError, private, unknown
+from hetfl_flwr.common.errors import ConfigError, DataError, unknown
 from hetfl_flwr.data.arrays.rotation import ANGLES, Rotation, rotated
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
@@ -55,11 +55,6 @@ class Family:
     def base(self) -> str:
         """The data set that it is, or turns: a name of the catalogue, a hub id or a folder."""
         return self.name.removeprefix(ROTATED_PREFIX)
-
-    @property
-    def called(self) -> str:
-        """Its name for messages: `private` unless it is the catalogue's."""
-        return self.name if self.base in CATALOGUE else private(self.name)
 
     @property
     def short(self) -> str:
@@ -160,13 +155,9 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
     names = absolute(dataset).split(",")
     for name in names:
         if not name:
-            raise ConfigError(
-                f"dataset {private(repr(dataset))} has an empty name: write one name, or several with a comma between"
-            )
+            raise ConfigError(f"dataset {dataset!r} has an empty name: write one name, or several with a comma between")
         if names.count(name) > 1:
-            raise ConfigError(
-                f"dataset {private(repr(dataset))} has '{private(name)}' more than once: name each data set once"
-            )
+            raise ConfigError(f"dataset {dataset!r} has '{name}' more than once: name each data set once")
     own = reading or Reading()
     return tuple(_family(name, own.of(number, len(names))) for number, name in enumerate(names))
 
@@ -175,15 +166,13 @@ def _family(name: str, reading: Reading) -> Family:
     family = Family(name, reading)
     base, entry = family.base, CATALOGUE.get(family.base)
     if base.startswith(ROTATED_PREFIX):
-        raise ConfigError(f"dataset '{private(name)}' is rotated twice: write {ROTATED_PREFIX} once")
+        raise ConfigError(f"dataset '{name}' is rotated twice: write {ROTATED_PREFIX} once")
     if not entry and "/" not in base:
         if Path(base).exists():
-            raise ConfigError(
-                f"unknown dataset '{private(name)}': write {private(f'./{base}')} to read what lies there"
-            )
+            raise ConfigError(f"unknown dataset '{name}': write {f'./{base}'} to read what lies there")
         raise ConfigError(
-            f"{unknown('dataset', private(name), [*CATALOGUE, *ROTATED])}, "
-            f"or a hub id such as owner/name, or a folder such as {private(f'./{base}')}"
+            f"{unknown('dataset', name, [*CATALOGUE, *ROTATED])}, "
+            f"or a hub id such as owner/name, or a folder such as {f'./{base}'}"
         )
     if entry:
         family = Family(name, entry.completed(reading))
@@ -193,7 +182,7 @@ def _family(name: str, reading: Reading) -> Family:
 
 
 def _check_rotated(family: Family, spec: DataSpec | None) -> None:
-    name, base = family.called, family.base if family.base in CATALOGUE else private(family.base)
+    name, base = family.name, family.base
     if family.reading.domain_column:
         raise ConfigError(
             f"dataset '{name}': '{base}' has domains of its own, and is not rotated as well: use '{base}'"
@@ -255,7 +244,7 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     """
     if not dataset:
         return _said(reading or Reading())
-    kinds = {_kind(family): family.called for family in parse_families(dataset, reading)}
+    kinds = {_kind(family): family.name for family in parse_families(dataset, reading)}
     if len(kinds) > 1:
         said = ", ".join(f"{name} are {kind.removesuffix('s')}s" for kind, name in kinds.items())
         raise ConfigError(f"models = 'auto' cannot serve data sets of several kinds ({said}): name the models")
@@ -329,7 +318,7 @@ def arrays_of(
         return [family_arrays(family, seed, with_test, rotation) for family in wanted]
     except DataError as first:
         errors = [error for family in families if (error := _error_of(family, seed, with_test, rotation))]
-        lines = dict.fromkeys(error.marked for error in errors or [first])
+        lines = dict.fromkeys(str(error) for error in errors or [first])
         raise DataError("; ".join(lines)) from first
 
 
@@ -451,7 +440,7 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
     if 0 in trains:
         raise DataError(
-            f"{source.place} has no training row of {reading.domain_column} {private(names[trains.index(0)])}: "
+            f"{source.place} has no training row of {reading.domain_column} {names[trains.index(0)]}: "
             "put some into it, or leave that domain out"
         )
     return tuple(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import ConfigError, private
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.data.arrays.samples import Arrays
 
 
@@ -49,7 +49,7 @@ def check_alike(names: Sequence[str], firsts: Sequence[Arrays]) -> None:
         for (what, one), (_, other) in zip(_terms(firsts[0]), _terms(arrays), strict=True):
             if one != other:
                 raise ConfigError(
-                    f"pooled = true: {names[0]} and {name} differ in {what} ({private(one)} and {private(other)}): "
+                    f"pooled = true: {names[0]} and {name} differ in {what} ({one} and {other}): "
                     "only rows of the same inputs and classes can be put together"
                 )
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hetfl_flwr.common.errors import ModelError, private
+from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.models.split_model import cause
 
 ORIGINAL = "IMAGENET1K_V1"
@@ -44,7 +44,7 @@ def find_weights(name: str, source: str) -> Path:
     found = next((file for file in files if file.is_file()), None)
     if found is None:
         raise ModelError(
-            f"pretrained: neither {private(files[0])} nor {files[1].name} is there; put it there, "
+            f"pretrained: neither {files[0]} nor {files[1].name} is there; put it there, "
             "or set pretrained to torchvision, hub or another folder"
         )
     return found
@@ -82,8 +82,7 @@ def load_weights(module: nn.Module, head: str, file: Path) -> None:
         given, needed = _shape(weights.get(entry)), _shape(own.get(entry))
         if given != needed:
             raise ModelError(
-                f"pretrained: {private(file)} holds the weights of another network: '{entry}' is {given} there, "
-                f"{needed} here"
+                f"pretrained: {file} holds the weights of another network: '{entry}' is {given} there, {needed} here"
             )
     module.load_state_dict(weights, strict=False)
 
@@ -93,9 +92,7 @@ def _of_torchvision(name: str) -> Path:
     file = Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
     if not file.is_file():
         code = f"import torchvision; torchvision.models.get_model('{name}', weights='{ORIGINAL}')"
-        raise ModelError(
-            f'pretrained: no file {private(file)}; get it once by python -c "{code}", {_or_a_folder(name)}'
-        )
+        raise ModelError(f'pretrained: no file {file}; get it once by python -c "{code}", {_or_a_folder(name)}')
     return file
 
 
@@ -112,7 +109,7 @@ def _of_the_hub(name: str) -> Path:
     if not isinstance(file, str):
         code = f"from huggingface_hub import hf_hub_download as get; get('{repository}', 'model.safetensors')"
         raise ModelError(
-            f"pretrained: no model.safetensors of {repository} in {private(HF_HUB_CACHE)}; "
+            f"pretrained: no model.safetensors of {repository} in {HF_HUB_CACHE}; "
             f'get it once by python -c "{code}", {_or_a_folder(name)}'
         )
     return Path(file)
@@ -129,11 +126,9 @@ def _read(file: Path) -> Mapping[str, Tensor]:
             return load_file(file)
         weights = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ModelError(f"pretrained: {private(file)} cannot be read: {cause(error)}") from None
+        raise ModelError(f"pretrained: {file} cannot be read: {cause(error)}") from None
     if not isinstance(weights, Mapping) or not all(isinstance(entry, Tensor) for entry in weights.values()):
-        raise ModelError(
-            f"pretrained: {private(file)} is no state dict: save module.state_dict() alone, names to tensors"
-        )
+        raise ModelError(f"pretrained: {file} is no state dict: save module.state_dict() alone, names to tensors")
     return weights
 
 

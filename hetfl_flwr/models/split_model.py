@@ -5,7 +5,7 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from hetfl_flwr.common.errors import HetflError, ModelError, private, reason, unknown
+from hetfl_flwr.common.errors import HetflError, ModelError, reason, unknown
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import DataSpec
 
@@ -193,8 +193,8 @@ def _lay_out(layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tenso
 def cause(error: BaseException) -> str:
     """Return the first line of an error; of one that is not this project's its type, and the line as `private`."""
     if isinstance(error, HetflError):
-        return error.marked.splitlines()[0]
-    return f"{type(error).__name__}: {private((reason(error).splitlines() or [''])[0])}"
+        return str(error).splitlines()[0]
+    return f"{type(error).__name__}: {(reason(error).splitlines() or [''])[0]}"
 
 
 def cut(module: nn.Module, name: str) -> SplitModel:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from hetfl_flwr.common.errors import DamagedError, private
+from hetfl_flwr.common.errors import DamagedError
 from hetfl_flwr.common.files import header, read_header, read_sealed, seal
 from hetfl_flwr.data import ClientData
 
@@ -54,4 +54,4 @@ def read_inputs(path: Path) -> tuple[bytes, dict[str, Any]]:
         blob = read_sealed(path)
         return blob, read_header(blob, "inputs")
     except (OSError, DamagedError) as error:
-        raise DamagedError(f"{private(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise DamagedError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import nn
 
-from hetfl_flwr.common.errors import DamagedError, StateError, private
+from hetfl_flwr.common.errors import DamagedError, StateError
 from hetfl_flwr.common.files import header, read_header, read_sealed, replace_file, seal
 from hetfl_flwr.wire.spec import Arrays
 
@@ -45,7 +45,7 @@ class Measured(NamedTuple):
         try:
             replace_file(path, seal(save(arrays, header("measured", own))))
         except OSError as error:
-            raise StateError(f"{private(path)}: cannot be written: {error.strerror}") from None
+            raise StateError(f"{path}: cannot be written: {error.strerror}") from None
 
     @classmethod
     def read(cls, path: Path) -> "Measured | None":
@@ -63,9 +63,7 @@ class Measured(NamedTuple):
             own, arrays = read_header(blob, "measured"), load(blob)
             return cls({name: arrays[name] for name in own["names"]}, str(own["predictor"]), int(own["round"]))
         except (OSError, DamagedError, KeyError, SafetensorError) as error:
-            raise DamagedError(
-                f"{private(path)}: cannot be read: {getattr(error, 'strerror', None) or error}"
-            ) from None
+            raise DamagedError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def digest_of(model: nn.Module) -> str:

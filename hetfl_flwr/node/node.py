@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hetfl_flwr.algorithms import chosen, resolve_models
-from hetfl_flwr.common.errors import ConfigError, DamagedError, ModelError, StateError, plain, private
+from hetfl_flwr.common.errors import ConfigError, DamagedError, ModelError, StateError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import BUNDLED, FIT, RunConfig, Value, for_node, to_toml
@@ -276,10 +276,10 @@ class Node:
             return False
         what = f"{self}: its {found} are not those of before"
         if lost:
-            what = f"{self}: what its state says of its data is {lost} ({private(kept)}), and they may be others"
+            what = f"{self}: what its state says of its data is {lost} ({kept}), and they may be others"
         if simulated() and not self.config.accept_loss:
             raise StateError(f"{what}: it would go on with other results, which accept-loss = true allows")
-        log(WARNING, "%s, and it goes on with them", plain(what))
+        log(WARNING, "%s, and it goes on with them", what)
         return True
 
     def _kept_inputs(self, run: str) -> Path:
@@ -290,10 +290,10 @@ class Node:
             blob = read()
             return None if blob is None else decode(blob, stamp, f"{self}: {where}")
         except DamagedError as error:
-            means = f"{error.marked}: it would go on from an older state or its initial weights"
+            means = f"{error}: it would go on from an older state or its initial weights"
             if not self.config.accept_loss:
                 raise DamagedError(f"{means}, which accept-loss = true allows") from None
-            log(WARNING, "%s, and this was accepted", plain(means))
+            log(WARNING, "%s, and this was accepted", means)
             return None
 
     def prune(self, origin: str = "") -> None:

@@ -33,5 +33,5 @@ def small_model(key: str, name: str, node: Node) -> SplitModel:
             named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias, stem=config.stem
         )
     except ModelError as error:
-        raise ModelError(f"{key}: {error.marked}; set {key} to auto, or to a model that fits, such as {fits}") from None
+        raise ModelError(f"{key}: {error}; set {key} to auto, or to a model that fits, such as {fits}") from None
     return mixed(built.to(node.device), config.mixed_precision)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from flwr.app import ConfigRecord, Context
 
-from hetfl_flwr.common.errors import DamagedError, StateError, private
+from hetfl_flwr.common.errors import DamagedError, StateError
 from hetfl_flwr.common.files import check_size, digest_in, read_file, replace_file
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.state import ClientState, Stamp, decode, encode
@@ -221,7 +221,7 @@ class FileStore(BlobStore):
             with TemporaryFile(dir=folder) as file:
                 file.write(b"?")
         except OSError as error:
-            raise StateError(f"state-dir {private(folder.parent)} cannot be written: {error.strerror}") from None
+            raise StateError(f"state-dir {folder.parent} cannot be written: {error.strerror}") from None
         finally:
             for path in made:
                 with suppress(OSError):
@@ -309,7 +309,7 @@ def prune(state_dir: Path, client_id: int, keep: int, needed: Collection[str]) -
 
 
 def _called(path: Path) -> str:
-    return f"state file {private(path)}"
+    return f"state file {path}"
 
 
 def _replace_scratch(path: Path, content: bytes) -> None:

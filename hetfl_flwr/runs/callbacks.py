@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted, ends_process, place, private, reason, unknown
+from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted, ends_process, place, reason, unknown
 from hetfl_flwr.common.flower import FLOWER_LOGGER, log
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, parse_callbacks
@@ -225,7 +225,7 @@ def _built(name: str) -> RoundCallback:
     except CtrlC:
         raise
     except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
-        said = error.marked if isinstance(error, HetflError) else private(one_line(error))
+        said = str(error) if isinstance(error, HetflError) else one_line(error)
         where = f" ({place(error)})" if place(error) else ""
         hint = "; put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else where
         raise ConfigError(f"callbacks = '{name}': module '{path}' cannot be imported: {said}{hint}") from error

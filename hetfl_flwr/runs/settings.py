@@ -63,7 +63,7 @@ def config_of(folder: Path) -> RunConfig:
     try:
         return RunConfig.from_flat(values)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error.marked}") from None
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def resolved_config_of(folder: Path) -> RunConfig:
@@ -78,7 +78,7 @@ def resolved_config_of(folder: Path) -> RunConfig:
     try:
         return resolve(config)
     except ConfigError as error:
-        raise ConfigError(f"{folder / CONFIG_FILE}: {error.marked}") from None
+        raise ConfigError(f"{folder / CONFIG_FILE}: {error}") from None
 
 
 def begun_as(folder: Path) -> int | None:

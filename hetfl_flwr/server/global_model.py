@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from logging import WARNING
 
-from hetfl_flwr.common.errors import FederationError, ModelError, plain
+from hetfl_flwr.common.errors import FederationError, ModelError
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import AUTO, RunConfig, one_model
 from hetfl_flwr.models import ZOO, SplitModel, build_bounded, network_of, parse_models, trainable_count
@@ -97,7 +97,7 @@ def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
     if 2 * sum(member.model in refused for member in roster) >= len(roster):
         raise next(iter(refused.values()))
     for refusal in refused.values():
-        log(WARNING, "left out: %s", plain(refusal.marked))
+        log(WARNING, "left out: %s", str(refusal))
     return models
 
 
@@ -145,7 +145,7 @@ def _warn_of_others(members: Iterable[Member], model: SplitModel) -> None:
         try:
             _check_registered(member, model, bodies=False)
         except FederationError as error:
-            log(WARNING, "%s", plain(error.marked))
+            log(WARNING, "%s", str(error))
 
 
 def _check_registered(member: Member, model: SplitModel, *, bodies: bool) -> None:

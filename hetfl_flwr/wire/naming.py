@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from unicodedata import normalize
 
-from hetfl_flwr.common.errors import ConfigError, private
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.text import LONGEST_NAME, printable
 from hetfl_flwr.config import Value
 from hetfl_flwr.data import CATALOGUE, ROTATED_PREFIX
@@ -67,7 +67,7 @@ def shares(node_config: Mapping[str, Value], key: str) -> bool:
     """
     share = node_config.get(key, False)
     if not isinstance(share, bool):
-        raise ConfigError(f"{key} = {private(repr(share))}: expected true or false")
+        raise ConfigError(f"{key} = {share!r}: expected true or false")
     return share
 
 

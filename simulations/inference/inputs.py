@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import DataError, HetflError, ModelError, plain, private
+from hetfl_flwr.common.errors import DataError, HetflError, ModelError
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.common.text import printable
@@ -83,10 +83,10 @@ def _rows(model: Model, path: Path) -> Inputs:
     table = _table(model, path)
     filled = np.flatnonzero(_holds_something(table))
     if empty := table.num_rows - len(filled):
-        warn(plain(f"'{path}': {empty} of {table.num_rows} rows have no cell that is filled: left out"))
+        warn(f"'{path}': {empty} of {table.num_rows} rows have no cell that is filled: left out")
         table = table.take(filled)
     if not len(filled):
-        raise DataError(f"'{private(path)}' holds no row")
+        raise DataError(f"'{path}' holds no row")
     numbers = numbers_in(path, filled)
     columns = [
         Column(**{**{key: one[key] for key in ("name", "kind", "notation", "constant")}, "values": (*one["values"],)})
@@ -99,14 +99,14 @@ def _rows(model: Model, path: Path) -> Inputs:
         near = [get_close_matches(name, table.column_names, n=1) for name in missing]
         hint = f": is {listed([one[0] for one in near if one])} meant?" if any(near) else ""
         raise DataError(
-            f"'{private(path)}' has no column {listed(missing)}, which {model.called} was trained with{hint}; it has: "
+            f"'{path}' has no column {listed(missing)}, which {model.called} was trained with{hint}; it has: "
             f"{listed(table.column_names)}"
         )
     extra = [name for name in table.column_names if name not in here.values()]
     ids = _ids(table, [name for name in extra if name != model.told["outputs"].get("column")])
     if ignored := [name for name in extra if name not in dict(ids)]:
-        warn(plain(f"'{path}': columns that the model does not know are ignored: {listed(ignored)}"))
-    problems, blocks = Problems(f"'{private(path)}'"), list[np.ndarray[Any, Any]]()
+        warn(f"'{path}': columns that the model does not know are ignored: {listed(ignored)}")
+    problems, blocks = Problems(f"'{path}'"), list[np.ndarray[Any, Any]]()
     for column in columns:
         with problems.collecting():
             blocks.append(_encoded(path, column, here[column.name], table, numbers))
@@ -154,23 +154,22 @@ def _encoded(
         return np.full((table.num_rows, 1), np.nan, np.float32)
     if other := _written_otherwise(column, table[name]):
         raise DataError(
-            f"column '{private(name)}' of '{private(path)}' has {column.kind}s written as {other}, and the model "
+            f"column '{name}' of '{path}' has {column.kind}s written as {other}, and the model "
             f"reads them as {column.notation}: write them alike"
         )
     try:
         inputs, others = encode_like(column, table[name])
     except pa.ArrowException:
         raise DataError(
-            f"column '{private(name)}' of '{private(path)}' holds {in_words(table[name].type)}, and was a "
-            f"{column.kind} before"
+            f"column '{name}' of '{path}' holds {in_words(table[name].type)}, and was a {column.kind} before"
         ) from None
     infinite = np.flatnonzero(np.isinf(inputs).any(axis=1))
     if len(infinite):
-        raise DataError(f"row {numbers[infinite[0]]} of '{private(path)}' has an infinite {private(name)}")
+        raise DataError(f"row {numbers[infinite[0]]} of '{path}' has an infinite {name}")
     if column.kind != "category" and not column.constant and np.isnan(inputs).all():
         if others.any():
             raise DataError(
-                f"none of the {others.sum()} values of column '{private(name)}' of '{private(path)}' is a "
+                f"none of the {others.sum()} values of column '{name}' of '{path}' is a "
                 f"{column.kind} as in training, {column.notation}: write them so"
             )
         warn(f"'{path}': column '{name}' is empty: taken as unknown")
@@ -186,20 +185,20 @@ def _texts(model: Model, path: Path) -> Inputs:
     if path.suffix.lower() == ".txt":
         encoding = encoding_of(path)
         for note in encoding_notes(path, encoding):
-            warn(plain(f"'{path}': {note}"))
+            warn(f"'{path}': {note}")
         lines = path.read_text(encoding="utf-8-sig" if encoding == "utf-8" else encoding).splitlines()
         texts = pa.array(lines, pa.large_string())
     else:
         table = _table(model, path)
         name = model.inputs["column"] or (table.column_names[0] if len(table.column_names) == 1 else "text")
         if name not in table.column_names:
-            raise DataError(f"'{private(path)}' has no column '{name}'; it has: {listed(table.column_names)}")
+            raise DataError(f"'{path}' has no column '{name}'; it has: {listed(table.column_names)}")
         column = table[name]
         if not is_text(column.type):
-            raise DataError(f"column '{name}' of '{private(path)}' holds {in_words(column.type)}, not texts")
+            raise DataError(f"column '{name}' of '{path}' holds {in_words(column.type)}, not texts")
         texts = column.cast(pa.large_string()).fill_null("").combine_chunks()
     if not len(texts):
-        raise DataError(f"'{private(path)}' holds no text")
+        raise DataError(f"'{path}' holds no text")
     kind, size = parse_vocabulary(model.inputs["vocabulary"])
     words = model.inputs["words"]
     if kind == "shared" and words is None:
@@ -215,7 +214,7 @@ def _warn_of_wordless(path: Path, rows: np.ndarray[Any, Any]) -> None:
     wordless = np.flatnonzero(~rows.any(axis=1))
     if len(wordless):
         which = _which(numbers_in(path, wordless))
-        warn(plain(f"'{path}': {len(wordless)} of {len(rows)} texts have no word ({which}): predicted as empty texts"))
+        warn(f"'{path}': {len(wordless)} of {len(rows)} texts have no word ({which}): predicted as empty texts")
 
 
 def _series(model: Model, path: Path) -> Inputs:
@@ -224,8 +223,8 @@ def _series(model: Model, path: Path) -> Inputs:
     lists = [name for name in table.column_names if pa.types.is_nested(table[name].type)]
     name = model.inputs["column"] or (lists[0] if len(lists) == 1 else "x")
     if name not in table.column_names:
-        raise DataError(f"'{private(path)}' has no column '{name}'; it has: {listed(table.column_names)}")
-    called = f"column '{name}' of '{private(path)}'"
+        raise DataError(f"'{path}' has no column '{name}'; it has: {listed(table.column_names)}")
+    called = f"column '{name}' of '{path}'"
     column = table[name].combine_chunks()
     first, wanted = cells_of(column[:1], called), model.inputs["layout"]
     square = len(set(first.lengths)) == 1  # what the model takes is not, where its layout was told by the shape
@@ -253,9 +252,9 @@ def _images(model: Model, path: Path) -> Inputs:
     if path.is_dir():
         paths = sorted(one for one in path.rglob("*") if one.suffix.lower() in IMAGES and one.is_file())
         if not paths:
-            raise DataError(f"'{private(path)}' holds no images, and {model.called} takes images")
+            raise DataError(f"'{path}' holds no images, and {model.called} takes images")
     elif path.suffix.lower() not in IMAGES:
-        raise DataError(f"'{private(path)}' is no image, and {model.called} takes images: {', '.join(sorted(IMAGES))}")
+        raise DataError(f"'{path}' is no image, and {model.called} takes images: {', '.join(sorted(IMAGES))}")
     else:
         paths = [path]
     names, unreadable, pixels = list[str](), list[str](), list[Any]()
@@ -268,7 +267,7 @@ def _images(model: Model, path: Path) -> Inputs:
                 f"'{one}' cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
             )
     if not pixels:
-        raise DataError("; ".join(private(line) for line in unreadable[:SHOWN]))
+        raise DataError("; ".join(line for line in unreadable[:SHOWN]))
     return Inputs(_in_parts(np.stack(pixels)), "file", names, unreadable)
 
 
@@ -306,19 +305,19 @@ def _table(model: Model, path: Path) -> pa.Table:
     kind = f"{model.called} takes {_TAKES[model.inputs['kind']]}"
     if TABLES.get(ending(path)) not in _READ or path.is_dir():
         saved = f": {SAVE_AS}" if ending(path) in SHEETS else ""
-        raise DataError(f"'{private(path)}' is no file of rows ({', '.join(_ENDINGS)}), and {kind}{saved}")
+        raise DataError(f"'{path}' is no file of rows ({', '.join(_ENDINGS)}), and {kind}{saved}")
     try:
         check_filled([path])
         check_headers([path], ())
         table = _READ[TABLES[ending(path)]](path)
         for note in notes_on([path]):
-            warn(plain(note))
+            warn(note)
     except HetflError:
         raise
     except Exception as error:
-        raise DataError(f"cannot read '{private(path)}': {private(reason(error))}") from None
+        raise DataError(f"cannot read '{path}': {reason(error)}") from None
     if not table.num_rows:
-        raise DataError(f"'{private(path)}' holds no row")
+        raise DataError(f"'{path}' holds no row")
     return table
 
 
@@ -366,7 +365,7 @@ _ENDINGS = [name for name, kind in TABLES.items() if kind in _READ]
 
 def listed(names: Sequence[str]) -> str:
     """Return names as a message lists them, the first `SHOWN` of them."""
-    shown = ", ".join(private(repr(name)) for name in names[:SHOWN])
+    shown = ", ".join(repr(name) for name in names[:SHOWN])
     return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 

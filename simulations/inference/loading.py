@@ -9,7 +9,7 @@ from pathlib import Path
 from flwr.app import Context, RecordDict
 
 from hetfl_flwr.algorithms import build_client
-from hetfl_flwr.common.errors import DamagedError, PayloadError, RunFolderError, StateError, private
+from hetfl_flwr.common.errors import DamagedError, PayloadError, RunFolderError, StateError
 from hetfl_flwr.common.files import read_header, read_sealed
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.data import ClientData
@@ -70,7 +70,7 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
         try:
             blob = checkpoint.client_state(folder, client_id)
         except (OSError, DamagedError) as error:
-            raise RunFolderError(f"{private(path)}: {_reason(error)}") from None
+            raise RunFolderError(f"{path}: {_reason(error)}") from None
         _take_up(node, blob, path)
     return _measured(node, _download(checkpoint, node), folder)
 
@@ -132,7 +132,7 @@ def _measured(node: Node, download: Arrays, folder: Path) -> Node:
     try:
         predictor = Session(node).predictor(client, download)
     except (PayloadError, StateError) as error:
-        raise RunFolderError(f"{folder}: {error.marked}") from None
+        raise RunFolderError(f"{folder}: {error}") from None
     node.model.eval()
     return replace(node, predictor=predictor)
 
@@ -222,7 +222,7 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
         blob = read_sealed(path)
         run = int(str(read_stamp(read_header(blob, "state"))["run"]))
     except (OSError, DamagedError, KeyError, TypeError, ValueError) as error:
-        raise RunFolderError(f"{private(path)}: {_reason(error)}") from None
+        raise RunFolderError(f"{path}: {_reason(error)}") from None
     measured = Measured.read(kept_measured(path.parent, client_id)) or Measured({}, "", -1)
 
     def made(data: ClientData | None) -> Node:
@@ -258,7 +258,7 @@ def _node(config: RunConfig, client_id: int, run: int, data: ClientData | None =
 
 def _take_up(node: Node, blob: bytes, path: Path) -> None:
     """Give a client the state that it has saved."""
-    decode(blob, node.stamp, private(path))
+    decode(blob, node.stamp, str(path))
     node.store.write(blob)
 
 

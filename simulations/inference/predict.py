@@ -17,7 +17,7 @@ from zipfile import BadZipFile, ZipFile
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import ConfigError, DataError, ModelError, private
+from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.common.text import as_cell, printable
 from hetfl_flwr.models.split_model import cause
 from simulations.inference.export import EXTRA, FORMAT, description, program_of, quiet
@@ -91,7 +91,7 @@ def predict(model: Path | str, file: Path | str, client: int | str | None = None
     """
     loaded, file = load_model(Path(model), client), Path(file)
     if not file.exists():
-        raise DataError(f"'{private(file)}' is not there")
+        raise DataError(f"'{file}' is not there")
     try:
         read = READERS[loaded.inputs["kind"]](loaded, file)
         scores, classes = torch.cat([_logits(loaded, part) for part in read.inputs]).softmax(1).max(1)
@@ -99,12 +99,12 @@ def predict(model: Path | str, file: Path | str, client: int | str | None = None
         named = [known[number] for number in classes.tolist()]
         return Predictions(read.unit, read.names, named, scores.tolist(), read.unreadable, read.ids)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ModelError(f"{loaded.called} says of its inputs what does not fit it: {private(cause(error))}") from None
+        raise ModelError(f"{loaded.called} says of its inputs what does not fit it: {cause(error)}") from None
 
 
 def load_model(path: Path, client: int | str | None = None) -> Model:
     """Read a model as `predict` takes it."""
-    called = f"'{private(path)}'"
+    called = f"'{path}'"
     if path.is_dir():
         if client is None:
             raise ConfigError(f"{called} is a run folder: say whose model, by name or number, such as --client 0")
@@ -133,7 +133,7 @@ def _read(path: Path, called: str) -> tuple[Callable[[Tensor], Tensor], dict[str
         with quiet(), _weights_only():
             return torch.export.load(path).module(), told
     except Exception as error:
-        raise ModelError(f"{called} is no program of torch.export, or damaged: {private(cause(error))}") from None
+        raise ModelError(f"{called} is no program of torch.export, or damaged: {cause(error)}") from None
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def _told(path: Path, called: str) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(text)
         kind, classes = told["inputs"]["kind"], told["outputs"]["classes"]
     except (BadZipFile, OSError, RuntimeError) as error:
-        raise ModelError(f"{called} is no program of torch.export, or damaged: {private(cause(error))}") from None
+        raise ModelError(f"{called} is no program of torch.export, or damaged: {cause(error)}") from None
     except (ValueError, KeyError, TypeError):
         kind = classes = None
     if not (isinstance(kind, str) and kind in READERS and isinstance(classes, list)):

@@ -10,7 +10,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from hetfl_flwr.common.errors import plain
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, load_client_data
@@ -148,7 +147,7 @@ def load_split(config: RunConfig) -> Split:
         own_tests=config.test_set == "client",
         rows=rows,
         unused=rows - sum(map(_used, domains)),
-        notes=tuple(dict.fromkeys(plain(note) for data in clients for note in data.train.arrays.notes)),
+        notes=tuple(dict.fromkeys(note for data in clients for note in data.train.arrays.notes)),
     )
 
 

@@ -8,7 +8,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hetfl_flwr.common.errors import private
 from hetfl_flwr.data.arrays.spec import Column
 from hetfl_flwr.data.decoding.findings import Findings
 from hetfl_flwr.data.sources.columns import in_words, is_text
@@ -147,7 +146,7 @@ def _numbers(name: str, notation: Notation, numbers: FloatArray, findings: Findi
     if infinite.any():
         first, more = findings.source.where(int(np.argmax(infinite))), int(infinite.sum()) - 1
         have = f"row {first} and {more} more have" if more else f"row {first} has"
-        what = f"{have} an infinite {private(name)}, or one above 3e38"
+        what = f"{have} an infinite {name}, or one above 3e38"
         findings.problems.add(what, "write a number below that, or nothing where it is missing")
         return None
     train = inputs[: findings.source.train_rows, 0]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.common.errors import private
 from hetfl_flwr.common.problems import Problems
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Findings:
 
     def problem(self, name: str, what: str, way_out: str) -> None:
         """Take down why a column cannot be learnt from, and what to do."""
-        self.problems.add(f"column '{private(name)}' of {self.source.place} {what}", way_out)
+        self.problems.add(f"column '{name}' of {self.source.place} {what}", way_out)
 
     def note(self, name: str, text: str) -> None:
         """Take down what is done with a column."""
@@ -68,6 +67,6 @@ class Findings:
 
 
 def _columns(names: Sequence[str]) -> str:
-    shown = ", ".join(f"'{private(name)}'" for name in names[:MOST_NAMED])
+    shown = ", ".join(f"'{name}'" for name in names[:MOST_NAMED])
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"column{'s' * (len(names) > 1)} {shown}{more}"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays
@@ -177,7 +177,7 @@ def _called(source: Source, cell: Any, row: int) -> str:
     """Return how messages call an image: by its file where it has one of its own."""
     path = cell.get("path") if isinstance(cell, dict) else cell
     own = isinstance(path, str) and os.path.isabs(path) and os.path.isfile(path)
-    return f"image '{private(path)}'" if own else f"image {source.where(row)}"
+    return f"image '{path}'" if own else f"image {source.where(row)}"
 
 
 def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
@@ -211,7 +211,7 @@ def _decoder(source: Source) -> Callable[[Any, int], "Image"]:
         try:
             image: Image = feature.decode_example(cell)
         except Exception as error:
-            raise _Unfit("cannot decode ", _called(source, cell, row), f": {private(reason(error))}") from error
+            raise _Unfit("cannot decode ", _called(source, cell, row), f": {reason(error)}") from error
         return image
 
     return decode

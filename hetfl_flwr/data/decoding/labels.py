@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.sources.columns import in_words, is_text
@@ -176,12 +176,12 @@ def _check_spelling(source: Source, values: Sequence[int | str]) -> None:
     for value in values:
         if any(category(letter) == "Cc" and letter != "\t" for letter in str(value).strip()):
             raise DataError(
-                f"label column '{source.label}' of {source.place} holds {private(repr(value))}, with a control "
+                f"label column '{source.label}' of {source.place} holds {value!r}, with a control "
                 "character: write the label without it, or name all classes in classes"
             )
         other = first.setdefault(" ".join(str(value).casefold().split()), value)
         if other != value:
-            twins.append(f"{private(repr(other))} and {private(repr(value))}")
+            twins.append(f"{other!r} and {value!r}")
     if twins:
         both = "both" if len(twins) == 1 else "each pair"
         raise DataError(
@@ -276,8 +276,7 @@ def filled(source: Source, column: str, *, blank: bool = False) -> dict[str, pa.
     columns = {split: cells(data, column) for split, data in source.splits.items()}
     rows = np.concatenate([_is_missing(found, blank) for found in columns.values()])
     if rows.any():
-        named = private(column) if blank else column
-        raise DataError(f"{_which(source, rows, 'has', 'have')} no {named}: fill it in, or leave the row out")
+        raise DataError(f"{_which(source, rows, 'has', 'have')} no {column}: fill it in, or leave the row out")
     return columns
 
 
@@ -328,4 +327,4 @@ def _shown(values: Sequence[int | str]) -> str:
     if len(values) > 2 and tuple(values) == tuple(range(len(values))):
         return f"0..{len(values) - 1}"
     shown = [shorten(str(value), 30) for value in values[:20]]
-    return private(", ".join(shown) + (", ..." if len(values) > 20 else ""))
+    return ", ".join(shown) + (", ..." if len(values) > 20 else "")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
@@ -280,17 +280,14 @@ def _notes(source: "Source", layout: Layout) -> tuple[str, ...]:
     if layout.transposed and reading.series_layout == "auto":
         channels, length = layout.shape
         notes.append(
-            f"column {private(repr(column))} of {source.place} holds {length} lists of {channels} numbers a row: read "
+            f"column {column!r} of {source.place} holds {length} lists of {channels} numbers a row: read "
             f"as {channels} channels of length {length}; series-layout says otherwise"
         )
     known = (column, source.label, reading.domain_column, reading.id_column)
     others = [name for name in source.splits["train"].column_names if name not in known]
     if others and not (source.is_catalogued or reading.series_column):
         named = ", ".join(others[:_SHOWN]) + (f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
-        notes.append(
-            f"column {private(repr(column))} of {source.place} holds time series, which are learnt from; left out: "
-            f"{private(named)}"
-        )
+        notes.append(f"column {column!r} of {source.place} holds time series, which are learnt from; left out: {named}")
     return tuple(notes)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hetfl_flwr.common.errors import ConfigError, DataError, private
+from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
@@ -267,5 +267,5 @@ def _whole(source: "Source", columns: Sequence[str], findings: Findings) -> pa.T
     try:
         return pa.concat_tables(splits, promote_options="permissive")
     except pa.ArrowTypeError as error:
-        findings.problems.add(f"the splits of {source.place} differ in the type of a column: {private(error)}")
+        findings.problems.add(f"the splits of {source.place} differ in the type of a column: {error}")
         raise findings.problems.error from error

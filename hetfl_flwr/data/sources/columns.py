@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from hetfl_flwr.common.errors import ConfigError, DataError, private, unknown
+from hetfl_flwr.common.errors import ConfigError, DataError, unknown
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.sources.reading import Reading
 
@@ -102,7 +102,7 @@ def learnt_columns(
         raise DataError(f"{place} has no column to learn from besides '{label}' and those of ignore-columns")
     if both := categories & numbers:
         raise DataError(
-            f"column '{private(min(both))}' of {place} is in categorical-columns and in numeric-columns: name it in one"
+            f"column '{min(both)}' of {place} is in categorical-columns and in numeric-columns: name it in one"
         )
     wanted: dict[str, Literal["", "category", "number"]] = dict.fromkeys(categories, "category")
     return columns, {**wanted, **dict.fromkeys(numbers, "number")}
@@ -116,10 +116,10 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
     strangers = [name for name in names if name not in by_name]
     if len(strangers) == 1:
         known = unknown("column", strangers[0], by_name).removeprefix(f"unknown column '{strangers[0]}':")
-        raise DataError(f"{key} of {place}: unknown column '{private(strangers[0])}':{private(known)}")
+        raise DataError(f"{key} of {place}: unknown column '{strangers[0]}':{known}")
     if strangers:
-        listed = private("', '".join(strangers))
-        raise DataError(f"{key} of {place}: unknown columns '{listed}': Known: {private(', '.join(sorted(by_name)))}")
+        listed = "', '".join(strangers)
+        raise DataError(f"{key} of {place}: unknown columns '{listed}': Known: {', '.join(sorted(by_name))}")
     return {by_name[name] for name in names}
 
 
@@ -135,7 +135,7 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
         what = {"ClassLabel": "classes", "Image": "images"}[kind]
         found = f"has {len(of_kind)} columns of {what}" if of_kind else f"does not say which column holds the {what}"
         choices = of_kind or [name for name in columns if not is_nameless(name)]
-        raise DataError(f"{place} {found}: set {key} to one of: {private(', '.join(choices))}{header_hint(columns)}")
+        raise DataError(f"{place} {found}: set {key} to one of: {', '.join(choices)}{header_hint(columns)}")
     column = wanted or of_kind[0]
     several = [name.strip() for name in column.split(",")]
     if (
@@ -145,18 +145,16 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
         and all(name in columns for name in several)
     ):
         raise DataError(
-            f"label-column = {private(repr(column))} names {len(several)} columns of {place}, and only single-label "
+            f"label-column = {column!r} names {len(several)} columns of {place}, and only single-label "
             "classification is learnt here: name one of them, and the others in ignore-columns"
         )
     for split, there in splits.items():
         if column not in there:
             near = get_close_matches(column, there, n=1)
-            hint = f"did you mean '{private(near[0])}'? Set" if near else "set"
+            hint = f"did you mean '{near[0]}'? Set" if near else "set"
             choices = [name for name in there if not is_nameless(name)]
             where = f" in its split '{split}'" if len(splits) > 1 else ""
-            raise DataError(
-                f"{place} has no column '{column}'{where}: {hint} {key} to one of: {private(', '.join(choices))}"
-            )
+            raise DataError(f"{place} has no column '{column}'{where}: {hint} {key} to one of: {', '.join(choices)}")
     return column
 
 
@@ -197,13 +195,13 @@ def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: 
     if lists := [name for name in columns if is_list(splits["train"][name]) and name not in ignored]:
         if len(lists) > 1:
             raise DataError(
-                f"{place} has {len(lists)} columns of lists: set series-column to one of: {private(', '.join(lists))}"
+                f"{place} has {len(lists)} columns of lists: set series-column to one of: {', '.join(lists)}"
             )
         return "series", (_column(place, splits, lists[0], "", "series-column"),)
     for column in columns:
         in_all = all(column in there for there in splits.values())
         if not in_all and " ".join(column.split()) not in reading.ignored:
-            raise DataError(f"{place} has no column '{private(column)}' in its split 'test': name it in ignore-columns")
+            raise DataError(f"{place} has no column '{column}' in its split 'test': name it in ignore-columns")
     return "table", columns
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hetfl_flwr.common.errors import DataError, HetflError, private
+from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.data.sources.columns import Columns, in_words, is_text, roles, shape_of
 from hetfl_flwr.data.sources.csv.dialects import common_options, row_numbers
 from hetfl_flwr.data.sources.csv.headers import check_headers
@@ -71,8 +71,8 @@ def from_files(files: Sequence[Path], called: str, reading: Reading) -> tuple["D
     except HetflError:
         raise
     except Exception as error:
-        place = f"'{private(path)}'" if parts or len(files) == 1 else called
-        raise DataError(f"cannot read {place}: {private(reason(error))}") from error
+        place = f"'{path}'" if parts or len(files) == 1 else called
+        raise DataError(f"cannot read {place}: {reason(error)}") from error
     names = _names(files)
     owners = tuple((names[path], len(part)) for path, part in zip(files, parts, strict=True))
     return (parts[0] if len(parts) == 1 else _joined(files, parts, reading)), owners
@@ -99,7 +99,7 @@ def _read(path: Path, called: str, reading: Reading, headers: Mapping[Path, Sequ
         builder = load_dataset_builder("csv", data_files=builder.config.data_files, features=features, **options)
         builder.download_and_prepare()
     if not builder.info.splits["train"].num_examples:
-        raise DataError(f"'{private(path)}' holds no rows: put some into it, or take it away")
+        raise DataError(f"'{path}' holds no rows: put some into it, or take it away")
     data: Dataset = builder.as_dataset(split="train")
     return data
 
@@ -117,11 +117,9 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"], reading: Reading)
         for name, feature in part.features.items():
             before, wanted = first.setdefault(name, (path, feature))
             kind = pa.null() if _is_empty(part, name) else part.features.arrow_schema.field(name).type
-            place = f"column {private(repr(name))} of '{private(path)}'"
+            place = f"column {name!r} of '{path}'"
             if feature != wanted and _is_special(feature) and kind != pa.null():
-                clashes.setdefault(
-                    name, f"{place} declares other classes than that of '{private(before)}': declare the same"
-                )
+                clashes.setdefault(name, f"{place} declares other classes than that of '{before}': declare the same")
                 continue
             try:
                 kinds[name] = _both(kinds.get(name, kind), kind)
@@ -140,7 +138,7 @@ def _joined(files: Sequence[Path], parts: Sequence["Dataset"], reading: Reading)
 def _clash(path: Path, before: Path, name: str, kinds: tuple[pa.DataType, pa.DataType], reading: Reading) -> str:
     """Return what is said of a column that holds other things in one file than in another before."""
     kind, other = kinds
-    place, there = f"column {private(repr(name))} of '{private(path)}'", f"that of '{private(before)}'"
+    place, there = f"column {name!r} of '{path}'", f"that of '{before}'"
     if pa.types.is_nested(kind) and pa.types.is_nested(other):
         return (
             f"{place} holds lists of {shape_of(kind)} numbers, {there} of {shape_of(other)}: cut or fill all to one "
@@ -312,7 +310,7 @@ def parts_of(
     named: Sequence[tuple[str, int | None]] = owners or [(path.name, None) for path in files]
     return [
         Part(
-            f"file {private(repr(name))}" if len(files) > 1 else "",
+            f"file {name!r}" if len(files) > 1 else "",
             partial(_rows_of, path) if rows is None else partial(int, rows),
             partial(_number_in, path),
         )

@@ -9,7 +9,7 @@ from logging import CRITICAL, ERROR, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hetfl_flwr.common.errors import DataError, HetflError, private
+from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.data.sources.columns import Columns, roles
 from hetfl_flwr.data.sources.csv.dialects import common_options, notes_on
 from hetfl_flwr.data.sources.csv.headers import check_headers
@@ -88,7 +88,7 @@ def found_splits(dataset: str, reading: Reading, entry: "DatasetEntry | None") -
     DataError
         It cannot be found or read, or has no training split.
     """
-    origin, called = (entry.origin, dataset) if entry else ("", private(dataset))
+    origin, called = (entry.origin, dataset) if entry else ("", dataset)
     if is_folder(dataset):
         return _from_own(dataset, reading)
     if not reading.data_dir:
@@ -103,8 +103,8 @@ def found_splits(dataset: str, reading: Reading, entry: "DatasetEntry | None") -
     folder = local_folder(dataset, reading.data_dir)
     if folder is None:
         raise DataError(
-            f"data-dir '{private(reading.data_dir)}' holds no {called}: expected in "
-            f"'{private(Path(reading.data_dir, dataset))}' {(entry and entry.form) or EXPECTED}; "
+            f"data-dir '{reading.data_dir}' holds no {called}: expected in "
+            f"'{Path(reading.data_dir, dataset)}' {(entry and entry.form) or EXPECTED}; "
             + (f"get it from {origin}" if origin else "or leave data-dir empty to download it")
         )
     return _from_folder(folder, reading)
@@ -118,9 +118,9 @@ def _from_own(dataset: str, reading: Reading) -> Found:
     try:
         return _read_own(dataset, reading, given)._replace(place=given[""])
     except HetflError as error:
-        text = error.marked
+        text = str(error)
         for name, said in sorted(given.items(), reverse=True):
-            text = text.replace(f"'{private(folder / name)}'", said)
+            text = text.replace(f"'{folder / name}'", said)
         raise type(error)(text) from error
 
 
@@ -138,7 +138,7 @@ def _read_files(dataset: str, file: Path | None, reading: Reading, given: Mappin
         return _from_folder(own_folder(dataset), reading, given)
     if file is None and holds_images_alone(own_folder(dataset)):
         return _by_owner(own_folder(dataset), reading)
-    called = f"'{private(dataset)}'"
+    called = f"'{dataset}'"
     files, others = ([file], []) if file else files_of_rows(own_folder(dataset))
     notes = [f"files of rows in folders below {called} are left out: {_shown(others, Path(dataset))}"] if others else []
     _quiet()
@@ -148,14 +148,14 @@ def _read_files(dataset: str, file: Path | None, reading: Reading, given: Mappin
 
 
 def _shown(files: Sequence[Path], folder: Path, most: int = _SHOWN) -> str:
-    named = ", ".join(private(file.relative_to(folder)) for file in files[:most])
+    named = ", ".join(str(file.relative_to(folder)) for file in files[:most])
     return named + (f" and {len(files) - most} more" if len(files) > most else "")
 
 
 def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None = None, pattern: str = "") -> Found:
     from datasets.load import load_dataset_builder, load_from_disk
 
-    images, called = holds_images_alone(folder), f"'{private(folder)}'"
+    images, called = holds_images_alone(folder), f"'{folder}'"
     if arrays := _arrays_in(folder, called, reading):
         return Found(called, arrays)
     files: dict[str, list[Path]] = {}
@@ -176,7 +176,7 @@ def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None
         why = reason(error)
         if empty := _NO_DATA.fullmatch(why):
             raise DataError(f"split '{empty[1]}' of {called} is empty: take it away, or put rows into it") from error
-        raise DataError(f"cannot read the data set in {called}: {private(why)}") from error
+        raise DataError(f"cannot read the data set in {called}: {why}") from error
     splits = dict(data) if isinstance(data, dict) else {"train": data}
     if images and not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
@@ -210,7 +210,7 @@ def _put_together(folder: Path, found: Found) -> tuple[str, ...]:
     if not owners:
         return ()
     named = ", ".join(owners[:_SHOWN]) + (f" and {len(owners) - _SHOWN} more" if len(owners) > _SHOWN else "")
-    return (f"images of {found.place} in {private(named)} are put together: partition=files has a client for each",)
+    return (f"images of {found.place} in {named} are put together: partition=files has a client for each",)
 
 
 def _files_together(folder: Path, found: Found, reading: Reading) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ def _files_together(folder: Path, found: Found, reading: Reading) -> tuple[str, 
 def _unread(folder: Path) -> tuple[str, ...]:
     """Return a note where spreadsheets lie beside what is read."""
     left = spreadsheets(folder)
-    return (f"not read in '{private(folder)}': {_shown(left, folder)}: {SAVE_AS}",) if left else ()
+    return (f"not read in '{folder}': {_shown(left, folder)}: {SAVE_AS}",) if left else ()
 
 
 def _by_owner(folder: Path, reading: Reading) -> Found:
@@ -315,7 +315,7 @@ def _from_hub(hub_id: str, called: str) -> dict[str, "Dataset"]:
             data = load_dataset(hub_id, revision=_CONVERTED)
     except Exception as error:
         raise DataError(
-            f"cannot load {called} from the hub ({private(reason(error))}): check name and connection, or put "
+            f"cannot load {called} from the hub ({reason(error)}): check name and connection, or put "
             f"a copy in the hub's layout into a folder <data-dir>/{called} and set data-dir"
         ) from error
     return dict(data)

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
-from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.text import printable
 
 TABLES = {
@@ -100,10 +100,10 @@ def own_file(dataset: str) -> Path | None:
     if not path.is_file():
         return None
     if any(path.resolve().is_relative_to(system) for system in SYSTEM):
-        raise DataError(f"dataset '{private(path)}' is the system's: give a file of your own")
+        raise DataError(f"dataset '{path}' is the system's: give a file of your own")
     if ending(path) not in TABLES:
         advice = SAVE_AS if ending(path) in SHEETS else f"give one that ends in {', '.join(TABLES)}"
-        raise DataError(f"dataset '{private(path)}' is no file of rows: {advice}")
+        raise DataError(f"dataset '{path}' is no file of rows: {advice}")
     _check_name(path)
     return path
 
@@ -129,8 +129,7 @@ def files_of_rows(folder: Path) -> tuple[list[Path], list[Path]]:
     if len(kinds) != 1:
         what = f"files of {len(kinds)} kinds, {' and '.join(sorted(kinds))}" if kinds else "no file of rows"
         raise DataError(
-            f"partition 'files': '{private(folder)}' holds {what}: put files of one kind into it, such as csv, one a "
-            "client"
+            f"partition 'files': '{folder}' holds {what}: put files of one kind into it, such as csv, one a client"
         )
     for path in found:
         _check_name(path)
@@ -171,19 +170,16 @@ def own_folder(dataset: str) -> Path:
     folder = Path(dataset)
     if not folder.is_dir():
         raise DataError(
-            f"dataset '{private(folder)}' is not a folder or a file: give a file of rows, or a folder that holds "
-            f"{EXPECTED}"
+            f"dataset '{folder}' is not a folder or a file: give a file of rows, or a folder that holds {EXPECTED}"
         )
     place = folder.resolve()
     if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):
-        raise DataError(f"dataset '{private(folder)}' is the system's: give a folder that holds {EXPECTED}")
+        raise DataError(f"dataset '{folder}' is the system's: give a folder that holds {EXPECTED}")
     if not holds_data(folder):
         advice = SAVE_AS if spreadsheets(folder) else f"expected {EXPECTED}"
-        raise DataError(f"dataset '{private(folder)}' holds no data: {advice}")
+        raise DataError(f"dataset '{folder}' holds no data: {advice}")
     if _is_mostly_other(folder):
-        raise DataError(
-            f"dataset '{private(folder)}' holds mostly other files: give the folder below it that holds {EXPECTED}"
-        )
+        raise DataError(f"dataset '{folder}' holds mostly other files: give the folder below it that holds {EXPECTED}")
     return folder
 
 
@@ -200,9 +196,7 @@ def local_folder(hub_id: str, data_dir: str) -> Path | None:
     """
     root = Path(data_dir).expanduser()
     if not root.is_dir():
-        raise DataError(
-            f"data-dir '{private(data_dir)}' is not a folder: set it to the folder that holds {private(hub_id)}"
-        )
+        raise DataError(f"data-dir '{data_dir}' is not a folder: set it to the folder that holds {hub_id}")
     if holds_data(root / hub_id):
         return root / hub_id
     if root.resolve().name.lower() == hub_id.rpartition("/")[2].lower():
@@ -246,7 +240,7 @@ def check_files(folder: Path) -> None:
         if ending(path) not in IMAGES | TABLES.keys() or path.is_dir():
             continue
         if not path.is_file():
-            raise DataError(f"'{private(path)}' is no file, or a link to none: put one there, or remove it")
+            raise DataError(f"'{path}' is no file, or a link to none: put one there, or remove it")
         _check_name(path)
         check_filled([path])
 
@@ -263,7 +257,7 @@ def check_owners(folder: Path) -> None:
         inner = path.relative_to(folder)
         if len(inner.parts) != OWNER_CLASS_IMAGE:
             raise DataError(
-                f"partition 'files': image '{private(inner)}' of '{private(folder)}' does not lie in a folder "
+                f"partition 'files': image '{inner}' of '{folder}' does not lie in a folder "
                 "OWNER/CLASS: put all images into a folder for each class, within one for each owner"
             )
 
@@ -289,12 +283,12 @@ def check_filled(files: Iterable[Path]) -> None:
     """
     for path in files:
         if ending(path) in TABLES and not path.stat().st_size:
-            raise DataError(f"'{private(path)}' is empty: put rows into it, or take it away")
+            raise DataError(f"'{path}' is empty: put rows into it, or take it away")
 
 
 def _check_name(path: Path) -> None:
     if any("\udc80" <= letter <= "\udcff" for letter in path.name):
-        raise DataError(f"'{private(printable(str(path)))}' has a name that is not UTF-8: rename it")
+        raise DataError(f"'{printable(str(path))}' has a name that is not UTF-8: rename it")
 
 
 def _is_mostly_other(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.sources.columns import Kind, is_nameless, is_text, roles
 from hetfl_flwr.data.sources.files import Part, left, numbered
 from hetfl_flwr.data.sources.finding import features_of, found_splits
@@ -176,7 +176,7 @@ def _is_blank(data: "Dataset", name: str) -> bool:
 
 
 def _columns_called(names: Sequence[str]) -> str:
-    return f"column{'s' * (len(names) > 1)} {', '.join(private(repr(name)) for name in names[:_SHOWN])}" + (
+    return f"column{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names[:_SHOWN])}" + (
         f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     )
 
@@ -268,7 +268,7 @@ def _without_labels(
         counts = Counter(owners.drop_null().to_pylist())
         gone += [(str(owner), count) for owner, count in counts.items() if owner not in there]
     return [
-        f"{what} {private(repr(name))} of {place} is left out: none of its {count} rows has any {label}; {way_out}"
+        f"{what} {name!r} of {place} is left out: none of its {count} rows has any {label}; {way_out}"
         for name, count in gone
     ]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.sources.folders import TABLES, ending
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ def read_npz(path: Path) -> "Dataset":
 def npz_table(path: Path) -> pa.Table:
     """Return the rows of an .npz file as `read_npz` does, as a table of Arrow."""
     if not is_zipfile(path):
-        raise DataError(f"'{private(path)}' is no .npz file, or damaged: write it with numpy.savez")
+        raise DataError(f"'{path}' is no .npz file, or damaged: write it with numpy.savez")
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: _array(file, name, path) for name in file.files}
-    return table_of(arrays, f"'{private(path)}'")
+    return table_of(arrays, f"'{path}'")
 
 
 def table_of(arrays: Mapping[str, Array], place: str) -> pa.Table:
@@ -62,12 +62,12 @@ def table_of(arrays: Mapping[str, Array], place: str) -> pa.Table:
         raise DataError(f"{place} holds no array: expected inputs, such as x, and labels, such as y")
     for name, array in arrays.items():
         if not array.ndim or not array.size:
-            raise DataError(f"{place}: array {private(repr(name))} has shape {array.shape}, which holds nothing")
+            raise DataError(f"{place}: array {name!r} has shape {array.shape}, which holds nothing")
     (first, one), *others = arrays.items()
     for name, array in others:
         if len(array) != len(one):
             raise DataError(
-                f"{place}: array {private(repr(first))} has {len(one)} rows, {private(repr(name))} has {len(array)}: "
+                f"{place}: array {first!r} has {len(one)} rows, {name!r} has {len(array)}: "
                 "each array needs as many as the others"
             )
     return pa.table({name: _column(array) for name, array in arrays.items()})
@@ -85,8 +85,7 @@ def npz_splits(folder: Path) -> dict[str, list[Path]]:
     files = [path for path in rows if ending(path) == ".npz"]
     if files and len(files) < len(rows):
         raise DataError(
-            f"'{private(folder)}' holds .npz files and other files of rows: put those of one kind into a folder of "
-            "their own"
+            f"'{folder}' holds .npz files and other files of rows: put those of one kind into a folder of their own"
         )
     splits: dict[str, list[Path]] = {}
     for path in files:
@@ -101,8 +100,7 @@ def _array(file: Any, name: str, path: Path) -> Array:
         if "allow_pickle" not in str(error):
             raise
         raise DataError(
-            f"array {private(repr(name))} of '{private(path)}' holds Python objects, which are not read: save numbers "
-            "or texts"
+            f"array {name!r} of '{path}' holds Python objects, which are not read: save numbers or texts"
         ) from None
     return array
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
-from hetfl_flwr.common.errors import ConfigError, private
+from hetfl_flwr.common.errors import ConfigError
 
 SeriesLayout = Literal["auto", "channels-first", "channels-last"]
 """What the outer lists of a series may be."""
@@ -160,9 +160,7 @@ def parse_classes(text: str) -> tuple[tuple[str, str], ...]:
     parts = [[part.strip() for part in item.split(":", 1)] for item in text.split(",")]
     classes = tuple((part[0], part[-1]) for part in parts)
     if len(classes) < 2 or any(len({*column} - {""}) < len(classes) for column in zip(*classes, strict=True)):
-        raise ConfigError(
-            f"classes {private(repr(text))}: expected two or more different names, NAME or NAME:LABEL, with commas"
-        )
+        raise ConfigError(f"classes {text!r}: expected two or more different names, NAME or NAME:LABEL, with commas")
     return classes
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.sources.folders import SIGNALS
 from hetfl_flwr.data.sources.npz import table_of
 
@@ -44,12 +44,12 @@ def read_signals(folder: Path) -> dict[str, "Dataset"]:
             continue
         signal = [_numbers(folder / split / SIGNALS / f"{channel}_{split}.txt") for channel in CHANNELS]
         if len({channel.shape for channel in signal}) > 1:
-            raise DataError(f"the files in '{private(folder / split / SIGNALS)}' differ in rows or length")
+            raise DataError(f"the files in '{folder / split / SIGNALS}' differ in rows or length")
         activity = _numbers(folder / split / f"y_{split}.txt").astype(np.int64) - 1
         person = _numbers(folder / split / f"subject_{split}.txt").astype(np.int64)
         table = table_of(
             {"signal": np.stack(signal, axis=1), "activity": activity, "person": person},
-            f"'{private(folder / split)}'",
+            f"'{folder / split}'",
         )
         splits[split] = Dataset(table).cast_column("activity", label)
     return splits
@@ -60,7 +60,7 @@ def _names(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").lower().split()[1::2]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read '{private(path)}': {getattr(error, 'strerror', None) or error}") from None
+        raise DataError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}") from None
 
 
 def _numbers(path: Path) -> npt.NDArray[np.float32]:
@@ -71,5 +71,5 @@ def _numbers(path: Path) -> npt.NDArray[np.float32]:
         numbers: npt.NDArray[np.float32] = read_csv(path, sep=r"\s+", header=None, dtype=np.float32).to_numpy()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise DataError(f"cannot read '{private(path)}': {private(why)}") from None
+        raise DataError(f"cannot read '{path}': {why}") from None
     return numbers

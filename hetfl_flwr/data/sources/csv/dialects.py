@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.sources.folders import TABLES, ending, opened
 
@@ -121,22 +121,20 @@ def common_options(files: Sequence[Path]) -> dict[str, str]:
     for path in tables[1:]:
         one, other = (f"{SEPARATORS[dialects[at].separator]}, {dialects[at].encoding}" for at in (tables[0], path))
         if one != other:
-            raise DataError(
-                f"'{private(tables[0])}' is written with {one}, '{private(path)}' with {other}: save both alike"
-            )
+            raise DataError(f"'{tables[0]}' is written with {one}, '{path}' with {other}: save both alike")
     return dialects[tables[0]].options if tables else {}
 
 
 def _called(paths: Sequence[Path]) -> str:
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return f"'{private(paths[0])}'{more}:"
+    return f"'{paths[0]}'{more}:"
 
 
 def _notes(path: Path, dialect: Dialect) -> Iterator[str]:
     rows = [row for _, row in first_rows(path, dialect)]
     header = rows.pop(0) if rows else []
     if dialect.separator != _usual(path):
-        columns = f"{len(header)} columns, from {private(repr(header[0]))} to {private(repr(header[-1]))}"
+        columns = f"{len(header)} columns, from {header[0]!r} to {header[-1]!r}"
         yield f"read as separated by {SEPARATORS[dialect.separator]}: {columns}"
     yield from encoding_notes(path, dialect.encoding)
     yield from _doubted(header, rows)
@@ -155,7 +153,7 @@ def _example(path: Path, encoding: str) -> str:
     with _text(path, encoding) as file:
         for number, line in enumerate(file, start=1):
             if found := _WORD.search(line):
-                return f": line {number} has {private(repr(printable(found[0], 40)))}"
+                return f": line {number} has {printable(found[0], 40)!r}"
     return ""
 
 
@@ -170,9 +168,9 @@ def _doubted(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[s
         pointed = [cell for cell in column if "." in cell]
         if pointed and _mostly(_GROUPED, column) and _mostly(_GROUPED, pointed, 1.0):
             yield (
-                f"column {private(repr(name))} has {private(pointed[0])}, read as {private(f'{float(pointed[0]):g}')}, "
-                f"but column {private(repr(with_comma))} has decimal commas: write "
-                f"{private(pointed[0].replace('.', ''))} if that is meant"
+                f"column {name!r} has {pointed[0]}, read as {f'{float(pointed[0]):g}'}, "
+                f"but column {with_comma!r} has decimal commas: write "
+                f"{pointed[0].replace('.', '')} if that is meant"
             )
 
 
@@ -203,7 +201,7 @@ def _separator(path: Path, encoding: str) -> str:
     if len(exact) > 1:
         ways = " or ".join(f"{SEPARATORS[letter]} ({len(several[letter][0])} columns)" for letter in exact)
         raise DataError(
-            f"the cells of '{private(path)}' may be separated by {ways}: put quotes around names and cells that hold "
+            f"the cells of '{path}' may be separated by {ways}: put quotes around names and cells that hold "
             "the wrong one, or save it as .tsv, with tabs"
         )
     return next(iter(several)) if len(several) == 1 else usual
@@ -232,7 +230,7 @@ def encoding_of(path: Path) -> str:
     for guess in guesses:
         if _is_in(path, guess):
             return guess
-    raise DataError(f"'{private(path)}' is neither UTF-8 nor UTF-16 nor {WINDOWS}: save it as UTF-8")
+    raise DataError(f"'{path}' is neither UTF-8 nor UTF-16 nor {WINDOWS}: save it as UTF-8")
 
 
 def _is_in(path: Path, encoding: str) -> bool:

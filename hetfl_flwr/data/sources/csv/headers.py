@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hetfl_flwr.common.errors import DataError, private
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.sources.columns import header_hint
 from hetfl_flwr.data.sources.csv.dialects import dialect_of, first_rows
 from hetfl_flwr.data.sources.folders import TABLES, ending, opened
@@ -51,13 +51,13 @@ def check_headers(files: Iterable[Path], ignored: Container[str]) -> dict[Path, 
         for name, count in Counter(" ".join(name.split()) for name in header).items():
             if name and count > 1:  # spreadsheets leave columns without a name and without cells
                 raise DataError(
-                    f"'{private(path)}' has column {private(repr(name))} more than once: give each column a name of "
+                    f"'{path}' has column {name!r} more than once: give each column a name of "
                     f"its own{header_hint(header)}"
                 )
         first = first or (path, names)
         for one, other, lacking in ((path, first[0], first[1] - names), (first[0], path, names - first[1])):
             if lacking:
-                lines.append(f"'{private(one)}' has no {_listed(lacking)}, which '{private(other)}' has")
+                lines.append(f"'{one}' has no {_listed(lacking)}, which '{other}' has")
     if lines:
         what = "it" if len(lines) == 1 and " no column " in lines[0] else "them"
         raise DataError(f"{'; '.join(lines)}: add {what}, or name {what} in ignore-columns")
@@ -69,7 +69,7 @@ _SHOWN = 5  # columns that a message names, at most
 
 def _listed(names: Collection[str]) -> str:
     """Return some columns as messages name them."""
-    shown = ", ".join(private(repr(name)) for name in sorted(names)[:_SHOWN])
+    shown = ", ".join(repr(name) for name in sorted(names)[:_SHOWN])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"column{'s' * (len(names) > 1)} {shown}{more}"
 
@@ -85,14 +85,13 @@ def _check_has_header(path: Path, header: Sequence[str]) -> None:
     if TABLES[ending(path)] != "csv" or (header and [*header] == [*map(str, range(len(header)))]):
         return
     if not header:
-        raise DataError(f"'{private(path)}' is empty: put rows into it, or take it away")
+        raise DataError(f"'{path}' is empty: put rows into it, or take it away")
     try:
         [float(name) for name in header]
     except ValueError:
         return
     raise DataError(
-        f"'{private(path)}' has no header: its first row holds {len(header)} numbers: put the names of the columns "
-        "there"
+        f"'{path}' has no header: its first row holds {len(header)} numbers: put the names of the columns there"
     )
 
 
@@ -104,12 +103,12 @@ def _check_separated(path: Path, header: Sequence[str]) -> None:
     if TABLES[ending(path)] != "csv" or not header:
         return
     if header[0].lower().startswith("sep="):
-        raise DataError(f"the first line of '{private(path)}' is for a spreadsheet: take '{private(header[0])}' away")
+        raise DataError(f"the first line of '{path}' is for a spreadsheet: take '{header[0]}' away")
     rows = first_rows(path, dialect_of(path))
     if long := next(((number, row) for number, row in rows if len(row) > len(header)), None):
         number, row = long
         raise DataError(
-            f"row {number} of '{private(path)}' has {len(row)} fields, its header {len(header)}: take the separator at "
+            f"row {number} of '{path}' has {len(row)} fields, its header {len(header)}: take the separator at "
             "the end of the row away, or give each column a name"
         )
 
@@ -141,7 +140,7 @@ def _keys(path: Path) -> Sequence[str]:
         except ValueError:
             raise error from None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise DataError(f"'{private(path)}' is no list of rows, each an object of columns and values") from None
+            raise DataError(f"'{path}' is no list of rows, each an object of columns and values") from None
         return list(dict.fromkeys(key for row in rows for key in row))
     return names
 
@@ -151,7 +150,7 @@ def _check_depth(path: Path) -> None:
     with opened(path) as file:
         for number, line in enumerate(file, start=1):
             if _brackets(line) > DEEPEST and _depth(line) > DEEPEST:
-                raise DataError(f"line {number} of '{private(path)}' is nested more than {DEEPEST} deep")
+                raise DataError(f"line {number} of '{path}' is nested more than {DEEPEST} deep")
 
 
 def _brackets(line: bytes) -> int:
