@@ -7,7 +7,7 @@ from fixtures.tiers import exhaustive
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
 from hetfl_flwr.client_app import app
-from hetfl_flwr.common.errors import ConfigError, DamagedError, plain
+from hetfl_flwr.common.errors import ConfigError, DamagedError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node import fitting
 from hetfl_flwr.node.node import Node
@@ -231,7 +231,7 @@ def test_a_run_says_who_has_which_model_and_why(make_config, run_federation, tmp
     folder = run_federation(config)
     assert [client["model"] for client in json.loads((folder / "clients.json").read_text())] == ["mlp", "fedhenn:0"]
     lines = (folder / "notes.txt").read_text().splitlines()
-    assert [plain(line).partition(" takes")[0] for line in lines] == [
+    assert [line.partition(" takes")[0] for line in lines] == [
         "client 0, models = fit: mlp",
         "client 1, models = fit: fedhenn:0",
     ]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from flwr.app import Context
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, StateError, plain
+from hetfl_flwr.common.errors import ConfigError, HetflError, StateError
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
@@ -93,7 +93,7 @@ def test_state_lies_in_the_context_or_in_the_folder_that_is_named(tmp_path, make
     assert isinstance(Node.from_context(make_context(config, 1)).store, ContextStore)
     store = Node.from_context(make_context(config.with_values({"state-dir": str(tmp_path)}), 1)).store
     assert isinstance(store, FileStore)
-    assert plain(store.where) == f"state file {tmp_path / 'run-7' / 'client-1.safetensors'}"
+    assert store.where == f"state file {tmp_path / 'run-7' / 'client-1.safetensors'}"
 
 
 def test_what_a_node_writes_the_next_one_reads(make_config, make_context):

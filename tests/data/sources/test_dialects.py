@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from hetfl_flwr.common.errors import DataError, plain
+from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.sources.csv.dialects import dialect_of
 
@@ -27,7 +27,7 @@ def arrays(path, clients=1, client=0, **keys):
 
 
 def said(found):
-    return [plain(note) for note in found.notes]
+    return [note for note in found.notes]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from fixtures.federations.members import member, roster
 from typer.testing import CliRunner
 
 from hetfl_flwr.client_app import _notes
-from hetfl_flwr.common.errors import DataError, FederationError, plain
+from hetfl_flwr.common.errors import DataError, FederationError
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.sources.hub import Source
 from hetfl_flwr.server.messaging.member import Member
@@ -38,7 +38,7 @@ def read(test=None, features=None, **columns):
 
 
 def said(table):
-    return [plain(note) for note in table.notes]
+    return [note for note in table.notes]
 
 
 def column(table, number=1):
