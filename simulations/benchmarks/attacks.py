@@ -10,7 +10,7 @@ the last round, each on its own test set. One client sends, in place of what it 
   *change x10, boasting*: the same, and it says that it has trained on 2^53 samples;
 - *sign-flipped*: one of ten, in each round, its arrays times -1; of weights, which are sent both ways, their change;
 - *slight*: one of ten, in each round, of weights what they were sent, moved against its own learning by 4.5 % of their
-  size, so that the guard takes it for a slight change. *within the factor*: their change times -4.5, the largest that
+  size. *within the factor*: their change times -4.5, the largest that
   the guard's factor of 5 hardly ever finds.
 
 Scaled are amounts: floating-point arrays that are no probabilities. Where all is probabilities, as in FedH2L, FD and
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.runs.resolution import resolved
-from hetfl_flwr.server.messaging.guard import SLIGHT, root_mean_square
+from hetfl_flwr.server.messaging.guard import root_mean_square
 from hetfl_flwr.server_app import app as server_app
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SEEN
@@ -47,6 +47,9 @@ from simulations.engine.grid import LocalGrid
 from simulations.engine.run import process_as_it_was
 
 HOSTILE, SEEDS, ROUNDS, ROBUST = 3, 3, 50, "median"
+
+PART = 0.045
+"""Part of the weights' size by which a change is slight."""
 
 ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     "fedhe": {"algorithm": "fedhe"},
@@ -99,10 +102,10 @@ def at_the_limit(array: Values, sent: Values | None) -> Values:
 
 
 def slight(array: Values, sent: Values | None) -> Values:
-    """Send what was sent, moved against what was learnt by nine tenths of what the guard calls slight."""
+    """Send what was sent, moved against what was learnt by `PART` of its size."""
     if sent is None or not (change := array - sent).any():
         return array
-    return sent - change * np.float32(0.9 * SLIGHT * root_mean_square(sent) / root_mean_square(change))
+    return sent - change * np.float32(PART * root_mean_square(sent) / root_mean_square(change))
 
 
 def within(array: Values, sent: Values | None) -> Values:

@@ -37,8 +37,7 @@ DEVIATIONS = 3.0
 """Standard deviations, of the logarithms, within which a size is never far."""
 
 SLIGHT = 0.05
-"""Part of an array's own size, or of the median size of the matrices beside it, up to which a change of it is never
-far: once training has settled, honest changes differ by more than the factor, and all of them are slight."""
+"""Part of an array's own size up to which a change of it is not far where most clients do not change it at all."""
 
 MAD_TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution, in median absolute deviations."""
@@ -55,16 +54,16 @@ class Size(NamedTuple):
         How much training is behind it: of a change the square root of this round's samples, as a random walk grows,
         else the client's uploads so far, this one among them. 0: not counted yet.
     usual : float
-        Values up to this are never far: `ArraySpec.usual`; of a change, `SLIGHT` times the size of what was sent, or
-        of the median matrix sent beside it where that is more: a bias is near to 0 and moves with its weights.
+        Values up to this are never far: `ArraySpec.usual`; of a change, see ``most``.
     numbers : int
         How many entries it is taken of. 0: of so many that it is exact.
     still : float
         Values up to this are not far where most clients' are 0: of a change, `SLIGHT` times the size of what was sent,
         or of 1 where only zeros were; else `UNHEARD_OF`.
     most : float
-        Of a change, the largest value among the client's uploads so far; else infinity. ``usual`` holds up to the
-        median of it: once training has settled, a change may still be as large as most clients' have once been.
+        Of a change, the largest value among the client's uploads so far; else infinity. Values up to the median of it
+        are never far: once training has settled, honest changes differ by more than the factor, and each may still be
+        as large as most clients' have once been.
     """
 
     value: float
@@ -89,8 +88,8 @@ class Guard:
 
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
-    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`; of a change,
-    above the median of `Size.most` where that is less. The bound is raised by ``exp(3 / sqrt(2 n))``, four times and up
+    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`, or,
+    of a change, the median of `Size.most`. The bound is raised by ``exp(3 / sqrt(2 n))``, four times and up
     to 30 m at most, where the size is taken of n entries: few numbers vary, such as the two of a bias.
     For a client with more training behind it than the median client the bound is raised in proportion, four times at
     most: what a client says of its training is held against the run config and its registered rows, and the rows are
@@ -158,8 +157,9 @@ class Guard:
         before = self.newest.get(client, {})
         counted = {}
         for name, size in sizes.items():
-            last = before.get(name, Size(0.0, most=0.0))
-            counted[name] = size._replace(work=size.work or 1 + last.work, most=max(size.most, last.most))
+            last = before.get(name, Size(0.0))
+            known = last.most if last.most < inf else 0.0  # earlier versions have not kept it
+            counted[name] = size._replace(work=size.work or 1 + last.work, most=max(size.most, known))
         return counted
 
     def keep(self, clients: Container[int]) -> None:
@@ -287,8 +287,6 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
         How many samples the client has trained on, repeats included.
     """
     sizes = {}
-    matrices = [sent[one.name] for one in spec.arrays if one.update and one.name in sent and sent[one.name].ndim > 1]
-    typical = float(np.median([root_mean_square(array.astype(np.float64)) for array in matrices])) if matrices else 0.0
     factors = {name for one in spec.arrays for name in one.factors}
     for one in spec.arrays:
         if not one.is_amount or one.name in factors:
@@ -298,9 +296,8 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
             values = product(*(upload[name] for name in one.factors))
         if one.update and one.name in sent:
             before = sent[one.name].astype(np.float64)
-            size = root_mean_square(before)
             work = sqrt(max(samples, 1))  # 0 would be that of an upload whose client's uploads are counted instead
-            change = _size(values - before, work, SLIGHT * max(size, typical), SLIGHT * (size or 1.0))
+            change = _size(values - before, work, inf, SLIGHT * (root_mean_square(before) or 1.0))
             sizes[one.name] = change._replace(most=change.value)
         else:
             sizes[one.name] = _size(values, usual=0.0 if one.update else one.usual)
