@@ -129,8 +129,8 @@ class TestReading:
 
     def test_other_columns_are_left_out_with_a_note(self, arrays, saved):
         (note,) = whole(saved(**arrays)).notes
-        assert "column \x02'x'\x03" in note
-        assert note.endswith("holds time series, which are learnt from; left out: \x02owner\x03")
+        assert "column 'x'" in note
+        assert note.endswith("holds time series, which are learnt from; left out: owner")
 
     def test_a_large_set_is_read_batch_by_batch_into_one_file(self, arrays, saved, monkeypatch, tmp_path):
         monkeypatch.setattr(cache, "SMALL", 0)

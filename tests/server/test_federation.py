@@ -94,7 +94,7 @@ def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
         ({"test": -1}, "test is no valid test of a client: input should be greater than"),
         ({"public": 6}, "public = 6 of train = 5 samples"),
         ({"round": -2}, "round is no valid round of a client: input should be greater than"),
-        ({"torch": "2.8\nclient 0"}, "torch is no valid torch of a client: expected printable characters"),
+        ({"torch": "2.8\nclient 0"}, "torch is no valid torch of a client: string should match pattern"),
         ({"holds": [0, -5]}, "holds is no valid holds of a client: input should be greater than"),
         ({"holds": [-1] * 10**6}, "holds is no valid holds of a client: input should be greater than"),
         ({"shape": [-1] * 10**6}, "shape is no valid shape of a client: input should be greater than"),

@@ -73,7 +73,9 @@ def record() -> str:
     """Return what the record is to be: the kinds that take long."""
     config = RunConfig(dataset=USUAL_DATA)
     kinds = (Kind.ALGORITHMS, Kind.DATASETS, Kind.MODELS, Kind.TABLES)
-    return json.dumps({kind: live(kind, config) for kind in kinds}, indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps({kind: live(kind, config) for kind in kinds}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    )
 
 
 FLOWER_S = re.compile(

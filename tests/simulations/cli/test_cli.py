@@ -105,7 +105,10 @@ def test_help_has_a_short_name(hetfl, arguments):
 def test_the_versions_are_told(hetfl):
     done = hetfl("--version")
     assert (done.status, done.err) == (0, "")
-    assert done.out == f"hetfl {version('hetfl')}, flwr {version('flwr')}, torch {version('torch')}\n"
+    assert (
+        done.out
+        == f"hetfl {version('hetfl')}, flwr {version('flwr')}, torch {version('torch')}, numpy {version('numpy')}\n"
+    )
 
 
 def test_a_shell_can_complete_commands(hetfl, monkeypatch):
