@@ -424,8 +424,8 @@ class TestFiles:
         (wards / "sheet.xlsx").write_bytes(b"PK")
         together = f"rows of 3 files in '{wards}' are put together: partition=files has a client for each"
         unread = f"not read in '{wards}': sheet.xlsx: save the sheet as csv (UTF-8) and give that"
-        assert [note for note in data_of(wards, 3)[0].train.arrays.notes][-2:] == [together, unread]
-        assert [note for note in data_of(wards, 3, partition="files")[0].train.arrays.notes] == [unread]
+        assert list(data_of(wards, 3)[0].train.arrays.notes)[-2:] == [together, unread]
+        assert list(data_of(wards, 3, partition="files")[0].train.arrays.notes) == [unread]
         (shards := wards.parent / "shards").mkdir()
         for number, path in enumerate(sorted(wards.glob("*.csv"))):
             path.rename(shards / f"train-0000{number}-of-00003.csv")
@@ -525,7 +525,7 @@ class TestPhotos:
     def test_other_partitions_put_them_together_aloud(self, photos):
         (photos / "train").rename(photos / "carl")
         [both, *_] = self.images_of(photos, 2)
-        assert [note for note in both.train.arrays.notes] == [
+        assert list(both.train.arrays.notes) == [
             f"images of '{photos}' in anna, bert, carl are put together: partition=files has a client for each"
         ]
         [one, *_] = self.images_of(photos / "anna", 2)
@@ -586,7 +586,7 @@ def test_grey_images_among_coloured_ones_are_noted(tmp_path):
         Image.new("RGB" if number < 5 else "L", (6, 6), number).save(folder / f"{number}.png")
     note = f"3 of 8 images of '{tmp_path}/photos' are grey: read as colour"
     data = load_client_data(Split(dataset=str(tmp_path / "photos"), clients=1, seed=0), 0)
-    assert [line for line in data.train.arrays.notes] == [note]
+    assert list(data.train.arrays.notes) == [note]
 
 
 @pytest.mark.parametrize(("features", "said"), [("all", 1), ("slices:0.5", 0)])

@@ -27,7 +27,7 @@ def arrays(path, clients=1, client=0, **keys):
 
 
 def said(found):
-    return [note for note in found.notes]
+    return list(found.notes)
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def read(test=None, features=None, **columns):
 
 
 def said(table):
-    return [note for note in table.notes]
+    return list(table.notes)
 
 
 def column(table, number=1):
