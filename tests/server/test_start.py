@@ -18,7 +18,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.admission import attendance, registration
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.admission.node_keys import NodeKeys, read_node_keys
-from hetfl_flwr.server.admission.start import Refusal, Start
+from hetfl_flwr.server.admission.start import Start
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging import messenger
 from hetfl_flwr.server.messaging.failure import Failure
@@ -355,22 +355,6 @@ def test_a_refused_node_is_asked_again_when_there_is_reason_to(clock, cause):
     assert federation.notes() == []
 
 
-def test_a_node_that_does_not_fit_is_compared_anew_when_it_is_mended(clock):
-    """In its place: under the same node id."""
-    post, since = post_of(*honest(2), member(2, classes=3)), {}
-    post.get_nodes = lambda: [
-        SimpleNamespace(node_id=node, last_activated_at=since.get(node, "noon")) for node in post.members
-    ]
-
-    def mended():
-        post.members[98], since[98] = member(2), "one"
-
-    clock.events[20.0] = mended
-    federation = started(post, same_classes, clients=3, min_clients=3, start_timeout=500)
-    assert client_ids(federation.roster) == [0, 1, 2]
-    assert 20 <= clock.now < 22
-
-
 def test_a_node_that_could_not_be_reached_for_a_moment_is_asked_again(clock):
     """The SuperLink answers for it, and still lists it under the same id."""
 
@@ -396,63 +380,32 @@ def test_many_refusals_are_one_line(clock, refusal):
 
 
 @pytest.mark.parametrize("keys", [{"start_clients": 3}, {"clients": 4}])
-@pytest.mark.parametrize("odd", [0, 2, 3])
-def test_a_minority_that_does_not_fit_is_left_out_by_name(clock, caplog, keys, odd):
-    members = [member(number, clients=4, classes=3 if number == odd else 2) for number in range(4)]
+@pytest.mark.parametrize("odd", [1, 2, 3])
+def test_who_does_not_fit_those_who_came_before_is_left_out_by_name(clock, caplog, keys, odd):
+    """Client 0 is the first."""
+    classes = {number: 3 if number == odd else 2 for number in range(4)}
+    members = [member(number, clients=4, node=number + 1, classes=classes[number]) for number in range(4)]
     federation = started(post_of(*members), same_classes, **keys)
     assert client_ids(federation.roster) == [number for number in range(4) if number != odd]
     [failure] = federation.notes()
-    assert (failure.client_id, failure.stage, failure.node) == (odd, "client registration", 100 - odd)
-    assert failure.reason.startswith(
-        f"client {odd} (mlp): left out, for most clients agree without it: the clients must"
-    )
+    assert (failure.client_id, failure.stage, failure.node) == (odd, "client registration", odd + 1)
+    assert failure.reason.startswith(f"client {odd} (mlp): does not fit those who came before: the clients must")
     assert f"not taken in: {failure.reason}" in caplog.messages
 
 
+def test_where_the_first_fits_nobody_the_run_ends_before_round_1_and_names_who_was_refused(clock, refusal):
+    """Nothing that it says is believed of the others; node-keys keeps strangers out."""
+    members = [member(number, clients=4, node=number + 1, classes=2 if number else 3) for number in range(4)]
+    said = refusal(FederationError, started, post_of(*members), same_classes, clients=4)
+    assert said.startswith("without start-clients a run begins with more than half of its 4 clients, but there are 1")
+    assert all(f"client {number} (mlp): does not fit those who came before" in said for number in (1, 2, 3))
+
+
 def test_several_who_each_differ_in_their_own_way_are_left_out(clock):
-    members = [member(number, clients=5, classes=2 if number < 3 else number) for number in range(5)]
+    members = [member(k, clients=5, node=k + 1, classes=2 if k < 3 else k) for k in range(5)]
     federation = started(post_of(*members), same_classes, clients=5)
     assert client_ids(federation.roster) == [0, 1, 2]
     assert [failure.client_id for failure in federation.notes()] == [3, 4]
-
-
-@pytest.mark.parametrize(
-    ("claims", "holders", "left_out"),
-    [
-        ([(1, 3)], {0: 100, 1: 99, 2: 98, 3: 97}, [(1, "left out")]),  # the liar alone does not fit
-        ([(1, 2)], {0: 100, 1: 1, 2: 98, 3: 97}, [(99, "claimed by two nodes")]),  # only its key would give it away
-        ([(1, 3), (3, 4)], {0: 100, 1: 99, 2: 98, 3: 97}, [(1, "left out"), (2, "left out")]),
-    ],
-)
-@pytest.mark.parametrize("keys", [{"clients": 5}, {"start_clients": 5}])
-def test_who_is_refused_for_a_number_that_a_liar_took_first_takes_part_in_round_1(
-    clock, claims, holders, left_out, keys
-):
-    """Liars, nodes 1 and 2, are asked first, and say with how many classes they are which client. They cost no wait."""
-    liars = [
-        member(number, clients=5, node=node, classes=classes) for node, (number, classes) in enumerate(claims, start=1)
-    ]
-    post = post_of(*liars, *honest(5))
-    federation = started(post, same_classes, **keys)
-    assert {one.client_id: one.node for one in federation.roster} == {**holders, 4: 96}
-    notes = federation.notes()
-    assert [failure.node for failure in notes] == [node for node, _ in left_out]
-    assert all(word in failure.reason for failure, (_, word) in zip(notes, left_out, strict=True))
-    assert clock.now == 0
-    assert len(post.pushed) == len(post.members)
-
-
-def test_who_gets_a_number_back_must_fit_like_all_others_and_is_named_once(clock):
-    """Of client 1's number there are, besides the liar's, an honest and a wrong claim, and one more that comes last."""
-    numbered = enumerate((3, 4, 2, 2), start=1)
-    claims = [member(1, clients=4, node=node, classes=classes) for node, classes in numbered]
-    federation = started(post_of(*claims, *honest(4)[::2], honest(4)[3]), same_classes, clients=4)
-    assert {one.client_id: one.node for one in federation.roster} == {0: 100, 1: 3, 2: 98, 3: 97}
-    assert sorted((failure.node, "left out" in failure.reason) for failure in federation.notes()) == [
-        (1, True),
-        (2, True),
-        (4, False),
-    ]
 
 
 WAY_OUT = ": name all classes, those too that not all data have, with classes"
@@ -481,88 +434,10 @@ def test_who_lacks_a_class_is_told_which_and_what_to_do(refusal, names, lacking)
 ERROR = "the clients must have the same number of classes: client 0 (mlp) has 2, client 1 (mlp) has 3"
 
 
-@pytest.mark.parametrize(
-    ("engine", "classes", "keys"),
-    [
-        ("deployment", (2, 3), {}),
-        ("deployment", (2, 3, 2, 3), {}),
-        ("deployment", (2, 3, 2), {"start_clients": 3}),
-        ("deployment", (2, 3, 2), {"min_clients": 3}),
-        ("local", (2, 3, 2), {"clients": 3}),
-        ("simulation", (2, 3, 2), {}),
-    ],
-)
-def test_without_a_majority_or_with_too_few_left_or_all_the_users_own_it_is_an_error(
-    clock, refusal, engine, classes, keys
-):
-    members = [member(number, clients=len(classes), classes=count) for number, count in enumerate(classes)]
-    if engine == "deployment":
-        keys = {"clients": len(classes)} | keys
+@pytest.mark.parametrize(("engine", "keys"), [("local", {"clients": 3}), ("simulation", {})])
+def test_where_all_are_the_users_own_one_that_does_not_fit_is_an_error(clock, refusal, engine, keys):
+    members = [member(number, clients=3, classes=count) for number, count in enumerate((2, 3, 2))]
     assert refusal(FederationError, started, post_of(*members, engine=engine), same_classes, **keys) == ERROR
-
-
-@pytest.mark.parametrize("liars", [1, 2])
-@pytest.mark.parametrize("keys", [{"start_clients": 3}, {"start_clients": 3, "clients": 6}])
-def test_where_too_few_get_on_others_are_waited_for(clock, caplog, liars, keys):
-    """Of the first three one or two do not fit: the run begins as soon as three have come that do."""
-    come = [member(k, clients=6, classes=3 if k < liars else 2) for k in range(6)]
-    post = post_of(*come[:3])
-    for late in come[3:]:
-        clock.events[20.0 * late.client_id - 40] = lambda late=late: post.members.update({late.node: late})
-    federation = started(post, same_classes, **keys)
-    assert client_ids(federation.roster) == list(range(liars, liars + 3))
-    assert 20 * liars <= clock.now < 20 * liars + 1
-    assert [failure.client_id for failure in federation.notes()] == list(range(liars))
-    assert sum(line.startswith("too few clients get on to begin; waiting for others: ") for line in caplog.messages) > 0
-
-
-def test_where_a_number_is_taken_by_one_that_does_not_fit_the_honest_client_is_waited_for(clock):
-    post = post_of(member(0, clients=4, node=7, classes=3), *honest(4)[1:])
-    clock.events[20.0] = lambda: post.members.update({100: member(0, clients=4)})
-    federation = started(post, same_classes, clients=4, min_clients=4)
-    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 99), (2, 98), (3, 97)]
-    assert 20 <= clock.now < 21
-
-
-def test_the_majority_is_of_those_who_get_on_as_a_whole():
-    """Pairs get on where neither has more than 5 rows, and all together where they have 9 at most."""
-
-    def check(roster):
-        if any(one.train > 5 for one in roster) or sum(one.train for one in roster) > 9:
-            raise FederationError("too many")
-
-    assert client_ids(Roster(member(k, train=train) for k, train in enumerate((3, 6, 3, 3))).majority(check)) == [
-        0,
-        2,
-        3,
-    ]
-    assert Roster(member(k, train=train) for k, train in enumerate((4, 6, 4, 4))).majority(check) == []
-
-
-def one_weights_a_model(roster):
-    if any(one.weights != other.weights for one in roster for other in roster if one.model == other.model):
-        raise FederationError("unlike")
-
-
-@pytest.mark.parametrize("liar", [0, 2, 4])
-def test_the_majority_is_the_largest_group_where_who_lies_gets_on_with_some(liar):
-    """It lies of the weights of one model of two, and gets on with those that have the other."""
-    members = [member(k, model="mlp" if k == liar or k % 2 else "lenet5") for k in range(5)]
-    members[liar] = member(liar, model="mlp", weights="other")
-    assert client_ids(Roster(members).majority(one_weights_a_model)) == [k for k in range(5) if k != liar]
-
-
-def test_many_that_do_not_get_on_are_tried_beside_the_most_frequent_first():
-    members = [member(k, model=f"mlp@0.{k + 1}" if k < 400 else "mlp") for k in range(801)]
-    tries = []
-
-    def same_model(roster):
-        tries.append(1)
-        if len({one.model for one in roster}) > 1:
-            raise FederationError("unlike")
-
-    assert client_ids(Roster(members).majority(same_model)) == list(range(400, 801))
-    assert len(tries) < 100 * len(members)
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -689,7 +564,7 @@ def test_the_start_waits_not_long_where_all_that_are_here_are_refused():
     roster = Roster()
     start = Start(RunConfig(clients=1), roster, fixed=False)
     assert not start.hopeless(0, 0.0)
-    start.refuse(Refusal(Failure(-1, "client registration", "node 5: no data", 5)))
+    start.refuse(Failure(-1, "client registration", "node 5: no data", 5))
     assert [start.hopeless(pending, now) for pending, now in ((0, 10.0), (0, 39.0), (1, 40.0), (0, 45.0))] == [
         False
     ] * 4

@@ -12,7 +12,6 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.server.admission.node_keys import NodeKeys
-from hetfl_flwr.server.admission.start import Refusal
 from hetfl_flwr.server.messaging.exchange import misaddressed
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import ListsNodes
@@ -129,7 +128,7 @@ class Attendance:
         self._queries = {message: query for message, query in self._queries.items() if query.node not in left}
         return left
 
-    def ask(self, present: Mapping[int, Presence]) -> list[Refusal]:
+    def ask(self, present: Mapping[int, Presence]) -> list[Failure]:
         """Ask nodes that are new, or have restarted since they were asked, who they are; return those not listed."""
         new = [node for node in sorted(present) if node not in self._since]
         self._since |= {node: present[node].since for node in new}
@@ -139,7 +138,7 @@ class Attendance:
         patience = time.monotonic() + SILENCE
         self._queries |= {one.metadata.message_id: Query(one.metadata, patience) for one in messages}
         return [
-            Refusal(Failure(-1, REGISTRATION, f"node {node}: {UNLISTED}", node))
+            Failure(-1, REGISTRATION, f"node {node}: {UNLISTED}", node)
             for node in new
             if not self._is_listed(present[node])
         ]
@@ -175,11 +174,6 @@ class Attendance:
     def remember(self, node: int, presence: Presence) -> None:
         """Take note that a node has registered; it is asked again only after a restart."""
         self._since[node] = self._registered[node] = presence.since
-
-    def readmit(self, node: int) -> None:
-        """Take note that a node has been registered after all, since when it was asked."""
-        if node in self._since:
-            self._registered[node] = self._since[node]
 
     def dismiss(self, node: int) -> None:
         """Take note that a node is registered no more."""

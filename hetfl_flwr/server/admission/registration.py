@@ -16,7 +16,7 @@ from hetfl_flwr.server.admission import attendance
 from hetfl_flwr.server.admission.attendance import Attendance, Origin, Presence, checked
 from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.admission.node_keys import NodeKeys
-from hetfl_flwr.server.admission.start import FIRST_REPORT, Refusal, Start, patience
+from hetfl_flwr.server.admission.start import FIRST_REPORT, Start, patience
 from hetfl_flwr.server.messaging.exchange import reason
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import is_stopped
@@ -79,7 +79,6 @@ class Registration:
         self._bound = 0 if own or keys else config.clients
         self._number_of: dict[int, int] = {}
         self._founders: list[Member] = []
-        self._compared: set[int] = set()
         self._unavailable = Counter[int]()
         self.clients = 0
         self._too_few = ""
@@ -99,8 +98,8 @@ class Registration:
         Parameters
         ----------
         check : callable, optional
-            Raises FederationError for a roster that the algorithm cannot work with. In a deployment, those who do not
-            get on with a majority of the others are left out by name.
+            Raises FederationError for a roster that the algorithm cannot work with. In a deployment, who does not fit
+            those who came before is left out by name.
 
         Raises
         ------
@@ -111,7 +110,7 @@ class Registration:
         """
         listed = self._keys.clients if self._keys else ()
         start = Start(self.config, self.roster, fixed=self._own, listed=listed)
-        self._wait(start, check)
+        self._wait(start)
         self._leave_out_strangers(start)
         start.check_enough()
         if check is not None:
@@ -126,7 +125,7 @@ class Registration:
         self._name_versions(self.roster)
         self._check_origin()
 
-    def _wait(self, start: Start, check: Check | None) -> None:
+    def _wait(self, start: Start) -> None:
         """Take in nodes as they come and answer until the run may begin."""
         began = time.monotonic()
         deadline, report, pause = began + start.seconds, began, FIRST_REPORT
@@ -139,7 +138,7 @@ class Registration:
             start.check_refused()
             now, pending = time.monotonic(), len(self._attendance.asked())
             self._attendance.name_silent()
-            if self._may_begin(check, start, pending) or now > deadline or start.hopeless(pending, now):
+            if start.may_begin(pending) or now > deadline or start.hopeless(pending, now):
                 break
             if now >= report:
                 log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(pending), deadline - now)
@@ -149,7 +148,7 @@ class Registration:
             log(WARNING, "waited %.0f s for nodes: %s", now - began, start.missing())
             for node in self._attendance.asked():
                 line = f"node {node}: no reply within {start.seconds:g} s"
-                start.refused[node] = Refusal(Failure(present[node].client_id, REGISTRATION, line, node))
+                start.refused[node] = Failure(present[node].client_id, REGISTRATION, line, node)
         if self._own:
             self._messenger.leave(self._attendance.give_up())
 
@@ -157,7 +156,6 @@ class Registration:
         """Forget who has left or restarted. Their numbers are free: all that were refused may have another chance."""
         left = self._attendance.left(present)
         if any(node in self.roster for node in left):
-            self._compared = set()
             for node in left:
                 self.roster.remove(node)
             left |= start.refused.keys()
@@ -180,83 +178,31 @@ class Registration:
         for member in list(self.roster):
             if member.client_id >= self._bound:
                 self.roster.remove(member.node)
-                start.refuse(Refusal(Failure(-1, REGISTRATION, _beyond(member, self._bound), member.node)))
-
-    def _may_begin(self, check: Check | None, start: Start, pending: int) -> bool:
-        """Say whether there is nobody left to wait for.
-
-        Where too few of those who are here get on, more may come: one whose number has been taken, too.
-        """
-        if not start.may_begin(pending):
-            return False
-        if check is None or start.fixed:
-            return True
-        here = {member.node for member in self.roster} | start.refused.keys()
-        if here != self._compared:
-            self._compared = here
-            self._too_few = self._too_few_get_on(check, start)
-            if self._too_few:
-                log(WARNING, "too few clients get on to begin; waiting for others: %s", self._too_few)
-        return not self._too_few
-
-    def _too_few_get_on(self, check: Check, start: Start) -> str:
-        """Return why the run cannot begin with those who are here; nothing where it can."""
-        try:
-            check(self.roster)
-        except FederationError as error:
-            agreed = self._agreed(check, start)[0]
-            hopeless = not len(agreed) and start.complete  # nobody is outvoted by who comes for a number that is taken
-            return "" if start.are_enough(agreed) or hopeless else str(error)
-        return ""
+                start.refuse(Failure(-1, REGISTRATION, _beyond(member, self._bound), member.node))
 
     def _settle(self, check: Check, start: Start) -> None:
-        """Set aside, in a deployment, those with whom the algorithm cannot work beside most of the others.
-
-        Only those vote whose numbers the operator waits for. Whoever was refused since one of these had taken its
-        number first is taken in, if it does fit.
+        """Set aside, in a deployment, each client with which the algorithm cannot work beside those who came before.
 
         Raises
         ------
         FederationError
-            It cannot work with those who are here, nor with enough of them that are a majority.
+            It cannot work with the user's own clients.
         """
         try:
             check(self.roster)
         except FederationError:
-            agreed, odd = self._agreed(check, start)
-            if not len(agreed) or not start.are_enough(agreed):
+            if self._own:
                 raise
-            for member in list(self.roster):
-                if member.node not in agreed:
+            fitting = Roster([])
+            for member in self.roster.as_they_came():
+                fitting.add(member)
+                try:
+                    check(fitting)
+                except FederationError as error:
+                    fitting.remove(member.node)
                     self.roster.remove(member.node)
-            for member in agreed:
-                start.refused.pop(member.node, None)
-                if member.node not in self.roster:
-                    self._take_in(member, check)
-                    self._attendance.readmit(member.node)
-            for member, why in odd:
-                start.refused.pop(member.node, None)
-                self._note(member, f"left out, for most clients agree without it: {why}")
-                log(WARNING, "not taken in: %s", self._noted[-1].reason)
-
-    def _agreed(self, check: Check, start: Start) -> tuple[Roster, list[tuple[Member, str]]]:
-        """Return a majority of those who are here, and whoever fits it; and those who do not, with the reasons.
-
-        Who was refused since its number is taken is neither where that is still so.
-        """
-        agreed = Roster([] if start.fixed else Roster(start.voters).majority(check))
-        odd: list[tuple[Member, str]] = []
-        others = [member for member in self.roster if member.node not in agreed]
-        for member in [*others, *start.rivals] if len(agreed) else []:
-            if any(member.client_id == one.client_id for one in agreed):
-                continue
-            agreed.add(member)
-            try:
-                check(agreed)
-            except FederationError as error:
-                agreed.remove(member.node)
-                odd.append((member, str(error)))
-        return agreed, odd
+                    why = f"{member}: does not fit those who came before: {error}"
+                    start.refuse(Failure(member.client_id, REGISTRATION, why, member.node))
 
     def notes(self) -> list[Failure]:
         """Return what has been noticed about clients since the last call."""
@@ -304,7 +250,7 @@ class Registration:
         answers = {
             node: checked(reply, queries[node].metadata) for node, reply in self._messenger.answers([*queries.values()])
         }
-        return [refusal.failure for refusal in self._registered_all(answers, present, check)]
+        return self._registered_all(answers, present, check)
 
     def _query_on(self, present: Mapping[int, Presence], check: Check | None) -> list[Failure]:
         """Take in those who have answered since, and ask others; nobody waits for their answers.
@@ -320,7 +266,7 @@ class Registration:
         ]
         self._attendance.forget_others(self.roster)
         refused += self._attendance.ask(present)
-        return [*silent, *(refusal.failure for refusal in refused)]
+        return [*silent, *refused]
 
     def _take_note(self, present: Mapping[int, Presence]) -> None:
         """Take note of who has left or restarted, and of what those have lost who have said since who they are."""
@@ -357,7 +303,7 @@ class Registration:
             if self._forget_absent(present):
                 self._attendance.forget_others(self.roster)
             refused = self._registered_all(self._answered(), present, check)
-            failures += [refusal.failure for refusal in [*refused, *self._attendance.ask(present)]]
+            failures += [*refused, *self._attendance.ask(present)]
         more = len(failures) - MOST_NAMED
         if more > 0:
             line = f"{more} more nodes were refused while others were waited for"
@@ -379,12 +325,12 @@ class Registration:
 
     def _registered_all(
         self, answers: Mapping[int, Message | str], present: Mapping[int, Presence], check: Check | None = None
-    ) -> list[Refusal]:
+    ) -> list[Failure]:
         """Take in the nodes that have said who they are, by node; return those that are refused."""
         refusals = (self._registered(node, answers[node], present[node], check) for node in sorted(answers))
         return [refusal for refusal in refusals if refusal is not None]
 
-    def _registered(self, node: int, reply: Message | str, presence: Presence, check: Check | None) -> Refusal | None:
+    def _registered(self, node: int, reply: Message | str, presence: Presence, check: Check | None) -> Failure | None:
         """Take in a node that has said who it is, or return why not."""
         if reply == BUSY and node in self.roster:
             return None  # restarted, and what it was sent before is not given up yet
@@ -393,16 +339,15 @@ class Registration:
             self._unavailable[node] += 1
             if self._unavailable[node] > MOST_UNAVAILABLE:
                 why = f"node {node}: could not be reached {self._unavailable[node]} times in a row, and is online"
-                return Refusal(Failure(presence.client_id, REGISTRATION, why, node))
+                return Failure(presence.client_id, REGISTRATION, why, node)
             self._attendance.forget(node)
             return None  # where it comes back, it is asked again
         self.roster.remove(node)
-        member = None
         try:
             member = self._identified(node, reply, presence)
             self._take_in(member, check)
         except FederationError as error:
-            return Refusal(Failure(presence.client_id, REGISTRATION, str(error), node), member)
+            return Failure(presence.client_id, REGISTRATION, str(error), node)
         self._attendance.remember(node, presence)
         self._unavailable.pop(node, None)
         if self._founders:

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from logging import WARNING
 from math import inf
-from typing import NamedTuple
 
 from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.common.flower import log
@@ -24,21 +23,6 @@ PATIENCE = 30.0
 
 FIRST_REPORT = 10.0
 """Seconds until the log says again who is missing; each time, twice as many as before."""
-
-
-class Refusal(NamedTuple):
-    """Why a node was not taken in.
-
-    Parameters
-    ----------
-    failure : Failure
-        The reason.
-    member : Member, optional
-        The client that it says it is, where that could be read and nothing but the others speaks against it.
-    """
-
-    failure: Failure
-    member: Member | None = None
 
 
 class Start:
@@ -61,7 +45,7 @@ class Start:
 
     Attributes
     ----------
-    refused : dict of int to Refusal
+    refused : dict of int to Failure
         Nodes that were not taken in.
 
     Raises
@@ -82,7 +66,7 @@ class Start:
         self.config = config
         self.roster = roster
         self.fixed = fixed
-        self.refused: dict[int, Refusal] = {}
+        self.refused: dict[int, Failure] = {}
         self._listed = bool(listed)
         self._numbers = sorted(listed) or range(config.clients)
         self._hopeless_since = inf
@@ -97,7 +81,7 @@ class Start:
         """With how many clients the run may begin at all.
 
         Where the operator does not say it, a deployment begins with more than half of those that there are to be: fewer
-        could outvote whoever comes later.
+        could decide for whoever comes later.
         """
         most = 0 if self.fixed else self._wanted // 2 + 1
         return max(self.config.min_clients, self.config.start_clients or most)
@@ -159,21 +143,16 @@ class Start:
         self._hopeless_since = min(self._hopeless_since, now)
         return now - self._hopeless_since > PATIENCE
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: Failure) -> None:
         """Leave a node out, and say so where others go on meanwhile."""
-        self.refused[refusal.failure.node] = refusal
+        self.refused[refusal.node] = refusal
         if not self.fixed:
-            log(WARNING, "not taken in: %s", refusal.failure.reason)
+            log(WARNING, "not taken in: %s", refusal.reason)
 
     @property
     def failures(self) -> list[Failure]:
         """Why nodes were not taken in, by node."""
-        return [refusal.failure for _, refusal in sorted(self.refused.items())]
-
-    @property
-    def rivals(self) -> list[Member]:
-        """Those who were not taken in since somebody else had taken their number, by node."""
-        return [refusal.member for _, refusal in sorted(self.refused.items()) if refusal.member]
+        return [refusal for _, refusal in sorted(self.refused.items())]
 
     def check_refused(self) -> None:
         """Refuse to begin where the user's own clients cannot take part: each of ``clients``, or all there are.
@@ -184,7 +163,7 @@ class Start:
             The first reason; without the client's name where it is that of all, as of a file that all of them read.
         """
         if self.fixed and self.refused and (self.config.clients or not len(self.roster)):
-            reasons = [refusal.failure.reason for refusal in self.refused.values()]
+            reasons = [refusal.reason for refusal in self.refused.values()]
             causes = {reason.partition(f", {REGISTRATION}: ")[2] for reason in reasons}
             shared = len(causes) == 1 < len(reasons) and not len(self.roster)
             raise FederationError(causes.pop() or reasons[0] if shared else reasons[0])
@@ -258,7 +237,7 @@ class Start:
 
     def _failed(self) -> set[int]:
         """Return the clients that, by their keys, have said that they cannot take part."""
-        return {refusal.failure.client_id for refusal in self.refused.values()} - {-1}
+        return {refusal.client_id for refusal in self.refused.values()} - {-1}
 
 
 def patience(config: RunConfig, *, fixed: bool) -> float:

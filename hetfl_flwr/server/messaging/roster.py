@@ -1,12 +1,9 @@
 """The clients of a federation as the server knows them, and whether an algorithm can work with them."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hetfl_flwr.common.errors import FederationError
-from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.models import network_of
 from hetfl_flwr.server.messaging.differences import (
     Kind,
@@ -21,9 +18,6 @@ from hetfl_flwr.wire.samples import MOST_SHARED
 from hetfl_flwr.wire.spec import Arrays
 
 T = TypeVar("T")
-
-MOST_TRIED = 100
-"""Members beside whom the others are tried in a search for a majority, at most."""
 
 
 class Roster:
@@ -83,38 +77,9 @@ class Roster:
         held = self.public_samples.get(member.client_id)
         return member.public if held is None else len(held["inputs"])
 
-    def majority(self, check: Callable[["Roster"], object]) -> list[Member]:
-        """Return those, more than half of the members, who get on with one another; nobody where there are none such.
-
-        Of several such groups it is the largest: where a check holds members of one model against each other, one that
-        lies of its model gets on with all that have others.
-
-        Parameters
-        ----------
-        check : callable
-            Raises FederationError for members that do not get on.
-        """
-
-        def get_on(*members: Member) -> bool:
-            try:
-                check(Roster(members))
-            except FederationError:
-                return False
-            return True
-
-        counts, best = Counter(map(_kind, self)), list[Member]()
-        left = sorted(self, key=lambda member: -counts[_kind(member)])  # one of the most frequent kind first
-        for _ in range(MOST_TRIED):
-            if not left:
-                break
-            group = [member for member in self if member is left[0] or get_on(left[0], member)]
-            larger = len(group) > max(len(best), len(self) // 2) and get_on(*group)
-            if larger:
-                best = group
-            kind = _kind(left[0])
-            tried = {left[0].node, *(member.node for member in group if larger or _kind(member) == kind)}
-            left = [member for member in left if member.node not in tried]
-        return best
+    def as_they_came(self) -> list[Member]:
+        """Return the members in the order in which they were taken in."""
+        return list(self._by_node.values())
 
     @property
     def classes(self) -> int:
@@ -285,12 +250,3 @@ class Roster:
             _ = self.shape, (None if bodies else self.classes)
         except FederationError as error:
             raise FederationError(f"{algorithm} averages {what}: {error}") from None
-
-
-def _kind(member: Member) -> Member:
-    """Return a member without what is its own: numbers of samples, names, notes, versions."""
-    numbers: dict[str, Any] = dict.fromkeys(
-        ("node", "client_id", "clients", "train", "public", "validation", "test", "round"), 0
-    )
-    words: dict[str, Any] = dict.fromkeys(("dataset", "name", *PACKAGES), "")
-    return replace(member, **numbers, **words, owners=0, holds=(), notes=())
