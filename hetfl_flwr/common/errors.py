@@ -54,6 +54,8 @@ class PayloadError(HetflError):
 class DivergedError(HetflError):
     """Training whose loss or weights are no numbers any more, or infinite."""
 
+    outward = "training diverged: lower learning-rate"
+
 
 class StateError(HetflError):
     """Saved client state that belongs to something else, or cannot be read or written."""

@@ -191,7 +191,7 @@ def _lay_out(layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tenso
 
 
 def cause(error: BaseException) -> str:
-    """Return the first line of an error; of one that is not this project's its type, and the line as `private`."""
+    """Return the first line of an error; of one that is not this project's its type, too."""
     if isinstance(error, HetflError):
         return str(error).splitlines()[0]
     return f"{type(error).__name__}: {(reason(error).splitlines() or [''])[0]}"

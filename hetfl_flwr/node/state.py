@@ -112,7 +112,7 @@ class StateStore(Protocol):
     """Where a client's state lies, as a blob for whoever moves it."""
 
     where: str
-    """What messages call the place, a path being `private`."""
+    """What messages call the place."""
 
     def load(self, stamp: Stamp, who: str) -> ClientState | None:
         """Return the state, or None where nothing was saved yet; a stamp that does not fit raises StateError."""

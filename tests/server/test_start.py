@@ -393,12 +393,14 @@ def test_who_does_not_fit_those_who_came_before_is_left_out_by_name(clock, caplo
     assert f"not taken in: {failure.reason}" in caplog.messages
 
 
-def test_where_the_first_fits_nobody_the_run_ends_before_round_1_and_names_who_was_refused(clock, refusal):
+def test_where_the_first_fits_nobody_the_run_ends_before_round_1_and_names_who_was_refused(clock, refusal, caplog):
     """Nothing that it says is believed of the others; node-keys keeps strangers out."""
     members = [member(number, clients=4, node=number + 1, classes=2 if number else 3) for number in range(4)]
-    said = refusal(FederationError, started, post_of(*members), same_classes, clients=4)
-    assert said.startswith("without start-clients a run begins with more than half of its 4 clients, but there are 1")
-    assert all(f"client {number} (mlp): does not fit those who came before" in said for number in (1, 2, 3))
+    assert refusal(FederationError, started, post_of(*members), same_classes, clients=4) == (
+        "the clients must have the same number of classes: client 0 (mlp) has 3, client 1 (mlp) has 2"
+    )
+    refused = [line for line in caplog.messages if line.startswith("not taken in: ")]
+    assert [line.partition("not taken in: ")[2][:8] for line in refused] == ["client 1", "client 2", "client 3"]
 
 
 def test_several_who_each_differ_in_their_own_way_are_left_out(clock):

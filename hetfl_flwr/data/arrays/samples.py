@@ -61,7 +61,7 @@ class Arrays:
     brightest : float
         The largest stored value of an image's pixels, whatever they are scaled by.
     notes : tuple of str
-        What was done with the data that nobody asked for, a line each; names in them are `private`.
+        What was done with the data that nobody asked for, a line each.
     """
 
     spec: DataSpec

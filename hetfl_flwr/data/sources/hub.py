@@ -31,7 +31,7 @@ class Source:
     Parameters
     ----------
     place : str
-        Hub id or folder it came from, for messages: `private` unless it is the catalogue's.
+        Hub id or folder it came from, for messages.
     splits : dict
         "train", and "test" where it has one, in this order; neither is empty, and all columns named here are in both.
     kind : {"image", "series", "text", "table"}

@@ -186,7 +186,7 @@ class Registration:
         Raises
         ------
         FederationError
-            It cannot work with the user's own clients.
+            It cannot work with the user's own clients, or too few are left.
         """
         try:
             check(self.roster)
@@ -203,6 +203,8 @@ class Registration:
                     self.roster.remove(member.node)
                     why = f"{member}: does not fit those who came before: {error}"
                     start.refuse(Failure(member.client_id, REGISTRATION, why, member.node))
+            if not start.are_enough(self.roster):
+                raise
 
     def notes(self) -> list[Failure]:
         """Return what has been noticed about clients since the last call."""
