@@ -27,7 +27,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from httpx import HTTPStatusError
 
-from hetfl_flwr.common.errors import ConfigError, FederationError
+from hetfl_flwr.common.errors import INTERRUPTED, ConfigError, FederationError
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.server.admission.node_keys import read_node_keys
 from simulations.cli.command import main
@@ -445,7 +445,9 @@ def test_ctrl_c_ends_all_of_a_rehearsal(here: Path) -> None:
         time.sleep(0.02)
     assert process.wait(300) == 1
     assert still_running(here) == []
-    assert said.read_text().splitlines()[-1].startswith("ending      superlink ")
+    ending, last = said.read_text().splitlines()[-2:]
+    assert ending.startswith("ending      superlink ")
+    assert last == f"hetfl: {INTERRUPTED}"
 
 
 def until(condition: Callable[[], object], seconds: float = 300) -> None:
