@@ -32,9 +32,11 @@ class FedRepClient(SharedPartClient):
     Wire   as in `strategies.parts.fedrep.FedRep`.
     State  the model; of it only the head, and counters of the body, are not replaced by the next download. The moments
            of the head's optimizer, and with ``moments = "kept"`` of the body's.
-    Departs from the paper: nothing. In the authors' code one optimizer takes the steps of both parts and begins anew in
-    each round, where here the head's goes on; while the head trains, dropout and batch norm of the body are in training
-    mode, where here they stand still; and after the last round the heads train for ten epochs more.
+    Departs from the paper: bodies are averaged by numbers of samples; in Algorithm 1, and for images in the authors'
+    code, all alike. There SGD has a momentum of 0.5 and a weight decay of 1e-4; one optimizer takes the steps of both
+    parts and begins anew in each round, where here the head's goes on; while the head trains, dropout and batch norm of
+    the body are in training mode, where here they stand still; and after the last round the heads train for ten epochs
+    more.
 
     Parameters
     ----------

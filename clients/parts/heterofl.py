@@ -4,12 +4,10 @@ Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federa
 ICLR 2021 (arXiv 2010.01264).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.base import KnowledgeClient, Metrics
@@ -84,15 +82,15 @@ class HeteroFLClient(KnowledgeClient):
         """Train the own part of the global model."""
         model, counts = self.node.model, self.node.data.train.class_counts(self.node.data.spec.classes)
         self._take_up(download)
-        absent = counts == 0
+        absent, rate = counts == 0, self._rate(download)
+        scaled = {} if rate == 1 else scaled_parameters(model.body)
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            logits = model(inputs)
+            divided = {f"body.{name}": parameter / rate for name, parameter in scaled.items()}
+            logits = functional_call(model, divided, (inputs,)) if divided else model(inputs)
             return self.node.data_loss(logits.masked_fill(absent, 0.0) if self.mask else logits, labels)
 
-        rate = self._rate(download)
-        with _divided(model.body, rate):
-            samples, mean_loss = self.train(self.batches(round), loss)
+        samples, mean_loss = self.train(self.batches(round), loss)
         trained = {name: array for name, array in model_arrays(model).items() if name in self._part.names}
         has = {"classes": (~absent).cpu().numpy().astype(np.uint8)} if self.mask else {}
         self._settle(rate)
@@ -114,31 +112,20 @@ class HeteroFLClient(KnowledgeClient):
     def _settle(self, rate: float) -> None:
         """Divide the weights, and give batch norm the statistics of the client's training samples, if it has no others.
 
-        From then on the model is what `_divided` makes of it, by itself.
+        From then on the model by itself is what was trained.
         """
         with torch.no_grad():
-            scaled = [parameter for layer in _scaled(self.node.model.body) for parameter in layer.parameters()]
-            for parameter in dict.fromkeys(scaled):  # layers may share theirs
+            for parameter in scaled_parameters(self.node.model.body).values():
                 parameter.div_(rate)
         if self.batch_norm == "static" and has_batch_norm(self.node.model):
             take_statistics(self.node.model, self.node.data.train)
 
 
-def _scaled(body: nn.Module) -> list[nn.Module]:
-    """Return the layers whose outputs are divided."""
-    return [layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)]
-
-
-@contextmanager
-def _divided(body: nn.Module, rate: float) -> Iterator[None]:
-    """Let each layer of a body divide what it gives by a rate."""
-    layers = _scaled(body) if rate != 1 else []
-    handles = [layer.register_forward_hook(lambda layer, inputs, output: output / rate) for layer in layers]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def scaled_parameters(body: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of the layers whose outputs are divided, by name; of those that layers share one name."""
+    layers = [layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)]
+    own = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
+    return {name: parameter for name, parameter in body.named_parameters() if parameter in own}
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ class FedProtoClient(PrototypeClient):
     Departs from the paper: the distance is of each sample of a batch, as in the authors' published code and HtFLlib:
     the mean over batch and width of the squared difference. In Eq. (8) it is of the client's prototypes, which change
     with each step. Prototypes are taken in evaluation mode, as in HtFLlib; the authors' code averages the embeddings of
-    the last epoch, as they were in training.
+    the last epoch, as they were in training. The optimizer goes on from round to round; in their code it begins anew.
 
     Parameters
     ----------

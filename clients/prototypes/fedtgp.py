@@ -28,7 +28,7 @@ class FedTGPClient(PrototypeClient):
     node : Node
         The client's surroundings.
     distance_weight : float
-        Weight of the distance, 0 or more. 0 is local training. 10 is the default of the authors' published code.
+        Weight of the distance, 0 or more. 0 is local training. 10 is what the authors' published script has.
     predict : {"head", "prototype", "own-prototype"}
         What predicts when the client is measured. "prototype": the nearest of all prototypes that the server knows, as
         in the authors' published code. "own-prototype": the nearest of those of the classes that the client has

@@ -44,7 +44,8 @@ class FMLClient(KnowledgeClient):
     ``share = "body"`` the latter is of the global body with the client's own adaptor.
 
     Wire   as in `strategies.small_models.fml.FML`.
-    State  the own model, its optimizer's moments; "body": the adaptor; ``moments = "kept"``: those of the meme's, too.
+    State  the own model, its optimizer's moments; "body": the adaptor and its moments; ``moments = "kept"``: all of the
+           meme's.
     Departs from the paper: nothing. That both models' logits are computed once a batch, before either is stepped, is
     left open there, and so is what the optimizers keep between rounds: here what they keep in the authors' code.
 

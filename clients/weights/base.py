@@ -40,7 +40,7 @@ class GlobalModelClient(KnowledgeClient):
     fine_tune_epochs : int
         Passes over the client's training samples for which a copy of the global model is trained on, with the
         cross-entropy, before it is measured, 0 or more. ``accuracy`` is the copy's, ``global-accuracy`` the global
-        model's. Nothing else sees the copy: the global model travels, and is what a run leaves behind. Costs that
+        model's. The global model travels; what is measured is the copy, and so is what is exported. Costs that
         training in each evaluation. 0: the global model itself is measured.
     """
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
@@ -80,7 +81,7 @@ def run_locally(
             with added(callbacks), _stoppable(grid):
                 server_app(grid, Context(run, 1, {}, RecordDict(), flat))
         except Interrupted:
-            again = f"hetfl run {config.algorithm} --out {config.output_dir} --resume"
+            again = f"hetfl run {config.algorithm} --out {quote(config.output_dir)} --resume"
             raise Interrupted(f"stopped; go on with: {again}") from None
     return Path(config.output_dir)
 

@@ -39,11 +39,11 @@ class FedGH(PrototypeStrategy):
     Needs  equal classes
     State  the head, weight (C, D) float32, bias (C,) float32.
     Departs from the paper: all clients begin with the head that the server has drawn, as in HtFLlib; in the authors'
-    published code they begin with their own. Steps are of mini-batches, as in HtFLlib; that code takes the prototypes
-    one by one, a pass a round. There the optimizer that steps on the server holds a client's weights and not the
-    head's, so that the head stays as it was drawn: ``server_epochs = 0``. HtFLlib takes one pass at a rate of 0.01: a
-    few steps, after which the head of all is still near to the one that was drawn. ``mode = "async"`` and ``robust``
-    are not in it.
+    published code with one of their own; it also clips gradients to a norm of 50 and has a weight decay of 1e-3. Steps
+    are of mini-batches, as in HtFLlib; that code takes the prototypes one by one, a pass a round. There the optimizer
+    that steps on the server holds a client's weights and not the head's, so that the head stays as it was drawn:
+    ``server_epochs = 0``. HtFLlib takes one pass at a rate of 0.01: a few steps, after which the head of all is still
+    near to the one that was drawn. ``mode = "async"`` and ``robust`` are not in it.
 
     Parameters
     ----------
