@@ -35,7 +35,7 @@ class CHFLClient(KnowledgeClient):
     ``local-batches`` is above 0, a round counts as one. It acts on the non-target term alone: nothing with 2 classes.
 
     Wire   as in `strategies.parts.chfl.CHFL`.
-    State  the model, the optimizer's moments; in the modes "avg" and "avgkd" the head's with ``moments = "kept"`` alone.
+    State  the model, the optimizer's moments; in "avg" and "avgkd" the head's with ``moments = "kept"`` alone.
     Departs from the paper: by default the teacher is the mean of the heads: see ``reduce``. The length of a round is
     the run config's (the paper's is one epoch: ``local-batches = 0``).
     By default a client is measured with its own head as it has trained it, also where the next round begins with the
