@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 from math import inf, prod
 
 import numpy as np
@@ -168,6 +169,32 @@ def test_lazy_layers_are_made_under_the_seed():
     assert not torch.equal(one.head.weight, other.head.weight)
     assert one.training
     assert int(one.body[1].num_batches_tracked) == 0  # nothing is left of trying it out
+
+
+@pytest.mark.parametrize("line", ["torch.manual_seed(42)", "torch.rand(9)"])
+def test_what_a_module_seeds_or_draws_at_import_does_not_change_the_weights(line, tmp_path, monkeypatch):
+    source = f"""
+import torch
+{line}
+TABLE = torch.randn(64, 8)
+class Net(torch.nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.scale, self.fc = torch.nn.Parameter(TABLE.clone()), torch.nn.Linear(8, spec.classes)
+    def forward(self, x):
+        return self.fc(x.flatten(1) @ self.scale)
+"""
+    (tmp_path / "seeding_module.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    states = []
+    for client, fresh in ((1, True), (0, True), (0, False), (1, False)):
+        if fresh:
+            sys.modules.pop("seeding_module", None)
+        states.append(build_model("seeding_module:Net", DIGITS, seed=3, scope=(client,)).state_dict())
+    for one, other in ((states[0], states[3]), (states[1], states[2])):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert torch.equal(states[0]["body.scale"], states[1]["body.scale"])
+    sys.modules.pop("seeding_module")
 
 
 def test_what_a_first_pass_makes_is_there_before_training():
