@@ -14,7 +14,7 @@ from torch.nn import functional
 from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import build_model
-from hetfl_flwr.models.split_model import constant_buffers
+from hetfl_flwr.models.split_model import SplitModel, constant_buffers
 from hetfl_flwr.wire.weights import fingerprint, load_model_arrays, model_arrays, state_arrays, weights, whole_state
 
 DIGITS = DataSpec(shape=(1, 8, 8), classes=10)
@@ -154,6 +154,88 @@ class Drawn(Own):
         return hidden if self.training and random.random() < 0.5 else functional.normalize(hidden)
 
 
+class Shared(Own):
+    """One mask in two layers."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.one, self.two = nn.Module(), nn.Module()
+        mask = torch.full((8, 8), -inf).triu(1)
+        self.one.register_buffer("mask", mask)
+        self.two.register_buffer("mask", mask)
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return super().hidden(x) @ self.one.mask.exp() @ self.two.mask.exp()
+
+
+class Undefined(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        with torch.no_grad():
+            self.body.weight[0, 0] = torch.nan
+
+
+class Logarithm(Own):
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return super().hidden(x.log())
+
+
+class Clamped(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).clamp(-2, 2)
+
+
+class Capped(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).clamp(max=20)
+
+
+class Scores(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).log_softmax(1) if self.training else super().forward(x)
+
+
+class Dropped(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(super().forward(x), 0.5, self.training)
+
+
+class Hooked(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.register_forward_hook(lambda module, inputs, logits: logits.clamp(-3, 3))
+
+
+class Untrained(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return super().forward(x)
+
+
+class Probed(Own):
+    """Its head alone is trained, and says so."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.body.requires_grad_(False)
+
+
+class Spare(Own):
+    """With a layer that nothing uses."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.unused = nn.Parameter(torch.zeros(3))
+
+
+class Softened(SplitModel):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 8)), nn.Linear(8, spec.classes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).softmax(1)
+
+
 def lazy(spec: DataSpec) -> nn.Module:
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(spec.classes))
 
@@ -248,6 +330,15 @@ def test_short_numbers_travel_as_float32_and_come_back_as_they_were():
         (Double, "logits in float64"),
         (Wide, "logits in bfloat16"),
         (Complex, "its weight 'body.phase' is complex64"),
+        (Undefined, "its weight 'body.weight' has values that are not finite"),
+        (Logarithm, "logits that are not finite"),
+        (Clamped, "'fc' is not the last step"),
+        (Capped, "'fc' is not the last step"),
+        (Scores, "'fc' is not the last step"),
+        (Dropped, "'fc' is not the last step"),
+        (Hooked, "'fc' is not the last step"),
+        (Softened, "its logits are not head(body(x))"),
+        (Untrained, "no weight of its body gets a gradient (body.weight, body.bias)"),
         (Unset, "'body.largest' of its state has values that are not finite"),
     ],
 )
@@ -259,7 +350,13 @@ def test_what_cannot_be_trained_is_one_line(kind, reason):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("kind", ["Drawn", "Masked", "Short", "lazy"])
+@pytest.mark.parametrize("kind", [Probed, Spare])
+def test_weights_may_be_frozen_or_go_unused(kind):
+    model = built(kind)
+    assert model.width == 8
+
+
+@pytest.mark.parametrize("kind", ["Drawn", "Masked", "Shared", "Short", "lazy"])
 def test_a_federation_averages_such_models_and_repeats_itself(lab, tmp_path, kind):
     keys = {"algorithm": "fedavg", "models": f"{__name__}:{kind}", "local_batches": 3}
     folders = [lab.run(lab.config(output_dir=str(tmp_path / name), **keys)) for name in ("once", "again")]
