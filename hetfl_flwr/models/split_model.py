@@ -1,5 +1,7 @@
 """A model as body and head: the body maps inputs to features (B, D), the head maps those to logits (B, C)."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 
 import torch
@@ -218,6 +220,28 @@ def mark_constant(model: nn.Module, name: str) -> None:
     path, _, own = name.rpartition(".")
     layer = model.get_submodule(path)
     setattr(layer, MARK, {*getattr(layer, MARK, ()), own})
+
+
+@contextmanager
+def constants_held(models: Iterable[nn.Module]) -> Iterator[None]:
+    """Refuse training, in the body of a ``with``, that changes a buffer that is marked as constant; it is put back.
+
+    Raises
+    ------
+    ModelError
+        One was changed: names it.
+    """
+    before = [(model, name, model.get_buffer(name).clone()) for model in models for name in constant_buffers(model)]
+    yield
+    changed = [one for one in before if not torch.equal(one[0].get_buffer(one[1]), one[2])]
+    for model, name, value in changed:
+        path, _, own = name.rpartition(".")
+        setattr(model.get_submodule(path), own, value)
+    if changed:
+        raise ModelError(
+            f"training changed '{changed[0][1]}' of the model's state, which the two batches that it was tried out on "
+            "left as it was, so that it would not be sent: let every batch change it, from the first on"
+        )
 
 
 MARK = "_hetfl_constant_buffers"

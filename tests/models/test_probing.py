@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hetfl_flwr.common.errors import ModelError
+from hetfl_flwr.common.errors import HetflError, ModelError
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import build_model
 from hetfl_flwr.models.split_model import SplitModel, constant_buffers
@@ -228,6 +228,23 @@ class Spare(Own):
         self.unused = nn.Parameter(torch.zeros(3))
 
 
+class Late(Own):
+    """Its running mean begins at the fourth batch."""
+
+    batches = 0
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = super().hidden(x)
+        self.batches += self.training
+        if self.training and self.batches > 3:
+            self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(0)
+        return hidden - self.mean
+
+
 class Softened(SplitModel):
     def __init__(self, spec: DataSpec) -> None:
         super().__init__(nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 8)), nn.Linear(8, spec.classes))
@@ -363,3 +380,11 @@ def test_a_federation_averages_such_models_and_repeats_itself(lab, tmp_path, kin
     once, again = ((folder / "knowledge.safetensors").read_bytes() for folder in folders)
     assert once == again
     assert '"failures":[]' in (folders[0] / "rounds.jsonl").read_text().replace(" ", "").splitlines()[-1]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedproto"])
+def test_a_buffer_that_training_changes_later_is_named(lab, tmp_path, algorithm):
+    name = f"{__name__}:Late"
+    config = lab.config(output_dir=str(tmp_path), algorithm=algorithm, models=name, local_batches=5)
+    with pytest.raises(HetflError, match=r"'body\.mean' of the model's state"):
+        lab.run(config)
