@@ -245,6 +245,22 @@ class Late(Own):
         return hidden - self.mean
 
 
+class Final(BaseException):
+    """Something that is no Exception."""
+
+
+class Quitting(Own):
+    """It gives up in its fourth batch."""
+
+    batches = 0
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        self.batches += self.training
+        if self.batches > 3:
+            raise Final("for good")
+        return super().hidden(x)
+
+
 class Softened(SplitModel):
     def __init__(self, spec: DataSpec) -> None:
         super().__init__(nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 8)), nn.Linear(8, spec.classes))
@@ -388,3 +404,11 @@ def test_a_buffer_that_training_changes_later_is_named(lab, tmp_path, algorithm)
     config = lab.config(output_dir=str(tmp_path), algorithm=algorithm, models=name, local_batches=5)
     with pytest.raises(HetflError, match=r"'body\.mean' of the model's state"):
         lab.run(config)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_no_exception_is_a_failure_of_the_client(lab, tmp_path, workers):
+    name = f"{__name__}:Quitting"
+    config = lab.config(output_dir=str(tmp_path), algorithm="fedavg", models=name, local_batches=5)
+    with pytest.raises(HetflError, match="round 1: .*Final: for good"):
+        lab.run(config, workers=workers)
