@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parameter import is_lazy
 
 from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.common.seeding import seeded
@@ -37,9 +38,7 @@ def entered(module: object, spec: DataSpec, *, known: bool = False) -> SplitMode
     modes = {layer: layer.training for layer in module.modules()}
     with torch.no_grad():
         logits = logits_of(module.eval(), spec)
-    for name, weight in module.named_parameters():
-        if weight.requires_grad and not weight.isfinite().all():
-            raise ModelError(f"its weight '{name}' has values that are not finite before training")
+    _check_state(module)
     if not logits.isfinite().all():
         raise ModelError("it gives logits that are not finite before training, for inputs of noise")
     if logits.dtype != torch.float32:
@@ -54,7 +53,7 @@ def entered(module: object, spec: DataSpec, *, known: bool = False) -> SplitMode
 
 
 def constants(model: SplitModel, spec: DataSpec) -> dict[str, Tensor]:
-    """Train a model for two steps, and return the buffers that this does not change, by name.
+    """Train a model on two batches, and return the buffers that this does not change, by name.
 
     Parameters
     ----------
@@ -68,7 +67,6 @@ def constants(model: SplitModel, spec: DataSpec) -> dict[str, Tensor]:
     ModelError
         It cannot be trained or averaged as it is: names what stands in the way.
     """
-    _check_weights(model)
     with torch.no_grad():
         first, again = (_seeded_logits(model.eval(), spec) for _ in range(2))
     if not torch.equal(first, again):
@@ -82,22 +80,31 @@ def constants(model: SplitModel, spec: DataSpec) -> dict[str, Tensor]:
     return same
 
 
-def _check_weights(model: SplitModel) -> None:
-    if not trainable_count(model):
+def _check_state(module: nn.Module) -> None:
+    for name, weight in module.named_parameters():
+        if is_lazy(weight):
+            raise ModelError(f"its weight '{name}' has no shape after a forward pass: remove the layer, or use it")
+        if not weight.is_floating_point() or weight.element_size() < 2:
+            kind = "real floating-point numbers of 16 bits or more"
+            raise ModelError(f"its weight '{name}' is {_called(weight)}: weights must be {kind}")
+        if weight.requires_grad and not weight.isfinite().all():
+            raise ModelError(f"its weight '{name}' has values that are not finite before training")
+    if not trainable_count(module):
         raise ModelError("all its weights are frozen: let some of them require gradients")
-    for name, weight in model.named_parameters():
-        if not weight.is_floating_point():
-            raise ModelError(f"its weight '{name}' is {_called(weight)}: weights must be real floating-point numbers")
+    for name, value in module.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise ModelError(f"'{name}' of its state is of type {type(value).__name__}: keep it as a tensor, a buffer")
 
 
 def _train(model: SplitModel, spec: DataSpec) -> None:
-    """Compute gradients of two batches of unlike size."""
+    """Compute gradients of two batches of unlike size, and take a step."""
     before = _shapes(model)
     try:
         with torch.enable_grad():
             for size in (2, 3):
                 logits = _seeded_logits(model.train(), spec, size)
                 torch.autograd.backward(functional.cross_entropy(logits, torch.zeros(size, dtype=torch.int64)))
+            torch.optim.SGD(model.parameters(), fused=True).step()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise ModelError(f"it cannot be trained: {cause(error)}") from error
     for part in (model.body, model.head):

@@ -93,7 +93,8 @@ def split(module: nn.Module, head: str | None = None, *, spec: DataSpec | None =
         Name of that layer, as in ``module.named_modules()``. Default: the last Linear registered.
     spec : DataSpec, optional
         The data. With it, two random samples are run to see that ``head(body(x))`` is exactly ``module(x)``, in
-        evaluation and in training, also with large weights of the head; without it there is nothing to run, and the split is taken on trust.
+        evaluation and in training, also with large weights of the head; without it there is nothing to run, and the
+        split is taken on trust.
 
     Raises
     ------

@@ -245,6 +245,38 @@ class Late(Own):
         return hidden - self.mean
 
 
+class Sparse(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.table = nn.Embedding(16, 8, sparse=True)
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return super().hidden(x) + self.table((x.flatten(1).abs() * 3).long().clamp(0, 15)).mean(1)
+
+
+class Extra(Own):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"a": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        pass
+
+
+class Eighth(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.scale = nn.Parameter(torch.ones(8).to(torch.float8_e4m3fn), requires_grad=False)
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return super().hidden(x) * self.scale.float()
+
+
+class Unused(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.spare = nn.LazyConv2d(4, 3)
+
+
 class Final(BaseException):
     """Something that is no Exception."""
 
@@ -362,7 +394,7 @@ def test_short_numbers_travel_as_float32_and_come_back_as_they_were():
         (Frozen, "all its weights are frozen"),
         (Double, "logits in float64"),
         (Wide, "logits in bfloat16"),
-        (Complex, "its weight 'body.phase' is complex64"),
+        (Complex, "its weight 'phase' is complex64"),
         (Undefined, "its weight 'body.weight' has values that are not finite"),
         (Logarithm, "logits that are not finite"),
         (Clamped, "'fc' is not the last step"),
@@ -372,6 +404,10 @@ def test_short_numbers_travel_as_float32_and_come_back_as_they_were():
         (Hooked, "'fc' is not the last step"),
         (Softened, "its logits are not head(body(x))"),
         (Untrained, "no weight of its body gets a gradient (body.weight, body.bias)"),
+        (Sparse, "it cannot be trained"),
+        (Extra, "'_extra_state' of its state is of type dict"),
+        (Eighth, "its weight 'scale' is float8_e4m3fn"),
+        (Unused, "its weight 'spare.weight' has no shape"),
         (Unset, "'body.largest' of its state has values that are not finite"),
     ],
 )
@@ -410,5 +446,5 @@ def test_a_buffer_that_training_changes_later_is_named(lab, tmp_path, algorithm)
 def test_what_is_no_exception_is_a_failure_of_the_client(lab, tmp_path, workers):
     name = f"{__name__}:Quitting"
     config = lab.config(output_dir=str(tmp_path), algorithm="fedavg", models=name, local_batches=5)
-    with pytest.raises(HetflError, match="round 1: .*Final: for good"):
+    with pytest.raises(HetflError, match=r"round 1: .*Final: for good"):
         lab.run(config, workers=workers)
