@@ -64,7 +64,9 @@ def _surfaced(handler: Handler) -> Handler:
     def surfaced(message: Message, context: Context) -> Message:
         try:
             return handler(message, context)
-        except (Exception, SystemExit) as raised:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as raised:  # an own model may raise anything
             if ends_process(raised):
                 raise
             error = lacking(raised) or raised

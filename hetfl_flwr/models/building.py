@@ -252,7 +252,8 @@ def _own_function(name: str) -> Function:
     """
     path, _, function = name.partition(":")
     try:
-        module = import_module(path)
+        with seeded(0, "import"):  # what a module draws, or seeds, when it is imported is nothing to the weights
+            module = import_module(path)
     except ModuleNotFoundError as error:
         hint = "install it or put its folder on PYTHONPATH"
         raise ModelError(f"cannot import module '{path}' ({cause(error)}); {hint}") from error

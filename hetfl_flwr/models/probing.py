@@ -1,13 +1,16 @@
 """A user's own model where it enters: run once, so that all of it is there; one line says why it cannot be trained."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parameter import is_lazy
 
 from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.models.split_model import SplitModel, cause, logits_of, split, trainable_count
+from hetfl_flwr.models.split_model import SplitModel, cause, ends_in_head, logits_of, split, trainable_count
 
 
 def entered(module: object, spec: DataSpec, *, known: bool = False) -> SplitModel:
@@ -23,29 +26,34 @@ def entered(module: object, spec: DataSpec, *, known: bool = False) -> SplitMode
     spec : DataSpec
         The data.
     known : bool
-        Whether another result of the same function has been split for these data: then this one is split on trust.
+        Whether another result of the same function has been tried out for these data: then this one is split on trust.
 
     Raises
     ------
     ModelError
-        It is no module, does not fit the data, or does not end in a Linear.
+        It is no module, does not fit the data, has weights or logits that are not finite, or does not end in a Linear.
     """
     if not isinstance(module, nn.Module):
         raise ModelError(f"its function returned {type(module).__name__}; return a torch.nn.Module")
     modes = {layer: layer.training for layer in module.modules()}
     with torch.no_grad():
         logits = logits_of(module.eval(), spec)
+    _check_state(module)
+    if not logits.isfinite().all():
+        raise ModelError("it gives logits that are not finite before training, for inputs of noise")
     if logits.dtype != torch.float32:
         raise ModelError(f"it gives logits in {_called(logits)}: whatever its body computes in, its head is float32")
     for layer in module.modules():
         layer.training = modes.get(layer, True)
-    if isinstance(module, SplitModel):
-        return module
-    return split(module, spec=None if known else spec)
+    if not isinstance(module, SplitModel):
+        return split(module, spec=None if known else spec)
+    if not known and not ends_in_head(module, "head", SplitModel(module.body, module.head), spec):
+        raise ModelError("its logits are not head(body(x)): let nothing follow the head, and nothing stand between")
+    return module
 
 
 def constants(model: SplitModel, spec: DataSpec) -> dict[str, Tensor]:
-    """Train a model for two steps, and return the buffers that this does not change, by name.
+    """Train a model on two batches, and return the buffers that this does not change, by name.
 
     Parameters
     ----------
@@ -59,40 +67,61 @@ def constants(model: SplitModel, spec: DataSpec) -> dict[str, Tensor]:
     ModelError
         It cannot be trained or averaged as it is: names what stands in the way.
     """
-    _check_weights(model)
     with torch.no_grad():
         first, again = (_seeded_logits(model.eval(), spec) for _ in range(2))
     if not torch.equal(first, again):
         raise ModelError("it gives other logits when it is called again: it keeps something from one batch to the next")
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    buffers = {name: buffer.clone() for name, buffer in _buffers(model)}
     _train(model, spec)
-    same = {name: now for name, now in model.named_buffers() if name in buffers and torch.equal(now, buffers[name])}
+    same = {name: now for name, now in _buffers(model) if name in buffers and torch.equal(now, buffers[name])}
     for name, tensor in model.state_dict().items():
         if name not in same and not buffers.get(name, tensor).isfinite().all():
             raise ModelError(f"'{name}' of its state has values that are not finite, and training changes it")
     return same
 
 
-def _check_weights(model: SplitModel) -> None:
-    if not trainable_count(model):
+def _check_state(module: nn.Module) -> None:
+    for name, weight in module.named_parameters():
+        if is_lazy(weight):
+            raise ModelError(f"its weight '{name}' has no shape after a forward pass: remove the layer, or use it")
+        if not weight.is_floating_point() or weight.element_size() < 2:
+            kind = "real floating-point numbers of 16 bits or more"
+            raise ModelError(f"its weight '{name}' is {_called(weight)}: weights must be {kind}")
+        if weight.requires_grad and not weight.isfinite().all():
+            raise ModelError(f"its weight '{name}' has values that are not finite before training")
+    if not trainable_count(module):
         raise ModelError("all its weights are frozen: let some of them require gradients")
-    for name, weight in model.named_parameters():
-        if not weight.is_floating_point():
-            raise ModelError(f"its weight '{name}' is {_called(weight)}: weights must be real floating-point numbers")
+    for name, value in module.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise ModelError(f"'{name}' of its state is of type {type(value).__name__}: keep it as a tensor, a buffer")
 
 
-def _train(model: nn.Module, spec: DataSpec) -> None:
-    """Compute gradients of two batches of unlike size."""
+def _train(model: SplitModel, spec: DataSpec) -> None:
+    """Compute gradients of two batches of unlike size, and take a step."""
     before = _shapes(model)
     try:
         with torch.enable_grad():
             for size in (2, 3):
                 logits = _seeded_logits(model.train(), spec, size)
                 torch.autograd.backward(functional.cross_entropy(logits, torch.zeros(size, dtype=torch.int64)))
+            torch.optim.SGD(model.parameters(), fused=True).step()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise ModelError(f"it cannot be trained: {cause(error)}") from error
+    for part in (model.body, model.head):
+        trained = [name for name, weight in part.named_parameters() if weight.requires_grad]
+        if trained and all(weight.grad is None for weight in part.parameters()):
+            where = "body" if part is model.body else "head"
+            raise ModelError(
+                f"no weight of its {where} gets a gradient ({', '.join(trained)}): is it under torch.no_grad? Freeze "
+                "those that are not to be trained, requires_grad_(False)"
+            )
     if odd := [name for name, _ in before.items() ^ _shapes(model).items()]:
         raise ModelError(f"'{min(odd)}' of its state comes, goes or changes its form in training: make it in __init__")
+
+
+def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the buffers of a model by each name that they have in its state."""
+    return model.named_buffers(remove_duplicate=False)
 
 
 def _seeded_logits(model: nn.Module, spec: DataSpec, size: int = 2) -> Tensor:

@@ -1,5 +1,7 @@
 """A model as body and head: the body maps inputs to features (B, D), the head maps those to logits (B, C)."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 
 import torch
@@ -90,8 +92,9 @@ def split(module: nn.Module, head: str | None = None, *, spec: DataSpec | None =
     head : str, optional
         Name of that layer, as in ``module.named_modules()``. Default: the last Linear registered.
     spec : DataSpec, optional
-        The data. With it, two random samples are run to see that ``head(body(x))`` is exactly ``module(x)``;
-        without it there is nothing to run, and the split is taken on trust.
+        The data. With it, two random samples are run to see that ``head(body(x))`` is exactly ``module(x)``, in
+        evaluation and in training, also with large weights of the head; without it there is nothing to run, and the
+        split is taken on trust.
 
     Raises
     ------
@@ -111,7 +114,7 @@ def split(module: nn.Module, head: str | None = None, *, spec: DataSpec | None =
         raise ModelError(unknown(f"Linear layer of {type(module).__name__}", head, linears))
     name = linears[-1] if head is None else head
     model = cut(deepcopy(module), name)
-    if spec is not None and not _same(module, model, spec):
+    if spec is not None and not ends_in_head(module, name, model, spec):
         raise ModelError(
             f"Linear layer '{name}' is not the last step of {type(module).__name__}: name the one that is, "
             f"split(module, NAME, spec=spec), and let nothing follow it. Linear layers: {', '.join(linears)}"
@@ -220,6 +223,28 @@ def mark_constant(model: nn.Module, name: str) -> None:
     setattr(layer, MARK, {*getattr(layer, MARK, ()), own})
 
 
+@contextmanager
+def constants_held(models: Iterable[nn.Module]) -> Iterator[None]:
+    """Refuse training, in the body of a ``with``, that changes a buffer that is marked as constant; it is put back.
+
+    Raises
+    ------
+    ModelError
+        One was changed: names it.
+    """
+    before = [(model, name, model.get_buffer(name).clone()) for model in models for name in constant_buffers(model)]
+    yield
+    changed = [one for one in before if not torch.equal(one[0].get_buffer(one[1]), one[2])]
+    for model, name, value in changed:
+        path, _, own = name.rpartition(".")
+        setattr(model.get_submodule(path), own, value)
+    if changed:
+        raise ModelError(
+            f"training changed '{changed[0][1]}' of the model's state, which the two batches that it was tried out on "
+            "left as it was, so that it would not be sent: let every batch change it, from the first on"
+        )
+
+
 MARK = "_hetfl_constant_buffers"
 """Attribute of a layer: the names of its buffers that training does not change."""
 
@@ -247,15 +272,44 @@ def logits_of(module: nn.Module, spec: DataSpec, size: int = 2) -> torch.Tensor:
     )
 
 
-def _same(module: nn.Module, model: SplitModel, spec: DataSpec) -> bool:
-    """Say whether two modules give the same logits; both stay as they are."""
+def ends_in_head(module: nn.Module, head: str, model: SplitModel, spec: DataSpec) -> bool:
+    """Say whether a module gives the logits of a model's head on its body, in evaluation and in training.
 
-    def logits(of: nn.Module) -> torch.Tensor:
-        with seeded(0, "probe"), torch.no_grad():
-            return logits_of(deepcopy(of).eval(), spec)
+    So that a step behind the head shows that does nothing to small logits, or to those of one sign, the weights of the
+    head are also made large, with either sign.
 
-    expected = logits(module)
-    try:
-        return torch.equal(logits(model), expected)
-    except ModelError:
-        return False
+    Parameters
+    ----------
+    module : nn.Module
+        It stays as it is.
+    head : str
+        Name of its head.
+    model : SplitModel
+        The same, taken apart. It stays as it is.
+    spec : DataSpec
+        The data.
+
+    Raises
+    ------
+    ModelError
+        The module cannot be run.
+    """
+
+    def logits(of: nn.Module, name: str, training: bool, factor: int) -> torch.Tensor:
+        with torch.no_grad():
+            copy = deepcopy(of)
+            copy.train(training)
+            for weight in copy.get_submodule(name).parameters():
+                weight.mul_(factor)
+            with seeded(0, "probe"):
+                return logits_of(copy, spec)
+
+    for training in (False, True):
+        for factor in (1, 2**10, -(2**10)):
+            expected = logits(module, head, training, factor)
+            try:
+                if not torch.equal(logits(model, "head", training, factor), expected):
+                    return False
+            except ModelError:
+                return False
+    return True

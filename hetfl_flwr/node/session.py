@@ -19,6 +19,7 @@ from hetfl_flwr.learning.metrics import domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.quality import baseline
 from hetfl_flwr.learning.training import evaluate
+from hetfl_flwr.models.split_model import constants_held
 from hetfl_flwr.node.measured import Measured, digest_of
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
@@ -60,7 +61,8 @@ class Session:
         with seeded(node.config.seed, node.client_id, round, "train"):
             if not node.restored:  # one that is restored has been made ready
                 node.model.train()
-            upload, metrics = client.learn(download, round)
+            with constants_held([node.model, *client.modules().values()]):
+                upload, metrics = client.learn(download, round)
         self._check_weighted()
         checked = client.upload_spec().check_named(upload, str(node))
         self.save(client, round)

@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 from math import inf, prod
 
 import numpy as np
@@ -10,10 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hetfl_flwr.common.errors import ModelError
+from hetfl_flwr.common.errors import HetflError, ModelError
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import build_model
-from hetfl_flwr.models.split_model import constant_buffers
+from hetfl_flwr.models.split_model import SplitModel, constant_buffers
 from hetfl_flwr.wire.weights import fingerprint, load_model_arrays, model_arrays, state_arrays, weights, whole_state
 
 DIGITS = DataSpec(shape=(1, 8, 8), classes=10)
@@ -153,6 +154,153 @@ class Drawn(Own):
         return hidden if self.training and random.random() < 0.5 else functional.normalize(hidden)
 
 
+class Shared(Own):
+    """One mask in two layers."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.one, self.two = nn.Module(), nn.Module()
+        mask = torch.full((8, 8), -inf).triu(1)
+        self.one.register_buffer("mask", mask)
+        self.two.register_buffer("mask", mask)
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return super().hidden(x) @ self.one.mask.exp() @ self.two.mask.exp()
+
+
+class Undefined(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        with torch.no_grad():
+            self.body.weight[0, 0] = torch.nan
+
+
+class Logarithm(Own):
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return super().hidden(x.log())
+
+
+class Clamped(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).clamp(-2, 2)
+
+
+class Capped(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).clamp(max=20)
+
+
+class Scores(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).log_softmax(1) if self.training else super().forward(x)
+
+
+class Dropped(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(super().forward(x), 0.5, self.training)
+
+
+class Hooked(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.register_forward_hook(lambda module, inputs, logits: logits.clamp(-3, 3))
+
+
+class Untrained(Own):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return super().forward(x)
+
+
+class Probed(Own):
+    """Its head alone is trained, and says so."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.body.requires_grad_(False)
+
+
+class Spare(Own):
+    """With a layer that nothing uses."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.unused = nn.Parameter(torch.zeros(3))
+
+
+class Late(Own):
+    """Its running mean begins at the fourth batch."""
+
+    batches = 0
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = super().hidden(x)
+        self.batches += self.training
+        if self.training and self.batches > 3:
+            self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(0)
+        return hidden - self.mean
+
+
+class Sparse(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.table = nn.Embedding(16, 8, sparse=True)
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return super().hidden(x) + self.table((x.flatten(1).abs() * 3).long().clamp(0, 15)).mean(1)
+
+
+class Extra(Own):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"a": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        pass
+
+
+class Eighth(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.scale = nn.Parameter(torch.ones(8).to(torch.float8_e4m3fn), requires_grad=False)
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return super().hidden(x) * self.scale.float()
+
+
+class Unused(Own):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec)
+        self.spare = nn.LazyConv2d(4, 3)
+
+
+class Final(BaseException):
+    """Something that is no Exception."""
+
+
+class Quitting(Own):
+    """It gives up in its fourth batch."""
+
+    batches = 0
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        self.batches += self.training
+        if self.batches > 3:
+            raise Final("for good")
+        return super().hidden(x)
+
+
+class Softened(SplitModel):
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 8)), nn.Linear(8, spec.classes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).softmax(1)
+
+
 def lazy(spec: DataSpec) -> nn.Module:
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(spec.classes))
 
@@ -168,6 +316,32 @@ def test_lazy_layers_are_made_under_the_seed():
     assert not torch.equal(one.head.weight, other.head.weight)
     assert one.training
     assert int(one.body[1].num_batches_tracked) == 0  # nothing is left of trying it out
+
+
+@pytest.mark.parametrize("line", ["torch.manual_seed(42)", "torch.rand(9)"])
+def test_what_a_module_seeds_or_draws_at_import_does_not_change_the_weights(line, tmp_path, monkeypatch):
+    source = f"""
+import torch
+{line}
+TABLE = torch.randn(64, 8)
+class Net(torch.nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.scale, self.fc = torch.nn.Parameter(TABLE.clone()), torch.nn.Linear(8, spec.classes)
+    def forward(self, x):
+        return self.fc(x.flatten(1) @ self.scale)
+"""
+    (tmp_path / "seeding_module.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    states = []
+    for client, fresh in ((1, True), (0, True), (0, False), (1, False)):
+        if fresh:
+            sys.modules.pop("seeding_module", None)
+        states.append(build_model("seeding_module:Net", DIGITS, seed=3, scope=(client,)).state_dict())
+    for one, other in ((states[0], states[3]), (states[1], states[2])):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert torch.equal(states[0]["body.scale"], states[1]["body.scale"])
+    sys.modules.pop("seeding_module")
 
 
 def test_what_a_first_pass_makes_is_there_before_training():
@@ -220,7 +394,20 @@ def test_short_numbers_travel_as_float32_and_come_back_as_they_were():
         (Frozen, "all its weights are frozen"),
         (Double, "logits in float64"),
         (Wide, "logits in bfloat16"),
-        (Complex, "its weight 'body.phase' is complex64"),
+        (Complex, "its weight 'phase' is complex64"),
+        (Undefined, "its weight 'body.weight' has values that are not finite"),
+        (Logarithm, "logits that are not finite"),
+        (Clamped, "'fc' is not the last step"),
+        (Capped, "'fc' is not the last step"),
+        (Scores, "'fc' is not the last step"),
+        (Dropped, "'fc' is not the last step"),
+        (Hooked, "'fc' is not the last step"),
+        (Softened, "its logits are not head(body(x))"),
+        (Untrained, "no weight of its body gets a gradient (body.weight, body.bias)"),
+        (Sparse, "it cannot be trained"),
+        (Extra, "'_extra_state' of its state is of type dict"),
+        (Eighth, "its weight 'scale' is float8_e4m3fn"),
+        (Unused, "its weight 'spare.weight' has no shape"),
         (Unset, "'body.largest' of its state has values that are not finite"),
     ],
 )
@@ -232,10 +419,32 @@ def test_what_cannot_be_trained_is_one_line(kind, reason):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("kind", ["Drawn", "Masked", "Short", "lazy"])
+@pytest.mark.parametrize("kind", [Probed, Spare])
+def test_weights_may_be_frozen_or_go_unused(kind):
+    model = built(kind)
+    assert model.width == 8
+
+
+@pytest.mark.parametrize("kind", ["Drawn", "Masked", "Shared", "Short", "lazy"])
 def test_a_federation_averages_such_models_and_repeats_itself(lab, tmp_path, kind):
     keys = {"algorithm": "fedavg", "models": f"{__name__}:{kind}", "local_batches": 3}
     folders = [lab.run(lab.config(output_dir=str(tmp_path / name), **keys)) for name in ("once", "again")]
     once, again = ((folder / "knowledge.safetensors").read_bytes() for folder in folders)
     assert once == again
     assert '"failures":[]' in (folders[0] / "rounds.jsonl").read_text().replace(" ", "").splitlines()[-1]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedproto"])
+def test_a_buffer_that_training_changes_later_is_named(lab, tmp_path, algorithm):
+    name = f"{__name__}:Late"
+    config = lab.config(output_dir=str(tmp_path), algorithm=algorithm, models=name, local_batches=5)
+    with pytest.raises(HetflError, match=r"'body\.mean' of the model's state"):
+        lab.run(config)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_no_exception_is_a_failure_of_the_client(lab, tmp_path, workers):
+    name = f"{__name__}:Quitting"
+    config = lab.config(output_dir=str(tmp_path), algorithm="fedavg", models=name, local_batches=5)
+    with pytest.raises(HetflError, match=r"round 1: .*Final: for good"):
+        lab.run(config, workers=workers)
