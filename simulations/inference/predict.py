@@ -7,6 +7,7 @@ Columns are found by name. What the model needs to know of its inputs comes with
 import csv
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,26 @@ FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 OBJECTS = ("custom_obj_", "opaque_obj_")
 """How files in a ``.pt2`` begin that are objects of any class."""
+
+_SYMBOL = r"[su]\d+"
+_EXPRESSION = re.compile(
+    rf"(Symbol\('{_SYMBOL}'(, (positive|nonnegative|integer)=True)*\)|Integer\(-?\d+\)|\b{_SYMBOL}\b|\b\d+\b"
+    r"|\b(Add|Mul|FloorDiv|Mod|PythonMod|Max|Min|Eq|Ne|Lt|Le|Gt|Ge)\(|[-(), ])*"
+)
+_OPERATOR = re.compile(
+    r"torch\.ops\.(aten|prims|higher_order|torchvision)(\.[A-Za-z0-9_]+){1,2}|torch\.sym_[a-z]+|math\.[a-z0-9]+"
+    r"|_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|pow|neg|pos|eq|ne|lt|le|gt|ge|and_|or_|not_)"
+)
+_CHECKED = {
+    "guards_code": lambda value: value in ([], None),
+    "expr_str": lambda value: isinstance(value, str) and bool(_EXPRESSION.fullmatch(value)),
+    "target": lambda value: isinstance(value, str) and bool(_OPERATOR.fullmatch(value)),
+    "as_operator": lambda value: isinstance(value, str) and bool(_OPERATOR.fullmatch(value)),
+    "range_constraints": lambda value: isinstance(value, dict) and all(re.fullmatch(_SYMBOL, key) for key in value),
+    "min_val": lambda value: value is None or isinstance(value, int),
+    "max_val": lambda value: value is None or isinstance(value, int),
+}
+"""What torch evaluates, or looks up by name, in a program's JSON, and what of it an export writes."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +177,7 @@ def _told(path: Path, called: str) -> dict[str, Any]:
         with ZipFile(path) as archive:
             paths = [PurePosixPath(name) for name in archive.namelist()]
             [text] = [archive.read(str(path)) for path in paths if path.name == EXTRA] or [b"{}"]
+            programs = [archive.read(str(path)) for path in paths if path.suffix == ".json" and path.name != EXTRA]
         told: dict[str, Any] = json.loads(text)
         kind, classes = told["inputs"]["kind"], told["outputs"]["classes"]
     except (BadZipFile, OSError, RuntimeError) as error:
@@ -166,7 +188,23 @@ def _told(path: Path, called: str) -> dict[str, Any]:
         raise ModelError(f"{called} does not say what it takes: it was not written by hetfl export")
     if compiled := [path for path in paths if "aotinductor" in path.parts or path.name.startswith(OBJECTS)]:
         raise ModelError(f"{called} holds more than a program and its weights ({compiled[0].name}): it is not run")
+    if len({str(path).casefold() for path in paths}) < len(paths):
+        raise ModelError(f"{called} holds two files of one name: it is not run")
+    try:
+        foreign = next((key for program in programs for key in _foreign(json.loads(program.decode()))), "")
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{called} is no program of torch.export, or damaged: {cause(error)}") from None
+    if foreign:
+        raise ModelError(f"{called} has a {foreign} that hetfl export does not write and that may run code: not run")
     return told
+
+
+def _foreign(program: Any) -> Iterator[str]:
+    """Go through the keys of a program's JSON whose values an export does not write."""
+    if isinstance(program, dict):
+        yield from (key for key, value in program.items() if key in _CHECKED and not _CHECKED[key](value))
+    for value in program.values() if isinstance(program, dict) else program if isinstance(program, list) else ():
+        yield from _foreign(value)
 
 
 def _logits(model: Model, inputs: Tensor) -> Tensor:

@@ -431,6 +431,30 @@ class TestRefused:
         assert not (home / "ran").exists()
         assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
 
+    @pytest.mark.parametrize(
+        ("written", "evil"),
+        [
+            (r'"guards_code": \[\]', '"guards_code": ["CODE == 0"]'),
+            (r'"expr_str": "[^"]*"', '"expr_str": "CODE"'),
+            (r'"target": "torch[^"]*"', '"target": "torch.os.system"'),
+            (r'"range_constraints": \{"', '"range_constraints": {"CODE": {"min_val": 0, "max_val": null}, "'),
+        ],
+    )
+    def test_a_program_that_is_written_to_run_code_does_not(self, table, home, refusal, written, evil):
+        path = export(table, 0, home / "model.pt2")
+        code = f"__import__('os').system('touch {home / 'ran'}')"
+        with ZipFile(path) as old, ZipFile(home / "evil.pt2", "w") as new:
+            for member in old.namelist():
+                content = old.read(member)
+                if member.endswith("models/model.json"):
+                    text, count = re.subn(written, lambda _: evil.replace("CODE", code), content.decode())
+                    assert count
+                    content = text.encode()
+                new.writestr(member, content)
+        line = refusal(ModelError, predict, home / "evil.pt2", home / "patients.csv")
+        assert "may run code" in line
+        assert not (home / "ran").exists()
+
     def test_a_table_that_says_nothing_of_its_columns(self, table, home, refusal):
         told = {EXTRA: ""}
         program = torch.export.load(export(table, 0, home / "model.pt2"), extra_files=told)
