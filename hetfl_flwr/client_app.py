@@ -54,6 +54,9 @@ app = ClientApp()
 MOST_LOGGED = 100
 """Names of classes or columns that a node's log lists."""
 
+TOLD = ("builtins", "torch", "hetfl_flwr")
+"""Packages whose errors are called by name where they leave a node."""
+
 Handler = Callable[[Message, Context], Message]
 
 
@@ -235,7 +238,8 @@ def _to_send(node: Node, arrays: Arrays) -> ArrayRecord:
 
 
 def _where(message: Message, context: Context) -> str:
-    client_id = context.node_config.get("partition-id", f"on node {context.node_id}")
+    number = context.node_config.get("partition-id")
+    client_id = number if type(number) is int else f"on node {context.node_id}"
     kind = message.metadata.message_type
     where = f"client {client_id}, {STAGES.get(kind, kind)}"
     record = message.content.config_records.get(CONFIG) if message.has_content() else None
@@ -244,10 +248,16 @@ def _where(message: Message, context: Context) -> str:
 
 def _outward(error: BaseException) -> str:
     """Return what leaves this node of an error: its type, and of one of ours a fixed sentence."""
-    line = f"{type(error).__name__}: {error.outward}" if isinstance(error, HetflError) else type(error).__name__
+    kind = type(error)
+    known = kind.__name__.isidentifier() and kind.__module__.partition(".")[0] in TOLD
+    name = kind.__name__ if known else "an error of its code"
+    line = f"{name}: {kind.outward}" if known and isinstance(error, HetflError) else name
     return f"{line}; this node's log says more"
 
 
 def _reason(error: BaseException) -> str:
-    line = " ".join(str(error).split())
+    try:
+        line = " ".join(str(error).split())
+    except Exception:
+        line = "its text cannot be shown"
     return line if isinstance(error, HetflError) else f"{type(error).__name__}: {line} ({place(error)})"

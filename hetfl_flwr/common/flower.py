@@ -4,6 +4,7 @@ The public API is `flwr.app`, `flwr.clientapp` and `flwr.serverapp` with `flwr.s
 imports by itself.
 """
 
+import sys
 from functools import partial
 
 from flwr.app import Message
@@ -45,6 +46,7 @@ __all__ = [
     "no_object_id_recompute",  # so that counting bytes hashes nothing twice
     "recorddict_from_proto",
     "recorddict_to_proto",
+    "simulates_clients",
 ]
 
 
@@ -56,6 +58,14 @@ def act_as_server(run: int) -> None:
 def acts_as_server() -> bool:
     """Say whether messages that this process writes are a server's."""
     return TaskIdentity._node_id == SUPERLINK_NODE_ID
+
+
+def simulates_clients() -> bool:
+    """Say whether this process is an actor of Flower's simulation engine; a node whose own code uses Ray is none."""
+    ray = sys.modules.get("ray")
+    if "flwr.simulation.ray_transport.ray_actor" not in sys.modules or not getattr(ray, "is_initialized", bool)():
+        return False
+    return ray.get_runtime_context().get_actor_id() is not None  # type: ignore[union-attr]
 
 
 def ask_again(after: float) -> None:

@@ -16,7 +16,6 @@ Flower's ``LocalDpMod`` clips weights alike. It wants the same arrays up as down
 and fails on an update of norm 0; hence not used as it is.
 """
 
-import sys
 from dataclasses import dataclass
 from math import inf, log, prod, sqrt
 from typing import Any
@@ -26,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.flower import acts_as_server
+from hetfl_flwr.common.flower import acts_as_server, simulates_clients
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
@@ -261,6 +260,5 @@ def _noise(config: RunConfig, *scope: int | str) -> np.random.Generator:
 
 
 def simulated() -> bool:
-    """Say whether this process is known to run simulated clients: the local engine's, or an actor of Ray."""
-    ray = sys.modules.get("ray")
-    return acts_as_server() or (ray is not None and bool(ray.is_initialized()))
+    """Say whether this process is known to run simulated clients: the local engine's, or an actor of Flower's."""
+    return acts_as_server() or simulates_clients()

@@ -195,7 +195,7 @@ def _told(path: Path, called: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{called} is no program of torch.export, or damaged: {cause(error)}") from None
     if foreign:
-        raise ModelError(f"{called} has a {foreign} that hetfl export does not write and that may run code: not run")
+        raise ModelError(f"{called}: {foreign} is not as hetfl export writes it and may run code: it is not run")
     return told
 
 

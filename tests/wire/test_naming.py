@@ -252,6 +252,23 @@ def test_of_another_error_a_deployed_node_tells_the_type_alone(ask, monkeypatch,
     assert "Jane Doe" in caplog.text
 
 
+class Unsaid(Exception):
+    def __str__(self):
+        raise ValueError("Jane Doe")
+
+
+@pytest.mark.parametrize("error", [type("Jane Doe\n/secret", (Exception,), {})("x"), Unsaid()])
+def test_of_an_error_of_a_node_s_own_code_not_even_the_name_is_told(ask, monkeypatch, error):
+    def fail(context, before):
+        raise error
+
+    monkeypatch.setattr(client_app.Node, "from_context", fail)
+    reason = ask(dataset="digits", **{"partition-id": "/data/Jane Doe"}).error.reason
+    assert "an error of its code; this node's log says more" in reason
+    assert "on node 5" in reason
+    assert not any(word in reason for word in ("Jane", "secret", "Unsaid", "\n"))
+
+
 def test_flower_logs_no_traceback_of_an_error_that_is_one_line(make_config, run_federation, caplog):
     """Flower logs what the ServerApp has raised by this logger, with its traceback; other errors keep theirs."""
     with pytest.raises(FederationError) as caught:

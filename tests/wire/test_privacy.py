@@ -1,11 +1,13 @@
 """Clipping, noise and half precision, by themselves and in two rounds of every algorithm."""
 
 import json
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import unescape
 from math import exp, inf, sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -229,6 +231,14 @@ def test_in_deployment_noise_is_nobody_s_to_foresee(monkeypatch):
     monkeypatch.setattr(TaskIdentity, "_node_id", 2**62 + 3)
     assert noise_of(0, 1, noise_source="auto") != noise_of(0, 1, noise_source="auto")
     assert noise_of(0, 1) == noise_of(0, 1)
+
+
+@pytest.mark.parametrize("own", [{"is_initialized": lambda: True}, {}], ids=["started", "another module"])
+def test_a_node_whose_own_code_uses_ray_is_deployed(monkeypatch, own):
+    monkeypatch.setattr(TaskIdentity, "_node_id", 2**62 + 3)
+    driver = SimpleNamespace(get_actor_id=lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: driver, **own))
+    assert noise_of(0, 1, noise_source="auto") != noise_of(0, 1, noise_source="auto")
 
 
 # --- what is guaranteed --------------------------------------------------------------------------

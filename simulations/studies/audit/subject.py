@@ -25,7 +25,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.schema import read_summary
 from hetfl_flwr.runs.settings import resolved_config_of
 from hetfl_flwr.server.messaging.differences import listed
-from hetfl_flwr.wire.spec import Dim
+from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec
 from simulations.inference.loading import load_client, load_deployed
 from simulations.studies.audit.uploads import KeptUpload, kept_uploads
 
@@ -280,19 +280,24 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
 
 
 def _check(kept: Sequence[KeptUpload], client: FederatedClient, most: int) -> None:
-    """Refuse uploads that are not what their client declares, or that say more samples than it has.
+    """Refuse uploads and downloads that are not what their client declares, or that say more samples than it has.
 
     Sizes that are not fixed are those of public samples, which a client declares once it has the others'.
     """
-    declared = client.upload_spec()
     for one in kept:
         where = f"the upload of client {one.client_id} in round {one.round}"
+        sent = f"the download of client {one.client_id} in round {one.round}"
         try:
-            declared.check_names(one.upload, where)
-            for spec, array in zip(declared.arrays, one.upload.values(), strict=True):
-                fixed = not any(isinstance(size, Dim) for size in spec.shape)
-                (spec if fixed else replace(spec, shape=array.shape)).check(array, where)
+            _fits(client.download_spec(), one.download, sent)
+            _fits(client.upload_spec(), one.upload, where)
         except PayloadError as error:
             raise RunFolderError(str(error)) from None
         if one.samples > most:
             raise RunFolderError(f"{where} says {one.samples} samples, and the client has {most}")
+
+
+def _fits(declared: PayloadSpec, arrays: Arrays, where: str) -> None:
+    declared.check_names(arrays, where)
+    for spec, array in zip(declared.arrays, arrays.values(), strict=True):
+        fixed = not any(isinstance(size, Dim) for size in spec.shape)
+        (spec if fixed else replace(spec, shape=array.shape)).check(array, where)

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
+from typing_extensions import TypedDict
 
 from hetfl_flwr.common.errors import DamagedError, RunFolderError
 from hetfl_flwr.runs.checkpoints.checkpoint import unpack
@@ -40,6 +42,17 @@ class KeptUpload:
     upload: Arrays
 
 
+class _Row(TypedDict):
+    """Whose upload it is, the ``num-examples`` that it has said, and which of the downloads it was sent."""
+
+    client: Annotated[int, Field(strict=True, ge=0)]
+    samples: Annotated[int, Field(strict=True)]
+    download: Annotated[int, Field(strict=True, ge=0)]
+
+
+_ROWS = TypeAdapter(list[_Row])
+
+
 def kept_uploads(run_folder: Path) -> Iterator[KeptUpload]:
     """Go through the uploads of a run, round by round; within one by client, and of one client as they came.
 
@@ -68,13 +81,22 @@ def _unpacked(number: int, arrays: Arrays, metadata: dict[str, Any]) -> Iterator
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not (np.abs(array) <= STATISTIC_LIMIT).all():
             raise DamagedError(f"array '{name}' has values that are not finite, or beyond {STATISTIC_LIMIT:g}")
-    for position, row in enumerate(metadata["uploads"]):
-        if not 0 <= int(row["samples"]) <= MOST_SAMPLES:
+    try:
+        rows = _ROWS.validate_python(metadata["uploads"])
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        raise DamagedError(f"uploads {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
+    known = -1
+    for position, row in enumerate(rows):
+        if not 0 <= row["samples"] <= MOST_SAMPLES:
             raise DamagedError(f"client {row['client']} says that it has {row['samples']} samples")
+        if row["download"] > known + 1:  # they are numbered as they first occur
+            raise DamagedError(f"client {row['client']} was sent download {row['download']}, which is not there")
+        known = max(known, row["download"])
         yield KeptUpload(
             number,
-            int(row["client"]),
-            int(row["samples"]),
+            row["client"],
+            row["samples"],
             _below(arrays, f"download.{row['download']}."),
             _below(arrays, f"upload.{position}."),
         )

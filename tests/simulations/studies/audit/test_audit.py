@@ -21,7 +21,7 @@ from simulations.studies.audit.picturing import by_gradient, by_means, fits_grad
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.sent import as_sent, pooled_upload, read_together, upload_norm
 from simulations.studies.audit.subject import Rows, subjects_of
-from simulations.studies.audit.uploads import KeptUpload
+from simulations.studies.audit.uploads import KeptUpload, kept_uploads
 
 KEPT = {"keep_uploads": True, "models": "mlp", "clients": 3, "rounds": 1}
 OVERFITTED = KEPT | {"clients": 12, "local_batches": 0, "local_epochs": 40, "learning_rate": 0.003}
@@ -256,6 +256,39 @@ def test_an_upload_that_no_client_may_send_is_named(lab, algorithm, value):
     with pytest.raises(RunFolderError, match=r"array '.*' has values (that are not finite|above)") as raised:
         audited(folder, shadows=2, mimics=2)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda array: np.full_like(array, 1e17),
+        lambda array: np.full_like(array, np.nan),
+        lambda array: np.ones(3, array.dtype),
+    ],
+)
+def test_a_download_that_no_server_has_sent_is_named(lab, change):
+    folder = lab.run(lab.config(**KEPT, algorithm="fedavg"))
+    path = folder / "uploads" / "round-1.safetensors"
+    arrays, metadata = unpack(path)
+    changed = {name: change(array) if name.startswith("download.") else array for name, array in arrays.items()}
+    path.write_bytes(pack(changed, metadata))
+    with pytest.raises(RunFolderError, match=r"array '.*' (has|is|of)") as raised:
+        audited(folder, shadows=2, mimics=2)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [("download", (7, -1, "0")), ("client", ("0", True, -1)), ("samples", (True, 1.5, "9"))],
+)
+def test_a_row_that_is_no_whole_number_in_range_is_named(lab, key, values):
+    path = lab.run(lab.config(**KEPT, algorithm="fedavg")) / "uploads" / "round-1.safetensors"
+    arrays, metadata = unpack(path)
+    for value in values:
+        metadata["uploads"][0][key] = value
+        path.write_bytes(pack(arrays, metadata))
+        with pytest.raises(RunFolderError, match=r"round-1.safetensors: damaged .*" + key):
+            list(kept_uploads(path.parent.parent))
 
 
 @pytest.mark.parametrize("samples", [-1, 2**60, 10**6])
