@@ -251,7 +251,7 @@ def _outward(error: BaseException) -> str:
     kind = type(error)
     known = kind.__name__.isidentifier() and kind.__module__.partition(".")[0] in TOLD
     name = kind.__name__ if known else "an error of its code"
-    line = f"{name}: {kind.outward}" if known and isinstance(error, HetflError) else name
+    line = f"{name}: {error.outward}" if known and isinstance(error, HetflError) else name
     return f"{line}; this node's log says more"
 
 
