@@ -104,7 +104,7 @@ def _train(model: SplitModel, spec: DataSpec) -> None:
             for size in (2, 3):
                 logits = _seeded_logits(model.train(), spec, size)
                 torch.autograd.backward(functional.cross_entropy(logits, torch.zeros(size, dtype=torch.int64)))
-            torch.optim.SGD(model.parameters(), fused=True).step()  # type: ignore[no-untyped-call]
+            torch.optim.SGD(model.parameters(), fused=True).step()
     except RuntimeError as error:
         raise ModelError(f"it cannot be trained: {cause(error)}") from error
     for part in (model.body, model.head):
