@@ -252,7 +252,7 @@ def _own_function(name: str) -> Function:
     """
     path, _, function = name.partition(":")
     try:
-        with seeded(0, "import"):  # what a module draws, or seeds, when it is imported is nothing to the weights
+        with seeded(0, "import"):  # it may draw or seed
             module = import_module(path)
     except ModuleNotFoundError as error:
         hint = "install it or put its folder on PYTHONPATH"

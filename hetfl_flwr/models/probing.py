@@ -1,7 +1,5 @@
 """A user's own model where it enters: run once, so that all of it is there; one line says why it cannot be trained."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -48,7 +46,7 @@ def entered(module: object, spec: DataSpec, *, known: bool = False) -> SplitMode
     if not isinstance(module, SplitModel):
         return split(module, spec=None if known else spec)
     if not known and not ends_in_head(module, "head", SplitModel(module.body, module.head), spec):
-        raise ModelError("its logits are not head(body(x)): let nothing follow the head, and nothing stand between")
+        raise ModelError("its logits are not head(body(x)): let them be")
     return module
 
 
@@ -71,9 +69,13 @@ def constants(model: SplitModel, spec: DataSpec) -> dict[str, Tensor]:
         first, again = (_seeded_logits(model.eval(), spec) for _ in range(2))
     if not torch.equal(first, again):
         raise ModelError("it gives other logits when it is called again: it keeps something from one batch to the next")
-    buffers = {name: buffer.clone() for name, buffer in _buffers(model)}
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers(remove_duplicate=False)}
     _train(model, spec)
-    same = {name: now for name, now in _buffers(model) if name in buffers and torch.equal(now, buffers[name])}
+    same = {
+        name: now
+        for name, now in model.named_buffers(remove_duplicate=False)
+        if name in buffers and torch.equal(now, buffers[name])
+    }
     for name, tensor in model.state_dict().items():
         if name not in same and not buffers.get(name, tensor).isfinite().all():
             raise ModelError(f"'{name}' of its state has values that are not finite, and training changes it")
@@ -111,17 +113,10 @@ def _train(model: SplitModel, spec: DataSpec) -> None:
         trained = [name for name, weight in part.named_parameters() if weight.requires_grad]
         if trained and all(weight.grad is None for weight in part.parameters()):
             where = "body" if part is model.body else "head"
-            raise ModelError(
-                f"no weight of its {where} gets a gradient ({', '.join(trained)}): is it under torch.no_grad? Freeze "
-                "those that are not to be trained, requires_grad_(False)"
-            )
+            names = ", ".join(trained)
+            raise ModelError(f"no weight of its {where} gets a gradient ({names}): freeze it, or lift torch.no_grad")
     if odd := [name for name, _ in before.items() ^ _shapes(model).items()]:
         raise ModelError(f"'{min(odd)}' of its state comes, goes or changes its form in training: make it in __init__")
-
-
-def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the buffers of a model by each name that they have in its state."""
-    return model.named_buffers(remove_duplicate=False)
 
 
 def _seeded_logits(model: nn.Module, spec: DataSpec, size: int = 2) -> Tensor:

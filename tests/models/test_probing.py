@@ -277,6 +277,12 @@ class Unused(Own):
         self.spare = nn.LazyConv2d(4, 3)
 
 
+class Unseeded(Own):
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        noise = np.random.default_rng().normal() if self.training else 0.0
+        return super().hidden(x) + noise
+
+
 class Final(BaseException):
     """Something that is no Exception."""
 
@@ -404,6 +410,7 @@ def test_short_numbers_travel_as_float32_and_come_back_as_they_were():
         (Hooked, "'fc' is not the last step"),
         (Softened, "its logits are not head(body(x))"),
         (Untrained, "no weight of its body gets a gradient (body.weight, body.bias)"),
+        (Unseeded, "other logits when it is called again"),
         (Sparse, "it cannot be trained"),
         (Extra, "'_extra_state' of its state is of type dict"),
         (Eighth, "its weight 'scale' is float8_e4m3fn"),
