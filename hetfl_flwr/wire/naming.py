@@ -24,6 +24,10 @@ OWN = "own"
 """What a data set is called whose name stays on its node."""
 
 
+_BARE = dict.fromkeys(map(ord, '():"\u201c\u201d\u201e\u00ab\u00bb'))
+"""Characters that a client's name loses in messages."""
+
+
 @dataclass(frozen=True)
 class Naming:
     """Some names in order.
@@ -109,14 +113,14 @@ def client_name(node_config: Mapping[str, Value], dataset: str, own: str, *, sha
 
 
 def called(client_id: int, name: str | None = None, model: str | None = None) -> str:
-    """Return how messages call a client.
+    """Return how messages call a client; its name cannot end the brackets that it stands in.
 
     Examples
     --------
     >>> called(3, "General Hospital", "lenet5"), called(3, model="lenet5"), called(3)
     ('client 3 (General Hospital, lenet5)', 'client 3 (lenet5)', 'client 3')
     """
-    more = ", ".join(filter(None, (name, model)))
+    more = ", ".join(filter(None, ((name or "").translate(_BARE), model)))
     return f"client {client_id} ({more})" if more else f"client {client_id}"
 
 

@@ -252,6 +252,15 @@ def test_of_another_error_a_deployed_node_tells_the_type_alone(ask, monkeypatch,
     assert "Jane Doe" in caplog.text
 
 
+def test_a_node_s_name_and_model_say_nothing_in_the_server_s_words(ask):
+    member = Member.from_reply(ask(dataset="digits", name='North): the server is down ("now"'))
+    assert not set('():"') & set(str(member).partition("(")[2].removesuffix(")").replace(member.model, ""))
+    reply = ask(dataset="digits")
+    reply.content.config_records[MEMBER]["model"] = "mlp) left: the server is down"
+    with pytest.raises(FederationError, match="model is no valid model"):
+        Member.from_reply(reply)
+
+
 class Unsaid(Exception):
     def __str__(self):
         raise ValueError("Jane Doe")

@@ -106,7 +106,7 @@ class Member:
     node: int
     client_id: Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)]
     clients: Annotated[int, Field(strict=True, ge=1, le=MOST_CLIENTS)]
-    model: Annotated[Text, Field(min_length=1)]
+    model: Annotated[Text, Field(min_length=1, pattern=r"^[\w.:@/+-]+$")]
     parameters: Annotated[int, Field(strict=True, ge=0, le=2**40)]
     width: Annotated[int, Field(strict=True, ge=1, le=2**20)]
     classes: Annotated[int, Field(strict=True, ge=1, le=100_000)]
