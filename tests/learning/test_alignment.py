@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.alignment.mean_kernel import mean_rbf_kernel, stack_factor, thin_factor, thin_factor_of_kernel
 from hetfl_flwr.learning.alignment.similarity import kernel_cka, linear_cka, rbf_cka, rbf_to_factor_cka
+from strategies.representations.fedhenn.mean_kernel import (
+    mean_rbf_kernel,
+    stack_factor,
+    thin_factor,
+    thin_factor_of_kernel,
+)
 
 SIGMA = 2.0
 SHAPES = st.tuples(st.integers(4, 12), st.integers(1, 15), st.integers(1, 15), st.integers(0, 1000))

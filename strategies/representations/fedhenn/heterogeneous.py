@@ -11,7 +11,6 @@ from pydantic import Field
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.learning.alignment.mean_kernel import Matrix, mean_kernel_factor
 from hetfl_flwr.learning.alignment.similarity import FEWEST_SAMPLES, median_scaled
 from hetfl_flwr.models.bounds import check_size
 from hetfl_flwr.server.left_out import LeftOut
@@ -21,6 +20,7 @@ from hetfl_flwr.wire.samples import Numbers, PublicIndex
 from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, Dim, PayloadSpec
 from strategies.base import KnowledgeStrategy, Upload
 from strategies.representations.fedhenn.alignment_set import as_sent, check_enough, draw, sharing_of
+from strategies.representations.fedhenn.mean_kernel import Matrix, mean_kernel_factor
 
 
 def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
