@@ -246,7 +246,7 @@ class TestByName:
             ("<b>$x$", 0),
             ("3", 3),
             ("client 3", 3),
-            ("client 3 (north (3))", 3),
+            ("client 3 (north 3)", 3),
             (2, 2),
         ],
     )
