@@ -27,6 +27,9 @@ from hetfl_flwr.runs.schema import QUALITIES, name_of
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.runs import Run, differences, figures, load_run, run_folders
 
+Runs = PathLike[str] | str | Iterable[PathLike[str] | str]
+"""Results, run folders, or folders of such; or one of them."""
+
 SHADOWS = 8
 """Models that the attacker of `audit` trains for each client."""
 
@@ -307,7 +310,7 @@ class Result:
         )
 
 
-def compare(runs: Iterable[PathLike[str] | str]) -> pd.DataFrame:
+def compare(runs: Runs) -> pd.DataFrame:
     """Return one row a run: the config keys in which the runs differ, and their figures.
 
     The index is the name of the run folder. Over seeds: ``compare(results).groupby("fedhe.alpha").accuracy.mean()``.
@@ -315,14 +318,14 @@ def compare(runs: Iterable[PathLike[str] | str]) -> pd.DataFrame:
     Parameters
     ----------
     runs : iterable
-        Results, run folders, or folders of such: of a sweep, or of ``hetfl reproduce``.
+        Results, run folders, or folders of such: of a sweep, or of ``hetfl reproduce``. Or one of them.
     """
     import pandas as pd
 
     return pd.DataFrame(differences(_read(runs))).set_index("run")
 
 
-def gains(runs: Iterable[PathLike[str] | str], measure: str = "accuracy") -> pd.DataFrame:
+def gains(runs: Runs, measure: str = "accuracy") -> pd.DataFrame:
     """Return what each method changes for each client against training alone: one row a method and client.
 
     Runs are paired with those of `local` on the same rows and seed, or where there is none with those that train on
@@ -331,7 +334,7 @@ def gains(runs: Iterable[PathLike[str] | str], measure: str = "accuracy") -> pd.
     Parameters
     ----------
     runs : iterable
-        Results, run folders, or folders of such: of a sweep, or of ``hetfl reproduce``.
+        Results, run folders, or folders of such: of a sweep, or of ``hetfl reproduce``. Or one of them.
     measure : {"accuracy", "balanced-accuracy", "macro-f1", "auc"}
         What is compared. One seed gives an interval of the accuracy alone.
 
@@ -350,7 +353,7 @@ def gains(runs: Iterable[PathLike[str] | str], measure: str = "accuracy") -> pd.
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer
 
-    found = answer(_read(runs), measure_named(measure))
+    found = answer(_read(runs), measure_named(str(measure)))
     if found is None:
         raise ConfigError(NO_ANSWER)
     frame = found.frame()
@@ -435,9 +438,21 @@ def export(folder: PathLike[str] | str, client: int | str, path: Path | str) -> 
         return export_node(load_client(folder, client, data=False), Path(path))
 
 
-def _read(runs: Iterable[PathLike[str] | str]) -> list[Run]:
-    """Read runs that are given as results, run folders, or folders of such."""
-    return [load_run(folder) for folder in run_folders([Path(run).expanduser() for run in runs])]
+def _read(runs: Runs) -> list[Run]:
+    """Return the runs of some folders, or of one.
+
+    Raises
+    ------
+    ConfigError
+        There is none, or one is no result and no path.
+    """
+    places = [runs] if isinstance(runs, str | PathLike) else list(runs)
+    if not places:
+        raise ConfigError("no run is given: name results, or run folders, such as runs/NAME")
+    for place in places:
+        if not isinstance(place, str | PathLike):
+            raise ConfigError(f"{place!r} is no run: give results or paths of run folders")
+    return [load_run(folder) for folder in run_folders([Path(place).expanduser() for place in places])]
 
 
 def _split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[RoundCallback]]:

@@ -13,7 +13,7 @@ import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from clients.logits.fedhe import FedHeClient
-from hetfl_flwr import compare, export, load, load_client, run
+from hetfl_flwr import compare, export, gains, load, load_client, run
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.learning.training import evaluate
 from simulations.engine.run import run_locally
@@ -147,6 +147,21 @@ def test_runs_are_compared_in_what_differs(done, tmp_path):
     folders = compare([str(done.folder), other.folder])
     assert folders.equals(frame)
     assert compare([tmp_path]).index.tolist() == ["other"]
+
+
+def test_one_run_is_compared_as_a_list_of_one(done):
+    for one in (done, done.folder, str(done.folder)):
+        assert compare(one).equals(compare([done]))
+
+
+@pytest.mark.parametrize("runs", [[], [3], [b"runs"]])
+def test_what_is_no_run_is_refused_in_one_line(runs, refusal):
+    for function in (compare, gains):
+        assert refusal(ConfigError, function, runs)
+
+
+def test_a_measure_that_is_none_is_refused_by_name(done, refusal):
+    assert "unknown measure '['A']'" in refusal(ConfigError, gains, [done], ["A"])
 
 
 def test_what_takes_a_run_folder_takes_a_result(done, tmp_path):
