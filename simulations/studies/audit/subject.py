@@ -297,7 +297,7 @@ def _check(kept: Sequence[KeptUpload], client: FederatedClient, most: int) -> No
 
 
 def _fits(declared: PayloadSpec, arrays: Arrays, where: str) -> None:
-    """Check arrays; how many rows some have depends on public samples, which may not be here, and so do their numbers."""
+    """Check arrays; how many rows some have, and their numbers, depends on public samples that may not be here."""
     declared.check_names(arrays, where)
     for spec, array in zip(declared.arrays, arrays.values(), strict=True):
         if any(isinstance(size, Dim) for size in spec.shape):
