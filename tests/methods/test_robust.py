@@ -443,7 +443,7 @@ def scaled(factor: float) -> Callable[[Message], Message]:
         exhaustive("lgfedavg", {"lgfedavg.mode": "body", "models": "mlp", "local_batches": 0, "rounds": 12}),
         exhaustive("fedproto", {**SLOWER, "rounds": 15}),
         exhaustive("fedgh", {**SLOWER, "rounds": 15}),
-        exhaustive("fedtgp", {**SLOWER, "rounds": 15}),
+        exhaustive("fedtgp", {**SLOWER, "rounds": 15, "fedtgp.server-epochs": 100, "fedtgp.predict": "head"}),
         exhaustive("fedhenn", {"fedhenn.mode": "homogeneous"}),
         ("fedhenn", {**SLOWER, "partition": "classes:3", "fedhenn.eta0": 3.0, "fedhenn.rad-size": 32}),
     ],
@@ -470,5 +470,5 @@ def test_one_poisoned_client_of_ten(algorithm, keys, make_config, run_federation
 
     factor = -100 if algorithm in SCALED_IN_VAIN else 100
     clean, poisoned = accuracy("clean", 1, "median"), accuracy("poisoned", factor, "median")
-    assert poisoned == pytest.approx(clean, abs=0.01)
+    assert poisoned > clean - 0.01
     assert accuracy("mean", factor, "none") < poisoned - 0.05
