@@ -11,7 +11,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
