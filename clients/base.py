@@ -186,7 +186,7 @@ class KnowledgeClient(NumPyClient, ABC):
         """
         load_model_arrays(module, arrays)
         named = module.named_parameters(remove_duplicate=False)
-        self._session.replace(parameter for name, parameter in named if name in arrays)
+        self._session.replaced(parameter for name, parameter in named if name in arrays)
 
     def optimizer(
         self, name: str = "optimizer", parameters: Iterable[nn.Parameter] | None = None

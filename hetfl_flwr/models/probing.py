@@ -46,7 +46,9 @@ def entered(module: object, spec: DataSpec, *, known: bool = False) -> SplitMode
     if not isinstance(module, SplitModel):
         return split(module, spec=None if known else spec)
     if not known and not ends_in_head(module, "head", SplitModel(module.body, module.head), spec):
-        raise ModelError("its logits are not head(body(x)): let them be")
+        raise ModelError(
+            "its logits are not head(body(x)), which is what methods train: leave out what its forward adds"
+        )
     return module
 
 

@@ -235,8 +235,8 @@ def constants_held(models: Iterable[nn.Module]) -> Iterator[None]:
         setattr(model.get_submodule(path), own, value)
     if changed:
         raise ModelError(
-            f"training changed '{changed[0][1]}' of the model's state, but not in its first two batches, and it is "
-            "not sent: let each batch change it"
+            f"training changed '{changed[0][1]}' of the model's state, which its first two batches do not change, so it "
+            "is taken as constant and not sent: update it in every batch, or keep it out of the state"
         )
 
 

@@ -61,7 +61,7 @@ class Session:
         with seeded(node.config.seed, node.client_id, round, "train"):
             if not node.restored:  # one that is restored has been made ready
                 node.model.train()
-            with constants_held([node.model, *client.modules().values()]):
+            with constants_held(dict.fromkeys((node.model, *client.modules().values()))):
                 upload, metrics = client.learn(download, round)
         self._check_weighted()
         checked = client.upload_spec().check_named(upload, str(node))
@@ -125,11 +125,14 @@ class Session:
         """Give an optimizer its moments of the last round; `save` saves those of this one."""
         load_optimizer(optimizer, _under(f"{name}.", self._saved.tensors))
         self._optimizers[name] = optimizer
-        self.replace(())
+        self._drop_moments()
 
-    def replace(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Drop the moments of what the server replaces, unless they are kept."""
+    def replaced(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Take note of what the server has replaced: its moments are lost, unless the run config keeps them."""
         self._replaced.update(parameters)
+        self._drop_moments()
+
+    def _drop_moments(self) -> None:
         for optimizer in self._optimizers.values() if self._node.config.moments == "reset" else ():
             for parameter in self._replaced:
                 optimizer.state.pop(parameter, None)
@@ -174,7 +177,7 @@ class Session:
         tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith((BEST, BESIDE))}
         for name, module in client.modules().items():
             tensors |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()}
-        self.replace(())
+        self._drop_moments()
         for name, optimizer in self._optimizers.items():
             tensors |= {f"{name}.{key}": tensor for key, tensor in optimizer_tensors(optimizer).items()}
         self._write(self._node, ClientState(tensors, client.numbers, round))
