@@ -235,7 +235,7 @@ def constants_held(models: Iterable[nn.Module]) -> Iterator[None]:
         setattr(model.get_submodule(path), own, value)
     if changed:
         raise ModelError(
-            f"training changed '{changed[0][1]}' of the model's state, which its first two batches do not change, so it "
+            f"training changed '{changed[0][1]}' of the state, which its first two batches do not change, so it "
             "is taken as constant and not sent: update it in every batch, or keep it out of the state"
         )
 
