@@ -103,7 +103,7 @@ class Checkpoint:
         messages = pack({name: np.frombuffer(one, np.uint8) for name, one in self.under_way.messages.items()}, {})
         if self.under_way.messages:
             replace_file(unfinished / MESSAGES_FILE, messages)
-        pool, names = pooled(self.arrays, self.downloads)
+        pool, sent = pooled(self.arrays, self.downloads)
         metadata = {
             "round": self.round,
             "run": self.run,
@@ -115,7 +115,7 @@ class Checkpoint:
             "messages": check_seal(messages) if self.under_way.messages else None,
             "clients": clients,
             "members": self.members,
-            "downloads": names,
+            "downloads": sent,
             "versions": self.versions,
         }
         replace_file(unfinished / SERVER_STATE_FILE, pack({**self.arrays, **pool}, metadata))
@@ -202,8 +202,9 @@ class Checkpoint:
                 messages = {name: array.tobytes() for name, array in packed.items()}
             check_messages(metadata, messages)
             downloads = [
-                (int(client), {name: arrays[key] for name, key in its.items()})
-                for client, its in metadata.get("downloads", {}).items()
+                (client, {name: arrays[key] for name, key in sent["arrays"].items()})
+                for sent in metadata.get("downloads", [])
+                for client in sent["clients"]
             ]
             arrays = {name: array for name, array in arrays.items() if not name.startswith(PREFIX)}
             return cls(

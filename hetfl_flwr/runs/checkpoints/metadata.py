@@ -83,6 +83,14 @@ class MemberData(TypedDict):
     input_names: NotRequired[_Digest]
 
 
+class Sent(TypedDict):
+    """What clients are measured with who are sent alike."""
+
+    clients: list[Count]
+    arrays: dict[str, str]
+    """By the name of an array in their download: the name under which the checkpoint has it."""
+
+
 Metadata = TypedDict(
     "Metadata",
     {
@@ -96,7 +104,7 @@ Metadata = TypedDict(
         "messages": _Digest | None,
         "clients": dict[ClientKey, _Digest],
         "members": NotRequired[dict[ClientKey, MemberData]],
-        "downloads": NotRequired[dict[ClientKey, dict[str, str]]],
+        "downloads": NotRequired[list[Sent]],
         "versions": NotRequired[list[dict[str, str]]],
     },
 )
