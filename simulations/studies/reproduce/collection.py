@@ -67,7 +67,7 @@ def collect(titles: Mapping[str, str], made: Mapping[str, Path], path: Path) -> 
         missing = [line for line in dict.fromkeys(missing) if line[2:].rpartition(" (`")[0] not in {"", *sections}]
         glance = [GLANCE, *map(_glance, sections.items()), ""] if sections else []
         last = [f"## {MISSING}\n", *missing, ""] if missing else []
-        first = [papers] if papers else []
+        first = [papers.rstrip("\n") + "\n"] if papers else []
         path.write_text("\n".join(["# Results\n", *first, *glance, *sections.values(), *last]))
     except OSError as error:
         raise RunFolderError(f"{path} cannot be written: {error.strerror}") from None
