@@ -5,9 +5,9 @@ uses another unit or scales what it sends. It does not hold against wrong upload
 algorithm's ``robust`` is there.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence, Set
 from math import exp, inf, log, sqrt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,7 +145,7 @@ class Guard:
         reasons: dict[int, str] = {}
         unknown = others_follow and len(all_sizes) < FEWEST
         for name, sizes in _by_array(all_sizes):
-            known = list(sizes.values())
+            known = _Known.of(sizes.values())
             for client in came.keys() & sizes.keys() - reasons.keys():
                 if reason := self._far(sizes[client], known, unknown=unknown):
                     reasons[client] = f"array '{name}' has {reason}"
@@ -180,28 +180,46 @@ class Guard:
             for client, sizes in counts.items()
         }
 
-    def _far(self, size: Size, known: list[Size], *, unknown: bool) -> str | None:
+    def _far(self, size: Size, known: "_Known", *, unknown: bool) -> str | None:
         if unknown and size.value > UNHEARD_OF:
             return f"size {size.value:.3g}, more than {UNHEARD_OF:g}, and too few clients are known to compare it with"
-        sizes = [one for one in known if one.value > 0]
-        if len(known) >= FEWEST and 2 * len(sizes) < len(known):
+        if known.clients >= FEWEST and 2 * known.heard < known.clients:
             return f"size {size.value:.3g}, and most clients' is 0" if size.value > size.still else None
-        if len(known) >= FEWEST and len(sizes) < FEWEST and size.value > (most := max(UNHEARD_OF, size.still)):
+        if known.clients >= FEWEST > known.heard and size.value > (most := max(UNHEARD_OF, size.still)):
             return f"size {size.value:.3g}, more than {most:.3g}, and too few clients' is not 0 to compare it with"
-        if len(sizes) < FEWEST or size.value <= min(size.usual, np.median([one.most for one in known if one.most > 0])):
+        if known.heard < FEWEST or size.value <= min(size.usual, known.most):
             return None
-        logs = np.log([one.value for one in sizes])
-        middle = float(np.median(logs))
-        deviation = MAD_TO_DEVIATION * float(np.median(np.abs(logs - middle)))
-        usual = float(np.median([one.work for one in sizes]))
-        more = min(max(1.0, size.work / usual), MOST_MORE) if usual else 1.0
-        distance = log(size.value) - middle
-        spread = max(log(self.factor), min(DEVIATIONS * deviation, log(WIDEST)))
+        more = min(max(1.0, size.work / known.work), MOST_MORE) if known.work else 1.0
+        distance = log(size.value) - known.middle
+        spread = max(log(self.factor), min(DEVIATIONS * known.deviation, log(WIDEST)))
         inexact = min(DEVIATIONS * size.error, log(MOST_MORE))
         bound = max(spread, min(spread + inexact, log(WIDEST)))
         if distance <= bound + log(more):
             return None
-        return f"size {size.value:.3g}, {exp(distance):.3g} times the clients' median {exp(middle):.3g}"
+        return f"size {size.value:.3g}, {exp(distance):.3g} times the clients' median {exp(known.middle):.3g}"
+
+
+class _Known(NamedTuple):
+    """What all clients' newest sizes of an array come to; medians of those that are not 0, where they are enough."""
+
+    clients: int
+    heard: int
+    most: float = inf
+    work: float = 0.0
+    middle: float = 0.0
+    deviation: float = 0.0
+
+    @classmethod
+    def of(cls, sizes: Collection[Size]) -> Self:
+        """Compute it. Middle and deviation are of the logarithms."""
+        heard = [one for one in sizes if one.value > 0]
+        if len(heard) < FEWEST:
+            return cls(len(sizes), len(heard))
+        logs = np.log([one.value for one in heard])
+        middle = float(np.median(logs))
+        deviation = MAD_TO_DEVIATION * float(np.median(np.abs(logs - middle)))
+        most = float(np.median([one.most for one in sizes if one.most > 0]))
+        return cls(len(sizes), len(heard), most, float(np.median([one.work for one in heard])), middle, deviation)
 
 
 def _from_json(number: Any) -> Any:
