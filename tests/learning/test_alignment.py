@@ -307,7 +307,6 @@ def test_a_kernel_width_that_is_none_is_refused(sigma):
     for call in (
         lambda: rbf_cka(tensor(5, 2), tensor(5, 2), sigma),
         lambda: rbf_to_factor_cka(tensor(5, 2), tensor(5, 2), sigma),
-        lambda: mean_rbf_kernel([matrix(5, 2)], [1.0], sigma),
     ):
         with pytest.raises(ValueError, match=rf"sigma = {sigma}, expected a number above 0"):
             call()
@@ -419,26 +418,3 @@ def test_a_client_s_cka_against_the_factor_is_that_against_the_mean_kernel(width
     found = rbf_to_factor_cka(torch.from_numpy(own[rows]), factor[rows], SIGMA)
     expected = textbook_cka(textbook_rbf(own[rows], SIGMA), mean[rows][:, rows])
     assert float(found) == pytest.approx(expected, rel=1e-7)
-
-
-@pytest.mark.parametrize("average", [stack_factor, lambda a, w: mean_rbf_kernel(a, w, 1.0)])
-def test_means_that_cannot_be_formed_are_refused(average):
-    with pytest.raises(ValueError, match=r"representations of no samples, expected the same samples in all"):
-        average([], [])
-    with pytest.raises(ValueError, match=r"representations of \[4, 5\] samples"):
-        average([matrix(5, 2), matrix(4, 2)], [0.5, 0.5])
-    for weights in ([1.0], [1.0, -0.1], [nan, 1.0], [1.0, 1.0, 1.0]):
-        with pytest.raises(ValueError, match=r"weights \[.*\] for 2 representations, expected one of 0 or more each"):
-            average([matrix(5, 2), matrix(5, 3)], weights)
-
-
-def test_factors_that_cannot_be_formed_are_refused():
-    with pytest.raises(ValueError, match=r"rank = -1, expected 0 \(exact\) or more"):
-        thin_factor(matrix(5, 2), -1)
-    with pytest.raises(ValueError, match=r"factor of shape \(5,\), expected a matrix"):
-        thin_factor(matrix(5, 2)[:, 0])
-    with pytest.raises(ValueError, match=r"factor of shape \(5, 0\), expected a matrix"):
-        thin_factor(matrix(5, 0))
-    for shape in ((5, 4), (0, 0), (5,)):
-        with pytest.raises(ValueError, match=r"kernel of shape \(.*\), expected a square matrix"):
-            thin_factor_of_kernel(np.zeros(shape))

@@ -84,7 +84,7 @@ def rbf_cka(x: Tensor, y: Tensor, sigma: float) -> Tensor:
         As `linear_cka`; or ``sigma`` is not above 0 and finite.
     """
     _check_matrices(x, y)
-    check_width(sigma)
+    _check_width(sigma)
     return kernel_cka(_rbf_less_one(x, sigma), _rbf_less_one(y, sigma)).to(torch.promote_types(x.dtype, y.dtype))
 
 
@@ -114,7 +114,7 @@ def rbf_to_factor_cka(x: Tensor, factor: Tensor, sigma: float) -> Tensor:
         As `rbf_cka`.
     """
     _check_matrices(x, factor)
-    check_width(sigma)
+    _check_width(sigma)
     centred = _centred(factor.detach())
     return kernel_cka(_rbf_less_one(x, sigma), centred @ centred.mT).to(torch.promote_types(x.dtype, factor.dtype))
 
@@ -179,7 +179,7 @@ def _check_matrices(first: Tensor, second: Tensor) -> None:
         raise ValueError(f"CKA of {first.dtype} and {second.dtype}, expected floating-point tensors")
 
 
-def check_width(sigma: float) -> None:
+def _check_width(sigma: float) -> None:
     """Refuse a width of an RBF kernel that is none."""
     if not 0 < sigma < inf:
         raise ValueError(f"sigma = {sigma}, expected a number above 0")

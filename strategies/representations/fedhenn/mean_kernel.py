@@ -12,7 +12,6 @@ from scipy.linalg import eigh
 from scipy.spatial.distance import cdist
 
 from hetfl_flwr.learning.aggregation import Average
-from hetfl_flwr.learning.alignment.similarity import check_width
 
 Matrix = NDArray[np.float64]
 
@@ -40,7 +39,7 @@ def mean_kernel_factor(
     sigma : float, optional
         Width of the RBF kernel, above 0. Default: the kernels are linear.
     rank : int
-        As in `thin_factor`.
+        Columns of the factor at most; 0: as many as an exact one needs.
     unit_norm : bool
         Whether kernels are centred and scaled to a Frobenius norm of 1 for the plain mean, too.
     told : callable, optional
@@ -49,14 +48,9 @@ def mean_kernel_factor(
     Returns
     -------
     factor : array
-        Shape (n, r), as in `thin_factor`.
+        Shape (n, r), r at least 1: see `thin_factor`.
     kept : float
-        Share of the trace that is kept, in [0, 1].
-
-    Raises
-    ------
-    ValueError
-        As `stack_factor` and `thin_factor`; or ``sigma`` is not above 0 and finite.
+        Share of the trace that is kept, in [0, 1]; 1 of a kernel of zeros.
 
     Examples
     --------
@@ -74,137 +68,22 @@ def mean_kernel_factor(
 
 
 def stack_factor(representations: Sequence[NDArray[np.floating]], weights: Sequence[float]) -> Matrix:
-    """Return a factor of the mean of linear kernels: ``F = [sqrt(w_j) A_j]``, so that ``F F^T = sum_j w_j A_j A_j^T``.
+    """Return a factor (n, sum of D_j) of the weighted sum of linear kernels, without its n x n matrix.
 
-    The sum is K_mean of Eq. (5), without its n x n matrix.
-
-    Parameters
-    ----------
-    representations : sequence of array
-        A_j, shape (n, D_j) each; the widths may differ. At least one.
-    weights : sequence of float
-        w_j, one for each representation, 0 or more; 1/K each is the paper's mean.
-
-    Returns
-    -------
-    array
-        F, shape (n, sum of D_j).
-
-    Raises
-    ------
-    ValueError
-        There is none, the numbers of rows differ, or a weight is missing or below 0.
+    ``F = [sqrt(w_j) A_j]``, so that ``F F^T = sum_j w_j A_j A_j^T``: K_mean of Eq. (5) where each w_j is 1 / K.
 
     Examples
     --------
     >>> stack_factor([np.array([[1.0], [2.0]]), np.array([[0.0, 3.0], [1.0, 0.0]])], [4.0, 1.0]).tolist()
     [[2.0, 0.0, 3.0], [4.0, 1.0, 0.0]]
     """
-    _check_average(representations, weights)
-    ends = np.cumsum([np.shape(representation)[1] for representation in representations])
-    stacked = np.empty((len(representations[0]), ends[-1]))
-    for block, representation, weight in zip(
-        np.split(stacked, ends[:-1], axis=1), representations, weights, strict=True
-    ):
-        np.multiply(representation, np.sqrt(weight), out=block, dtype=np.float64)
+    stacked: Matrix = np.concatenate(representations, axis=1, dtype=np.float64)
+    stacked *= np.repeat(np.sqrt(weights), [one.shape[1] for one in representations])
     return stacked
 
 
-def thin_factor(factor: NDArray[np.floating], rank: int = 0) -> tuple[Matrix, float]:
-    """Return the thinnest factor of the kernel ``F F^T``, exact or of a given rank, and how much of it is kept.
-
-    CKA is blind to the mean row of F, but a given rank is not: centre F first (``F - F.mean(0)``), and no column is
-    spent on it. Costs the eigenvectors of the smaller of ``F F^T`` and ``F^T F``.
-
-    Parameters
-    ----------
-    factor : array
-        F, shape (n, m).
-    rank : int
-        Columns of the result at most: the best approximation of ``F F^T`` of this rank. 0: as many as an exact factor
-        needs; eigenvalues at rounding level are dropped.
-
-    Returns
-    -------
-    factor : array
-        Shape (n, r), r at least 1 and at most min(n, m): columns in order of falling length, orthogonal to each other,
-        the largest entry of each positive. Equal input gives equal bits.
-    kept : float
-        Share of the trace of ``F F^T`` that is kept, in [0, 1]; 1 for a factor of zeros.
-
-    Raises
-    ------
-    ValueError
-        ``factor`` is no matrix or is empty, or ``rank`` is below 0.
-
-    Examples
-    --------
-    >>> thin, kept = thin_factor(np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]]), rank=1)
-    >>> thin.tolist(), kept
-    ([[2.0], [0.0], [0.0]], 0.8)
-    """
-    wide = np.asarray(factor, np.float64)
-    if wide.ndim != 2 or wide.size == 0:
-        raise ValueError(f"factor of shape {wide.shape}, expected a matrix with at least one row and one column")
-    if wide.shape[0] <= wide.shape[1]:
-        return thin_factor_of_kernel(wide @ wide.T, rank)
-    _, vectors, kept = _spectrum(wide.T @ wide, rank)
-    return _positive(wide @ vectors), kept
-
-
-def thin_factor_of_kernel(kernel: NDArray[np.floating], rank: int = 0) -> tuple[Matrix, float]:
-    """Return the thinnest factor of a kernel, exact or of a given rank, and how much of the kernel is kept.
-
-    Parameters
-    ----------
-    kernel : array
-        Shape (n, n), symmetric and positive semidefinite.
-    rank : int
-        As in `thin_factor`.
-
-    Returns
-    -------
-    factor : array
-        Shape (n, r), as in `thin_factor`.
-    kept : float
-        Share of the trace that is kept, in [0, 1].
-
-    Raises
-    ------
-    ValueError
-        ``kernel`` is not square or is empty, or ``rank`` is below 0.
-    """
-    dense = np.asarray(kernel, np.float64)
-    if dense.ndim != 2 or dense.shape[0] != dense.shape[1] or dense.size == 0:
-        raise ValueError(f"kernel of shape {dense.shape}, expected a square matrix")
-    values, vectors, kept = _spectrum(dense, rank)
-    return _positive(vectors * np.sqrt(values)), kept
-
-
 def mean_rbf_kernel(representations: Sequence[NDArray[np.floating]], weights: Sequence[float], sigma: float) -> Matrix:
-    """Return the mean of RBF kernels, ``sum_j w_j K_j``: K_mean of Eq. (5).
-
-    Parameters
-    ----------
-    representations : sequence of array
-        A_j, shape (n, D_j) each; the widths may differ. At least one.
-    weights : sequence of float
-        w_j, one for each representation, 0 or more.
-    sigma : float
-        Width of the kernels, above 0.
-
-    Returns
-    -------
-    array
-        Shape (n, n), symmetric and positive semidefinite; the sum of the weights on its diagonal.
-
-    Raises
-    ------
-    ValueError
-        As `stack_factor`; or ``sigma`` is not above 0 and finite.
-    """
-    _check_average(representations, weights)
-    check_width(sigma)
+    """Return the weighted sum (n, n) of RBF kernels of one width: K_mean of Eq. (5) where each weight is 1 / K."""
     total = np.zeros((len(representations[0]), len(representations[0])))
     for representation, weight in zip(representations, weights, strict=True):
         scaled = np.asarray(representation, np.float64) / sigma
@@ -216,14 +95,31 @@ def mean_rbf_kernel(representations: Sequence[NDArray[np.floating]], weights: Se
     return total
 
 
-def _check_average(representations: Sequence[NDArray[np.floating]], weights: Sequence[float]) -> None:
-    rows = sorted({len(representation) for representation in representations})
-    if len(rows) != 1:
-        raise ValueError(f"representations of {rows or 'no'} samples, expected the same samples in all")
-    if len(weights) != len(representations) or not all(weight >= 0 for weight in weights):
-        raise ValueError(
-            f"weights {list(weights)} for {len(representations)} representations, expected one of 0 or more each"
-        )
+def thin_factor(factor: NDArray[np.floating], rank: int = 0) -> tuple[Matrix, float]:
+    """Return the thinnest factor (n, r) of ``F F^T`` for F (n, m), and the share of the trace that it keeps.
+
+    It is exact where ``rank`` is 0, else the best of at most that rank; eigenvalues at rounding level are dropped. Its
+    columns fall in length and are orthogonal, the largest entry of each positive, so that equal input gives equal bits.
+    It costs the eigenvectors of the smaller of ``F F^T`` and ``F^T F``. CKA is blind to the mean row of F, but a given
+    rank is not: F is centred first, and no column is spent on it.
+
+    Examples
+    --------
+    >>> thin, kept = thin_factor(np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]]), rank=1)
+    >>> thin.tolist(), kept
+    ([[2.0], [0.0], [0.0]], 0.8)
+    """
+    wide = np.asarray(factor, np.float64)
+    if wide.shape[0] <= wide.shape[1]:
+        return thin_factor_of_kernel(wide @ wide.T, rank)
+    _, vectors, kept = _spectrum(wide.T @ wide, rank)
+    return _positive(wide @ vectors), kept
+
+
+def thin_factor_of_kernel(kernel: Matrix, rank: int = 0) -> tuple[Matrix, float]:
+    """Return `thin_factor` of a kernel (n, n) whose factor is not at hand."""
+    values, vectors, kept = _spectrum(kernel, rank)
+    return _positive(vectors * np.sqrt(values)), kept
 
 
 def _kernel_weights(
@@ -271,8 +167,6 @@ def _less_means(kernel: Matrix) -> Matrix:
 
 def _spectrum(gram: Matrix, rank: int) -> tuple[Matrix, Matrix, float]:
     """Return the leading eigenvalues, falling, their eigenvectors, and the share of the trace that they hold."""
-    if rank < 0:
-        raise ValueError(f"rank = {rank}, expected 0 (exact) or more")
     size = len(gram)
     wanted = None if rank == 0 else (max(size - rank, 0), size - 1)
     rising, vectors = eigh(gram, subset_by_index=wanted)
