@@ -97,7 +97,7 @@ def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
     if 2 * sum(member.model in refused for member in roster) >= len(roster):
         raise next(iter(refused.values()))
     for refusal in refused.values():
-        log(WARNING, "left out: %s", str(refusal))
+        log(WARNING, "left out: %s", refusal)
     return models
 
 
@@ -145,7 +145,7 @@ def _warn_of_others(members: Iterable[Member], model: SplitModel) -> None:
         try:
             _check_registered(member, model, bodies=False)
         except FederationError as error:
-            log(WARNING, "%s", str(error))
+            log(WARNING, "%s", error)
 
 
 def _check_registered(member: Member, model: SplitModel, *, bodies: bool) -> None:

@@ -267,7 +267,7 @@ def _images(model: Model, path: Path) -> Inputs:
                 f"'{one}' cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
             )
     if not pixels:
-        raise DataError("; ".join(line for line in unreadable[:SHOWN]))
+        raise DataError("; ".join(unreadable[:SHOWN]))
     return Inputs(_in_parts(np.stack(pixels)), "file", names, unreadable)
 
 
