@@ -15,7 +15,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from hetfl_flwr import gains, load
-from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.runs.figures.tables import client_table, lines
 from simulations.cli.command import app, main
 from simulations.reports.doubts import doubts_of
@@ -315,7 +315,7 @@ def test_the_function_takes_results_too_and_says_when_there_is_nothing_to_compar
     pd.testing.assert_frame_equal(gains([tmp_path]), gains([load(folder) for folder in folders]))
     assert "name runs of local" in refusal(ConfigError, gains, folders[3:])
     assert "name runs of local" in refusal(ConfigError, gains, folders[:3])
-    assert "no run to compare" in refusal(RunFolderError, gains, [])
+    assert "no run is given" in refusal(ConfigError, gains, [])
 
 
 @pytest.fixture
