@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from clients.base import KnowledgeClient, Metrics
+from hetfl_flwr.client import KnowledgeClient, Metrics
 from hetfl_flwr.wire.messages import SEEN
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 

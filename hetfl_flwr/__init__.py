@@ -20,8 +20,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clients.base import KnowledgeClient as KnowledgeClient
-    from clients.base import to_numpy as to_numpy
+    from hetfl_flwr.client import KnowledgeClient as KnowledgeClient
+    from hetfl_flwr.client import to_numpy as to_numpy
     from hetfl_flwr.common.errors import ConfigError as ConfigError
     from hetfl_flwr.common.errors import FederationError as FederationError
     from hetfl_flwr.common.errors import HetflError as HetflError
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from hetfl_flwr.server.messaging.member import Member as Member
     from hetfl_flwr.server.messaging.member import Sharing as Sharing
     from hetfl_flwr.server.messaging.roster import Roster as Roster
+    from hetfl_flwr.strategy import KnowledgeStrategy as KnowledgeStrategy
+    from hetfl_flwr.strategy import Upload as Upload
     from hetfl_flwr.wire.messages import EXAMPLES as EXAMPLES
     from hetfl_flwr.wire.messages import SEEN as SEEN
     from hetfl_flwr.wire.spec import EMPTY as EMPTY
@@ -74,17 +76,15 @@ if TYPE_CHECKING:
     from simulations.testing import AlgorithmContract as AlgorithmContract
     from simulations.testing import Lab as Lab
     from simulations.testing.fixtures import lab as lab
-    from strategies.base import KnowledgeStrategy as KnowledgeStrategy
-    from strategies.base import Upload as Upload
-    from strategies.weights.base import WeightStrategy as WeightStrategy
+    from strategies.base_weights import WeightStrategy as WeightStrategy
 
 _NAMES = {
     "simulations.api": ("run", "load", "sweep", "compare", "gains", "audit", "export", "Result"),
     "simulations.inference.loading": ("load_client",),
     "hetfl_flwr.runs.callbacks": ("RoundCallback", "RunInfo"),
-    "strategies.base": ("KnowledgeStrategy", "Upload"),
-    "strategies.weights.base": ("WeightStrategy",),
-    "clients.base": ("KnowledgeClient", "to_numpy"),
+    "hetfl_flwr.strategy": ("KnowledgeStrategy", "Upload"),
+    "strategies.base_weights": ("WeightStrategy",),
+    "hetfl_flwr.client": ("KnowledgeClient", "to_numpy"),
     "hetfl_flwr.wire.spec": (
         *("PayloadSpec", "ArraySpec", "Dim", "Arrays", "EMPTY", "LEARNT_LIMIT"),
         *("learnt", "sample_counts", "probabilities", "fractions", "row_numbers"),

@@ -1,9 +1,9 @@
 """From an algorithm's name to its two sides, by convention; no algorithm is listed anywhere.
 
-``fedhe`` is ``strategies.logits.fedhe.FedHe`` and ``clients.logits.fedhe.FedHeClient``, in whichever folder of
-``strategies`` a module of that name stands. A name that is none of this project, ``my_pkg.moments`` (or ``moments``),
-is ``my_pkg.moments.strategy.Moments`` and ``my_pkg.moments.client.MomentsClient``. The class is the one whose name,
-without regard to case, is the last part of the algorithm's name (plus ``Client`` for the client side).
+``fedhe`` is ``strategies.fedhe.FedHe`` and ``clients.fedhe.FedHeClient``. A name that is none of this project,
+``my_pkg.moments`` (or ``moments``), is ``my_pkg.moments.strategy.Moments`` and ``my_pkg.moments.client.MomentsClient``.
+The class is the one whose name, without regard to case, is the last part of the algorithm's name (plus ``Client`` for
+the client side).
 
 An algorithm whose modes are classes of their own says so in a mapping ``MODES`` in each of the two modules, from the
 values of its key ``mode`` to the classes; the first is the default, and the class that the convention asks for.
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from hetfl_flwr.learning.client import FederatedClient
     from hetfl_flwr.server.strategy import FederatedStrategy
 
-BASE = "base"
-"""What a module of ``strategies`` and ``clients`` is called that is no algorithm."""
+BASE = "base_"
+"""Prefix of the modules of ``strategies`` and ``clients`` that several algorithms build on."""
 
 
 @dataclass(frozen=True)
@@ -73,20 +72,12 @@ class Algorithm:
 
 
 def names() -> list[str]:
-    """Return the names of the algorithms of this project, sorted."""
-    return [_last(place) for place in places()]
-
-
-def places() -> list[str]:
-    """Return where the algorithms of this project stand, by name: ``logits.fedhe``, ``local``; alike on either side."""
-    found: list[str] = []
-    for root in own_package("strategies").__path__:
-        for module in pkgutil.iter_modules([root]):
-            if module.ispkg:
-                found += [f"{module.name}.{one.name}" for one in pkgutil.iter_modules([str(Path(root, module.name))])]
-            else:
-                found.append(module.name)
-    return sorted((place for place in found if _last(place) != BASE), key=_last)
+    """Return the names of the algorithms of this project, sorted: the pages that both sides have, without bases."""
+    servers, clients = (
+        {module.name for module in pkgutil.iter_modules(own_package(side).__path__)}
+        for side in ("strategies", "clients")
+    )
+    return sorted(name for name in servers & clients if not name.startswith(BASE))
 
 
 def for_heterogeneous_models() -> list[str]:
@@ -161,10 +152,9 @@ def find(name: str) -> Algorithm:
         Unknown name (with the nearest valid one), a module without the class that the convention asks for, or a
         class with an option that is not keyword-only.
     """
-    own = {_last(place): place for place in places()}
+    own = names()
     if name in own:
-        own_package("clients")
-        strategy, client = f"strategies.{own[name]}", f"clients.{own[name]}"
+        strategy, client = f"strategies.{name}", f"clients.{name}"
     elif all(part.isidentifier() for part in name.split(".")) and ("." in name or _is_package(name)):
         strategy, client = f"{name}.strategy", f"{name}.client"
     else:

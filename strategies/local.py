@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import KnowledgeStrategy, Upload
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
-from strategies.base import KnowledgeStrategy, Upload
 
 
 class Local(KnowledgeStrategy):

@@ -14,7 +14,7 @@ Metrics = dict[str, Scalar]
 
 
 class FederatedClient(Protocol):
-    """As `clients.base.KnowledgeClient` says."""
+    """As `hetfl_flwr.client.KnowledgeClient` says."""
 
     keeps_state: bool
     starts_alike: bool

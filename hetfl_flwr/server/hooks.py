@@ -21,7 +21,7 @@ from hetfl_flwr.wire.spec import Arrays
 
 
 class FlowerHooks(Strategy, FederatedStrategy, ABC):
-    """What Flower and the server's loop call, by way of `strategies.base.KnowledgeStrategy`, which says what is asked.
+    """What Flower and the server's loop call, by way of `hetfl_flwr.strategy.KnowledgeStrategy`.
 
     The server state passes through here as an ArrayRecord, and as arrays through the algorithm.
     """

@@ -35,7 +35,7 @@ travels, beside one that stays. "prototypes": the mean embedding of each class. 
 class FederatedStrategy(Protocol):
     """What the server's loop asks of a strategy, beside Flower's own hooks.
 
-    `strategies.base.KnowledgeStrategy` and `strategies.weights.base.WeightStrategy` fulfil it for all algorithms.
+    `hetfl_flwr.strategy.KnowledgeStrategy` and `strategies.base_weights.WeightStrategy` fulfil it for all algorithms.
 
     Attributes
     ----------

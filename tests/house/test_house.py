@@ -57,7 +57,7 @@ def test_no_two_algorithms_have_one_name():
         ('KNOWN = ["fedhe", "fml"]', {"fedhe", "fml"}),
         ('f"{x}: see fedavg or {y}"', {"fedavg"}),
         ('MODELS = "mlp,fedhe:5,local"', set()),
-        ("from strategies.public_samples.fedmd import FedMD", {"fedmd"}),
+        ("from strategies.fedmd import FedMD", {"fedmd"}),
     ],
 )
 def test_what_code_says_is_told_from_what_docstrings_say(source, found):

@@ -78,7 +78,7 @@ def test_a_name_that_it_has_not_is_an_attribute_error_and_its_modules_are_still_
 def test_a_package_that_hides_one_of_this_project_s_is_named_with_both_places(tmp_path):
     (tmp_path / "strategies").mkdir()
     (tmp_path / "strategies" / "__init__.py").write_text("raise SystemExit('run')")
-    done = python(tmp_path, "from hetfl_flwr import KnowledgeStrategy")
+    done = python(tmp_path, "from hetfl_flwr import WeightStrategy")
     last = done.stderr.splitlines()[-1]
     assert "the package 'strategies' of this project" in last
     assert f"({ROOT / 'strategies'}) is hidden by {tmp_path / 'strategies'}: rename that" in last

@@ -6,8 +6,8 @@ from functools import wraps
 
 import pytest
 
-from clients.logits.fedhe import FedHeClient
-from clients.representations.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
+from clients.fedhe import FedHeClient
+from clients.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
 from hetfl_flwr.algorithms import (
     build_client,
     build_strategy,
@@ -21,9 +21,9 @@ from hetfl_flwr.algorithms import (
 )
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig
-from strategies.logits.fedhe import FedHe
-from strategies.parts.chfl import CHFL
-from strategies.representations.fedhenn import FedHeNN, FedHeNNHomogeneous
+from strategies.chfl import CHFL
+from strategies.fedhe import FedHe
+from strategies.fedhenn import FedHeNN, FedHeNNHomogeneous
 
 
 def test_every_file_of_the_strategies_but_the_base_is_an_algorithm():
@@ -63,9 +63,9 @@ def test_a_value_out_of_range_is_refused_in_every_mode(make_config, refusal):
 
 
 def test_sides_that_differ_in_their_modes_are_refused_by_name(monkeypatch, refusal):
-    monkeypatch.delattr("clients.representations.fedhenn.MODES")
+    monkeypatch.delattr("clients.fedhenn.MODES")
     assert refusal(ConfigError, find.__wrapped__, "fedhenn") == (
-        "algorithm modules 'strategies.representations.fedhenn' and 'clients.representations.fedhenn' differ in MODES: "
+        "algorithm modules 'strategies.fedhenn' and 'clients.fedhenn' differ in MODES: "
         "heterogeneous, homogeneous and none"
     )
 
@@ -255,9 +255,9 @@ def test_modes_that_are_no_classes_by_name_are_one_line(modes, tmp_path, monkeyp
     folder = tmp_path / "broken_modes"
     folder.mkdir()
     (folder / "__init__.py").touch()
-    text = f"from strategies.logits.fedhe import FedHe as BrokenModes\nMODES = {modes}\n"
+    text = f"from strategies.fedhe import FedHe as BrokenModes\nMODES = {modes}\n"
     (folder / "strategy.py").write_text(text)
-    (folder / "client.py").write_text("from clients.logits.fedhe import FedHeClient as BrokenModesClient\n")
+    (folder / "client.py").write_text("from clients.fedhe import FedHeClient as BrokenModesClient\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     find.cache_clear()
     for name in [name for name in sys.modules if name.startswith("broken_modes")]:

@@ -19,14 +19,14 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.exchange import arrays_of
+from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
 from simulations.testing.contract import first_round
 from simulations.testing.lab import NORMED
-from strategies.base import Upload
-from strategies.logits.fedhe import FedHe
-from strategies.parts.chfl import CHFL
-from strategies.representations.fedhenn import FedHeNN
+from strategies.chfl import CHFL
+from strategies.fedhe import FedHe
+from strategies.fedhenn import FedHeNN
 
 ROBUST = [name for name in names() if "robust" in find(name).defaults]
 """Algorithms whose server side averages what it can compare."""
@@ -401,7 +401,7 @@ def test_running_statistics_are_averaged_and_integer_buffers_stay_at_home(algori
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedrep", "lgfedavg"])
 def test_the_log_says_how_weights_are_averaged(algorithm, monkeypatch):
     said: list[str] = []
-    monkeypatch.setattr("strategies.weights.base.log", lambda level, text, *values: said.append(text % values))
+    monkeypatch.setattr("strategies.base_weights.log", lambda level, text, *values: said.append(text % values))
     config = {"algorithm": algorithm, f"{algorithm}.robust": "trimmed:0.2"}
     build_strategy(RunConfig.from_flat(config)).summary()
     assert said == ["\t├── robust = trimmed:0.2"]

@@ -9,7 +9,7 @@ from fixtures.tiers import exhaustive
 from safetensors.torch import load_file
 from torch import nn
 
-from clients.small_models.fml import FMLClient
+from clients.fml import FMLClient
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import SplitModel, build_model, mixed
 from hetfl_flwr.node.reuse import shared_model

@@ -136,7 +136,7 @@ def test_how_a_run_ended_is_told(make_config, run_federation, tmp_path):
         config = make_config(clients=2, checkpoint_every=1, callbacks="telling:Telling")
         run_federation(config)
         again = config.with_values({"resume": True, "rounds": 4})
-        patch.setattr("strategies.logits.fedhe.FedHe.most_samples", lambda self, member: Most(0, 0))
+        patch.setattr("strategies.fedhe.FedHe.most_samples", lambda self, member: Most(0, 0))
         with pytest.raises(TooFewClients):
             run_federation(again)
         assert sys.modules["telling"].TOLD == [0, 1, 2, "NoneType", "TooFewClients"]

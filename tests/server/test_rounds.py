@@ -11,7 +11,7 @@ import pytest
 from fixtures.tiers import exhaustive
 from flwr.app import Message, MessageType
 
-from clients.logits.fedhe import FedHeClient
+from clients.fedhe import FedHeClient
 from hetfl_flwr.common.errors import ConfigError, Interrupted, RunFolderError, TooFewClients
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.checkpoints.checkpoint import MESSAGES_FILE, Checkpoint, checkpoints
@@ -26,7 +26,7 @@ from simulations.cli.running import run_one
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 from simulations.testing.lab import Reversing
-from strategies.logits.fedhe import FedHe
+from strategies.fedhe import FedHe
 
 ASYNC = {"algorithm": "fedhe", "models": "mlp", "fedhe.mode": "async"}
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
-from clients.logits.fedhe import FedHeClient
+from clients.fedhe import FedHeClient
 from hetfl_flwr import compare, export, gains, load, load_client, run
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.learning.training import evaluate

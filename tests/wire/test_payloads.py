@@ -14,7 +14,7 @@ from hetfl_flwr.common.errors import PayloadError
 from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
-from strategies.logits.fedhe import class_logits, known_class_logits
+from strategies.fedhe import class_logits, known_class_logits
 
 SPEC = PayloadSpec((ArraySpec("logits", (2, 3), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 LOGITS, COUNTS = np.zeros((2, 3), np.float32), np.array([0, 4])

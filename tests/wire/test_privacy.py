@@ -47,9 +47,9 @@ from simulations.engine.grid import LocalGrid
 from simulations.reports.html.report import report_page
 from simulations.reports.runs import load_run
 from simulations.reports.tables import compare_table, summary_table
-from strategies.logits.fedhe import class_logits, known_class_logits
-from strategies.parts.chfl import linear_head, summed_heads
-from strategies.public_samples.fedh2l import teaching_signal
+from strategies.chfl import linear_head, summed_heads
+from strategies.fedh2l import teaching_signal
+from strategies.fedhe import class_logits, known_class_logits
 
 ALGORITHMS = names()
 NORMED = "simulations.testing.lab:normed"

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hetfl_flwr.algorithms import Algorithm, check_options, find, names, places
+from hetfl_flwr.algorithms import Algorithm, check_options, find, names
 from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.config import KEYS, RunConfig, meaning, read_toml
 from hetfl_flwr.data import data_spec
@@ -91,13 +91,6 @@ def test_every_method_of_the_house_says_what_leaves_a_client():
     assert [side.__qualname__ for side in sides if side.sends not in known] == []
 
 
-def test_every_method_stands_in_the_folder_of_what_leaves_a_client():
-    """``parts`` for "parts of weights"; in none where nothing does."""
-    folders = {word: word.removesuffix(" of weights").replace(" ", "_") for word in get_args(Sends)} | {"nothing": ""}
-    wanted = {place: folders[find(place.rpartition(".")[2]).strategy.sends] for place in places()}
-    assert {place: place.rpartition(".")[0] for place in places()} == wanted
-
-
 def test_algorithms_are_grouped_by_what_leaves_a_client():
     """From all weights to nothing; within a group by name."""
     groups = [(row["leaves a client"], name) for name, row in listed().items()]
@@ -179,7 +172,7 @@ def test_needs_are_read_off_the_attributes_and_a_paragraph_of_their_own(strategy
 @pytest.mark.parametrize(
     ("doc", "items"),
     [
-        ("X.\n\nWire   as in `strategies.weights.fedavg.FedAvg`.\nState  y.", ["as in fedavg"]),
+        ("X.\n\nWire   as in `strategies.fedavg.FedAvg`.\nState  y.", ["as in fedavg"]),
         ("X.\n\nWire   all of it. When asked,\n       again.\n       Once: more.", ["all of it. When asked, again"]),
         ("X.\n\nWire   down: a\n         and\n       b\n       up: c\n       Once: d.", ["down: a and b", "up: c"]),
         (

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from fixtures.tiers import exhaustive
 
-from clients.logits.fedhe import FedHeClient
+from clients.fedhe import FedHeClient
 from hetfl_flwr.__main__ import main as installed
 from hetfl_flwr.algorithms import find
 from hetfl_flwr.common.errors import INTERRUPTED

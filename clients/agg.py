@@ -1,0 +1,41 @@
+"""AGG, client side: local training on the own data and the public samples of all others.
+
+A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
+"""
+
+from torch import Tensor
+
+from hetfl_flwr.client import KnowledgeClient, Metrics
+from hetfl_flwr.data import Joined
+from hetfl_flwr.learning.training import train
+from hetfl_flwr.wire.messages import SEEN
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+
+
+class AGGClient(KnowledgeClient):
+    """Trains on its own data and all public samples with cross-entropy, with one continuing optimizer.
+
+    Each sample counts alike, whoever it is of. A client that is alone trains as `clients.local.LocalClient` does.
+
+    Wire   as in `strategies.agg.AGG`.
+    State  the model, the optimizer's moments.
+    """
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect nothing."""
+        return EMPTY
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send nothing."""
+        return EMPTY
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train for one round."""
+        everything = Joined((self.node.data.train, *self.node.pool.others))
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return self.node.data_loss(self.node.model(inputs), labels)
+
+        batches = self.batches(round, samples=len(everything))
+        samples, mean_loss = train(self.node.training(everything), batches, self.optimizer(), loss)
+        return {}, {SEEN: samples, "train-loss": mean_loss}

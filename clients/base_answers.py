@@ -1,0 +1,118 @@
+"""Base of the client sides that answer on public samples, and learn from the mean answer of all."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from hetfl_flwr.client import KnowledgeClient
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.learning.training import EVALUATION_BATCH, draw_batches, train
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.answers import Answers, public_answers, public_consensus
+from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec
+
+Own = Literal["with-public", "without-public"]
+"""Whether the client's own public rows are among the own rows that it trains on."""
+
+
+class AnswersClient(KnowledgeClient):
+    """Digests the consensus on some public samples, trains on its own rows, and answers on other public samples.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    algorithm : str
+        Its name, for errors.
+    digest_epochs : int
+        Passes over the digested rows in a round, 0 or more.
+    private : {"with-public", "without-public"}
+        Whether the client's own public rows are among the own rows that it trains on.
+    answers : {"logits", "softmax"}
+        As in `strategies.base_answers.AnswersStrategy`.
+
+    Raises
+    ------
+    ConfigError
+        All training rows are public, and ``private`` leaves these out.
+
+    Attributes
+    ----------
+    own : Batches
+        The own rows.
+    """
+
+    def __init__(self, node: Node, algorithm: str, *, digest_epochs: int, private: Own, answers: Answers) -> None:
+        super().__init__(node)
+        self.digest_epochs, self._answers = digest_epochs, answers
+        self.own = node.data.train if private == "with-public" else node.data.private
+        if not len(self.own):
+            raise ConfigError(
+                f"{node}: {algorithm}.private = '{private}', but all {len(node.data.train)} training samples are "
+                "public: lower public-fraction"
+            )
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the consensus on some public samples, and which rows to answer."""
+        return public_consensus(len(self.node.pool), self.node.data.spec.classes, self._answers)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send answers on the rows asked for."""
+        return public_answers(Dim("A", len(self.node.pool)), self.node.data.spec.classes, self._answers)
+
+    def own_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the cross-entropy of own samples."""
+        return self.node.data_loss(self.node.model(inputs), labels)
+
+    def digested(
+        self, download: Arrays, consensus: Tensor, distance: Callable[[Tensor, Tensor], Tensor], round: int
+    ) -> float:
+        """Approach the consensus, and return the mean distance to it before each step; 0 where there is none yet.
+
+        Parameters
+        ----------
+        download : mapping of str to array
+            As `download_spec` declares it.
+        consensus : Tensor
+            The target of each digested row, (R, C).
+        distance : callable
+            From logits (B, C) and their targets (B, C) to a scalar.
+        round : int
+            The number of the round.
+        """
+        rows = torch.from_numpy(download["digested"]).long()
+        if len(rows) == 0:
+            return 0.0
+        config = self.node.config
+        order = generator(config.seed, self.node.client_id, round, "digest")
+        batches = list(draw_batches(order, len(rows), config.batch_size, epochs=self.digest_epochs, batches=0))
+        targets = (consensus[batch.to(consensus.device)] for batch in batches)
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return distance(self.node.model(inputs), next(targets))
+
+        public = self.node.pool.samples
+        return train(public, (rows[batch] for batch in batches), self.optimizer("digest"), loss)[1]
+
+    def revisited(self, optimizer: Optimizer, round: int) -> tuple[int, float]:
+        """Train on the own rows for one round; return as `hetfl_flwr.learning.training.train`."""
+        batches = self.batches(round, samples=len(self.own))
+        return train(self.node.training(self.own), batches, optimizer, self.own_loss)
+
+    @torch.no_grad()
+    def answered(self, asked: Tensor) -> Tensor:
+        """Return logits or softmax scores of the rows asked for, in evaluation mode: (A, C)."""
+        model, public = self.node.model.eval(), self.node.pool.samples
+        logits = torch.cat([model(public.batch(rows)[0]) for rows in torch.split(asked, EVALUATION_BATCH)])
+        model.train()
+        return logits if self._answers == "logits" else logits.float().softmax(1)
+
+
+def divergence(logits: Tensor, scores: Tensor) -> Tensor:
+    """Return KL(scores || softmax(logits)), mean over the batch; both are (B, C)."""
+    return functional.kl_div(functional.log_softmax(logits, 1), scores, reduction="batchmean")

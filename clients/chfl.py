@@ -1,0 +1,200 @@
+"""CHFL, client side: the own head learns from the sum of all heads, on the client's own features.
+
+Liu, Yang, Cai, Ding and Lu, "Completely Heterogeneous Federated Learning", 2022 (arXiv 2210.15865).
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hetfl_flwr.client import KnowledgeClient, Metrics, to_numpy
+from hetfl_flwr.common.errors import ModelError
+from hetfl_flwr.common.seeding import seeded
+from hetfl_flwr.learning.distillation import cosine_temperature, decoupled_kd
+from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import SEEN
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from strategies.chfl import linear_head, summed_heads
+
+Head = tuple[Tensor, Tensor]
+"""Weight (C, D) and bias (C,)."""
+
+
+class CHFLClient(KnowledgeClient):
+    """Trains on ``CE + alpha * (target term + non-target term)``, the teacher being the global head on own features.
+
+    Eq. (5)-(7), Algorithm 1, with the losses of `hetfl_flwr.learning.distillation.decoupled_kd`. From round 2 on.
+
+    The temperature falls with the epochs of the whole run, counted from 1 to ``rounds * local-epochs``; where
+    ``local-batches`` is above 0, a round counts as one. It acts on the non-target term alone: nothing with 2 classes.
+
+    Wire   as in `strategies.chfl.CHFL`.
+    State  the model, the optimizer's moments; in "avg" and "avgkd" the head's with ``moments = "kept"`` alone.
+    Departs from the paper: by default the teacher is the mean of the heads: see ``reduce``. The length of a round is
+    the run config's (the paper's is one epoch: ``local-batches = 0``).
+    By default a client is measured with its own head as it has trained it, also where the next round begins with the
+    mean: see ``measured``.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    mode : {"kd", "solo", "avg", "avgkd"}
+        "kd": the paper's method. "avg": the mean of all heads replaces the own one at the start of each round; with one
+        client and ``moments = "kept"`` this is local training. "avgkd": both at once. "solo": local training.
+    reduce : {"sum", "mean"}
+        What the teacher is: the sum of the heads, or their mean. No meaning where nothing is distilled. The paper's
+        Eq. (4) has the sum, as many times a head as there are clients: it makes the teacher's softmax the sharper the
+        more they are, and in the leaderboard costs 1 to 15 points, where the mean gains 1 to 4 or loses one.
+    alpha : float
+        Weight of the distillation, 0 or more. With 0, "kd" is local training and "avgkd" is "avg". Algorithm 1 (line 8)
+        weighs by alpha a loss that Eq. (6) has weighed by alpha already; here it counts once, and the other reading is
+        alpha squared.
+    initial_head : {"own", "shared"}
+        What the head's first weights are: drawn for each client, as its body's are, or for all clients the same.
+        Algorithm 1 begins with one global head (line 2 of the server) and does not say what local heads begin with.
+    teacher : {"epoch", "step"}
+        When the teacher's logits are computed. "epoch": once, at the start of each epoch, as its text has it ("the
+        fixed teacher signal within a training epoch"), in evaluation mode (no dropout, batch norm by its running
+        statistics), so that they depend on no other sample of the batch and training consumes the same random numbers
+        as without them: one more forward pass an epoch. Where ``augment`` changes the images that are trained on, they
+        are of the unchanged ones. "step": at each step, of the features that the own head gets, as Eq. (5) has both
+        heads on the same features; no gradient flows through them.
+    measured : {"trained", "averaged"}
+        Which head a client is measured with in the modes "avg" and "avgkd", the paper does not say: the own one after
+        its training, or the mean of all that the next round begins with. No meaning in other modes.
+    beta : float
+        Half the height of the temperature's fall, which begins at nearly ``2 beta + 1`` and ends at 1; 0 or more. 0: a
+        temperature of 1 throughout.
+
+    Raises
+    ------
+    ModelError
+        The model's head has no bias.
+    """
+
+    has_distillation_term = True
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        mode: Literal["kd", "solo", "avg", "avgkd"] = "kd",
+        reduce: Literal["sum", "mean"] = "mean",
+        alpha: Annotated[float, Field(ge=0)] = 0.5,
+        initial_head: Literal["own", "shared"] = "own",
+        teacher: Literal["epoch", "step"] = "epoch",
+        measured: Literal["trained", "averaged"] = "trained",
+        beta: Annotated[float, Field(ge=0)] = 5.0,
+    ) -> None:
+        super().__init__(node)
+        if mode != "solo":
+            node.check_untied()
+        if mode != "solo" and node.model.head.bias is None:
+            remedy = "build it with bias=True" if node.config.head_bias else "set head-bias to true"
+            raise ModelError(f"{node}: its head has no bias, but chfl adds up heads with one: {remedy}")
+        self.mode = mode
+        self.reduce = reduce
+        self.alpha = alpha
+        self.teacher = teacher
+        self.measured = measured
+        self.beta = beta
+        if initial_head == "shared" and not node.restored:
+            node.model.head.load_state_dict(_first_head(node))
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the sum of all heads, and their number."""
+        return EMPTY if self.mode == "solo" else summed_heads(self.node.model.classes, self.node.model.width)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send the own head."""
+        return EMPTY if self.mode == "solo" else linear_head(self.node.model.classes, self.node.model.width)
+
+    def assess_spec(self) -> PayloadSpec:
+        """Expect the same as for training, where the mean of the heads is measured."""
+        return self.download_spec() if self.measured == "averaged" else EMPTY
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure the own model, or the own body with the mean of all heads."""
+        if self.measured == "averaged":
+            self._take_up(download)
+        return super().assess(download)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train, epoch by epoch; with ``teacher = "epoch"``, each begins with the teacher's logits on its samples."""
+        teacher = self._take_up(download)
+        lessons: deque[tuple[Tensor | None, float]] = deque()
+        distances, right = [], []
+
+        def batches() -> Iterator[Tensor]:
+            for number, rows in enumerate(self.epochs(round)):
+                if teacher is not None:
+                    temperature = self._temperature(round, number)
+                    fixed = self._taught(teacher, rows) if self.teacher == "epoch" else [None] * len(rows)
+                    lessons.extend((logits, temperature) for logits in fixed)
+                yield from rows
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
+            if teacher is None:
+                return self.node.data_loss(self.node.model(inputs), labels)
+            target, temperature = lessons.popleft()
+            if target is None:
+                features = self.node.model.body(inputs)
+                logits, target = self.node.model.head(features), functional.linear(features.detach(), *teacher)
+            else:
+                logits = self.node.model(inputs)
+            private = self.node.data_loss(logits, labels)
+            on_target, among_rest = decoupled_kd(logits, target, labels, temperature)
+            distances.append((on_target + among_rest).detach() * len(labels))
+            right.append((target.argmax(1) == labels).sum())
+            return Terms(private, self.alpha * (on_target + among_rest))
+
+        samples, mean_loss = self.train(batches(), loss)
+        metrics: Metrics = {SEEN: samples, "train-loss": mean_loss}
+        if teacher is not None:
+            metrics["distillation-loss"] = float(torch.stack(distances).sum()) / samples
+            metrics["teacher-accuracy"] = int(torch.stack(right).sum()) / samples
+        head = self.node.model.head
+        return {} if self.mode == "solo" else {"weight": to_numpy(head.weight), "bias": to_numpy(head.bias)}, metrics
+
+    def _take_up(self, download: Arrays) -> Head | None:
+        """Begin with the mean of all heads, if the mode says so, and return the teacher, if there is one."""
+        heads = int(download["heads"]) if self.mode != "solo" else 0
+        if heads == 0:
+            return None
+        if self.mode in ("avg", "avgkd"):
+            self.load(self.node.model.head, {name: download[name] / heads for name in ("weight", "bias")})
+        weight, bias = (torch.from_numpy(download[name]).to(self.node.device) for name in ("weight", "bias"))
+        if self.mode == "avg" or self.alpha == 0:
+            return None
+        return (weight, bias) if self.reduce == "sum" else (weight / heads, bias / heads)
+
+    @torch.no_grad()
+    def _taught(self, teacher: Head, batches: Sequence[Tensor]) -> list[Tensor]:
+        """Return the teacher's logits of each batch, (B, C), with the body as it is now."""
+        model, rows = self.node.model.eval(), torch.cat(list(batches))
+        features = (model.body(self.node.data.train.batch(some)[0]) for some in torch.split(rows, EVALUATION_BATCH))
+        logits = torch.cat([functional.linear(some, *teacher) for some in features])
+        model.train()
+        return list(torch.split(logits, [len(batch) for batch in batches]))
+
+    def _temperature(self, round: int, number: int) -> float:
+        """Return the temperature of a round's pass over the data, counted from 0: Eq. (7)."""
+        config = self.node.config
+        if config.local_batches > 0:
+            return cosine_temperature(round, config.rounds, self.beta)
+        epoch = (round - 1) * config.local_epochs + number + 1
+        return cosine_temperature(epoch, config.rounds * config.local_epochs, self.beta)
+
+
+def _first_head(node: Node) -> dict[str, Tensor]:
+    """Draw the head that all clients of a run begin with: the same for equal widths and classes, wherever they run."""
+    head = node.model.head
+    with seeded(node.config.seed, "head"):
+        return nn.Linear(head.in_features, head.out_features, bias=head.bias is not None).state_dict()

@@ -1,0 +1,38 @@
+"""FedDF, client side: local training of the model of the client's group.
+
+Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020 (arXiv 2006.07242).
+"""
+
+from torch import Tensor
+
+from clients.base_weights import FineTuneEpochs, GlobalModelClient
+from hetfl_flwr.learning.training import Loss
+from hetfl_flwr.node.node import Node
+
+
+class FedDFClient(GlobalModelClient):
+    """Trains the model of all clients of its architecture on its own data, as FedAvg's clients do.
+
+    Algorithm 1, Client-LocalUpdate. All that is new is on the server. Reports ``accuracy`` of its group's model on its
+    test set, and the same as ``global-accuracy``.
+
+    Wire   as in `strategies.feddf.FedDF`.
+    State  as in `clients.base_weights.GlobalModelClient`.
+    Departs from the paper: the optimizer is the run config's, by default Adam; the paper's is SGD without momentum.
+
+    Parameters
+    ----------
+    node, fine_tune_epochs
+        As in `clients.base_weights.GlobalModelClient`.
+    """
+
+    def __init__(self, node: Node, *, fine_tune_epochs: FineTuneEpochs = 0) -> None:
+        super().__init__(node, fine_tune_epochs=fine_tune_epochs)
+
+    def objective(self) -> Loss:
+        """Return the cross-entropy."""
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return self.node.data_loss(self.node.model(inputs), labels)
+
+        return loss

@@ -1,0 +1,240 @@
+"""FedH2L, client side: a step on its peers' public samples that does not conflict with its own, then its own step.
+
+Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from hetfl_flwr.client import KnowledgeClient, Metrics, to_numpy
+from hetfl_flwr.common.errors import ConfigError, PayloadError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.data import Joined
+from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
+from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
+from hetfl_flwr.models import has_batch_norm
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import SEEN
+from hetfl_flwr.wire.samples import Numbers
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from strategies.fedh2l import relayed_signals, teaching_signal
+
+UPDATES: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "qp": lambda public, projected, local: projected,
+    "pcgrad": lambda public, projected, local: pcgrad(public, local),
+    "none": lambda public, projected, local: public,
+}
+"""What is stepped along, of ``g_pub``, what of it does not conflict with ``g_loc``, and ``g_loc``, by the projection's
+name."""
+
+
+class FedH2LClient(KnowledgeClient):
+    """Learns from its peers' posteriors on their public samples without unlearning its own data, and teaches in turn.
+
+    Algorithm 1 for client i of N; Acc_j is teacher j's accuracy on the rows that its posteriors p_j are on:
+
+        local step    g_loc = grad CE on the own rows and all public samples                               Eq. (1)-(2)
+        exchange      p_i on a random batch of the own public samples, and Acc_i
+        global step   g_pub = grad 1/(N-1) sum_j [Acc_j KL(p_j || p_i) + CE] on the rows of teacher j   Eq. (3)-(6)
+                      g = g_pub if <g_loc, g_pub> >= 0, else what of g_pub is orthogonal to g_loc       Eq. (7)-(15)
+
+    One message a round does the global step of the round before, with the ``g_loc`` of that round, then local step and
+    exchange. So the order of steps is the paper's; the signals of the very last round are not applied, and a model is
+    always measured after a local step. N - 1 is the number of teachers that there are. Both steps are in training mode;
+    posteriors are made in evaluation mode. ``local-batches`` and ``local-epochs`` have no meaning here.
+
+    Wire   as in `strategies.fedh2l.FedH2L`.
+    State  the model, the moments of the optimizers, and ``g_loc`` (P,), P the model's trainable numbers.
+    Departs from the paper: by default one optimizer takes both steps, where Algorithm 1 has a rate for each, beta and
+    eta. The steps then share their moments, so that what is applied is not along g and need not keep Eq. (7), and
+    weight decay is in both; ``optimizers`` has other readings. Batch norm by default sees the rows of all teachers as
+    one batch, where Eq. (3) and (5) take them teacher by teacher: see ``batches``. With E above 1 the paper's
+    ``g_loc`` is ``(g_E - g_0)`` "over these E rounds", read here as the sum of the E gradients.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    exchange_every : int
+        E of the paper: local steps in a round, 1 or more. ``g_loc`` is the sum of their gradients.
+    public_labels : bool
+        False: others' public samples come without labels. Then local batches are of the own rows alone, and the global
+        step has no cross-entropy.
+    projection : {"qp", "pcgrad", "none"}
+        "qp": Eq. (8). "none": ``g_pub`` as it is. "pcgrad": the update of Yu et al. 2020 for both gradients, so part
+        of ``g_loc`` is stepped along once more (Table 5).
+    kl : bool
+        False leaves Eq. (3) out of the global step (Table 5).
+    optimizers : {"one", "two", "sgd"}
+        What takes the global step. "one": the optimizer of the local step. "two": a second one of the same kind, with
+        moments of its own. "sgd": plain SGD, the update of Algorithm 1 as it is printed, which keeps Eq. (7). With the
+        last two, weight decay is in the local step alone.
+    eta : float
+        Rate of the second optimizer, 0 or more. 0: the run config's ``learning-rate``. No other value with "one".
+    batches : {"joint", "per-teacher"}
+        How the global step's rows go through the model: those of all teachers at once, or teacher by teacher, as Eq.
+        (3) and (5) sum them. The gradient is the same but for batch norm, which then takes the statistics of each
+        teacher's rows, and for what dropout draws. There is one step either way.
+
+    Raises
+    ------
+    ValueError
+        Neither labels nor the KL term: nothing is left to learn from peers; or ``eta`` without a second optimizer.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        exchange_every: Annotated[int, Field(ge=1)] = 1,
+        public_labels: bool = True,
+        projection: Literal["qp", "pcgrad", "none"] = "qp",
+        kl: bool = True,
+        optimizers: Literal["one", "two", "sgd"] = "one",
+        eta: Annotated[float, Field(ge=0)] = 0.0,
+        batches: Literal["joint", "per-teacher"] = "joint",
+    ) -> None:
+        super().__init__(node)
+        if not (public_labels or kl):
+            raise ValueError("public-labels = false and kl = false leave nothing to learn from peers: set one to true")
+        if eta and optimizers == "one":
+            raise ValueError(f"eta = {eta} is the rate of a second optimizer: set optimizers to two or sgd")
+        self.exchange_every = exchange_every
+        self.public_labels = public_labels
+        self.projection = projection
+        self.kl = kl
+        self.optimizers, self.eta = optimizers, eta
+        self.per_teacher = batches == "per-teacher"
+        self._local = nn.Module()
+        self._local.register_buffer("gradient", torch.zeros_like(flat_gradient(node.model.parameters())))
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Keep the model, and the gradient of the last local steps."""
+        return {"model": self.node.model, "local": self._local}
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the signals of some peers."""
+        node = self.node
+        return relayed_signals(node.clients - 1, node.config.batch_size, node.data.spec.classes)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send posteriors on a batch of the own public samples, which these are, and the accuracy on them."""
+        public = len(self.node.data.public)
+        return teaching_signal(min(self.node.config.batch_size, public), public, self.node.data.spec.classes)
+
+    def local_steps(self, samples: int) -> int:
+        """Return the steps between two exchanges, however many samples there are."""
+        return self.exchange_every
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Take the global step of the last round and the local steps of this one, and make a signal."""
+        optimizer = self.optimizer()
+        metrics = self._global_step(download, optimizer if self.optimizers == "one" else self._second_optimizer())
+        samples, mean_loss = self._local_steps(round, optimizer)
+        return self._signal(round), {SEEN: samples, "train-loss": mean_loss, **metrics}
+
+    def _second_optimizer(self) -> Optimizer:
+        """Return that of the global step, with a rate of its own and without weight decay."""
+        config = self.node.config
+        own: dict[str, object] = {"learning_rate": self.eta or config.learning_rate, "weight_decay": 0.0}
+        if self.optimizers == "sgd":
+            own |= {"optimizer": "sgd", "momentum": 0.0}
+        return self.kept("global", make_optimizer(config.model_copy(update=own), self.node.model.parameters()))
+
+    def _global_step(self, download: Arrays, optimizer: Optimizer) -> Metrics:
+        teachers, sizes = len(download["teachers"]), download["sizes"]
+        if teachers == 0:
+            return {"peers": 0, "projected": 0.0, "public-loss": 0.0}
+        rows = torch.from_numpy(self._taught(download))
+        device, parameters = self.node.device, list(self.node.model.parameters())
+        share = torch.from_numpy(np.repeat(1 / (teachers * sizes), sizes)).float().to(device)
+        trust = torch.from_numpy(np.repeat(download["accuracies"], sizes)).to(device)
+        posteriors = torch.from_numpy(download["posteriors"]).to(device)
+        local = self._local.get_buffer("gradient")
+        passes = sizes.tolist() if self.per_teacher else [len(rows)]
+        if self.per_teacher and 1 in passes and has_batch_norm(self.node.model):
+            raise ConfigError(
+                f"{self.node}: batch norm needs two public rows at once, and batches of teachers have one: raise "
+                "batch-size or public-fraction, or leave fedh2l.batches at joint"
+            )
+        conflicts = []
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            logits = torch.cat([self.node.model(some) for some in torch.split(inputs, passes)])
+            log_posteriors = functional.log_softmax(logits, 1)
+            each = torch.zeros_like(share)
+            if self.kl:
+                each = each + trust * functional.kl_div(log_posteriors, posteriors, reduction="none").sum(1)
+            if self.public_labels:
+                each = each + functional.nll_loss(log_posteriors, labels, reduction="none")
+            return (share * each).sum()
+
+        def resolve() -> None:
+            gradient = flat_gradient(parameters)
+            projected = project(gradient, local)
+            conflicts.append(not torch.equal(projected, gradient))
+            set_gradient(parameters, UPDATES[self.projection](gradient, projected, local))
+
+        _, public_loss = train(self.node.pool.samples, [rows], optimizer, loss, before_step=resolve)
+        projected = any(conflicts) and self.projection != "none"
+        return {"peers": teachers, "projected": float(projected), "public-loss": public_loss}
+
+    def _local_steps(self, round: int, optimizer: Optimizer) -> tuple[int, float]:
+        node, config = self.node, self.node.config
+        samples = Joined((node.data.train, *(node.pool.others if self.public_labels else ())))
+        order = generator(config.seed, node.client_id, round, "batches")
+        batches = draw_batches(order, len(samples), config.batch_size, epochs=1, batches=self.exchange_every)
+        total = self._local.get_buffer("gradient").zero_()
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return node.data_loss(node.model(inputs), labels)
+
+        def add_up() -> None:
+            total.add_(flat_gradient(node.model.parameters()))
+
+        return train(node.training(samples), batches, optimizer, loss, before_step=add_up)
+
+    @torch.no_grad()
+    def _signal(self, round: int) -> Arrays:
+        node, public = self.node, self.node.data.public
+        draw = generator(node.config.seed, node.client_id, round, "seeds")
+        indices = draw.choice(len(public), min(node.config.batch_size, len(public)), replace=False)
+        inputs, labels = public.batch(torch.from_numpy(indices))
+        posteriors = functional.softmax(node.model.eval()(inputs), 1)
+        node.model.train()
+        accuracy = (posteriors.argmax(1) == labels).float().mean()
+        return {
+            "indices": indices.astype(np.int32),
+            "posteriors": to_numpy(posteriors),
+            "accuracy": to_numpy(accuracy),
+        }
+
+    def _taught(self, download: Arrays) -> Numbers:
+        """Return the numbers (M,), among all public samples, of those that the teachers' signals are about.
+
+        Raises
+        ------
+        PayloadError
+            Names the teacher that is no peer, or has no such row.
+        """
+        index, sizes, indices = self.node.pool.index, download["sizes"], download["indices"]
+        peers = [peer for peer in index.sizes if peer != self.node.client_id]
+        for teacher in download["teachers"].tolist():
+            if teacher not in peers:
+                known = ", ".join(map(str, peers)) or "none"
+                raise PayloadError(f"server: teacher {teacher} is no peer of this client, expected one of: {known}")
+        if sizes.sum() != len(indices):
+            raise PayloadError(f"server: array 'sizes' adds up to {sizes.sum()}, expected {len(indices)}, all indices")
+        places = np.stack([np.repeat(download["teachers"], sizes), indices], axis=1)
+        for teacher, row in places[~index.held(places)].tolist():
+            raise PayloadError(
+                f"server: array 'indices' has row {row} of teacher {teacher}, expected 0 to {index.sizes[teacher] - 1}"
+            )
+        return index.numbers(places)

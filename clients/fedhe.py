@@ -1,0 +1,89 @@
+"""FedHe, client side: local training pulled towards the server's average logits of each sample's class.
+
+Chan and Ngai, "FedHe: Heterogeneous Models and Communication-Efficient Federated Learning", MSN 2021.
+"""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from hetfl_flwr.client import KnowledgeClient, Metrics, to_numpy
+from hetfl_flwr.learning.distillation import kl_divergence
+from hetfl_flwr.learning.training import Terms
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import SEEN
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from strategies.fedhe import class_logits, known_class_logits
+
+
+class FedHeClient(KnowledgeClient):
+    """Trains on ``CE + alpha * logit_loss(p_i, p_server[y_i])`` and reports its own class-average logits.
+
+    Eq. (4)-(8) and (11)-(13), Algorithm 1 lines 7-16. The paper's round is 3 random mini-batches of 50 with Adam at
+    1e-3 (``local-batches = 3``, its "inner epoch 3"); the optimizer goes on from round to round.
+
+    Wire   as in `strategies.fedhe.FedHe`.
+    State  the model, the optimizer's moments.
+    Departs from the paper: samples of a class that the server knows nothing of are trained with cross-entropy alone
+    (the paper only says so for the very first round).
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    alpha : float
+        Weight of the logit loss, 0 or more. 0 is local training.
+    logit_loss : {"mse", "kl"}
+        "mse": mean over batch and classes of the squared difference of raw logits (the authors' choice); the mean over
+        C classes makes the same alpha weigh a tenth with 100 classes of what it weighs with 10. "kl": KL divergence of
+        the two softmax distributions, mean over the batch.
+    """
+
+    has_distillation_term = True
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        alpha: Annotated[float, Field(ge=0)] = 1.0,
+        logit_loss: Literal["mse", "kl"] = "mse",
+    ) -> None:
+        super().__init__(node)
+        self.alpha, self.logit_loss = alpha, logit_loss
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the average logits of each class, and which are known."""
+        return known_class_logits(self.node.data.spec.classes)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send class-average logits and their counts."""
+        return class_logits(self.node.data.spec.classes)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train, and sum up the training-mode logits seen on the way, taken before each step: Eq. (7)-(8)."""
+        device = self.node.device
+        target = torch.from_numpy(download["logits"]).to(device)
+        known = torch.from_numpy(download["known"]).to(device)
+        sums, counts = torch.zeros_like(target), torch.zeros(len(known), dtype=torch.int64, device=device)
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
+            logits = self.node.model(inputs)
+            sums.index_add_(0, labels, logits.detach())
+            counts.add_(torch.bincount(labels, minlength=len(counts)))
+            private = self.node.data_loss(logits, labels)
+            covered = known[labels]
+            if self.alpha == 0 or not covered.any():
+                return private
+            distance = self._distance(logits[covered], target[labels[covered]])
+            return Terms(private, self.alpha * (distance * covered.float().mean()))
+
+        samples, mean_loss = self.train(self.batches(round), loss)
+        upload = {"logits": to_numpy(sums / (counts + 1)[:, None]), "counts": to_numpy(counts)}
+        return upload, {SEEN: samples, "train-loss": mean_loss}
+
+    def _distance(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the logit loss of samples whose class is known."""
+        return functional.mse_loss(logits, target) if self.logit_loss == "mse" else kl_divergence(target, logits)

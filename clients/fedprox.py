@@ -1,0 +1,58 @@
+"""FedProx, client side: local training of the global model, held near it.
+
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (arXiv 1812.06127).
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+
+from clients.base_weights import FineTuneEpochs, GlobalModelClient
+from hetfl_flwr.learning.training import Loss, Terms
+from hetfl_flwr.node.node import Node
+
+
+class FedProxClient(GlobalModelClient):
+    """Trains the global model on ``CE + mu / 2 ||w - w_t||^2``.
+
+    Eq. (2): w are the parameters, w_t those that the round began with; one that is not trained has not moved. The norm
+    is squared (Flower's example leaves the square out). Running statistics have no part in it.
+
+    Wire   as in `strategies.fedavg.FedAvg`.
+    State  as in `clients.base_weights.GlobalModelClient`.
+    Departs from the paper: all clients do the same amount of work, and their weights are averaged by their numbers of
+    training samples (the paper draws clients by these and averages them equally).
+
+    Parameters
+    ----------
+    node, exchange_every, fine_tune_epochs
+        As in `clients.base_weights.GlobalModelClient`.
+    mu : float
+        Weight of the proximal term, 0 or more. 0 is FedAvg.
+    """
+
+    has_distillation_term = True
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        mu: Annotated[float, Field(ge=0)] = 0.01,
+        exchange_every: Annotated[int, Field(ge=1)] = 1,
+        fine_tune_epochs: FineTuneEpochs = 0,
+    ) -> None:
+        super().__init__(node, exchange_every=exchange_every, fine_tune_epochs=fine_tune_epochs)
+        self.mu = mu
+
+    def objective(self) -> Loss:
+        """Return the cross-entropy, and the proximal term around the weights that the round begins with."""
+        model = self.node.model
+        start = parameters_to_vector(model.parameters()).detach()
+
+        def loss(inputs: Tensor, labels: Tensor) -> Terms:
+            way = parameters_to_vector(model.parameters()) - start
+            return Terms(self.node.data_loss(model(inputs), labels), self.mu / 2 * way.square().sum())
+
+        return loss

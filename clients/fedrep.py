@@ -1,0 +1,96 @@
+"""FedRep, client side: a head of its own on a body that all clients share.
+
+Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for Personalized Federated Learning",
+ICML 2021.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from clients.base_parts import SharedPartClient
+from hetfl_flwr.client import Metrics
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.learning.training import draw_batches, train
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import SEEN
+from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.weights import model_arrays
+
+
+class FedRepClient(SharedPartClient):
+    """Trains its head on the shared body as it comes, then the body under that head, and sends the body.
+
+    Algorithm 1, with mini-batches or epochs of them in place of its single steps. The body's are those of the run
+    config (``local-epochs``, ``local-batches``), and by default the head has as many. The authors' published code gives
+    the head all local epochs but one, and the body the last: of ten, ``head-epochs = 9`` and ``local-epochs = 1``. Each
+    part has an optimizer of its own. All clients begin with one body and one head; a head of another number of classes
+    has weights of its own.
+
+    Wire   as in `strategies.fedrep.FedRep`.
+    State  the model; of it only the head, and counters of the body, are not replaced by the next download. The moments
+           of the head's optimizer, and with ``moments = "kept"`` of the body's.
+    Departs from the paper: bodies are averaged by numbers of samples; in Algorithm 1, and for images in the authors'
+    code, all alike. There SGD has a momentum of 0.5 and a weight decay of 1e-4; one optimizer takes the steps of both
+    parts and begins anew in each round, where here the head's goes on; while the head trains, dropout and batch norm of
+    the body are in training mode, where here they stand still; and after the last round the heads train for ten epochs
+    more.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    head_epochs : int
+        Passes of the head over the client's samples in a round, 0 or more, where ``head_batches`` is 0. Both 0: as many
+        passes or mini-batches as the body has.
+    head_batches : int
+        Mini-batches of the head in a round, 0 or more. 0: whole epochs.
+    """
+
+    starts_alike = True
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        head_epochs: Annotated[int, Field(ge=0)] = 0,
+        head_batches: Annotated[int, Field(ge=0)] = 0,
+    ) -> None:
+        super().__init__(node)
+        own, config = head_epochs or head_batches, node.config
+        self.head_epochs = head_epochs if own else config.local_epochs
+        self.head_batches = head_batches if own else config.local_batches
+
+    @property
+    def shared(self) -> nn.Module:
+        """The body travels."""
+        return self.node.model.body
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train the head, then the body."""
+        body, head = self.node.model.body, self.node.model.head
+        self.load(body, download)
+
+        def head_loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            with torch.no_grad():
+                features = body(inputs)
+            return self.node.data_loss(head(features), labels)
+
+        def body_loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return self.node.data_loss(head(body(inputs)), labels)
+
+        config, samples = self.node.config, self.node.training(self.node.data.train)
+        rng = generator(config.seed, self.node.client_id, round, "head")
+        passes = {"epochs": self.head_epochs, "batches": self.head_batches}
+        batches = draw_batches(rng, len(samples), config.batch_size, **passes)
+        of_head = self.optimizer("head-optimizer", head.parameters())
+        of_body = self.optimizer("body-optimizer", body.parameters())
+        body.eval()
+        _, first_loss = train(samples, batches, of_head, head_loss)
+        body.train()
+        head.requires_grad_(False)
+        seen, mean_loss = train(samples, self.batches(round), of_body, body_loss)
+        head.requires_grad_(True)
+        return model_arrays(body), {SEEN: seen, "train-loss": mean_loss, "head-loss": first_loss}

@@ -1,0 +1,47 @@
+"""FedTGP, client side: embeddings are drawn to the server's trained prototype of their class.
+
+Zhang, Liu, Hua and Cao, "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for
+Data and Model Heterogeneity in Federated Learning", AAAI 2024.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from clients.base_prototypes import Predict, PrototypeClient
+from hetfl_flwr.node.node import Node
+
+
+class FedTGPClient(PrototypeClient):
+    """Trains on ``CE + distance-weight * (squared distance of embeddings to the prototypes of their classes)``.
+
+    As a client of FedProto does, towards the prototypes that the server has trained. After training it sends its own
+    prototypes: the mean embedding of each class over all of its training samples, in evaluation mode.
+
+    Wire   as in `strategies.fedtgp.FedTGP`.
+    State  the model, the optimizer's moments; where they predict, the prototypes that came last.
+    Departs from the paper: the distance is of each sample of a batch, as in the authors' published code: the mean over
+    batch and width of the squared difference.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    distance_weight : float
+        Weight of the distance, 0 or more. 0 is local training. 10 is what the authors' published script has.
+    predict : {"head", "prototype", "own-prototype"}
+        What predicts when the client is measured. "prototype": the nearest of all prototypes that the server knows, as
+        in the authors' published code. "own-prototype": the nearest of those of the classes that the client has
+        training samples of. "head": the model, by its head. Before there are any prototypes, the head predicts.
+    """
+
+    starts_alike = True  # as in the authors' code, which draws each client's model from one seed
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        distance_weight: Annotated[float, Field(ge=0)] = 10.0,
+        predict: Predict = "prototype",
+    ) -> None:
+        super().__init__(node, distance_weight=distance_weight, predict=predict)

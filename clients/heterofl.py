@@ -1,0 +1,146 @@
+"""HeteroFL, client side: local training of the part of the global model that the client's own width has.
+
+Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients",
+ICLR 2021 (arXiv 2010.01264).
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hetfl_flwr.client import KnowledgeClient, Metrics
+from hetfl_flwr.data import Batches
+from hetfl_flwr.learning.training import EVALUATION_BATCH
+from hetfl_flwr.models import has_batch_norm
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import SEEN
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import model_arrays
+from strategies.heterofl import BatchNorm, down, part_weights, up
+
+
+class HeteroFLClient(KnowledgeClient):
+    """Trains its part of the global model on its own data: the leading channels of each layer, r of the width.
+
+    Algorithm 1, ClientUpdate. Each layer of the body divides what it gives by r (``scaler``), since it adds up r of as
+    many numbers: in training, and wherever the part is measured, exported or predicts. For that, the client's model
+    has weights and biases that are divided by r once it has been trained or loaded; what travels is not divided. The
+    logits of classes of which the client has no training sample are 0 in its loss (``mask``), so that it does not
+    unlearn them. Batch norm comes behind the division. It takes the statistics of each batch in training; when the
+    model is measured, those of all the client's training samples, with the weights as they are then (``batch_norm =
+    "static"``).
+
+    Reports ``accuracy`` of the client's part of the global model on its test set, and the same as ``global-accuracy``.
+
+    Wire   as in `strategies.heterofl.HeteroFL`.
+    State  the own part as it was trained last, with batch norm's statistics; it begins each round as the server has it.
+           With ``moments = "kept"``: the optimizer's moments.
+    Departs from the paper: there the server asks the clients in turn for batch norm's statistics, once, after training,
+    and all use the same; here each has its own, which never leave it. Its code measures the whole network alone, whose
+    r is 1, and never a part; what it calls local accuracy has the client's mask on the logits. It clips gradients to a
+    norm of 1, and divides what is added up with a shortcut, where here each convolution divides.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    scaler : bool
+        Whether the layers of the body divide by r.
+    mask : bool
+        Whether logits of classes that the client does not have are 0 in its loss. Softmax scores of them count still.
+    batch_norm : {"static", "averaged"}
+        As in `strategies.heterofl.HeteroFL`. "averaged": running statistics come from the server, as in FedAvg.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        scaler: bool = True,
+        mask: bool = True,
+        batch_norm: BatchNorm = "static",
+    ) -> None:
+        super().__init__(node)
+        self.scaler, self.mask, self.batch_norm = scaler, mask, batch_norm
+        self._part = part_weights(node.model, batch_norm)
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the own part of the global model."""
+        return down(self._part)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send it as it was trained."""
+        return up(self._part, self.node.data.spec.classes, mask=self.mask)
+
+    def assess_spec(self) -> PayloadSpec:
+        """Expect the own part of the global model."""
+        return down(self._part)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train the own part of the global model."""
+        model, counts = self.node.model, self.node.data.train.class_counts(self.node.data.spec.classes)
+        self._take_up(download)
+        absent, rate = counts == 0, self._rate(download)
+        scaled = {} if rate == 1 else scaled_parameters(model.body)
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            divided = {f"body.{name}": parameter / rate for name, parameter in scaled.items()}
+            logits = functional_call(model, divided, (inputs,)) if divided else model(inputs)
+            return self.node.data_loss(logits.masked_fill(absent, 0.0) if self.mask else logits, labels)
+
+        samples, mean_loss = self.train(self.batches(round), loss)
+        trained = {name: array for name, array in model_arrays(model).items() if name in self._part.names}
+        has = {"classes": (~absent).cpu().numpy().astype(np.uint8)} if self.mask else {}
+        self._settle(rate)
+        return {**has, **trained}, {SEEN: samples, "train-loss": mean_loss}
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure the own part of the global model on the own test set."""
+        self._take_up(download)
+        self._settle(self._rate(download))
+        measured = super().assess(download)
+        return {**measured, "global-accuracy": measured["accuracy"]}
+
+    def _rate(self, download: Arrays) -> float:
+        return float(download["rate"]) if self.scaler else 1.0
+
+    def _take_up(self, download: Arrays) -> None:
+        self.load(self.node.model, {name: array for name, array in download.items() if name != "rate"})
+
+    def _settle(self, rate: float) -> None:
+        """Divide the weights, and give batch norm the statistics of the client's training samples, if it has no others.
+
+        From then on the model by itself is what was trained.
+        """
+        with torch.no_grad():
+            for parameter in scaled_parameters(self.node.model.body).values():
+                parameter.div_(rate)
+        if self.batch_norm == "static" and has_batch_norm(self.node.model):
+            take_statistics(self.node.model, self.node.data.train)
+
+
+def scaled_parameters(body: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of the layers whose outputs are divided, by name; of those that layers share one name."""
+    layers = [layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)]
+    own = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
+    return {name: parameter for name, parameter in body.named_parameters() if parameter in own}
+
+
+@torch.no_grad()
+def take_statistics(model: nn.Module, samples: Batches) -> None:
+    """Set batch norm's running mean and variance to the mean of those of all batches of some samples."""
+    was_training = model.training
+    norms = [layer for layer in model.eval().modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
+    momenta = [layer.momentum for layer in norms]
+    for layer in norms:
+        layer.reset_running_stats()
+        layer.momentum = None
+        layer.train()
+    batches = torch.arange(len(samples)).tensor_split(-(-len(samples) // EVALUATION_BATCH))
+    for rows in batches:
+        model(samples.batch(rows)[0])
+    for layer, momentum in zip(norms, momenta, strict=True):
+        layer.momentum = momentum
+    model.train(was_training)

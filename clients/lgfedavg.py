@@ -1,0 +1,89 @@
+"""LG-FedAvg, client side: a body of its own under a head that all clients share.
+
+Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov and Morency, "Think Locally, Act Globally: Federated Learning
+with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523).
+"""
+
+from torch import Tensor, nn
+
+from clients.base_parts import SharedPartClient
+from hetfl_flwr.client import Metrics
+from hetfl_flwr.common.errors import ModelError
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.wire.messages import SEEN
+from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.weights import model_arrays
+
+
+class LGFedAvgClient(SharedPartClient):
+    """Trains its body and the shared head together, and sends the head.
+
+    Algorithm 1: local and global parameters descend on the same loss, cross-entropy. A client is measured with its own
+    body under the shared head, as it then is.
+
+    Wire   as in `strategies.lgfedavg.LGFedAvg`.
+    State  the model, whose head is replaced by the next download; the optimizer's moments of the body, and with
+           ``moments = "kept"`` of the head.
+    Departs from the paper: the losses of its fair and adversarial variants are not here. Clients begin with one body
+    for each architecture; in the authors' scripts with a whole model that FedAvg has trained. There the optimizer
+    begins anew in each round, for the body too, and each client's best model on its test set is reported.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+
+    Raises
+    ------
+    ModelError
+        The model's head has a bias and ``head-bias`` says otherwise, or the other way round.
+    """
+
+    starts_alike = True
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        if self.shared is node.model.head and (node.model.head.bias is not None) != node.config.head_bias:
+            has, lacks = ("no bias", "one") if node.config.head_bias else ("a bias", "none")
+            raise ModelError(
+                f"{node}: its head has {has}, but lgfedavg averages heads with {lacks}, as head-bias says: build it "
+                f"with bias={node.config.head_bias}"
+            )
+
+    @property
+    def shared(self) -> nn.Module:
+        """The head travels."""
+        return self.node.model.head
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train the whole model for one round."""
+        self.load(self.shared, download)
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return self.node.data_loss(self.node.model(inputs), labels)
+
+        samples, mean_loss = self.train(self.batches(round), loss)
+        return model_arrays(self.shared), {SEEN: samples, "train-loss": mean_loss}
+
+
+class LGFedAvgBodyClient(LGFedAvgClient):
+    """Trains its head and the shared body together, and sends the body.
+
+    Wire   as in `strategies.lgfedavg.LGFedAvgBody`.
+    State  the model, whose body is replaced by the next download, save for integer buffers; the optimizer's moments of
+           the head, and with ``moments = "kept"`` of the body.
+
+    Parameters
+    ----------
+    node : Node
+        As in `LGFedAvgClient`.
+    """
+
+    @property
+    def shared(self) -> nn.Module:
+        """The body travels."""
+        return self.node.model.body
+
+
+MODES = {"head": LGFedAvgClient, "body": LGFedAvgBodyClient}
+"""What travels, by the value of ``lgfedavg.mode``."""

@@ -1,1 +1,0 @@
-"""Client sides that send the mean logits or scores of each class; not those of single samples."""

@@ -1,1 +1,0 @@
-"""Client sides with a small model that travels beside the own one; the own one never leaves the client here."""

@@ -1,0 +1,56 @@
+"""AGG, server side: public samples are shared before round 1, and nothing is exchanged after that.
+
+A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
+"""
+
+from collections.abc import Sequence
+
+from hetfl_flwr.learning.training import most_drawn
+from hetfl_flwr.server.messaging.exchange import Most
+from hetfl_flwr.server.messaging.member import Member, Sharing
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import KnowledgeStrategy, Upload, others_rows
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+
+
+class AGG(KnowledgeStrategy):
+    """Local training on the own data and all public samples: what shared rows alone are worth. A baseline of FedH2L.
+
+    Wire   nothing either way. Once, before round 1: each client's public samples with their labels, up and down to all
+           others.
+    Needs  equal classes, one shape of input
+    State  none.
+    """
+
+    sends = "public samples"
+    sharing = Sharing(labelled=True, to_clients=True)
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients without public samples, or with inputs or classes different from the others'.
+
+        Raises
+        ------
+        FederationError
+            Names the clients.
+        """
+        roster.check_sharing("agg")
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Know nothing."""
+        return {}
+
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
+        """Send nothing."""
+        return {}
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect nothing."""
+        return EMPTY
+
+    def most_samples(self, member: Member) -> Most:
+        """Return the client's training samples, and these and all others' public samples in a round's batches."""
+        return Most(member.train, most_drawn(self.config, member.train + others_rows(self.roster, member)))
+
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
+        """Learn nothing."""
+        return server_state

@@ -1,0 +1,137 @@
+"""CHFL, server side: the sum of the clients' heads.
+
+Liu, Yang, Cai, Ding and Lu, "Completely Heterogeneous Federated Learning", 2022 (arXiv 2210.15865).
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.learning.aggregation import Average, parse_robust
+from hetfl_flwr.models.bounds import check_size
+from hetfl_flwr.server.left_out import LeftOut
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import KnowledgeStrategy, Upload
+from hetfl_flwr.wire.spec import EMPTY, Arrays, ArraySpec, PayloadSpec, learnt
+
+
+def linear_head(classes: int, width: int) -> PayloadSpec:
+    """Declare what goes up: a linear head, weight (C, D) and bias (C,)."""
+    return PayloadSpec((learnt("weight", (classes, width), usual=0.0), learnt("bias", (classes,), usual=0.0)))
+
+
+def summed_heads(classes: int, width: int) -> PayloadSpec:
+    """Declare what goes down: the sum of linear heads, (C, D) and (C,), and how many they are, (); 0: none yet."""
+    return PayloadSpec(
+        (
+            ArraySpec("weight", (classes, width), "float32"),
+            ArraySpec("bias", (classes,), "float32"),
+            ArraySpec("heads", (), "int32", minimum=0),
+        )
+    )
+
+
+class CHFL(KnowledgeStrategy):
+    """Adds up the clients' heads; bodies, inputs and labels may be of any kind.
+
+    Eq. (4), Algorithm 1 line 7. Clients agree on the classes and on the embedding width D alone. With ``width = 0`` in
+    the run config that is 64, and a body of another width gets a projection to it.
+
+    Wire   down: the sum of the heads that came in the round before, weight (C, D) float32, bias (C,) float32, and how
+           many they are, heads () int32: 4 C (D + 1) + 4 bytes
+           up:   the own head, weight (C, D) float32, bias (C,) float32: 4 C (D + 1) bytes
+           to measure, with ``measured = "averaged"``: down the same
+           ``mode = "solo"``: nothing either way
+    Needs  equal classes
+    State  the same as it sends down.
+    Departs from the paper: with ``fraction`` below 1 the sum is over the clients of the last round, not over all.
+
+    Parameters
+    ----------
+    mode : {"kd", "solo", "avg", "avgkd"}
+        As in `clients.chfl.CHFLClient`. "solo": nothing is exchanged, and clients need not even agree on
+        widths and classes.
+    measured : {"trained", "averaged"}
+        As in `clients.chfl.CHFLClient`.
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
+        How wrong heads are kept from the sum: it is as many times their coordinate-wise median or trimmed mean (Yin et
+        al., ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017) as they are, so that sum and mean keep their
+        meaning for clients. As in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the sum itself.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
+    """
+
+    sends = "parts of weights"
+    width = 64
+
+    def __init__(
+        self,
+        *,
+        mode: Literal["kd", "solo", "avg", "avgkd"] = "kd",
+        measured: Literal["trained", "averaged"] = "trained",
+        robust: str = "none",
+    ) -> None:
+        self.mode = mode
+        self.measured = measured
+        self.robust = parse_robust(robust)
+        self._left_out = LeftOut("chfl", self.robust)
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients that differ in their classes or embedding widths.
+
+        Raises
+        ------
+        FederationError
+            One line that names who differs.
+        """
+        if self.mode == "solo":
+            return
+        super().check(roster)
+        roster.check_same_width("chfl", self.width)
+        first = next(iter(roster))
+        check_size(f"chfl: the head of {first}", first.classes, first.width)
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Know no head."""
+        return {} if self.mode == "solo" else _total(self.robust, [], roster.classes, next(iter(roster)).width)
+
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
+        """Send the sum of the heads."""
+        return server_state
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Send the same along when the mean of the heads is measured."""
+        return server_state if self.measured == "averaged" else {}
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect a head."""
+        return EMPTY if self.mode == "solo" else linear_head(member.classes, member.width)
+
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
+        """Add up the heads of this round: Eq. (4)."""
+        if self.mode == "solo":
+            return server_state
+        self._left_out.kept([upload.client_id for upload in uploads], [np.stack(_heads(uploads))])
+        self._left_out.tell(round)
+        return _total(self.robust, uploads, *server_state["weight"].shape)
+
+
+def _heads(uploads: Sequence[Upload]) -> list[NDArray[np.float32]]:
+    """Return the heads that have been sent, weight and bias beside each other, (C, D + 1) each."""
+    return [np.column_stack([upload.arrays["weight"], upload.arrays["bias"]]) for upload in uploads]
+
+
+def _total(average: Average, uploads: Sequence[Upload], classes: int, width: int) -> Arrays:
+    """Return the sum of heads, taken in float64, and their number."""
+    total = average.total(_heads(uploads), np.zeros((classes, width + 1))).astype(np.float32)
+    return {
+        "weight": total[:, :-1].copy(),
+        "bias": total[:, -1].copy(),
+        "heads": np.asarray(len(uploads), np.int32),
+    }

@@ -1,0 +1,150 @@
+"""FD (federated distillation), server side: for each client, the other clients' average outputs of each class.
+
+Jeong, Oh, Kim, Park, Bennis and Kim, "Communication-Efficient On-Device Machine Learning: Federated Distillation and
+Augmentation under Non-IID Private Data", NeurIPS workshop 2018 (arXiv 1811.11479).
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.models.bounds import check_size
+from hetfl_flwr.server.left_out import LeftOut
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import KnowledgeStrategy, Upload
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, probabilities, row_numbers
+
+Outputs = Literal["softmax", "logits"]
+"""What is averaged: softmax scores, or logits."""
+
+
+def class_averages(classes: int, of: Outputs) -> PayloadSpec:
+    """Declare what goes up: the average outputs of S classes, (S, C), which classes these are, (S,), and marks, (S,).
+
+    A mark says whether there is any sample behind the average, and is 1: only where there is clipping are all classes
+    sent, whatever a client has, and a mark is 1 or 0, with noise.
+    """
+    rows = Dim("S", classes)
+    averages = ("averages", (rows, classes))
+    return PayloadSpec(
+        (
+            row_numbers("classes", rows, classes),
+            probabilities(*averages) if of == "softmax" else learnt(*averages),
+            ArraySpec("present", (rows,), "int8", minimum=0, maximum=1, sensitive=True),
+        )
+    )
+
+
+def teacher_averages(classes: int) -> PayloadSpec:
+    """Declare what goes down: the teacher's outputs of each class, (C, C), and whether there are any, (C,)."""
+    return PayloadSpec((ArraySpec("averages", (classes, classes), "float32"), ArraySpec("known", (classes,), "bool")))
+
+
+class FD(KnowledgeStrategy):
+    """Sends each client the other clients' average outputs of each class.
+
+    Algorithm 1, "global ensembling phase": the teacher of client i is ``(sum_j F_j,y - F_i,y) / (K_y - 1)`` for each
+    class y, where F_j,y is what client j has sent of y, and K_y clients have sent some.
+
+    Wire   down: averages (C, C) float32, known (C,) bool: 4 C^2 + C bytes
+           up:   classes (S,) int32, averages (S, C) float32, present (S,) int8: 4 S C + 5 S bytes
+           S is the number of classes among the samples of the round, so that S C numbers are outputs. With
+           ``clipping-norm`` it is C, and which classes a client has is as private as the averages are.
+    Needs  equal classes
+    State  averages.K (C, C) float32 and known.K (C,) bool of each client K: what it has sent last of each class.
+    Departs from the paper: K_y counts the clients that have sent class y (in the paper all have all classes). A client
+    that takes no part in a round, or sees no sample of a class in it, counts with what it sent before. ``mode =
+    "async"``, ``outputs = "logits"``, ``leave-one-out = false`` and ``robust`` are not in it.
+
+    Parameters
+    ----------
+    mode : {"sync", "async"}
+        "sync": the server waits for all clients of a round. "async": it answers one client at a time, as it comes, with
+        what the others have sent by then. A round is then as many uploads as there are clients.
+    outputs : {"softmax", "logits"}
+        What is averaged: softmax scores, or logits (as in HtFLlib).
+    leave_one_out : bool
+        Whether a client's own outputs are left out of its teacher. False: all are taught by the average of all (as in
+        HtFLlib).
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
+        How wrong outputs are kept from the teachers: these are the coordinate-wise median or trimmed mean (Yin et al.,
+        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017) of what the clients have sent of a class, as in
+        `hetfl_flwr.learning.aggregation.parse_robust`, of softmax scores scaled to a sum of 1. "none": the mean. It
+        takes three clients to outvote one, so classes that few clients have are hardly protected.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
+    """
+
+    sends = "logits"
+
+    def __init__(
+        self,
+        *,
+        mode: Literal["sync", "async"] = "sync",
+        outputs: Outputs = "softmax",
+        leave_one_out: bool = True,
+        robust: str = "none",
+    ) -> None:
+        self.asynchronous = mode == "async"
+        self.outputs, self.leave_one_out = outputs, leave_one_out
+        self.robust = parse_robust(robust)
+        self._left_out = LeftOut("fd", self.robust)
+
+    def check(self, roster: Roster) -> None:
+        """Refuse different numbers of classes, or one whose C x C outputs the server cannot keep.
+
+        Raises
+        ------
+        FederationError
+            One line that names who differs, or how many classes there are.
+        """
+        classes = roster.classes
+        check_size(f"fd: outputs of {classes} classes", classes, classes)
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Know nothing of any client."""
+        return {}
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect the average outputs of some classes."""
+        return class_averages(member.classes, self.outputs)
+
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
+        """Put each upload in the place of its client's last one, class by class."""
+        if not self.asynchronous:
+            self._left_out.tell(round)  # of what clients have been sent
+        newest = dict(server_state)
+        for upload in uploads:
+            key, has = f"{upload.client_id:06d}", upload.arrays["present"] > 0
+            rows, classes = upload.arrays["classes"][has], upload.arrays["averages"].shape[1]
+            averages = np.array(newest.get(f"averages.{key}", np.zeros((classes, classes), np.float32)))
+            known = np.array(newest.get(f"known.{key}", np.zeros(classes, np.bool_)))
+            averages[rows], known[rows] = upload.arrays["averages"][has], True
+            newest |= {f"averages.{key}": averages, f"known.{key}": known}
+        return dict(sorted(newest.items()))
+
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
+        """Average what the others have sent of each class. A class that none of them has is marked as not known."""
+        own = f"{member.client_id:06d}" if self.leave_one_out else None
+        names = (name.partition(".") for name in server_state)
+        keys = [key for kind, _, key in names if kind == "known" and key != own]
+        teacher = np.zeros((member.classes, member.classes), np.float32)
+        known = np.zeros(member.classes, np.bool_)
+        for label in range(member.classes):
+            holders = [key for key in keys if server_state[f"known.{key}"][label]]
+            rows = [server_state[f"averages.{key}"][label] for key in holders]
+            if rows:
+                rows = self._left_out.rows_of_class(map(int, holders), label, rows)
+                known[label], teacher[label] = True, self.robust.among_kept.mean(rows)
+        if self.robust.form != "none" and self.outputs == "softmax":
+            scores = np.maximum(teacher[known], np.finfo(np.float32).tiny)  # a median can be 0 in all classes
+            teacher[known] = scores / scores.sum(axis=1, keepdims=True)
+        if self.asynchronous:
+            self._left_out.tell(round, again=False)
+        return {"averages": teacher, "known": known}

@@ -1,0 +1,181 @@
+"""FedDF, server side: the mean of each architecture's weights, then distillation from all clients' models together.
+
+Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020 (arXiv 2006.07242).
+"""
+
+from collections.abc import Mapping, Sequence
+from logging import INFO, WARNING
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hetfl_flwr.common.flower import log
+from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.learning.ensembles import Schedule, distil_each, logits_of_each
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.server.global_model import models_by_name
+from hetfl_flwr.server.left_out import LeftOut
+from hetfl_flwr.server.messaging.guard import Guard, measure_learnt
+from hetfl_flwr.server.messaging.member import Member, Sharing
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.public_samples import PublicSamples
+from hetfl_flwr.strategy import KnowledgeStrategy, Upload
+from hetfl_flwr.wire.factors import bounded
+from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import loaded, model_arrays, weights
+
+Logits = NDArray[np.float32]
+
+
+class FedDF(KnowledgeStrategy):
+    """Averages the weights of each architecture's clients, and distils into each mean what all clients know together.
+
+    Algorithms 1 and 3: of the clients of one architecture, a group, the mean of their weights by their numbers of
+    training samples, as in FedAvg. From there, on the server, a student of each group is trained towards the mean
+    logits of *all* uploaded models f_k, of whatever group, on public samples x without labels: steps of Adam descend
+    ``KL(softmax(mean_k f_k(x)) || softmax(student(x)))``. A group of one client begins at its own weights. One upload
+    alone is no ensemble: no step. A group of which nobody has uploaded stays as it is. Logits that are far larger than
+    those of the other models, by ``outlier-factor``, are left out of the mean, with a line that names the client.
+
+    Wire   both ways the floating-point entries of the state dict of the client's own model: 4 bytes a parameter and
+           running statistic. When clients are evaluated they are sent it once more, which is counted as evaluation.
+           Once, before round 1, up: public samples, without labels.
+    Needs  one shape of input, equal classes; models of the zoo or of the run config's list
+    State  MODEL/NAME, the weights of each group, by the name of its model.
+    Departs from the paper: its public samples are of another data set, and distillation stops when the accuracy on
+    labelled samples of the server's, measured every 100 steps, has not risen for 1,000 of at most 10,000. Here the
+    clients' own public samples serve and nobody has labels: what must rise is the agreement with the ensemble on a
+    fifth of them that is held out, and all numbers of steps are a twentieth. The mean is among the students of which
+    the best is kept; in the authors' published code it is not, by default. The server scales inputs as a client would
+    that had the public samples alone.
+
+    Parameters
+    ----------
+    server_steps : int
+        Steps of a round for each group, at most, 0 or more. 0: FedAvg in each group, to the bit.
+    server_batch_size : int
+        Public samples of a step, 1 or more.
+    server_learning_rate : float
+        The first rate of Adam, above 0; it falls to 0 over ``server_steps``, as a cosine.
+    patience : int
+        Steps without a larger agreement, measured each tenth of so many, after which a group is done, 1 or more: most
+        groups take few more steps than these.
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
+        How wrong uploads are kept out: weights are their group's coordinate-wise median or trimmed mean (Yin et al.,
+        ICML 2018), and the logits those over all models; as in `hetfl_flwr.learning.aggregation.parse_robust`. Groups
+        are small, and one moves a median of few: "multikrum" leaves out the models whose logits are farthest from
+        those of the others, of all groups. A group whose models are all left out goes on from where it was.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
+    """
+
+    sharing = Sharing(labelled=False, to_clients=False)
+    sends = "weights"
+
+    def __init__(
+        self,
+        *,
+        server_steps: Annotated[int, Field(ge=0)] = 500,
+        server_batch_size: Annotated[int, Field(ge=1)] = 128,
+        server_learning_rate: Annotated[float, Field(gt=0)] = 1e-3,
+        patience: Annotated[int, Field(ge=1)] = 50,
+        robust: str = "none",
+    ) -> None:
+        self.schedule = Schedule(server_steps, server_batch_size, server_learning_rate, patience)
+        self.robust = parse_robust(robust)
+        self._left_out = LeftOut("feddf", self.robust)
+        self._models: dict[str, SplitModel] = {}
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients without public samples, and of other inputs or classes."""
+        roster.check_sharing("feddf", labelled=False)
+        _ = roster.classes
+        if not self._models:
+            return
+        wanted = {*self._first, *(member.model for member in [*self.roster, *roster])}
+        self._models = {name: model for name, model in self._models.items() if name in wanted}
+        if new := [one for one in roster if one.model not in self._models and one.node not in self._barred]:
+            self._models |= models_by_name(Roster(new), self.config)
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Draw the initial weights of each group's model."""
+        self._models, self._public = models_by_name(roster, self.config), PublicSamples(roster, self.config.normalize)
+        self._first = set(self._models)
+        self._barred = {member.node for member in roster if member.model not in self._models}
+        for member in roster:
+            if sum(one.model == member.model for one in roster) == 1:
+                log(INFO, "feddf: no other client has the model of %s: only distillation joins it to them", member)
+        return _named({name: model_arrays(model) for name, model in self._models.items()})
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect weights like those of the client's model."""
+        model = self._models.get(member.model)
+        return EMPTY if model is None else weights(model)
+
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
+        """Send the weights of the client's group; of a new one its initial ones; to a client left out nothing."""
+        model, start = self._models.get(member.model), f"{member.model}/"
+        known = {name.removeprefix(start): array for name, array in server_state.items() if name.startswith(start)}
+        return known or ({} if model is None else model_arrays(model))
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Send the same as for training."""
+        return self.download_for(member, server_state, 0)
+
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
+        """Average each group, and distil all models into each mean."""
+        model_of, groups = {member.client_id: member.model for member in self.roster}, dict[str, list[Upload]]()
+        for upload in (one for one in uploads if one.arrays):
+            groups.setdefault(model_of[upload.client_id], []).append(upload)
+        sent = [(name, upload) for name, group in groups.items() for upload in group]
+        teachers, rows = [loaded(self._models[name], upload.arrays) for name, upload in sent], self._public.all()
+        answers = logits_of_each(teachers, rows, self.config.threads)
+        logits = self._kept({upload.client_id: array for (_, upload), array in zip(sent, answers, strict=True)}, round)
+        before = {member.model: self.download_for(member, server_state, round) for member in self.roster}
+        means = {
+            name: self._mean([one for one in group if one.client_id in logits]) or before[name]
+            for name, group in groups.items()
+        }
+        if self.schedule.steps and len(logits) > 1:
+            students = {name: loaded(self._models[name], arrays) for name, arrays in means.items()}
+            targets, scope = self.robust.among_kept.mean(self._near(logits)), (self.config.seed, round)
+            distil_each(students, rows, targets, self.schedule, scope, self.config.threads)
+            means = {name: bounded(model_arrays(student), weights(student)) for name, student in students.items()}
+        return {**server_state, **_named(means)}
+
+    def _kept(self, logits: Mapping[int, Logits], round: int) -> dict[int, Logits]:
+        """Return the logits (R, C) of the clients that count, by client: "multikrum" judges models by what they say."""
+        if self.robust.form != "multikrum" or not logits:
+            return dict(logits)
+        with np.errstate(invalid="ignore"):
+            centred = np.stack([array - array.mean(1, np.float64, keepdims=True) for array in logits.values()])
+        kept = self._left_out.kept(logits, [centred])
+        self._left_out.tell(round)
+        return {one: logits[one] for one, its in zip(logits, kept, strict=True) if its}
+
+    def _mean(self, group: Sequence[Upload]) -> Arrays:
+        """Average the weights of a group, of which nobody may count: then there are none."""
+        if not group:
+            return {}
+        return self.robust.among_kept.weighted_by_name([one.arrays for one in group], [one.samples for one in group])
+
+    def _near(self, logits: Mapping[int, Logits]) -> list[Logits]:
+        """Return the logits that are not far larger than the other teachers'.
+
+        Who is alone with its model has arrays that no others are compared with; what these come to is compared here.
+        """
+        sizes = {one: measure_learnt("logits", array) for one, array in logits.items()}
+        far = Guard(self.config.outlier_factor).set_aside(sizes)
+        for member in self.roster:
+            if member.client_id in far:
+                log(WARNING, "feddf: %s: %s on public samples: it teaches nobody", member, far[member.client_id])
+        return [array for client_id, array in logits.items() if client_id not in far]
+
+
+def _named(groups: Mapping[str, Arrays]) -> Arrays:
+    return {f"{name}/{entry}": array for name, arrays in groups.items() for entry, array in arrays.items()}

@@ -1,0 +1,118 @@
+"""FedGH, server side: one head for all, trained on the clients' prototypes.
+
+Yi, Wang, Liu, Shi and Yu, "FedGH: Heterogeneous Federated Learning with Generalized Global Header", MM 2023.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hetfl_flwr.common.seeding import seeded
+from hetfl_flwr.learning.server_training import ServerTraining, Tensors
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, PayloadSpec
+from strategies.base_prototypes import PrototypeStrategy
+
+
+def global_head(classes: int, width: int) -> PayloadSpec:
+    """Declare what goes down: a linear head, weight (C, D) and bias (C,)."""
+    return PayloadSpec((ArraySpec("weight", (classes, width), "float32"), ArraySpec("bias", (classes,), "float32")))
+
+
+class FedGH(PrototypeStrategy):
+    """Trains one head on the clients' prototypes, each with its class as the label; it replaces the clients' heads.
+
+    The prototypes (the paper's local averaged representations) are mean embeddings of a class, of width D. With
+    ``width = 0`` in the run config that is 64, and a body of another width gets a projection to it. The head goes on
+    from round to round. A class that no client of a round has is not among the labels.
+
+    Wire   down: the head, weight (C, D) float32, bias (C,) float32: 4 C (D + 1) bytes
+           up:   classes (S,) int32, prototypes (S, D) float32, present (S,) int8: 4 S D + 5 S bytes
+           S is the number of classes that the client has; with ``clipping-norm`` it is C, and which classes it has is
+           as private as the prototypes are
+           to measure, with ``measured = "global"``: down the same
+    Needs  equal classes
+    State  the head, weight (C, D) float32, bias (C,) float32.
+    Departs from the paper: all clients begin with the head that the server has drawn, as in HtFLlib; in the authors'
+    published code with one of their own; it also clips gradients to a norm of 50 and has a weight decay of 1e-3. Steps
+    are of mini-batches, as in HtFLlib; that code takes the prototypes one by one, a pass a round. There the optimizer
+    that steps on the server holds a client's weights and not the head's, so that the head stays as it was drawn:
+    ``server_epochs = 0``. HtFLlib takes one pass at a rate of 0.01: a few steps, after which the head of all is still
+    near to the one that was drawn. ``mode = "async"`` and ``robust`` are not in it.
+
+    Parameters
+    ----------
+    mode : {"sync", "async"}
+        "sync": the server waits for all clients of a round, and trains on what these have sent. "async": it answers one
+        client at a time, as it comes, with the head after training on that client's prototypes alone. A round is then
+        as many uploads as there are clients.
+    server_epochs : int
+        Passes over the prototypes of a round, 0 or more. 0: the head stays as it was drawn.
+    server_learning_rate : float
+        Learning rate of the head, by plain SGD; above 0.
+    server_batch_size : int
+        Prototypes of a mini-batch, 0 or more. 0: the run config's ``batch-size``.
+    measured : {"trained", "global"}
+        As in `clients.fedgh.FedGHClient`.
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
+        How wrong prototypes are kept from the head: each is replaced by the coordinate-wise median or trimmed mean (Yin
+        et al., ICML 2018), or Multi-Krum mean (Blanchard et al., NIPS 2017), of all that have come for its class in the
+        round, as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": they are taken as they come.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
+    ValueError
+        ``robust`` compares clients, and in the mode "async" there is one at a time.
+    """
+
+    usual_size = TRAINED_SIZE  # networks differ in it from the start, and a head learns the same of longer ones
+
+    def __init__(
+        self,
+        *,
+        mode: Literal["sync", "async"] = "sync",
+        server_epochs: Annotated[int, Field(ge=0)] = 100,
+        server_learning_rate: Annotated[float, Field(gt=0)] = 0.1,
+        server_batch_size: Annotated[int, Field(ge=0)] = 0,
+        measured: Literal["trained", "global"] = "trained",
+        robust: str = "none",
+    ) -> None:
+        super().__init__("fedgh", robust)
+        self.server_training = ServerTraining("fedgh", server_epochs, server_learning_rate, server_batch_size)
+        self.asynchronous = mode == "async"
+        self.measured = measured
+        if self.asynchronous and self.robust.form != "none":
+            raise ValueError(f"robust = '{robust}' compares clients, so it needs mode = 'sync'")
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Draw a head."""
+        first = next(iter(roster))
+        with seeded(self.config.seed, "head"):
+            head = nn.Linear(first.width, first.classes)
+        return {name: tensor.numpy() for name, tensor in head.state_dict().items()}
+
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
+        """Train the head on what has come."""
+        scope = (round, *(upload.client_id for upload in uploads))
+        pairs = self.pairs(uploads)
+        self._left_out.tell(round)
+        return self.server_training.train(server_state, pairs, _cross_entropy, self.config, scope)
+
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
+        """Send the head."""
+        return server_state
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Send the same along when it is measured."""
+        return server_state if self.measured == "global" else {}
+
+
+def _cross_entropy(head: Tensors, prototypes: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(functional.linear(prototypes, head["weight"], head["bias"]), labels)

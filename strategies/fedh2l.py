@@ -1,0 +1,154 @@
+"""FedH2L, server side: hands each client the teaching signals of its peers, and computes nothing.
+
+Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
+"""
+
+from collections.abc import Sequence
+from logging import WARNING
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from hetfl_flwr.common.flower import log
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.learning.training import most_drawn
+from hetfl_flwr.server.messaging.exchange import Most
+from hetfl_flwr.server.messaging.member import Member, Sharing
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import KnowledgeStrategy, Upload, others_rows
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, fractions, probabilities, row_numbers
+
+
+def teaching_signal(rows: int, public: int, classes: int) -> PayloadSpec:
+    """Declare what goes up: posteriors on some of a client's public samples, (B, C), and the accuracy on them, ().
+
+    The rows' numbers among the client's public ones, (B,), come first.
+    """
+    return PayloadSpec(
+        (
+            row_numbers("indices", rows, public),
+            probabilities("posteriors", (rows, classes)),
+            fractions("accuracy", ()),
+        )
+    )
+
+
+def relayed_signals(peers: int, rows: int, classes: int) -> PayloadSpec:
+    """Declare what goes down: the signals of T teachers, one after the other.
+
+    Who they are, the accuracy and the number of rows of each, (T,); the rows' numbers among each teacher's public
+    rows, (M,), and the posteriors on them, (M, C). M is the sum of the T numbers of rows.
+    """
+    teachers, received = Dim("T", peers), Dim("M", peers * rows)
+    return PayloadSpec(
+        (
+            ArraySpec("teachers", (teachers,), "int32", minimum=0),
+            fractions("accuracies", (teachers,)),
+            ArraySpec("sizes", (teachers,), "int32", minimum=1, maximum=rows),
+            ArraySpec("indices", (received,), "int32", minimum=0),
+            probabilities("posteriors", (received, classes)),
+        )
+    )
+
+
+class FedH2L(KnowledgeStrategy):
+    """Relays each client's posteriors on some of its public samples, and their accuracy, to its peers.
+
+    Algorithm 1, "Broadcast": the paper's decentralised exchange, over a star. The server computes nothing; it hands on
+    in one round what it was sent in the round before.
+
+    Wire   down: teachers (T,) int32, accuracies (T,) float32, sizes (T,) int32, indices (M,) int32,
+                 posteriors (M, C) float32: 12 T + 4 M (C + 1) bytes, where M is the sum of the teachers' B
+                 (4,260 with 3 peers at B = 32, C = 10); nothing in round 1
+           up:   indices (B,) int32, posteriors (B, C) float32, accuracy () float32: 4 B (C + 1) + 4 bytes
+                 (1,412 at B = 32, C = 10)
+           B is ``batch-size``, or the client's number of public samples where it has fewer.
+           Once, before round 1: each client's public samples, with their labels if ``public_labels``, up, and down to
+           all others.
+    Needs  equal classes, one shape of input
+    State  of each client K that took part in the last round: indices.K (B,) int32, posteriors.K (B, C) float32,
+           accuracy.K () float32.
+    Departs from the paper: one message a round, so the signals of a round come with the next one (see the client
+    half). A client learns from those peers that took part in the last round; where there is none, it goes on locally
+    and a warning says so.
+
+    Parameters
+    ----------
+    teachers : int
+        How many peers teach a client in a round, drawn again for each client and round (the paper's asynchronous
+        variant, Table 7), 0 or more. 0, or at least as many as there are: all.
+    public_labels : bool
+        Whether public samples travel with their labels. False: clients learn from the posteriors alone ("unlabelled").
+    exchange_every : int
+        As in `clients.fedh2l.FedH2LClient`: what a client may say that it has trained on is
+        held against it.
+    """
+
+    sends = "public samples"
+
+    def __init__(
+        self,
+        *,
+        teachers: Annotated[int, Field(ge=0)] = 0,
+        public_labels: bool = True,
+        exchange_every: Annotated[int, Field(ge=1)] = 1,
+    ) -> None:
+        self.teachers = teachers
+        self.exchange_every = exchange_every
+        self.public_labels = public_labels
+        self.sharing = Sharing(labelled=public_labels, to_clients=True)
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients without public samples, or with inputs or classes different from the others'.
+
+        Raises
+        ------
+        FederationError
+            Names the clients.
+        """
+        roster.check_sharing("fedh2l")
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Have no signals yet."""
+        return {}
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect posteriors on a batch of the client's public samples, which these are, and the accuracy on them."""
+        public = self.roster.shared_rows(member)
+        return teaching_signal(min(self.config.batch_size, public), public, member.classes)
+
+    def most_samples(self, member: Member) -> Most:
+        """Return the client's training samples, and these and all others' public samples in a round's local steps."""
+        config = self.config.model_copy(update={"local_batches": self.exchange_every})
+        return Most(member.train, most_drawn(config, member.train + others_rows(self.roster, member)))
+
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
+        """Keep the signals of this round; those of the one before are done with."""
+        return {f"{name}.{upload.client_id:06d}": array for upload in uploads for name, array in upload.arrays.items()}
+
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
+        """Hand on the signals of a client's peers."""
+        teachers = self._teachers(member, server_state, round)
+        if round > 1 and not teachers:
+            log(WARNING, "%s, round %d: no peer has sent a signal in the last round, so it learns alone", member, round)
+        indices, posteriors, accuracies = (
+            [server_state[f"{name}.{teacher:06d}"] for teacher in teachers]
+            for name in ("indices", "posteriors", "accuracy")
+        )
+        return {
+            "teachers": np.array(teachers, np.int32),
+            "accuracies": np.array(accuracies, np.float32),
+            "sizes": np.array([len(rows) for rows in indices], np.int32),
+            "indices": np.concatenate([np.zeros(0, np.int32), *indices]),
+            "posteriors": np.concatenate([np.zeros((0, member.classes), np.float32), *posteriors]),
+        }
+
+    def _teachers(self, member: Member, server_state: Arrays, round: int) -> list[int]:
+        """Return the ids of the peers that teach a client in a round, in order."""
+        signals = (name.partition(".") for name in server_state)
+        peers = [int(key) for kind, _, key in signals if kind == "accuracy" and int(key) != member.client_id]
+        if not 0 < self.teachers < len(peers):
+            return peers
+        draw = generator(self.config.seed, member.client_id, round, "teachers")
+        return sorted(draw.choice(peers, self.teachers, replace=False).tolist())

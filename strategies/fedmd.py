@@ -1,0 +1,65 @@
+"""FedMD, server side: the mean of the clients' logits on public samples.
+
+Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", NeurIPS workshop 2019 (arXiv 1910.03581).
+"""
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hetfl_flwr.server.messaging.member import Sharing
+from hetfl_flwr.wire.answers import Answers
+from strategies.base_answers import AnswersStrategy
+
+
+class FedMD(AnswersStrategy):
+    """Averages the clients' logits on a random subset of the public samples, a new one each round.
+
+    Algorithm 1, "Communicate", "Aggregate" and "Distribute": ``consensus = 1/K sum_k f_k(x)`` for each x of the subset,
+    over those that have uploaded. The public set is the union of the clients' public samples; all hold it.
+
+    Wire   down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes
+           up:   logits (A, C) float32: 4 A C bytes; with ``consensus = "softmax"`` they are called softmax
+           R and A are the rows digested and asked for: ``public-samples`` each, save that R = 0 in round 1.
+           Once, before round 1: each client's public samples with their labels, up and down to all others.
+    Needs  equal classes, one shape of input
+    State  consensus (R, C) float32; rows (R, 2) int64, the client id and position of each of its public samples;
+           subsets (1,) int64, how many subsets have been answered.
+    Departs from the paper: the public set is made of the clients' own rows. One message a round: the consensus of one
+    round is digested at the beginning of the next one, so that of the last round is not.
+
+    Parameters
+    ----------
+    public_samples : int
+        Rows of a subset, 1 or more; all public samples where there are fewer.
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
+        How wrong logits are kept from the consensus: it is their coordinate-wise median or trimmed mean (Yin et al.,
+        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017), as in
+        `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Public samples are taken as they come.
+    consensus : {"logits", "softmax"}
+        What clients upload and the server averages: logits, as in the authors' code, or softmax scores. The paper's
+        "class scores" can be read as either. Scores are averaged robustly as
+        `strategies.dsfl.DSFL` does it.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
+    """
+
+    sharing = Sharing(labelled=True, to_clients=True)
+
+    def __init__(
+        self,
+        *,
+        public_samples: Annotated[int, Field(ge=1)] = 5000,
+        robust: str = "none",
+        consensus: Answers = "logits",
+    ) -> None:
+        super().__init__("fedmd", public_samples, robust, consensus)
+
+    def consensus_of(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Leave the mean as it is."""
+        return mean

@@ -1,0 +1,113 @@
+"""FedProto, server side: the mean prototype of each class.
+
+Tan, Long, Liu, Zhou, Lu, Jiang and Zhang, "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI
+2022.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.spec import Arrays
+from strategies.base_prototypes import PrototypeStrategy
+
+
+class FedProto(PrototypeStrategy):
+    """Averages the clients' prototypes, class by class.
+
+    Eq. (6), Algorithm 1. A prototype is the mean embedding of a class, of width D. With ``width = 0`` in the run config
+    that is 64, and a body of another width gets a projection to it.
+
+    Wire   down: prototypes (C, D) float32, known (C,) bool: 4 C D + C bytes
+           up:   classes (S,) int32, prototypes (S, D) float32, counts (S,) int64: 4 S D + 12 S bytes; with
+           ``weighting = "uniform"``, present (S,) int8 in place of counts: 4 S D + 5 S bytes
+           S is the number of classes that the client has; with ``clipping-norm`` it is C, and which classes it has is
+           as private as the prototypes are
+           to measure, unless ``predict = "head"``: down the same
+    Needs  equal classes
+    State  "sync": prototypes (C, D) float32, known (C,) bool. "async": prototypes.K (C, D) float32, counts.K (C,) int64
+           of each client K.
+    Departs from the paper: weights sum to 1, where Eq. (6) as printed divides once more by the number of clients that
+    have the class. A class that none of the clients of a round has stays as it was. All classes' prototypes go to all
+    clients. ``mode = "async"`` and ``robust`` are not in it.
+
+    Parameters
+    ----------
+    mode : {"sync", "async"}
+        "sync": the server waits for all clients of a round, and averages what these have sent. "async": it answers one
+        client at a time, as it comes, with the average of what each client has sent last. A round is then as many
+        uploads as there are clients.
+    weighting : {"counts", "uniform"}
+        Whether a client's prototype counts by the samples behind it, as in Eq. (6), or all alike, as in the authors'
+        published code and HtFLlib. "uniform": clients do not say how many samples they have of a class.
+    predict : {"head", "prototype", "own-prototype"}
+        As in `clients.fedproto.FedProtoClient`.
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
+        How wrong prototypes are kept from the average: it is their coordinate-wise median or trimmed mean (Yin et al.,
+        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017), as in
+        `hetfl_flwr.learning.aggregation.parse_robust`, in which each client counts once. "none": the mean. It takes
+        three clients to outvote one, so classes that few clients have are hardly protected.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: Literal["sync", "async"] = "sync",
+        weighting: Literal["counts", "uniform"] = "counts",
+        predict: Literal["head", "prototype", "own-prototype"] = "head",
+        robust: str = "none",
+    ) -> None:
+        super().__init__("fedproto", robust, counted=weighting == "counts")
+        self.asynchronous = mode == "async"
+        self.weighting, self.predict = weighting, predict
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Know no prototype."""
+        return {} if self.asynchronous else _nothing(next(iter(roster)))
+
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
+        """Average prototypes: Eq. (6). Or, "async", put each upload in the place of its client's last one."""
+        sent = self.class_means(uploads)
+        if self.asynchronous:
+            newest = {**server_state}
+            for upload, (prototypes, counts) in zip(uploads, sent, strict=True):
+                key = f"{upload.client_id:06d}"
+                newest |= {f"prototypes.{key}": prototypes, f"counts.{key}": counts}
+            return dict(sorted(newest.items()))
+        means, known = self.averaged([upload.client_id for upload in uploads], sent)
+        self._left_out.tell(round)
+        kept = np.where(known[:, None], means, server_state["prototypes"])
+        return {"prototypes": kept.astype(np.float32), "known": known | server_state["known"]}
+
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
+        """Send everybody all prototypes. A class that no client has is marked as not known."""
+        if not self.asynchronous:
+            return server_state
+        keys = [name.removeprefix("counts.") for name in server_state if name.startswith("counts.")]
+        if not keys:
+            return _nothing(member)
+        stored = ((server_state[f"prototypes.{key}"], server_state[f"counts.{key}"]) for key in keys)
+        means, known = self.averaged([int(key) for key in keys], stored)
+        if round:
+            self._left_out.tell(round, again=False)
+        return {"prototypes": means.astype(np.float32), "known": known}
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Send the same along where prototypes predict."""
+        return {} if self.predict == "head" else self.download_for(member, server_state, 0)
+
+
+def _nothing(member: Member) -> Arrays:
+    return {
+        "prototypes": np.zeros((member.classes, member.width), np.float32),
+        "known": np.zeros(member.classes, np.bool_),
+    }

@@ -1,0 +1,34 @@
+"""FedRep, server side: Flower's own strategies, over bodies.
+
+Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for Personalized Federated Learning",
+ICML 2021.
+"""
+
+from strategies.base_weights import WeightStrategy
+
+
+class FedRep(WeightStrategy):
+    """Averages the weights of the clients' bodies by their numbers of training samples. Heads stay at home.
+
+    Clients may have different numbers of classes: their heads are their own.
+
+    Wire   the floating-point entries of the body's state dict, both ways: 4 bytes a parameter and running statistic.
+           When the clients are evaluated they are sent the body once more, which is counted as evaluation.
+    Needs  one body, whatever the heads and classes
+    State  the body.
+
+    Parameters
+    ----------
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
+        As in `strategies.fedavg.FedAvg`, for the weights of bodies.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
+    """
+
+    sends = "parts of weights"
+
+    def __init__(self, *, robust: str = "none") -> None:
+        super().__init__("fedrep", robust, bodies=True)

@@ -1,0 +1,121 @@
+"""FML, server side: the mean of the clients' memes.
+
+Shen et al., "Federated Mutual Learning", 2020 (arXiv 2006.16765).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.common.errors import FederationError
+from hetfl_flwr.config import AUTO
+from hetfl_flwr.learning.aggregation import Average, parse_robust
+from hetfl_flwr.models import parse_models
+from hetfl_flwr.server.global_model import small_global_model
+from hetfl_flwr.server.left_out import LeftOut
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import KnowledgeStrategy, Upload
+from hetfl_flwr.wire.spec import COUNTER_LIMIT, Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import state_arrays, whole_state
+
+
+class FML(KnowledgeStrategy):
+    """Averages the clients' memes, a small model that all have beside their own one.
+
+    Algorithm 1: ``global = 1/K sum_k meme_k`` over the clients of a round, each with the same weight, whatever its
+    number of samples (section 6: privacy and fairness). Running statistics are averaged too; of integer buffers (batch
+    norm's step counters) the largest is taken. A client that joins late starts from the global model as it is then.
+
+    Wire   down: the global model: every entry of its state dict, 4 bytes a parameter and running statistic and 8 a
+                 counter (85,544 for LeNet-5 on 8x8 images, 246,824 on 28x28); "body": of its body's
+           up:   the trained meme, as much
+           When clients are evaluated they are sent the global model once more, which is counted as evaluation.
+    Needs  one shape of input; equal classes, unless ``share = "body"``
+    State  the same as it sends down.
+
+    Parameters
+    ----------
+    meme : str
+        Name of one model, as in ``models``; it must fit every client's data. "auto": what ``models = "auto"`` gives
+        clients of one model: LeNet-5 for images, a perceptron for tables, an LSTM for texts. Its embedding width is its
+        own, whatever the run config's ``width`` is, and its first weights are random, whatever ``pretrained`` is.
+    share : {"model", "body"}
+        "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
+        body alone travels, and each client has a head of its own for it (the paper's "adaptor", section 4.2); only
+        the shape of input must be the same, so that clients with 10 and with 100 classes learn together.
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
+        How wrong memes are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et al.,
+        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017), as in
+        `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Counters are not averaged.
+
+    Raises
+    ------
+    ConfigError
+        ``robust`` is none of these.
+    ModelError
+        There is no such model.
+    ValueError
+        The meme is not one model.
+    """
+
+    sends = "small models"
+
+    def __init__(self, *, meme: str = AUTO, share: Literal["model", "body"] = "model", robust: str = "none") -> None:
+        if meme != AUTO and len(parse_models(meme)) != 1:
+            raise ValueError(f"meme = {meme!r}: expected the name of one model, such as 'lenet5'")
+        self.meme = meme
+        self.share = share
+        self.robust = parse_robust(robust)
+        self._left_out = LeftOut("fml", self.robust)
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients that one meme does not fit.
+
+        Raises
+        ------
+        FederationError
+            Inputs of different shapes; or different numbers of classes, where the whole meme travels.
+        """
+        _ = roster.shape
+        if self.share == "model":
+            try:
+                _ = roster.classes
+            except FederationError as error:
+                raise FederationError(f"{error}; to share the meme's body alone set fml.share = 'body'") from None
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Draw the global model's initial weights."""
+        meme = small_global_model(self.meme, roster, self.config)
+        shared = meme if self.share == "model" else meme.body
+        self._uploads = whole_state(shared)
+        return state_arrays(shared)
+
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
+        """Send the global model."""
+        return server_state
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Send the global model."""
+        return server_state
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect a meme, or its body."""
+        return self._uploads
+
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
+        """Merge the memes: Algorithm 1, line 6."""
+        memes = {name: np.stack([upload.arrays[name] for upload in uploads]) for name in server_state}
+        floats = [sent for sent in memes.values() if np.issubdtype(sent.dtype, np.floating)]
+        kept = self._left_out.kept([upload.client_id for upload in uploads], floats)
+        self._left_out.tell(round)
+        return {name: _merged(sent[kept], self.robust.among_kept) for name, sent in memes.items()}
+
+
+def _merged(sent: NDArray[Any], average: Average) -> NDArray[Any]:
+    """Return the average of floating-point arrays, taken in float64; of others the largest entries, up to a bound."""
+    if not np.issubdtype(sent.dtype, np.floating):
+        return np.asarray(np.minimum(np.max(sent, axis=0), COUNTER_LIMIT // 2), sent.dtype)
+    return np.asarray(average.mean(list(sent)), sent.dtype)

@@ -1,0 +1,165 @@
+"""HeteroFL, server side: each weight is the mean over the clients whose part of the network has it.
+
+Diao, Ding and Tarokh, "HeteroFL", ICLR 2021 (arXiv 2010.01264).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_flwr.common.errors import FederationError
+from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.models import SplitModel, parse_width
+from hetfl_flwr.server.global_model import models_by_name
+from hetfl_flwr.server.left_out import LeftOut
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import KnowledgeStrategy, Upload
+from hetfl_flwr.wire.spec import EMPTY, Arrays, ArraySpec, Dim, PayloadSpec
+from hetfl_flwr.wire.weights import model_arrays, weights
+
+BatchNorm = Literal["static", "averaged"]
+Has = NDArray[np.bool_]
+
+
+def part_weights(model: SplitModel, batch_norm: BatchNorm) -> PayloadSpec:
+    """Declare the weights of a part of the network; running statistics only where they are averaged."""
+    trained = {name for name, _ in model.named_parameters()}
+    return PayloadSpec(tuple(one for one in weights(model).arrays if batch_norm == "averaged" or one.name in trained))
+
+
+def down(part: PayloadSpec) -> PayloadSpec:
+    """Declare what goes down: ``rate`` (), the client's part of the global model's width, and the weights of it."""
+    return PayloadSpec((ArraySpec("rate", (), "float32", minimum=1e-4, maximum=1),)) + part
+
+
+def up(part: PayloadSpec, classes: int, *, mask: bool) -> PayloadSpec:
+    """Declare what goes up: the trained weights, and which classes the client has, (C,), 1 or 0."""
+    has = ArraySpec("classes", (classes,), "uint8", minimum=0, maximum=1, sensitive=True)
+    return PayloadSpec((has,)) + part if mask else part
+
+
+class HeteroFL(KnowledgeStrategy):
+    """Averages parts of one network of different width, each weight over those clients that have it.
+
+    Algorithm 1: a client of width r has the leading part r of the channels of each layer of the global model, and so
+    the leading block of each array of weights; the global model is the widest of the clients' when the run begins. What
+    no client of a round has stays as it is. In the head a client counts for the rows of its own classes (``mask``).
+
+    Wire   down: rate () float32; the leading block of each weight: 4 bytes a weight of the client's own model, and 4
+           up:   the trained block, and with ``mask`` classes (C,) uint8: 4 bytes a weight, and C
+           ``batch_norm = "averaged"``: running statistics, too. When clients are evaluated they are sent the same as
+           for training once more, which is counted as evaluation.
+    Needs  one network, of any widths: ``models = "cnn2,cnn2@0.5,cnn2@0.25"``
+    State  the global model's weights; rate () float64, its part of the width of the network that it is named after.
+    Departs from the paper: widths that leave no whole number of channels are refused, not rounded up. With all widths 1
+    and ``weighting = "samples"``, ``mask = false`` and ``batch_norm = "averaged"`` it is FedAvg to the bit.
+
+    Parameters
+    ----------
+    weighting : {"uniform", "samples"}
+        What a client counts among those that have a weight: all the same, as in the paper, or its training samples.
+    mask : bool
+        As in `clients.heterofl.HeteroFLClient`; here: whose rows of the head are averaged.
+    batch_norm : {"static", "averaged"}
+        "static": statistics stay with the clients. "averaged": they travel and are averaged as weights are.
+    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
+        How wrong weights are kept from the global model: it is the coordinate-wise median or trimmed mean (Yin et al.,
+        ICML 2018) over those that have a weight, each alike; or, "multikrum", the mean without the uploads that are
+        farthest from the others, measured where both have weights: few may have a weight, and one moves a median of
+        few. As in `hetfl_flwr.learning.aggregation.parse_robust`. Who lies only where few have weights is near to all
+        others and stays.
+    """
+
+    heterogeneous = False
+    parts = True
+    sends = "parts of weights"
+
+    def __init__(
+        self,
+        *,
+        weighting: Literal["uniform", "samples"] = "uniform",
+        mask: bool = True,
+        batch_norm: BatchNorm = "static",
+        robust: str = "none",
+    ) -> None:
+        self.weighting, self.mask, self.batch_norm = weighting, mask, batch_norm
+        self.robust = parse_robust(robust)
+        self._left_out = LeftOut("heterofl", self.robust)
+        self._parts: dict[str, PayloadSpec] = {}
+
+    def check(self, roster: Roster) -> None:
+        """Refuse models of different networks, other inputs or classes, and who joins with a wider model than all."""
+        _ = roster.shape, roster.classes
+        roster.check_same_network("heterofl")
+        for late in [one for one in roster if self._parts and one.model not in self._parts]:
+            if late.node not in self._barred:
+                self._take_in(models_by_name(Roster([late]), self.config))
+
+    def initial(self, roster: Roster) -> Arrays:
+        """Draw the global model's initial weights: of the widest client's model."""
+        models = models_by_name(roster, self.config)
+        self._widest = max(models, key=lambda name: parse_width(name)[1])
+        self._parts = {}
+        self._take_in(models)
+        self._barred = {member.node for member in roster if member.model not in models}
+        arrays, rate = model_arrays(models[self._widest]), float(parse_width(self._widest)[1])
+        return {"rate": np.array(rate), **{name: arrays[name] for name in self._parts[self._widest].names}}
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect weights like those of the client's model."""
+        part = self._parts.get(member.model)
+        return EMPTY if part is None else up(part, member.classes, mask=self.mask)
+
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
+        """Send the leading block of each weight that the client's model has; to one left out nothing."""
+        part = self._parts.get(member.model)
+        if part is None:
+            return {}
+        rate = np.array(float(parse_width(member.model)[1]) / server_state["rate"], np.float32)
+        return {"rate": rate, **{one.name: server_state[one.name][_block(one.shape)].copy() for one in part.arrays}}
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Send the same as for training."""
+        return self.download_for(member, server_state, 0)
+
+    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
+        """Average each weight over those that have it."""
+        uploads = [upload for upload in uploads if upload.arrays]
+        if not uploads:
+            return server_state
+        names = self._parts[self._widest].names
+        sent, has = zip(*(self._stacked(name, server_state[name], uploads) for name in names), strict=True)
+        counts = [one.samples if self.weighting == "samples" else 1 for one in uploads]
+        kept = self._left_out.kept([one.client_id for one in uploads], sent, has)
+        self._left_out.tell(round)
+        return {"rate": server_state["rate"]} | {
+            name: self._averaged(server_state[name], values[kept], np.array(counts)[kept], its[kept])
+            for name, values, its in zip(names, sent, has, strict=True)
+        }
+
+    def _stacked(self, name: str, array: NDArray[Any], uploads: Sequence[Upload]) -> tuple[NDArray[Any], Has]:
+        """Return an array of all clients (K, ...), in the shape of the widest, and which of its entries each has."""
+        has = np.zeros((len(uploads), *array.shape), bool)
+        sent = np.zeros(has.shape, array.dtype)
+        for one, its, values in zip(uploads, has, sent, strict=True):
+            block = _block(one.arrays[name].shape)
+            its[block], values[block] = True, one.arrays[name]
+            if self.mask and name.startswith("head."):
+                its[one.arrays["classes"] == 0] = False
+        return sent, has
+
+    def _averaged(self, array: NDArray[Any], sent: NDArray[Any], counts: NDArray[np.int64], has: Has) -> NDArray[Any]:
+        return np.where(has.any(0), self.robust.among_kept.weighted(sent, counts.tolist(), has), array)
+
+    def _take_in(self, models: Mapping[str, SplitModel]) -> None:
+        for name, model in models.items():
+            if parse_width(name)[1] > parse_width(self._widest)[1]:
+                raise FederationError(f"heterofl: {name} is wider than the global model of this run, {self._widest}")
+            self._parts[name] = part_weights(model, self.batch_norm)
+
+
+def _block(shape: Sequence[int | Dim]) -> tuple[slice, ...]:
+    return tuple(slice(size) for size in shape if isinstance(size, int))

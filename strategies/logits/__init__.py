@@ -1,1 +1,0 @@
-"""Server sides whose clients send the mean logits or scores of each class; not those of single samples."""

@@ -1,1 +1,0 @@
-"""Server sides whose clients send some weights of their model; a whole model that travels does not belong here."""

@@ -1,1 +1,0 @@
-"""Server sides whose clients send the mean embedding of each class; logits and single samples do not belong here."""

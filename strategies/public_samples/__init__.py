@@ -1,1 +1,0 @@
-"""Server sides of clients that show public samples, or predict on them; here no network leaves a client."""

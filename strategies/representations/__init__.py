@@ -1,4 +1,0 @@
-"""Server sides whose clients send embeddings of samples that all know; predictions do not belong here.
-
-Or weights that such embeddings have aligned.
-"""

@@ -1,0 +1,692 @@
+"""CHFL: its equations by hand, against slow reference loops, and where it must equal something simpler."""
+
+from dataclasses import replace
+from json import loads
+from math import cos, exp, log, pi
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from clients.parts import chfl
+from fixtures.federations.members import member, roster
+from fixtures.federations.nodes import linear_node
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clients.chfl import CHFLClient
+from hetfl_flwr.algorithms import check_options, resolve
+from hetfl_flwr.common.errors import ConfigError, FederationError, ModelError, PayloadError
+from hetfl_flwr.common.seeding import generator, seeded
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.learning.training import draw_epochs
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.messages import ROUND, SEEN
+from strategies.chfl import CHFL
+
+MODES = ["kd", "solo", "avg", "avgkd"]
+NORMED = "simulations.testing.lab:normed"
+LINEAR = "fixtures.models:linear"
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def states(folder: Path) -> list[dict[str, Tensor]]:
+    return [load_file(path) for path in sorted(folder.glob("client-*.safetensors"))]
+
+
+# The server
+
+
+def upload(client_id: int, weight: Any, bias: Any) -> Upload:
+    return Upload(client_id, {"weight": np.float32(weight), "bias": np.float32(bias)}, samples=1 + client_id)
+
+
+def test_the_server_adds_up_the_heads_of_the_last_round_whatever_their_samples():
+    """Eq. (4): (1, 2) + (3, 5) = (4, 7). The next round has one head, and nothing is left of the two before."""
+    strategy, clients = CHFL(), roster(2, classes=1, width=2)
+    start = strategy.initial(clients)
+    assert [start[name].tolist() for name in ("weight", "bias", "heads")] == [[[0, 0]], [0], 0]
+    both = strategy.aggregate(start, [upload(0, [[1, 2]], [10]), upload(1, [[3, 5]], [20])], 1)
+    one = strategy.aggregate(both, [upload(1, [[7, 8]], [9])], 1)
+    for server_state, expected in ((both, [[[4, 7]], [30], 2]), (one, [[[7, 8]], [9], 1])):
+        sent = strategy.download_for(member(0), server_state, 2)
+        assert list(sent) == ["weight", "bias", "heads"]
+        assert [array.dtype for array in sent.values()] == [np.float32, np.float32, np.int32]
+        assert [array.tolist() for array in sent.values()] == expected
+
+
+def test_small_heads_are_not_lost_beside_a_large_one():
+    """Next to 1e6 float32 goes in steps of 1/16: 0.03 alone is rounded away, twice 0.03 is one step."""
+    uploads = [upload(0, [[1e6]], [1e6]), upload(1, [[0.03]], [0.03]), upload(2, [[0.03]], [0.03])]
+    server_state = CHFL().aggregate(CHFL().initial(roster(3, classes=1, width=1)), uploads, 1)
+    assert (server_state["weight"].tolist(), server_state["bias"].tolist()) == ([[1e6 + 1 / 16]], [1e6 + 1 / 16])
+
+
+def test_taking_uploads_in_changes_neither_them_nor_what_was_known():
+    strategy = CHFL()
+    uploads = [upload(0, [[1, 2]], [3]), upload(1, [[4, 5]], [6])]
+    known = strategy.aggregate(strategy.initial(roster(2, classes=1, width=2)), uploads, 1)
+    strategy.aggregate(known, uploads[:1], 1)
+    assert [array.tolist() for array in known.values()] == [[[5, 7]], [9], 2]
+    assert uploads[0].arrays["weight"].tolist() == [[1, 2]]
+
+
+def test_unlike_widths_are_refused_by_name_with_the_way_out(refusal):
+    clients = Roster([member(0, model="mlp", width=200), member(1, width=200), member(2, model="lenet5", width=84)])
+    said = refusal(FederationError, CHFL().check, clients)
+    assert "client 0 (mlp) has 200, client 2 (lenet5) has 84; set width, such as width = 64" in said
+
+
+def test_unlike_classes_are_refused_by_name_and_like_clients_are_not(refusal):
+    said = refusal(FederationError, CHFL().check, Roster([member(0, classes=3), member(1, classes=4)]))
+    assert "client 0 (linear) has 3, client 1 (linear) has 4" in said
+    CHFL().check(roster(3))
+
+
+def test_solo_takes_any_clients():
+    clients = Roster([member(0, width=2, classes=3), member(1, width=5, classes=4)])
+    strategy = CHFL(mode="solo")
+    strategy.check(clients)
+    assert strategy.initial(clients) == {}
+
+
+@pytest.mark.parametrize("weight", [np.zeros((3, 5)), np.zeros((2, 4)), np.full((3, 4), 2e6), np.full((3, 4), -2e6)])
+def test_a_head_of_another_form_or_that_has_diverged_is_refused(weight, refusal):
+    expected = CHFL().upload_spec(member(0, classes=3, width=4))
+    expected.check([np.full((3, 4), -1e6, np.float32), np.full(3, 1e6, np.float32)], "client 0")
+    said = refusal(PayloadError, expected.check, [weight.astype(np.float32), np.zeros(3, np.float32)], "client 0")
+    assert said.startswith("client 0: array 'weight' has ")
+
+
+# One step of a client, by hand
+
+
+def small(inputs: Any, labels: list[int], *, body: nn.Module | None = None, rate: float = 0.1, **keys: Any) -> Node:
+    """A node whose model has a head of all zeros and three classes, and whose round is one batch of all it has."""
+    node = linear_node(inputs, labels, [[0.0, 0.0]] * 3, body=body, learning_rate=rate, **keys)
+    node.model.head.bias = nn.Parameter(torch.zeros(3))
+    return node
+
+
+def fit(client: CHFLClient, weight: Any, bias: Any, heads: int, *, round: int = 2) -> dict[str, Any]:
+    sent = [np.float32(weight), np.float32(bias), np.asarray(heads, np.int32)]
+    uploaded, samples, metrics = client.fit(sent, {ROUND: round})
+    assert samples == len(client.node.data.train)
+    head = client.node.model.head
+    for array, tensor in zip(uploaded, (head.weight, head.bias), strict=True):
+        np.testing.assert_array_equal(array, tensor.detach())
+    return metrics
+
+
+def head_of(client: CHFLClient) -> tuple[Any, Any]:
+    head = client.node.model.head
+    return head.weight.detach().numpy(), head.bias.detach().numpy()
+
+
+TEACHER = [[log(730), 0.0], [6 * log(3), 0.0], [0.0, 0.0]]
+"""For the input (1, 0): odds of 730 to 729 to 1."""
+
+ON_TARGET = log(3 / 2) / 2 + log(3 / 4) / 2
+AMONG_REST = {6: 3 / 4 * log(3 / 2) + 1 / 4 * log(1 / 2), 1: 729 / 730 * log(2 * 729 / 730) + log(2 / 730) / 730}
+
+
+@pytest.mark.parametrize(
+    ("heads", "options", "rounds", "distillation"),
+    [
+        (1, {}, 4, (ON_TARGET + AMONG_REST[6]) / 2),
+        (1, {"alpha": 2.0}, 4, 2 * (ON_TARGET + AMONG_REST[6])),
+        (1, {}, 2, (ON_TARGET + AMONG_REST[1]) / 2),  # the last round: temperature 1
+        (1, {"beta": 0.0}, 4, (ON_TARGET + AMONG_REST[1]) / 2),
+        (2, {"reduce": "mean"}, 4, (ON_TARGET + AMONG_REST[6]) / 2),
+    ],
+)
+def test_the_loss_of_one_step(heads, options, rounds, distillation):
+    """One sample of class 0. The student gives each class 1/3: cross-entropy ln 3, (true, rest) = (1/3, 2/3), the
+    other two even. The teacher gives the true class 730 of 1460, a half: KL ln(3/2) / 2 + ln(3/4) / 2. Among the
+    others it gives 729 to 1; at the temperature of round 2 of 4, 5 (1 + cos(pi / 2)) + 1 = 6, that is 3 to 1: KL
+    3/4 ln(3/2) + 1/4 ln(1/2). At temperature 1: 729/730 ln(2 * 729/730) + 1/730 ln(2/730). alpha is 1/2.
+    """
+    client = CHFLClient(small([[1.0, 0.0]], [0], rounds=rounds), **options)
+    metrics = fit(client, np.multiply(TEACHER, heads), [0, 0, 0], heads)
+    assert metrics["train-loss"] == pytest.approx(log(3) + distillation, rel=1e-5)
+    alpha = options.get("alpha", 0.5)
+    assert metrics["distillation-loss"] == pytest.approx(distillation / alpha, rel=1e-5)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_the_sum_of_equal_heads_is_a_sharper_teacher_and_their_mean_is_not(reduce):
+    """Two heads that together give odds of 2 to 1 to 1 for the true class: sum ln 2, mean ln 2 / 2 = ln sqrt 2. Then
+    the true class has 1/2, or sqrt 2 / (sqrt 2 + 2). The rest is even, and so is the student's: no second term."""
+    client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4), reduce=reduce, alpha=1.0)
+    metrics = fit(client, [[log(2), 0], [0, 0], [0, 0]], [0, 0, 0], 2)
+    true = {"sum": 0.5, "mean": 2**0.5 / (2**0.5 + 2)}[reduce]
+    expected = true * log(true / (1 / 3)) + (1 - true) * log((1 - true) / (2 / 3))
+    assert metrics["distillation-loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_weights_after_one_step():
+    """As above, at temperature 6 and alpha 1/2. Gradient in the logits: of cross-entropy (-2/3, 1/3, 1/3); of the
+    target term 1/3 - 1/2 = -1/6 for the true class, the other half of it shared by the two, 1/12 each; of the
+    non-target term 1/2 - 3/4 and 1/2 - 1/4 for these. In all -2/3 - 1/12 = -3/4, 1/3 + 1/24 - 1/8 = 1/4 and
+    1/3 + 1/24 + 1/8 = 1/2. It is that of the bias and, the input being (1, 0), of the weight's first column.
+    """
+    client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4, rate=0.1))
+    fit(client, TEACHER, [0, 0, 0], 1)
+    weight, bias = head_of(client)
+    step = [0.075, -0.025, -0.05]
+    np.testing.assert_allclose(bias, step, rtol=1e-5)
+    np.testing.assert_allclose(weight, np.transpose([step, [0, 0, 0]]), rtol=1e-5)
+
+
+def test_the_bias_of_the_global_head_teaches_as_its_weight_does():
+    """The same teacher, its logits in the bias, for the input (0, 0)."""
+    client = CHFLClient(small([[0.0, 0.0]], [0], rounds=4))
+    metrics = fit(client, np.zeros((3, 2)), [row[0] for row in TEACHER], 1)
+    assert metrics["distillation-loss"] == pytest.approx(ON_TARGET + AMONG_REST[6], rel=1e-5)
+
+
+def test_how_often_the_teacher_is_right_is_reported():
+    """Its largest logit is of class 2 for all samples, the student's first of class 0; two of three have label 2."""
+    metrics = fit(CHFLClient(small([[1.0, 0.0]] * 3, [2, 0, 2], rounds=4)), TEACHER[::-1], [0, 0, 0], 1)
+    assert metrics["teacher-accuracy"] == pytest.approx(2 / 3)
+
+
+def test_the_distance_to_the_teacher_is_reported_as_a_mean_over_samples():
+    """Of three that are alike it is that of each; in two batches, of two samples and one, the first step is of 0."""
+    metrics = fit(CHFLClient(small([[1.0, 0.0]] * 3, [0] * 3, rounds=4)), TEACHER, [0, 0, 0], 1)
+    assert metrics["distillation-loss"] == pytest.approx(ON_TARGET + AMONG_REST[6], rel=1e-5)
+    still = small([[1.0, 0.0]] * 5, [0] * 5, rounds=4, rate=1e-12, batch_size=3, local_batches=2)
+    metrics = fit(CHFLClient(still), TEACHER, [0, 0, 0], 1)
+    assert metrics["distillation-loss"] == pytest.approx(ON_TARGET + AMONG_REST[6], rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["kd", "avg", "avgkd"])
+def test_before_there_is_a_head_there_is_cross_entropy_alone(mode):
+    """The own head stays, too: the step from 0 is that of cross-entropy, -(-2/3, 1/3, 1/3) * 0.3."""
+    client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4, rate=0.3), mode=mode)
+    metrics = fit(client, np.zeros((3, 2)), [0, 0, 0], 0, round=1)
+    assert metrics == {"samples-seen": 1, "train-loss": pytest.approx(log(3))}
+    np.testing.assert_allclose(head_of(client)[1], [0.2, -0.1, -0.1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_avg_begins_with_the_mean_of_the_heads(reduce):
+    """Two heads whose mean gives odds of 2 to 1 to 1 by weight and as much by bias: 4 to 1 to 1, the true class has
+    2/3. From there one step: the gradient is (-1/3, 1/6, 1/6)."""
+    client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4, rate=0.3), mode="avg", reduce=reduce)
+    metrics = fit(client, [[2 * log(2), 8], [0, 0], [0, 0]], [2 * log(2), 0, 0], 2)
+    assert metrics == {"train-loss": pytest.approx(log(3 / 2), rel=1e-5), SEEN: 1}
+    weight, bias = head_of(client)
+    np.testing.assert_allclose(bias, [log(2) + 0.1, -0.05, -0.05], rtol=1e-5)
+    np.testing.assert_allclose(weight, [[log(2) + 0.1, 4], [-0.05, 0], [-0.05, 0]], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "accuracy"),
+    [
+        ({"mode": "avg"}, 1.0),
+        ({"mode": "avg", "measured": "averaged"}, 0.0),
+        ({"mode": "avgkd", "measured": "averaged"}, 0.0),
+        ({"mode": "kd", "measured": "averaged"}, 1.0),
+    ],
+)
+def test_a_client_is_measured_with_its_own_head_or_with_the_mean(keys, accuracy):
+    """All samples are of class 0, which the own head says and the mean of the two heads does not."""
+    client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4), **keys)
+    with torch.no_grad():
+        client.node.model.head.weight.zero_()
+        client.node.model.head.bias.copy_(torch.tensor([1.0, 0.0, 0.0]))
+    mean = [np.zeros((3, 2), np.float32), np.array([0, 4, 0], np.float32), np.array(2, np.int32)]
+    _, _, metrics = client.evaluate(mean if keys.get("measured") else [], {"round": 1})
+    assert metrics["accuracy"] == accuracy
+
+
+def test_the_mean_of_the_heads_is_sent_along_to_be_measured(make_config, run_federation, tmp_path):
+    """What clients are measured with differs, and nothing else."""
+    keys = {"algorithm": "chfl", "chfl.mode": "avg", "models": "mlp,lenet5", "partition": "classes:3", "rounds": 2}
+    trained, averaged = (
+        entries(run_federation(make_config(**keys, output_dir=str(tmp_path / by), **{"chfl.measured": by})))
+        for by in ("trained", "averaged")
+    )
+    for one, other in zip(trained[1:], averaged[1:], strict=True):
+        for client, scores in one["clients"].items():
+            assert scores["train-loss"] == other["clients"][client]["train-loss"]
+        assert one["accuracy"] != other["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("reduce", "distillation"),
+    [
+        # the teacher is where the student begins
+        ("mean", 0.0),
+        # student 2 to 1 to 1: the true class has 1/2; teacher 4 to 1 to 1: 2/3
+        ("sum", 2 / 3 * log((2 / 3) / (1 / 2)) + 1 / 3 * log((1 / 3) / (1 / 2))),
+    ],
+)
+def test_avgkd_begins_with_the_mean_and_is_taught_by_what_reduce_says(reduce, distillation):
+    client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4), mode="avgkd", reduce=reduce, alpha=1.0)
+    metrics = fit(client, [[2 * log(2), 0], [0, 0], [0, 0]], [0, 0, 0], 2)
+    assert metrics["distillation-loss"] == pytest.approx(distillation, rel=1e-4, abs=1e-6)
+    assert metrics["train-loss"] == pytest.approx(log(2) + distillation, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "asked"),
+    [
+        ({"local_epochs": 2, "local_batches": 0}, [(3, 6), (4, 6)]),
+        ({"local_epochs": 1, "local_batches": 0}, [(2, 3)]),
+        ({"local_epochs": 2, "local_batches": 3}, [(2, 3)] * 3),  # three passes of one batch
+    ],
+)
+def test_the_temperature_is_asked_for_by_the_epoch_of_the_whole_run(keys, asked, monkeypatch):
+    """Round 2 of 3; each pass is one batch."""
+    told: list[tuple[int, int]] = []
+
+    def recorded(epoch: int, most: int, beta: float) -> float:
+        told.append((epoch, most))
+        return 1.0
+
+    monkeypatch.setattr(chfl, "cosine_temperature", recorded)
+    node = small([[1.0, 0.0]], [0], rounds=3, **keys)
+    CHFLClient(node).fit([np.float32(TEACHER), np.zeros(3, np.float32), np.asarray(1, np.int32)], {ROUND: 2})
+    assert told == asked
+
+
+@pytest.mark.parametrize("scale", [1e4, 1e5])
+def test_a_saturated_teacher_keeps_everything_finite(scale):
+    """A teacher sure of something else than the labels, and a student sure of another class."""
+    node = small([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]], [0, 1, 2], rounds=3)
+    node.model.head.weight.data = torch.tensor([[0.0, 9.0], [9.0, 0.0], [0.0, 0.0]]) * scale
+    client = CHFLClient(node)
+    metrics = fit(client, np.float32([[-1, 1], [1, -1], [0.5, 0.5]]) * scale, [0, 0, 0], 1)
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert metrics["train-loss"] > scale
+    assert all(np.isfinite(array).all() for array in head_of(client))
+
+
+def test_a_head_without_bias_is_refused_before_anything_is_sent(refusal):
+    node = linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3)
+    assert refusal(ModelError, CHFLClient, node).startswith("client 0 (linear): its head has no bias")
+    CHFLClient(node, mode="solo").fit([], {ROUND: 1})
+
+
+def test_head_bias_is_named_where_it_has_taken_the_bias(refusal):
+    node = linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3)
+    unbiased = replace(node, config=node.config.with_values({"head-bias": False}))
+    assert refusal(ModelError, CHFLClient, unbiased).endswith("set head-bias to true")
+
+
+def test_a_client_whose_head_has_diverged_says_so(refusal):
+    client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4, rate=1e8))
+    said = refusal(PayloadError, fit, client, TEACHER, [0, 0, 0], 1)
+    assert said.startswith("client 0 (linear): array 'weight' has values ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("mode", "fedavg"),
+        ("reduce", "max"),
+        ("alpha", -0.1),
+        ("beta", -1.0),
+        ("gamma", 1.0),
+        ("initial-head", "both"),
+        ("teacher", "batch"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_its_key(key, value, refusal):
+    config = RunConfig(algorithm="chfl", options={f"chfl.{key}": value})
+    assert f"chfl.{key}" in refusal(ConfigError, check_options, config)
+
+
+# Against slow loops
+
+
+def play(make_config: Any, make_node: Any, **keys: Any) -> tuple[RunConfig, list[CHFLClient], dict[str, Any]]:
+    """Play the rounds of a run with the real halves; return the clients after it, and what the server then knows."""
+    options = {key.partition(".")[2].replace("-", "_"): value for key, value in keys.items() if "." in key}
+    config = resolve(make_config(algorithm="chfl", **keys))
+    clients = [CHFLClient(make_node(config, client_id), **options) for client_id in range(config.clients)]
+    strategy = CHFL(mode=options.get("mode", "kd"))
+    members = [member(k, width=one.node.model.width, classes=10) for k, one in enumerate(clients)]
+    server_state = dict(strategy.initial(Roster(members)))
+    for round in range(1, config.rounds + 1):
+        uploads = []
+        for one, client in zip(members, clients, strict=True):
+            sent = strategy.download_for(one, server_state, round)
+            arrays, samples, _ = client.fit(list(sent.values()), {ROUND: round})
+            uploads.append(Upload(one.client_id, dict(zip(("weight", "bias"), arrays, strict=True)), samples))
+        server_state = dict(strategy.aggregate(server_state, uploads, 1))
+    return config, clients, server_state
+
+
+def passes(node: Node, round: int) -> list[list[Tensor]]:
+    config = node.config
+    order = generator(config.seed, node.client_id, round, "batches")
+    size, epochs, batches = config.batch_size, config.local_epochs, config.local_batches
+    return list(draw_epochs(order, len(node.data.train), size, epochs=epochs, batches=batches))
+
+
+def slow_loss_slope(student: Any, teacher: Any, y: int, temperature: float, alpha: float) -> Any:
+    """The gradient of Eq. (5)-(6) in the student's logits, for one sample, class by class, in float64."""
+    C = len(student)
+    p = [exp(z) / sum(exp(other) for other in student) for z in student]
+    slope = [p[c] - (c == y) for c in range(C)]
+    if teacher is None:
+        return np.array(slope)
+    sure = [exp(z) / sum(exp(other) for other in teacher) for z in teacher]
+    rest = [c for c in range(C) if c != y]
+    soft = {c: exp(teacher[c] / temperature) / sum(exp(teacher[r] / temperature) for r in rest) for c in rest}
+    for c in range(C):
+        if c == y:
+            slope[c] += alpha * (p[y] - sure[y])
+        else:
+            share = p[c] / (1 - p[y])
+            slope[c] += alpha * ((sure[y] - p[y]) * share + share - soft[c])
+    return np.array(slope)
+
+
+@pytest.mark.parametrize(
+    ("mode", "reduce", "keys"),
+    [
+        ("kd", "sum", {"local_batches": 0, "local_epochs": 2, "batch_size": 20}),
+        ("kd", "mean", {"local_batches": 3, "batch_size": 30}),
+        ("avgkd", "sum", {"local_batches": 3, "batch_size": 30}),
+        ("avg", "sum", {"local_batches": 3, "batch_size": 30}),
+    ],
+)
+def test_rounds_equal_a_loop_over_samples(mode, reduce, keys, make_config, make_node):
+    """Linear models in float64, sample by sample, with the gradients written out; three clients lack classes."""
+    alpha, beta, rounds = 0.7, 3.0, 3
+    config, clients, server_state = play(
+        *(make_config, make_node),
+        models=LINEAR,
+        clients=3,
+        partition="classes:6",
+        test_fraction=0.8,
+        rounds=rounds,
+        optimizer="sgd",
+        learning_rate=0.1,
+        **keys,
+        **{"chfl.mode": mode, "chfl.reduce": reduce, "chfl.alpha": alpha, "chfl.beta": beta},
+    )
+    nodes = [make_node(config, client_id) for client_id in range(3)]
+    data = [node.data.train.batch(torch.arange(len(node.data.train))) for node in nodes]
+    heads = [[t.detach().double().numpy().copy() for t in (n.model.head.weight, n.model.head.bias)] for n in nodes]
+    for round in range(1, rounds + 1):
+        total = [sum(head[part] for head in heads) for part in (0, 1)]
+        for k, node in enumerate(nodes):
+            if round > 1 and mode in ("avg", "avgkd"):
+                heads[k] = [array / 3 for array in total]
+            teacher = [array / (3 if reduce == "mean" else 1) for array in total]
+            inputs, labels = data[k][0].flatten(1).double().numpy(), data[k][1].tolist()
+            for number, batches in enumerate(passes(node, round)):
+                share = (round - 1 + (number + 1) / config.local_epochs) if config.local_batches == 0 else round
+                temperature = beta * (1 + cos(pi * share / rounds)) + 1
+                for rows in batches:
+                    steps = [np.zeros((10, 64)), np.zeros(10)]
+                    for row in rows.tolist():
+                        x, y = inputs[row], labels[row]
+                        distillation = teacher[0] @ x + teacher[1] if round > 1 and mode in ("kd", "avgkd") else None
+                        slope = slow_loss_slope(heads[k][0] @ x + heads[k][1], distillation, y, temperature, alpha)
+                        steps[0] += np.outer(slope, x) / len(rows)
+                        steps[1] += slope / len(rows)
+                    heads[k] = [array - 0.1 * step for array, step in zip(heads[k], steps, strict=True)]
+    for client, (weight, bias) in zip(clients, heads, strict=True):
+        np.testing.assert_allclose(head_of(client)[0], weight, rtol=1e-3, atol=2e-5)
+        np.testing.assert_allclose(head_of(client)[1], bias, rtol=1e-3, atol=2e-5)
+    np.testing.assert_allclose(server_state["weight"], sum(head[0] for head in heads), rtol=1e-3, atol=5e-5)
+    np.testing.assert_allclose(server_state["bias"], sum(head[1] for head in heads), rtol=1e-3, atol=5e-5)
+    assert server_state["heads"] == 3
+
+
+def plain_distillation(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Eq. (6) by its words, softmax and logarithms and all."""
+    terms = []
+    for z, t, y in zip(student, teacher, labels.tolist(), strict=True):
+        rest = [c for c in range(len(z)) if c != y]
+        p, q = functional.softmax(t, 0), functional.softmax(z, 0)
+        pair = p[y] * (p[y] / q[y]).log() + (1 - p[y]) * ((1 - p[y]) / (1 - q[y])).log()
+        soft, given = functional.softmax(t[rest] / temperature, 0), functional.softmax(z[rest], 0)
+        terms.append(pair + (soft * (soft / given).log()).sum())
+    return torch.stack(terms).mean()
+
+
+@pytest.mark.parametrize(("mode", "teacher"), [("kd", "epoch"), ("avgkd", "epoch"), ("kd", "step"), ("avgkd", "step")])
+def test_the_teacher_is_fixed_within_an_epoch_or_new_at_each_step(mode, teacher, make_config, make_node):
+    """A loop by hand over a body with batch norm and dropout, beside another model. "epoch": the global head's logits
+    on all samples of an epoch are taken at its start, in evaluation mode. "step": they are of the very features that
+    the own head gets. The optimizer's momentum goes on, save that of a head that is replaced. Two rounds of two epochs.
+    """
+    keys = {"local_batches": 0, "local_epochs": 2, "batch_size": 100, "optimizer": "sgd", "momentum": 0.9}
+    config, clients, server_state = play(
+        *(make_config, make_node),
+        models=f"{NORMED},{LINEAR}",
+        partition="classes:6",
+        learning_rate=0.05,
+        **keys,
+        **{"chfl.mode": mode, "chfl.beta": 2.0, "chfl.teacher": teacher, "chfl.reduce": "sum"},
+    )
+    nodes = [make_node(config, client_id) for client_id in range(2)]
+    optimizers = [torch.optim.SGD(node.model.parameters(), lr=0.05, momentum=0.9) for node in nodes]
+    heads: list[Any] = []
+    for round in (1, 2):
+        weight, bias = (sum(head[part] for head in heads) for part in (0, 1))
+        heads = []
+        for node, optimizer in zip(nodes, optimizers, strict=True):
+            model, data = node.model, node.data.train
+            with seeded(config.seed, node.client_id, round, "train"):
+                if round == 2 and mode == "avgkd":
+                    replace_head(model.head, weight / 2, bias / 2, optimizer)
+                for number, batches in enumerate(passes(node, round), 1):
+                    if round == 2 and teacher == "epoch":
+                        with torch.no_grad():
+                            features = model.eval().body(data.batch(torch.arange(len(data)))[0])
+                            fixed = functional.linear(features, weight, bias)
+                    model.train()
+                    for rows in batches:
+                        inputs, labels = data.batch(rows)
+                        features = model.body(inputs)
+                        logits = model.head(features)
+                        loss = functional.cross_entropy(logits, labels)
+                        if round == 2:
+                            fresh = functional.linear(features.detach(), weight, bias)
+                            told = fixed[rows] if teacher == "epoch" else fresh
+                            temperature = 2.0 * (1 + cos(pi * (2 + number) / 4)) + 1
+                            loss = loss + 0.5 * plain_distillation(logits, told, labels, temperature)
+                        optimizer.zero_grad()
+                        loss.backward()
+                        optimizer.step()
+            heads.append((model.head.weight.detach().clone(), model.head.bias.detach().clone()))
+    for client, node in zip(clients, nodes, strict=True):
+        for key, tensor in client.node.model.state_dict().items():
+            torch.testing.assert_close(tensor, node.model.state_dict()[key], rtol=1e-3, atol=1e-5, msg=key)
+    torch.testing.assert_close(
+        torch.from_numpy(server_state["weight"]), heads[0][0] + heads[1][0], rtol=1e-3, atol=1e-5
+    )
+
+
+def replace_head(head: nn.Linear, weight: Tensor, bias: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    for parameter, value in zip(head.parameters(), (weight, bias), strict=True):
+        parameter.data.copy_(value)
+        optimizer.state[parameter]["momentum_buffer"].zero_()
+
+
+def test_all_clients_can_begin_with_one_head(make_config, make_node):
+    """Clients of unlike models have one head, of another seed another; the bodies are what they are without it."""
+
+    def begun(seed: int, **options: Any) -> list[SplitModel]:
+        config = resolve(make_config(algorithm="chfl", models=f"{NORMED},{LINEAR},mlp", clients=3, seed=seed))
+        return [CHFLClient(make_node(config, client_id), **options).node.model for client_id in range(3)]
+
+    shared, reseeded, own = begun(3, initial_head="shared"), begun(4, initial_head="shared"), begun(3)
+    for model, other in zip(shared, own, strict=True):
+        assert all(torch.equal(tensor, other.body.state_dict()[key]) for key, tensor in model.body.state_dict().items())
+        assert torch.equal(model.head.weight, shared[0].head.weight)
+        assert torch.equal(model.head.bias, shared[0].head.bias)
+        assert not torch.equal(model.head.weight, other.head.weight)
+    assert not torch.equal(own[0].head.weight, own[1].head.weight)
+    assert not torch.equal(shared[0].head.weight, reseeded[0].head.weight)
+    assert (
+        0.9 / 8 < float(shared[0].head.weight.detach().abs().max()) <= 1 / 8
+    )  # uniform between +-1 / 8, as Linear draws
+
+
+# Whole runs
+
+
+@pytest.mark.slow
+def test_a_shared_head_is_drawn_once(make_config, make_node, run_federation, tmp_path):
+    """Clients that an engine builds anew for each message, in one process or two, end as those that live on."""
+    keys = {"models": f"{NORMED},mlp", "clients": 2, "rounds": 3, "partition": "classes:4", "width": 64}
+    keys |= {"chfl.initial-head": "shared", "chfl.teacher": "step"}
+    _, _, expected = play(make_config, make_node, **keys)
+    for workers in (1, 2):
+        config = make_config(algorithm="chfl", output_dir=str(tmp_path / str(workers)), **keys)
+        found = load_file(run_federation(config, workers=workers) / SERVER_STATE_FILE)
+        np.testing.assert_array_equal(found["weight"], expected["weight"])
+
+
+def trained(make_config: Any, run_federation: Any, folder: Path, **keys: Any) -> tuple[Any, list[dict[str, Tensor]]]:
+    """Return what a run wrote down of accuracy and training, and the state of each of its clients."""
+    shared = {"models": "mlp,fedhe:6", "rounds": 3, "partition": "classes:4", "width": 64, "algorithm": "chfl"}
+    places = {"output_dir": str(folder / "run"), "state_dir": str(folder / "state")}
+    run = run_federation(make_config(**{**shared, **places, **keys}))
+    measured = [{client: dict(said) for client, said in entry["clients"].items()} for entry in entries(run)]
+    return measured, states(folder / "state" / "run-7")
+
+
+def equal(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) -> bool:
+    return len(first) == len(second) > 0 and all(
+        one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+        for one, other in zip(first, second, strict=True)
+    )
+
+
+@pytest.mark.slow
+def test_alpha_0_and_solo_are_local_training_bit_for_bit(make_config, run_federation, tmp_path):
+    """Models, batch norm and moments of unlike clients, losses and accuracies, after three rounds; not so with kd."""
+    local = trained(make_config, run_federation, tmp_path / "local", algorithm="local")
+    for name, keys in {"solo": {"chfl.mode": "solo"}, "alpha 0": {"chfl.alpha": 0.0}}.items():
+        found = trained(make_config, run_federation, tmp_path / name, **keys)
+        assert found[0] == local[0], name
+        assert equal(found[1], local[1]), name
+    assert not equal(trained(make_config, run_federation, tmp_path / "kd")[1], local[1])
+
+
+def test_avgkd_without_alpha_is_avg_and_unlike_local_training(make_config, run_federation, tmp_path):
+    avg = trained(make_config, run_federation, tmp_path / "avg", **{"chfl.mode": "avg"})
+    both = trained(make_config, run_federation, tmp_path / "avgkd", **{"chfl.mode": "avgkd", "chfl.alpha": 0.0})
+    local = trained(make_config, run_federation, tmp_path / "local", algorithm="local")
+    assert both[0] == avg[0]
+    assert equal(both[1], avg[1])
+    assert not equal(avg[1], local[1])
+
+
+@pytest.mark.slow
+def test_one_client_that_averages_is_local_training_and_its_sum_is_its_mean(make_config, run_federation, tmp_path):
+    keys = {"clients": 1, "models": "fedhe:6", "moments": "kept"}
+    local = trained(make_config, run_federation, tmp_path / "local", algorithm="local", **keys)
+    avg = trained(make_config, run_federation, tmp_path / "avg", **keys, **{"chfl.mode": "avg"})
+    assert avg[0] == local[0]
+    assert equal(avg[1], local[1])
+    reset = trained(make_config, run_federation, tmp_path / "reset", **{**keys, "moments": "reset", "chfl.mode": "avg"})
+    assert not equal(reset[1], local[1])
+    total, mean = (
+        trained(make_config, run_federation, tmp_path / reduce, **keys, **{"chfl.reduce": reduce})
+        for reduce in ("sum", "mean")
+    )
+    assert total[0] == mean[0]
+    assert equal(total[1], mean[1])
+    assert not equal(total[1], local[1])
+
+
+@pytest.mark.parametrize(
+    ("keys", "up", "down"),
+    [
+        ({}, 2600, 2604),
+        ({"width": 16, "chfl.mode": "avgkd"}, 680, 684),
+        ({"chfl.mode": "avg"}, 2600, 2604),
+        ({"chfl.mode": "solo"}, 0, 0),
+    ],
+)
+def test_the_bytes_of_a_client_and_round(keys, up, down, make_config, run_federation):
+    """4 C (D + 1) up and 4 more down: C = 10, and D = 64 unless said otherwise."""
+    run = run_federation(make_config(algorithm="chfl", clients=1, **keys))
+    assert [(entry["bytes_up"], entry["bytes_down"]) for entry in entries(run)[1:]] == [(up, down)] * 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_clients_of_unlike_shapes_learn_together(mode, make_config, run_federation):
+    """Digits in grey, 1 x 8 x 8, and in colour, 3 x 16 x 16; what each is taught is said from round 2 on."""
+    data = {"dataset": "digits,digits-colour", "clients": 4, "partition": "dirichlet:0.5"}
+    run = run_federation(
+        make_config(algorithm="chfl", models="mlp,mlp,lenet5,tabular:2", **data, **{"chfl.mode": mode})
+    )
+    assert all(entry["failures"] == [] for entry in entries(run))
+    told = [{"teacher-accuracy", "distillation-loss"} <= entry["clients"]["3"].keys() for entry in entries(run)]
+    assert told == [False, False, mode in ("kd", "avgkd")]
+
+
+@pytest.mark.exhaustive
+def test_two_workers_change_no_bit(make_config, run_federation, tmp_path):
+    found = []
+    for workers in (1, 2):
+        config = make_config(algorithm="chfl", output_dir=str(tmp_path / f"{workers}"), **{"chfl.mode": "avgkd"})
+        run = run_federation(config, workers=workers)
+        found.append(([entry["clients"] for entry in entries(run)], (run / "knowledge.safetensors").read_bytes()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_clients_with_columns_of_their_own_learn_together(make_config, run_federation):
+    config = make_config(
+        algorithm="chfl",
+        dataset="breast-cancer",
+        features="slices:0.5",
+        models="tabular",
+        clients=4,
+        partition="dirichlet:0.5",
+        local_batches=0,
+        rounds=10,
+        learning_rate=0.003,
+    )
+    rounds = entries(run_federation(config))
+    assert all(entry["failures"] == [] for entry in rounds)
+    assert rounds[-1]["validation_accuracy"] > 0.85 > rounds[0]["validation_accuracy"]
+
+
+# Widths
+
+
+def test_the_default_run_has_a_width_that_all_models_get(make_config, make_node):
+    """Where the run config leaves it open, it is 64: with `models` as dealt by default, whose own widths differ."""
+    assert resolve(RunConfig(algorithm="chfl")).width == 64
+    assert resolve(RunConfig(algorithm="chfl", width=16)).width == 16
+    assert resolve(RunConfig(algorithm="fedhe")).width == 0
+    assert resolve(RunConfig(algorithm="fedavg")).width == 0
+    widths = {
+        width: [
+            make_node(make_config(algorithm="chfl", models="auto", clients=3, width=width), k).model.width
+            for k in range(3)
+        ]
+        for width in (0, 16)
+    }
+    assert widths == {0: [64] * 3, 16: [16] * 3}
+    config = make_config(algorithm="fedhe", models="lenet5,mlp", width=7)
+    assert [make_node(config, k).model.width for k in range(2)] == [7, 7]
+
+
+def test_fedavg_averages_models_of_the_width_that_is_asked_for(make_config, run_federation):
+    run = run_federation(make_config(algorithm="fedavg", models="mlp", width=7))
+    assert all(entry["failures"] == [] for entry in entries(run))
+    assert load_file(run / "knowledge.safetensors")["head.weight"].shape == (10, 7)

@@ -1,0 +1,271 @@
+"""DS-FL: a round by hand, entropy reduction against its formula, a slow loop, and where it equals something simpler."""
+
+from json import loads
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import member, roster
+from fixtures.federations.nodes import linear_node
+from safetensors.numpy import load_file
+from scipy.optimize import minimize
+from torch.nn import functional
+
+from clients.dsfl import DSFLClient
+from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.messages import ROUND
+from strategies.dsfl import DSFL
+
+TINY = float(np.finfo(np.float32).tiny)
+"""What float32 tells from 0."""
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def upload(client_id: int, scores: Any) -> Upload:
+    return Upload(client_id, {"softmax": np.float32(scores)}, samples=1 + 98 * client_id)
+
+
+def consensus(*answers: Any, **options: Any) -> np.ndarray:
+    """What clients are sent when these have answered on the only public rows."""
+    strategy, clients = DSFL(**options), roster(3, classes=2)
+    strategy.prepare(clients, RunConfig())
+    clients.public_samples = {0: {"inputs": np.zeros((len(answers[0]), 2), np.float32)}}
+    uploads = [upload(client_id, scores) for client_id, scores in enumerate(answers)]
+    after = strategy.aggregate(strategy.initial(clients), uploads, 1)
+    return strategy.download_for(member(0), after, 2)["consensus"]
+
+
+def test_entropy_reduction_by_hand():
+    """The means are (0.6, 0.4) and (0.5, 0.5), whatever the clients' samples: softmax((6, 4)) is 1 / (1 + e^-2)."""
+    found = consensus([[0.8, 0.2], [1, 0]], [[0.4, 0.6], [0, 1]], aggregation="era")
+    sharp = 1 / (1 + exp(-2))
+    np.testing.assert_allclose(found, [[sharp, 1 - sharp], [0.5, 0.5]], rtol=1e-6)
+
+
+def test_simple_aggregation_is_the_mean():
+    found = consensus([[0.8, 0.2], [1, 0]], [[0.4, 0.6], [0, 1]])
+    np.testing.assert_allclose(found, [[0.6, 0.4], [0.5, 0.5]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.001, 0.01, 0.1, 1.0, 1e9])
+def test_entropy_reduction_equals_its_formula(temperature):
+    """Of two classes, softmax is the logistic function of their difference. The lowest temperature there may be is far
+    from overflow."""
+    scores = generator(0, "scores").dirichlet(np.ones(2), (3, 20))
+    mean = scores.mean(0)
+    found = consensus(*scores, aggregation="era", temperature=temperature)
+    np.testing.assert_allclose(
+        found[:, 0], 1 / (1 + np.exp(-(mean[:, 0] - mean[:, 1]) / temperature)), rtol=1e-4, atol=TINY
+    )
+    assert np.isfinite(found).all()
+
+
+def test_the_median_of_scores_is_a_distribution_though_all_medians_are_0():
+    """Three clients that are sure of a class each: no class has a median above 0, and their geometric median is 1/3."""
+    found = consensus([[1, 0, 0]], [[0, 1, 0]], [[0, 0, 1]], robust="median", aggregation="sa")
+    np.testing.assert_allclose(found, [[1 / 3] * 3], rtol=1e-5)
+
+
+def test_the_median_of_scores_is_the_point_of_least_summed_distance():
+    """Found by scipy on the simplex; the medians of single scores, scaled, would be (0.25, 0.375, 0.375)."""
+    scores = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]])
+    summed = minimize(lambda x: np.linalg.norm(scores - [*x, 1 - x.sum()], axis=1).sum(), [0.3, 0.3], tol=1e-9)
+    found = consensus(*scores[:, None], robust="median", aggregation="sa")
+    np.testing.assert_allclose(found, [[*summed.x, 1 - summed.x.sum()]], atol=2e-3)
+
+
+def test_a_liar_does_not_move_the_median_of_scores_that_agree():
+    """On two rows; the liar says the reverse of what two others say. The mean would be (1.9, 1.1) / 3."""
+    honest, liar = [[0.9, 0.1], [0.2, 0.8]], [[0.1, 0.9], [0.8, 0.2]]
+    found = consensus(honest, honest, liar, robust="median", aggregation="sa")
+    np.testing.assert_allclose(found, honest, atol=1e-4)
+
+
+def test_clients_without_public_samples_or_of_other_classes_are_refused(refusal):
+    said = refusal(FederationError, DSFL().check, Roster([member(0), member(1, public=0)]))
+    assert said.startswith("dsfl needs public samples of each client, but client 1 has none")
+    assert "classes" in refusal(FederationError, DSFL().check, Roster([member(0), member(1, classes=4)]))
+
+
+# --- a client ------------------------------------------------------------------------------------
+
+
+def tiny(**options: Any) -> DSFLClient:
+    """Samples (1, 0) of class 0 and (0, 1) of class 1, both public and all that there is; W = 0; SGD of rate 0.1."""
+    return DSFLClient(
+        linear_node(np.eye(2), [0, 1], [[0.0, 0.0], [0.0, 0.0]], public=2, **options.pop("keys", {})), **options
+    )
+
+
+def learnt(client: DSFLClient, rows: list[int], targets: Any, asked: list[int]) -> tuple[np.ndarray, dict[str, Any]]:
+    download = [np.int32(rows), np.float32(targets).reshape(len(rows), 2), np.int32(asked)]
+    [answers], _, metrics = client.fit(download, {ROUND: 2})
+    return answers, metrics
+
+
+@pytest.mark.parametrize(("digest", "entropy"), [("ce", 0.0), ("kl", -(0.75 * log(0.75) + 0.25 * log(0.25)))])
+def test_one_round_by_hand(digest, entropy):
+    """Digested is (1, 0) with the scores (3/4, 1/4). W = 0 has even odds: a distance of ln 2, or less the target's
+    entropy; the step is 0.1 (1/4, -1/4) in the first column. The own batch then has logits (0.025, -0.025) for (1, 0),
+    odds q = 1 / (1 + e^0.05) against it, and even ones for (0, 1): half of 0.1 times each.
+    """
+    client = tiny(digest=digest)
+    answers, metrics = learnt(client, [0], [[0.75, 0.25]], [1, 0])
+    assert metrics["digest-loss"] == pytest.approx(log(2) - entropy, rel=1e-6)
+    assert metrics["train-loss"] == pytest.approx((log(1 + exp(-0.05)) + log(2)) / 2, rel=1e-6)
+    first, second = 0.025 + 0.05 / (1 + exp(0.05)), 0.025
+    np.testing.assert_allclose(client.node.model.head.weight.detach(), [[first, -second], [-first, second]], rtol=1e-5)
+    sure = [1 / (1 + exp(2 * second)), 1 / (1 + exp(-2 * first))]
+    np.testing.assert_allclose(answers[:, 0], sure, rtol=1e-5)
+
+
+def test_in_the_first_round_there_is_nothing_to_digest():
+    client = tiny()
+    _, metrics = learnt(client, [], [], [0])
+    assert metrics["digest-loss"] == 0
+    np.testing.assert_allclose(client.node.model.head.weight.detach(), [[0.025, -0.025], [-0.025, 0.025]], rtol=1e-6)
+
+
+def test_digesting_equals_a_loop_over_samples():
+    """In float64 with the gradient written out: three passes in batches drawn from seed, client and round. A client
+    that digests nothing takes the own step from there."""
+    draw, rows = generator(1, "draw"), [2, 0, 3]
+    inputs, targets = draw.normal(size=(4, 2)), draw.dirichlet(np.ones(2), 3)
+
+    def client(epochs: int, weight: Any) -> DSFLClient:
+        node = linear_node(inputs, [0, 1, 1, 0], weight, public=4)
+        return DSFLClient(node, digest_epochs=epochs)
+
+    weight = draw.normal(size=(2, 2))
+    digesting = client(3, weight.tolist())
+    learnt(digesting, rows, targets, [0])
+    for batch in draw_batches(generator(0, 0, 2, "digest"), 3, 4, epochs=3, batches=0):
+        step = np.zeros((2, 2))
+        for position in batch.tolist():
+            sample = inputs[rows[position]]
+            odds = np.exp(weight @ sample)
+            step += np.outer(odds / odds.sum() - targets[position], sample) / len(batch)
+        weight = weight - 0.1 * step
+    alone = client(0, weight.tolist())
+    learnt(alone, rows, targets, [0])
+    np.testing.assert_allclose(
+        digesting.node.model.head.weight.detach(), alone.node.model.head.weight.detach(), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_own_rows_may_leave_out_those_that_are_public(refusal):
+    said = refusal(ConfigError, tiny, private="without-public")
+    assert said.endswith(
+        "dsfl.private = 'without-public', but all 2 training samples are public: lower public-fraction"
+    )
+
+
+def test_a_client_that_leaves_its_public_row_out_trains_on_the_other_alone():
+    """Of (0, 1), of class 1: even odds, so a step of 0.1 / 2 in the second column."""
+    client = DSFLClient(linear_node(np.eye(2), [0, 1], [[0.0, 0.0], [0.0, 0.0]], public=1), private="without-public")
+    _, metrics = learnt(client, [], [], [0])
+    assert metrics["samples-seen"] == 1
+    np.testing.assert_allclose(client.node.model.head.weight.detach(), [[0, -0.05], [0, 0.05]], rtol=1e-6)
+
+
+def test_scores_of_other_classes_are_refused_in_one_line(refusal):
+    three = [np.int32([0]), np.full((1, 3), 1 / 3, np.float32), np.int32([0])]
+    assert refusal(PayloadError, tiny().fit, three, {ROUND: 2}) == (
+        "server: array 'consensus' has shape (1, 3), expected (R <= 2, 2)"
+    )
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
+    """At R = A = 7, C = 10: up 4 A C = 280, down 4 A = 28 in round 1, then 4 R (C + 1) + 4 A = 336. Before that, each
+    of the three clients has 60 public samples of 64 pixels, without a label, which go up once and down twice.
+    """
+    config = make_config(algorithm="dsfl", clients=3, models="mlp", rounds=3, **{"dsfl.public-samples": 7})
+    rounds = entries(run_federation(config))
+    assert [entry["bytes_up"] for entry in rounds] == [3 * 60 * 64, *[3 * 280] * 3]
+    assert [entry["bytes_down"] for entry in rounds] == [6 * 60 * 64, 3 * 28, 3 * 336, 3 * 336]
+
+
+def trained(folder: Path) -> list[dict[str, np.ndarray]]:
+    return [load_file(path) for path in sorted(folder.glob("run-7/client-*.safetensors"))]
+
+
+@pytest.mark.slow
+def test_without_digesting_it_is_local_training_and_simple_aggregation_is_fedmd(make_config, run_federation, tmp_path):
+    """Bit for bit: of FedMD that averages scores, does not pre-train and digests by the divergence."""
+    fedmd = {"pretrain-epochs": 0, "pretrain-private-epochs": 0, "consensus": "softmax", "digest": "kl"}
+    cases: dict[str, tuple[str, dict[str, Any]]] = {
+        "local": ("local", {}),
+        "alone": ("dsfl", {"digest-epochs": 0}),
+        "fedmd": ("fedmd", {**fedmd, "public-samples": 20}),
+        "simple": ("dsfl", {"aggregation": "sa", "digest": "kl", "public-samples": 20}),
+        "sharp": ("dsfl", {"aggregation": "era", "digest": "kl", "public-samples": 20}),
+    }
+    ended = {}
+    for case, (name, own) in cases.items():
+        places = {"output_dir": str(tmp_path / case), "state_dir": str(tmp_path / f"{case}-state")}
+        options = {f"{name}.{key}": value for key, value in own.items()}
+        run_federation(make_config(algorithm=name, rounds=3, models="mlp,fedhe:6", **places, **options))
+        ended[case] = trained(tmp_path / f"{case}-state")
+
+    def same(one: str, other: str) -> bool:
+        return all(
+            np.array_equal(a[key], b[key])
+            for a, b in zip(ended[one], ended[other], strict=True)
+            for key in a
+            if key.startswith("model.")
+        )
+
+    assert same("local", "alone")
+    assert same("fedmd", "simple")
+    assert not same("sharp", "simple")
+    assert not same("simple", "local")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("aggregation", "mean"),
+        ("temperature", 0.0),
+        ("public-samples", 0),
+        ("digest-epochs", -1),
+        ("digest", "l1"),
+        ("private", "x"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(key, value, refusal):
+    config = RunConfig.from_flat({"algorithm": "dsfl", f"dsfl.{key}": value})
+
+    def act() -> None:
+        check_options(config)
+        build_strategy(config)
+
+    assert refusal(ConfigError, act).startswith(f"dsfl.{key} = {value!r}: ")
+
+
+def test_cross_entropy_and_divergence_differ_by_the_target_s_entropy_alone():
+    logits = torch.tensor([[0.3, -1.0]], requires_grad=True)
+    target = torch.tensor([[0.2, 0.8]])
+    slopes = []
+    for digest in ("ce", "kl"):
+        [slope] = torch.autograd.grad(tiny(digest=digest)._distance(logits, target), logits)
+        slopes.append(slope.numpy())
+    np.testing.assert_allclose(*slopes, rtol=1e-5)
+    np.testing.assert_allclose(slopes[0], (logits.softmax(1) - target).detach(), rtol=1e-5)
+    assert functional.cross_entropy(logits, target) > 0

@@ -1,0 +1,499 @@
+"""FedDF: its groups and its distillation by hand, against a slow loop, and where it must equal FedAvg."""
+
+import json
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import member
+from safetensors.numpy import load_file
+from torch import nn
+
+from hetfl_flwr.algorithms import build_client, build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec, Samples, load_client_data
+from hetfl_flwr.data.arrays.samples import Arrays as Stored
+from hetfl_flwr.data.public_scaling import scaled
+from hetfl_flwr.learning.ensembles import Schedule, distil, logits_of, logits_of_each
+from hetfl_flwr.models import SplitModel, build_model, trainable_count
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.messages import ROUND
+from hetfl_flwr.wire.weights import fingerprint
+from simulations.inference.loading import load_client
+from strategies.feddf import FedDF
+
+NORMED, LINEAR = "simulations.testing.lab:normed", "fixtures.models:linear"
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+# --- distillation --------------------------------------------------------------------------------
+
+
+def table(rows: Any) -> Samples:
+    inputs = torch.tensor(rows, dtype=torch.float32)
+    arrays = Stored(
+        DataSpec((inputs.shape[1],), 2), inputs, torch.zeros(len(inputs), dtype=torch.int64), 1, 1.0, torch.zeros(1)
+    )
+    return Samples(arrays, torch.arange(len(inputs)))
+
+
+def linear(weight: Any) -> nn.Linear:
+    layer = nn.Linear(len(weight[0]), len(weight), bias=False)
+    layer.weight.data = torch.tensor(weight, dtype=torch.float32)
+    return layer
+
+
+def test_one_step_by_hand():
+    """The student's logits of (2, 0) are (0, 0), the target's (1, 0): the slope of KL(t || s) is (s - t) x^T, below 0
+    for class 0. Adam's first step is the rate against the slope's sign, and none where the slope is 0."""
+    student = linear([[0, 3], [0, 4]])
+    steps = distil(student, table([[2, 0]]), torch.tensor([[1.0, 0.0]]), Schedule(1, 8, 0.25, 10), generator(0))
+    assert steps == 1
+    np.testing.assert_allclose(student.weight.detach(), [[0.25, 3], [-0.25, 4]], rtol=1e-6)
+
+
+def test_steps_equal_a_loop_with_adam_written_out():
+    """The rate falls as a cosine; a fifth of the samples is held out. Of the students that agree with most of these the
+    nearest one is kept, which here is none that first agreed with so many."""
+    draw = generator(3, "data")
+    inputs, targets = draw.normal(size=(20, 3)), draw.normal(size=(20, 4)) * 3
+    start, schedule = draw.normal(size=(4, 3)), Schedule(30, 6, 0.5, 20)
+    student = linear(start.tolist())
+    taken = distil(student, table(inputs.tolist()), torch.from_numpy(targets).float(), schedule, generator(1, "draw"))
+
+    rng = generator(1, "draw")
+    order = rng.permutation(20)
+    held, rows = order[:4], order[4:]
+    weight, first, second = start.copy(), np.zeros((4, 3)), np.zeros((4, 3))
+    best, kept, at, step = slow_nearness(weight, inputs[held], targets[held]), weight, 0, 0
+    rises = [0]
+    passes: list[int] = []
+    while step < 30:
+        if not passes:
+            shuffled = rng.permutation(16)
+            passes = [shuffled[k : k + 6] for k in range(0, 16, 6)]
+        chosen = rows[passes.pop(0)]
+        slope = np.mean(
+            [
+                np.outer(softmax(weight @ x) - softmax(t), x)
+                for x, t in zip(inputs[chosen], targets[chosen], strict=True)
+            ],
+            axis=0,
+        )
+        rate = 0.5 * (1 + cos(pi * step / 30)) / 2
+        step += 1
+        first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
+        weight = weight - rate * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+        if step % 2 == 0:
+            found = slow_nearness(weight, inputs[held], targets[held])
+            rises += [step] * (found[0] > best[0])
+            if found > best:
+                best, kept, at = found, weight, step
+            if step - rises[-1] >= 20:
+                break
+    assert taken == step
+    assert at not in (*rises, step)
+    np.testing.assert_allclose(student.weight.detach(), kept, rtol=1e-3, atol=1e-5)
+
+
+def softmax(logits: Any) -> Any:
+    powers = np.exp(logits - logits.max())
+    return powers / powers.sum()
+
+
+def slow_nearness(weight: Any, inputs: Any, targets: Any) -> tuple[float, float]:
+    pairs = [(softmax(t), softmax(weight @ x)) for x, t in zip(inputs, targets, strict=True)]
+    agreement = np.mean([t.argmax() == s.argmax() for t, s in pairs])
+    return float(agreement), -float(np.mean([np.sum(t * np.log(t / s)) for t, s in pairs]))
+
+
+def test_a_student_that_agrees_already_takes_no_more_steps_than_it_is_given_patience():
+    """It predicts the classes of the logits from the beginning, and comes nearer to them with each step."""
+    samples, student = table(generator(0, "rows").normal(size=(20, 2)).tolist()), linear([[0.1, 0], [0, 0.1]])
+    inputs, targets = samples.batch(torch.arange(20))[0].numpy(), 30 * logits_of(student, samples)
+    before = slow_nearness(student.weight.detach().numpy(), inputs, targets.numpy())
+    assert distil(student, samples, targets, Schedule(500, 4, 0.01, 30), generator(0)) == 30
+    after = slow_nearness(student.weight.detach().numpy(), inputs, targets.numpy())
+    assert before[0] == after[0] == 1
+    assert after[1] > before[1]
+
+
+def test_patience_begins_anew_whenever_the_student_comes_to_agree_with_more():
+    """All samples are of class 1. The two weights are 0.05 and -0.05 and come nearer to each other by a rate of almost
+    0.01 each in a step of Adam's: after six steps the student says class 1, and it is measured every second step."""
+    student = linear([[0.05], [-0.05]])
+    samples, targets = table([[1.0]] * 2), torch.tensor([[0.0, 9.0]] * 2)
+    assert distil(student, samples, targets, Schedule(500, 4, 0.01, 20), generator(0)) == 26
+
+
+def test_a_student_that_cannot_come_nearer_stays_as_it_is_and_stops_early():
+    student = linear([[1, 2], [3, 4]])
+    samples = table(generator(0, "rows").normal(size=(10, 2)).tolist())
+    targets = logits_of(student, samples)
+    assert distil(student, samples, targets, Schedule(500, 4, 0.1, 30), generator(0)) == 30
+    assert student.weight.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_targets_that_are_not_finite_change_no_student(value):
+    student = linear([[1, 2], [3, 4]])
+    targets = torch.zeros(10, 2)
+    targets[:, 0] = value
+    distil(student, table([[1, 2]] * 10), targets, Schedule(50, 4, 0.1, 30), generator(0))
+    assert student.weight.tolist() == [[1, 2], [3, 4]]
+
+
+def test_logits_are_those_of_evaluation_mode():
+    """x = (1, 2): logits (1, 2), (3, 6) and (50, 100) of three models with dropout."""
+    models = [nn.Sequential(nn.Dropout(0.9), linear((np.eye(2) * scale).tolist())) for scale in (1, 3, 50)]
+    found = logits_of_each(models, table([[1, 2]]), threads=1)
+    assert [array.tolist() for array in found] == [[[1, 2]], [[3, 6]], [[50, 100]]]
+    assert all(model.training for model in models)
+
+
+# --- public samples as the server sees them ------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalize", ["mean-image", "mean-training-image", "standard", "imagenet", "none"])
+def test_images_are_scaled_as_clients_scale_theirs(normalize):
+    """The rows that a client's images are scaled by, as its own and as shown to somebody who has no others: its own
+    training samples, or all of the training split."""
+    config = RunConfig(dataset="digits", clients=1, normalize=normalize, test_fraction=0.3, validation_fraction=0.0)
+    own = load_client_data(config.split(1), 0).train
+    arrays = own.arrays
+    its = own if normalize == "mean-training-image" else Samples(arrays, torch.arange(arrays.train_rows))
+    theirs, rows = scaled(its.stored()[0].numpy(), arrays.spec, normalize), torch.arange(50)
+    torch.testing.assert_close(theirs.batch(rows)[0], its.batch(rows)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_columns_are_scaled_by_the_samples_shown_and_tokens_stay():
+    rows = np.float32([[1, 5], [3, 5], [5, 5]])
+    found = scaled(rows, DataSpec((2,), 2), "mean-image").batch(torch.arange(3))[0]
+    np.testing.assert_allclose(found, [[-1.2247, 0], [0, 0], [1.2247, 0]], atol=1e-3)
+    assert scaled(rows, DataSpec((2,), 2), "none").batch(torch.arange(3))[0].tolist() == rows.tolist()
+    tokens = np.int32([[1, 2], [0, 3]])
+    assert scaled(tokens, DataSpec((2,), 2, 9), "mean-image").batch(torch.arange(2))[0].tolist() == tokens.tolist()
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def small(spec: DataSpec) -> SplitModel:
+    return SplitModel(nn.Identity(), nn.Linear(2, spec.classes, bias=False))
+
+
+def deep(spec: DataSpec) -> SplitModel:
+    return SplitModel(nn.Linear(2, 3), nn.Linear(3, spec.classes))
+
+
+SMALL, DEEP = "test_feddf:small", "test_feddf:deep"
+
+
+def its(client_id: int, built: str = SMALL, **said: Any) -> Member:
+    spec = DataSpec((2,), 3)
+    model = build_model(built, spec, seed=0)
+    truth = {"model": built, "parameters": trainable_count(model), "weights": fingerprint(model), "width": model.width}
+    return member(client_id, shape=(2,), classes=3, **{**truth, **said})
+
+
+def server(*members: Member, **hyper_parameters: Any) -> tuple[FedDF, dict[str, Any]]:
+    strategy = FedDF(**hyper_parameters)
+    strategy.prepare(Roster(members), RunConfig(algorithm="feddf", models=f"{SMALL},{DEEP}", normalize="none"))
+    rows = generator(0, "public").normal(size=(3, 8, 2)).astype(np.float32)
+    strategy.roster.public_samples = {k: {"inputs": block} for k, block in enumerate(rows)}
+    return strategy, dict(strategy.initial(strategy.roster))
+
+
+def filled(strategy: FedDF, one: Member, value: float, samples: int = 1) -> Upload:
+    arrays = {spec.name: np.full(spec.shape, value, np.float32) for spec in strategy.upload_spec(one).arrays}
+    return Upload(one.client_id, arrays, samples)
+
+
+def test_each_group_has_the_mean_of_its_own_weighted_by_samples():
+    """(1 x 2 + 3 x 6) / 4 = 5; the group of one client has that one's weights."""
+    members = [its(0), its(1, DEEP), its(2)]
+    strategy, state = server(*members, server_steps=0)
+    uploads = [filled(strategy, *one) for one in zip(members, (2, 9, 6), (1, 7, 3), strict=True)]
+    found = strategy.aggregate(state, uploads, 1)
+    assert {name: set(array.ravel().tolist()) for name, array in found.items()} == {
+        f"{SMALL}/head.weight": {5.0},
+        **{f"{DEEP}/{name}": {9.0} for name in ("body.weight", "body.bias", "head.weight", "head.bias")},
+    }
+    assert strategy.download_for(members[1], found, 2).keys() == {
+        "body.weight",
+        "body.bias",
+        "head.weight",
+        "head.bias",
+    }
+
+
+def test_a_client_alone_with_its_model_is_said_and_learns_from_the_others(caplog):
+    """One line names it, before round 1; with one model for all there is none."""
+    caplog.set_level("INFO", logger="flwr")
+    server(its(0), its(2))
+    assert caplog.messages == []
+    members = [its(0), its(1, DEEP), its(2)]
+    strategy, state = server(*members, server_steps=20, server_learning_rate=0.1)
+    said = f"feddf: no other client has the model of client 1 ({DEEP}): only distillation joins it to them"
+    assert set(caplog.messages) == {said}
+    uploads = [filled(strategy, *one) for one in zip(members, (2, 9, 6), (1, 7, 3), strict=True)]
+    uploads[0].arrays["head.weight"][0] = -3
+    found = strategy.aggregate(state, uploads, 1)
+    assert not (found[f"{DEEP}/head.weight"] == 9).all()
+
+
+def test_a_robust_mean_is_within_each_group():
+    members = [its(k) for k in range(5)]
+    strategy, state = server(*members, server_steps=0, robust="median")
+    uploads = [filled(strategy, *one) for one in zip(members, (1, 2, 3, 4, 900), (1, 1, 1, 1, 900), strict=True)]
+    assert (strategy.aggregate(state, uploads, 1)[f"{SMALL}/head.weight"] == 3).all()
+
+
+@pytest.mark.parametrize("steps", [0, 20])
+def test_multi_krum_judges_models_of_all_groups_by_their_logits(steps):
+    """Client 1, one of two with its model, says the opposite of the others: as if it had sent nothing. The deep one is
+    alone with its model, and agrees with the small ones."""
+    members = [its(0), its(1), its(2, DEEP), its(3), its(4)]
+    learnt = []
+    for robust, who in (("multikrum:1", (0, 1, 2, 3, 4)), ("none", (0, 2, 3, 4))):
+        strategy, state = server(*members, server_steps=steps, server_learning_rate=0.1, robust=robust)
+        uploads = []
+        for one in (members[k] for k in who):
+            right = generator(7, "right").normal(size=(3, 2)).astype(np.float32)
+            drawn = {spec.name: np.zeros(spec.shape, np.float32) for spec in strategy.upload_spec(one).arrays}
+            if one.model == DEEP:
+                drawn["body.weight"][:2, :2] = np.eye(2)
+                drawn["head.bias"][:] = 50  # of all classes alike, which says nothing
+            drawn["head.weight"][:, :2] = right * (-1 if one.client_id == 1 else 1 + one.client_id / 10)
+            uploads.append(Upload(one.client_id, drawn, 1))
+        learnt.append(strategy.aggregate(state, uploads, 1))
+    for name, array in learnt[0].items():
+        np.testing.assert_array_equal(array, learnt[1][name])
+
+
+def test_a_group_whose_models_are_all_left_out_goes_on_from_where_it_was(caplog):
+    members = [its(0), its(1), its(2), its(3, DEEP)]
+    strategy, state = server(*members, server_steps=0, robust="multikrum:1")
+    uploads = [filled(strategy, *one) for one in zip(members, (1, 1, 1, 50), strict=True)]
+    uploads[3].arrays["head.weight"][0] = -50
+    state = {name: array + 1 for name, array in state.items()}  # some rounds later
+    caplog.clear()
+    caplog.set_level("INFO", logger="flwr")
+    found = strategy.aggregate(state, uploads, 2)
+    assert caplog.messages == ["feddf, round 2: multikrum leaves out client 3"]
+    assert all((found[name] == array).all() for name, array in state.items() if name.startswith(DEEP))
+    assert (found[f"{SMALL}/head.weight"] == 1).all()
+
+
+def test_students_learn_from_the_models_of_all_groups():
+    """Each group's student ends where distillation of the mean of all three clients' logits brings it. Alone in its
+    group, the deep model learns from the small ones."""
+    members = [its(0), its(1, DEEP), its(2)]
+    strategy, state = server(*members, server_steps=40, patience=40, server_batch_size=7, server_learning_rate=0.1)
+    draw = generator(3, "weights")
+    uploads = []
+    for one in members:
+        specs = strategy.upload_spec(one).arrays
+        arrays = {spec.name: draw.normal(size=spec.shape).astype(np.float32) for spec in specs}
+        uploads.append(Upload(one.client_id, arrays, 1))
+    found = strategy.aggregate(state, uploads, 4)
+    rows = np.concatenate([block["inputs"] for block in strategy.roster.public_samples.values()])
+    samples, logits = table(rows.tolist()), []
+    for one, upload in zip(members, uploads, strict=True):
+        teacher = loaded(one.model, upload.arrays)
+        logits.append(teacher(torch.from_numpy(rows)).detach().double().numpy())
+    targets = torch.from_numpy(np.mean(logits, axis=0)).float()
+    starts = {
+        DEEP: uploads[1].arrays,
+        SMALL: {"head.weight": (uploads[0].arrays["head.weight"] + uploads[2].arrays["head.weight"]) / 2},
+    }
+    for name, start in starts.items():
+        student = loaded(name, start)
+        assert distil(student, samples, targets, Schedule(40, 7, 0.1, 40), generator(0, 4, "distillation")) > 0
+        for entry, tensor in student.state_dict().items():
+            np.testing.assert_allclose(found[f"{name}/{entry}"], tensor, rtol=1e-4, atol=1e-5)
+            assert not np.allclose(found[f"{name}/{entry}"], start[entry], atol=1e-3)
+
+
+@pytest.mark.parametrize("value", [1e5, 1e38])
+def test_one_alone_with_its_model_teaches_nobody_if_its_logits_are_far_larger(value, caplog):
+    """Nobody else has arrays of its names, and logits of 1e5 are all that a mean with them says; beyond 1e38 it is not
+    finite, and nobody would learn."""
+    members = [its(0), its(1), its(2), its(3, DEEP)]
+    taught = []
+    for body in (1.0, value):
+        strategy, state = server(*members, server_steps=40, server_learning_rate=0.1)
+        draw = generator(3, "weights")
+        uploads = []
+        for one in members:
+            specs = strategy.upload_spec(one).arrays
+            arrays = {spec.name: draw.normal(size=spec.shape).astype(np.float32) for spec in specs}
+            uploads.append(Upload(one.client_id, arrays, 1))
+        uploads[3].arrays["body.weight"][:] *= np.float32(body)
+        found = strategy.aggregate(state, uploads if body == value else uploads[:3], 1)
+        taught.append(found[f"{SMALL}/head.weight"])
+    np.testing.assert_array_equal(*taught)
+    [line] = [text for text in caplog.messages if "teaches nobody" in text]
+    assert line.startswith(f"feddf: client 3 ({DEEP}): array 'logits' has size ")
+
+
+def loaded(name: str, arrays: dict[str, Any]) -> SplitModel:
+    model = build_model(name, DataSpec((2,), 3), seed=0)
+    model.load_state_dict({entry: torch.from_numpy(array) for entry, array in arrays.items()})
+    return model
+
+
+def test_one_upload_is_no_ensemble_and_a_group_without_any_stays_as_it_is(monkeypatch):
+    """Nothing is distilled: its own logits would change nothing."""
+    monkeypatch.setattr("strategies.feddf.distil_each", lambda *args: pytest.fail("distils"))
+    members = [its(0), its(1, DEEP)]
+    strategy, state = server(*members)
+    found = strategy.aggregate(state, [filled(strategy, members[0], 2)], 1)
+    assert (found[f"{SMALL}/head.weight"] == 2).all()
+    assert all((found[name] == array).all() for name, array in state.items() if name.startswith(DEEP))
+
+
+def test_one_that_joins_with_a_new_model_starts_from_its_initial_weights():
+    strategy, state = server(its(0), its(1))
+    late = its(2, DEEP)
+    strategy.check(Roster([*strategy.roster, late]))
+    strategy.roster.add(late)
+    sent = strategy.download_for(late, state, 2)
+    assert strategy.upload_spec(late).check_named(sent, "server")
+    found = strategy.aggregate(state, [filled(strategy, late, 0.5)], 2)
+    assert (strategy.download_for(late, found, 3)["head.bias"] == 0.5).all()
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+def test_without_distillation_it_is_fedavg_in_each_group_to_the_bit(make_config, run_federation, tmp_path):
+    """Clients of unequal size, batch norm and dropout, and one model; what clients measure is the same, too."""
+    keys = {"models": NORMED, "clients": 3, "rounds": 3, "partition": "dirichlet:0.5"}
+    runs = {
+        name: run_federation(make_config(**{**keys, **own, "algorithm": name, "output_dir": str(tmp_path / name)}))
+        for name, own in (("fedavg", {}), ("feddf", {"feddf.server-steps": 0}))
+    }
+    found = {name: load_file(run / SERVER_STATE_FILE) for name, run in runs.items()}
+    assert {name.partition("/")[2] for name in found["feddf"]} == found["fedavg"].keys()
+    for name, array in found["fedavg"].items():
+        np.testing.assert_array_equal(found["feddf"][f"{NORMED}/{name}"], array, err_msg=name)
+    told = {name: [entry["accuracy"] for entry in entries(run)] for name, run in runs.items()}
+    assert told["feddf"] == told["fedavg"]
+
+
+def test_bytes_are_those_of_each_client_s_own_model_and_public_samples_come_once(make_config, run_federation):
+    """A perceptron's 55,210 weights and LeNet-5's 21,386, and round 0: images of 64 bytes. The trained model of a
+    client is its group's."""
+    config = make_config(algorithm="feddf", rounds=1, local_batches=1, **{"feddf.server-steps": 3})
+    run = run_federation(config)
+    zero, one = entries(run)
+    assert zero["bytes_down"] == 0
+    assert zero["bytes_up"] % 64 == 0
+    assert zero["bytes_up"] > 0
+    assert (one["bytes_up"], one["bytes_down"]) == (4 * (55_210 + 21_386),) * 2
+    state = load_file(run / SERVER_STATE_FILE)
+    for client, name in ((0, "mlp"), (1, "lenet5")):
+        model = load_client(run, client).model
+        np.testing.assert_array_equal(model.head.weight.detach(), state[f"{name}/head.weight"])
+
+
+@pytest.mark.slow
+def test_distillation_brings_the_global_models_nearer_to_what_all_know(make_config, run_federation, tmp_path):
+    """Each client has classes that the others lack: with distillation each model is better on all test samples of the
+    other's classes."""
+    found = {}
+    keys = {"algorithm": "feddf", "clients": 2, "rounds": 6, "partition": "classes:5", "iid_evaluation": True}
+    for steps in (0, 100):
+        own = {
+            "feddf.server-steps": steps,
+            "public_fraction": 0.3,
+            "local_batches": 20,
+            "output_dir": str(tmp_path / str(steps)),
+        }
+        found[steps] = entries(run_federation(make_config(**keys, **own)))[-1]["accuracy"]
+    assert found[100] > found[0] + 0.05
+
+
+def test_the_client_trains_as_fedavg_s_does(make_config, make_node):
+    config = make_config(algorithm="feddf", models=NORMED)
+    sent, found = state_of(make_node(config)), []
+    for name in ("feddf", "fedavg"):
+        client = build_client(config.with_values({"algorithm": name}), make_node(config))
+        found.append(client.fit(list(sent.values()), {ROUND: 1})[0])
+    assert all((one == other).all() for one, other in zip(*found, strict=True))
+
+
+def state_of(node: Any) -> dict[str, Any]:
+    return {key: t.numpy().copy() for key, t in node.model.state_dict().items() if t.is_floating_point()}
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_clients_without_public_samples_are_refused(make_config, run_federation, refusal):
+    config = make_config(algorithm="feddf", public_fraction=0.0)
+    assert refusal(FederationError, run_federation, config) == (
+        "feddf needs public samples of each client, but client 0, 1 has none: raise public-fraction"
+    )
+
+
+@pytest.mark.parametrize("liar", [0, 1])
+def test_one_client_whose_weights_are_no_model_s_of_its_name_is_named_and_keeps_nobody_from_the_run(liar, caplog):
+    members = [its(k, **({"weights": "other"} if k == liar else {})) for k in range(2)]
+    strategy, state = server(*members)
+    assert strategy.upload_spec(members[1 - liar]).names == strategy.upload_spec(members[liar]).names
+    assert f"{SMALL}/head.weight" in state
+    [line] = {line for line in caplog.messages if "run other code" in line}
+    assert line.startswith(f"client {liar} ({SMALL}): its weights differ")
+
+
+def test_who_was_left_out_at_the_start_keeps_no_newcomer_from_the_run():
+    liar = its(2, model="sys:exit")
+    strategy, _ = server(its(0), its(1), liar)
+    strategy.check(Roster([its(0), its(1), liar, its(3)]))
+    strategy.check(Roster([its(0), its(1), liar, its(4, DEEP)]))
+    assert strategy.upload_spec(its(4, DEEP)).names
+
+
+def test_models_that_only_those_had_who_are_gone_are_not_kept():
+    """A node that comes back again and again, each time with another model."""
+    strategy, state = server(its(0), its(1))
+    for model in ("mlp", "mlp@0.5", "mlp@0.25"):
+        strategy.check(Roster([its(0), its(1), its(2, model)]))
+        assert len(strategy._models) == 2
+    assert set(strategy.download_for(its(0), state, 1)) == set(strategy.upload_spec(its(0)).names)
+
+
+def test_one_client_that_says_it_has_what_cannot_be_built_keeps_nobody_from_the_run(refusal):
+    liar = its(2, model="sys:exit")
+    strategy, state = server(its(0), its(1), liar)
+    assert strategy.download_for(liar, state, 1) == {}
+    assert strategy.upload_spec(liar).names == ()
+    uploads = [filled(strategy, its(0), 2.0), Upload(2, {}, 1)]
+    assert (strategy.aggregate(state, uploads, 1)[f"{SMALL}/head.weight"] == 2).all()
+    said = refusal(FederationError, server, liar, its(1, model="sys:exit"), its(0))
+    assert "client 1 (sys:exit): the server builds models of the zoo and those that the run config lists" in said
+
+
+@pytest.mark.parametrize("key", ["server-steps", "server-batch-size", "server-learning-rate", "patience"])
+def test_numbers_out_of_range_are_refused_by_name(key, make_config, refusal):
+    value = -1.0 if key == "server-learning-rate" else -1
+    said = refusal(ConfigError, check_options, make_config(algorithm="feddf", **{f"feddf.{key}": value}))
+    assert said.startswith(f"feddf.{key} = {value}: ")
+
+
+def test_the_strategy_of_a_run_config_has_its_schedule(make_config):
+    config = make_config(algorithm="feddf", **{"feddf.server-steps": 7, "feddf.patience": 3})
+    assert build_strategy(config).schedule == Schedule(7, 128, 1e-3, 3)

@@ -1,0 +1,251 @@
+"""FedGH: a round by hand, a loop over prototypes, and where it must equal something simpler."""
+
+from json import loads
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import member, roster
+from fixtures.federations.nodes import linear_node
+from safetensors.numpy import load_file
+from torch import nn
+
+from clients.fedgh import FedGHClient
+from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError, ModelError, PayloadError
+from hetfl_flwr.common.seeding import generator, seeded
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.messages import ROUND
+from strategies.fedgh import FedGH
+
+
+def upload(client_id: int, classes: list[int], prototypes: Any) -> Upload:
+    arrays = {"classes": np.int32(classes), "prototypes": np.float32(prototypes)}
+    return Upload(client_id, {**arrays, "present": np.ones(len(classes), np.int8)}, samples=5)
+
+
+def prepared(classes: int = 2, width: int = 2, seed: int = 0, **options: Any) -> FedGH:
+    strategy = FedGH(**{"server_epochs": 1, "server_learning_rate": 0.01, **options})
+    strategy.prepare(roster(3, classes=classes, width=width), RunConfig(seed=seed, batch_size=50))
+    return strategy
+
+
+NO_HEAD = {"weight": np.zeros((2, 2), np.float32), "bias": np.zeros(2, np.float32)}
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def test_one_step_by_hand():
+    """The head is 0, so odds are even: of each prototype the slope at its own class is -1/2, at the other 1/2, and the
+    step is their mean over the three of all clients. Of class 0 came (2, 0) and (4, 2), of class 1 (0, 3); at rate 0.3
+    the row of class 0 is 0.05 ((2, 0) + (4, 2) - (0, 3)), its bias 0.05 (1 + 1 - 1); those of class 1 the negative.
+    """
+    uploads = [upload(0, [0], [[2, 0]]), upload(1, [1, 0], [[0, 3], [4, 2]])]
+    head = prepared(server_learning_rate=0.3).aggregate(NO_HEAD, uploads, 1)
+    np.testing.assert_allclose(head["weight"], [[0.3, -0.05], [-0.3, 0.05]], rtol=1e-6)
+    np.testing.assert_allclose(head["bias"], [0.05, -0.05], rtol=1e-6)
+    assert not NO_HEAD["weight"].any()
+
+
+def test_a_robust_head_sees_the_median_of_each_class_as_often_as_it_came():
+    """Of (1, 0), (3, 0) and (900, 0) the median is (3, 0), three times; class 1 came once."""
+    uploads = [upload(0, [0, 1], [[1, 0], [0, 5]]), upload(1, [0], [[3, 0]]), upload(2, [0], [[900, 0]])]
+    points, labels = prepared(robust="median").pairs(uploads)
+    assert points.tolist() == [[3, 0], [0, 5], [3, 0], [3, 0]]
+    assert labels.tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("epochs", "size"), [(1, 0), (3, 2), (2, 1)])
+def test_training_equals_a_loop_over_prototypes(epochs, size):
+    """In float64, with the gradients written out; batches are drawn from the seed, the round and the clients."""
+    draw, strategy = generator(1, "draw"), prepared(3, 4, 5, server_epochs=epochs, server_batch_size=size)
+    strategy.config = strategy.config.with_values({"batch-size": 3})
+    uploads = [upload(k, [0, 2, 1][: k + 1], draw.normal(size=(k + 1, 4))) for k in range(3)]
+    points = np.concatenate([one.arrays["prototypes"][np.argsort(one.arrays["classes"])] for one in uploads]).astype(
+        float
+    )
+    labels = np.concatenate([np.sort(one.arrays["classes"]) for one in uploads])
+    start = strategy.initial(roster(3, classes=3, width=4))
+    weight, bias = start["weight"].astype(float), start["bias"].astype(float)
+    order = generator(5, 7, 0, 1, 2, "server-training")
+    for rows in draw_batches(order, len(labels), size or 3, epochs=epochs, batches=0):
+        steps = np.zeros_like(weight), np.zeros_like(bias)
+        for row in rows.tolist():
+            odds = np.exp(weight @ points[row] + bias)
+            slope = (odds / odds.sum() - np.eye(3)[labels[row]]) / len(rows)
+            steps[0][:] += np.outer(slope, points[row])
+            steps[1][:] += slope
+        weight, bias = weight - 0.01 * steps[0], bias - 0.01 * steps[1]
+    found = strategy.aggregate(start, uploads, 7)
+    np.testing.assert_allclose(found["weight"], weight, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["bias"], bias, rtol=1e-5, atol=1e-6)
+
+
+def test_by_default_the_head_learns_what_has_come():
+    """Three clients send of each of four classes a prototype of size 1 at a corner of its own, a little moved."""
+    strategy, draw = FedGH(), generator(0, "draw")
+    strategy.prepare(roster(3, classes=4, width=4), RunConfig(batch_size=50))
+    rows = [np.eye(4) + draw.normal(size=(4, 4)) / 10 for _ in range(3)]
+    uploads = [upload(k, [0, 1, 2, 3], its) for k, its in enumerate(rows)]
+    head = strategy.aggregate(strategy.initial(strategy.roster), uploads, 1)
+    scores = np.concatenate(rows) @ head["weight"].T + head["bias"]
+    assert scores.argmax(1).tolist() == [0, 1, 2, 3] * 3
+
+
+def test_the_order_of_prototypes_depends_on_seed_round_and_clients():
+    """One prototype a step, at a rate at which their order is seen."""
+    keys: dict[str, Any] = {"server_batch_size": 1, "server_learning_rate": 1.0}
+    rows = generator(0, "rows").normal(size=(2, 2))
+
+    def trained(seed: int, round: int, client_id: int) -> list[float]:
+        uploads = [upload(client_id, [0, 1], rows), upload(client_id + 1, [0, 1], -rows), upload(9, [0, 1], rows * 2)]
+        return prepared(seed=seed, **keys).aggregate(NO_HEAD, uploads, round)["weight"].ravel().tolist()
+
+    assert trained(0, 1, 0) == trained(0, 1, 0)
+    assert len({tuple(trained(*scope)) for scope in ((0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 3))}) == 4
+
+
+def test_no_epochs_leave_the_head_that_was_drawn():
+    strategy = prepared(server_epochs=0, seed=3)
+    start = strategy.initial(roster(3, classes=2, width=2))
+    after = strategy.aggregate(start, [upload(0, [0], [[900, 900]])], 1)
+    with seeded(3, "head"):
+        drawn = nn.Linear(2, 2)
+    for name in ("weight", "bias"):
+        np.testing.assert_array_equal(after[name], start[name])
+        np.testing.assert_array_equal(after[name], getattr(drawn, name).detach())
+
+
+def test_a_head_that_diverges_is_one_line(refusal):
+    strategy = prepared(server_learning_rate=1e30, server_epochs=9)
+    said = refusal(ConfigError, strategy.aggregate, NO_HEAD, [upload(0, [0, 1], [[1e6, 1], [1, 1e6]])], 1)
+    assert said == "fedgh.server-learning-rate = 1e+30: training on the server has diverged; set a lower one"
+
+
+def test_robust_has_nobody_to_compare_with_where_uploads_come_one_by_one(refusal):
+    assert "compares clients, so it needs mode = 'sync'" in refusal(ValueError, FedGH, robust="median", mode="async")
+
+
+def test_clients_of_other_widths_or_classes_are_refused(refusal):
+    assert "fedgh needs the same embedding width" in refusal(
+        FederationError, FedGH().check, Roster([member(0), member(1, width=3)])
+    )
+    assert "classes" in refusal(FederationError, FedGH().check, Roster([member(0), member(1, classes=4)]))
+
+
+# --- a client ------------------------------------------------------------------------------------
+
+
+def tiny(**options: Any) -> FedGHClient:
+    """One batch of (1, 0) of class 0 and (0, 1) of class 1; the body is the identity; SGD of rate 0.1."""
+    node = linear_node(np.eye(2), [0, 1], [[9.0, 9.0], [0.0, 0.0]], body=nn.Linear(2, 2, bias=False))
+    node.model.body.weight.data = torch.eye(2)
+    head, node.model.head = node.model.head, nn.Linear(2, 2)
+    node.model.head.weight.data = head.weight.data
+    node.model.head.bias.data = torch.zeros(2)
+    return FedGHClient(node, **options)
+
+
+def test_a_client_trains_under_the_head_that_comes():
+    """With the head [[1, 0], [0, 1]] the logits are the embeddings: a loss of ln(1 + 1/e). The slope of a sample is
+    (-q, q) / 2 at its own and the other class, q = 1 / (1 + e): a step of 0.1 adds q / 20 to what is right, and to the
+    body, whose gradient is the head's transpose times that, as much.
+    """
+    client = tiny()
+    arrays, _, metrics = client.fit([np.eye(2, dtype=np.float32), np.zeros(2, np.float32)], {ROUND: 1})
+    uploaded, q = dict(zip(client.upload_spec().names, arrays, strict=True)), 1 / (1 + exp(1))
+    stepped = np.eye(2) + q / 20 * np.array([[1, -1], [-1, 1]])
+    assert metrics["train-loss"] == pytest.approx(log(1 + exp(-1)))
+    np.testing.assert_allclose(client.node.model.head.weight.detach(), stepped, rtol=1e-5)
+    np.testing.assert_allclose(uploaded["prototypes"], stepped.T, rtol=1e-5)
+    assert (uploaded["classes"].tolist(), uploaded["present"].tolist()) == ([0, 1], [1, 1])
+
+
+@pytest.mark.parametrize(("measured", "accuracy"), [("trained", 0.5), ("global", 1.0)])
+def test_which_head_is_measured(measured, accuracy):
+    """The own one says class 0 of everything."""
+    download = [np.eye(2, dtype=np.float32), np.zeros(2, np.float32)] if measured == "global" else []
+    assert tiny(measured=measured).evaluate(download, {})[2]["accuracy"] == accuracy
+
+
+def test_a_head_of_other_classes_is_refused_in_one_line(refusal):
+    three = [np.zeros((3, 2), np.float32), np.zeros(3, np.float32)]
+    assert refusal(PayloadError, tiny().fit, three, {ROUND: 1}) == (
+        "server: array 'weight' has shape (3, 2), expected (2, 2)"
+    )
+
+
+def test_a_head_without_bias_is_refused_with_what_would_do(refusal):
+    node = linear_node([[1.0]], [0], [[1.0]])
+    assert "its head has no bias, but fedgh trains one" in refusal(ModelError, FedGHClient, node)
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_one_client_has_the_local_head_trained_on_its_own_prototypes(make_config, make_node, run_federation):
+    """A client alone: what the server sends after round 1 is its first head after one pass over its prototypes."""
+    keys = {"models": "mlp", "clients": 1, "rounds": 1, "width": 6, "local_batches": 2}
+    config = make_config(algorithm="fedgh", **keys, **{"fedgh.server-learning-rate": 0.5, "fedgh.server-epochs": 1})
+    client = FedGHClient(make_node(config))
+    with seeded(config.seed, "head"):
+        head = nn.Linear(6, 10)
+    arrays, *_ = client.fit([part.detach().numpy().copy() for part in (head.weight, head.bias)], {ROUND: 1})
+    uploaded = dict(zip(client.upload_spec().names, arrays, strict=True))
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.5)
+    order = generator(config.seed, 1, 0, "server-training").permutation(len(uploaded["classes"]))
+    points, labels = (
+        torch.from_numpy(uploaded["prototypes"][order]),
+        torch.from_numpy(uploaded["classes"][order]).long(),
+    )
+    nn.functional.cross_entropy(head(points), labels.long()).backward()
+    optimizer.step()
+    found = load_file(run_federation(config) / "knowledge.safetensors")
+    np.testing.assert_allclose(found["weight"], head.weight.detach(), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found["bias"], head.bias.detach(), rtol=1e-5, atol=1e-7)
+
+
+def test_what_travels(make_config, make_node, run_federation):
+    """Up S D numbers of prototypes at D = 6, and 5 bytes beside each; down a head."""
+    config = make_config(algorithm="fedgh", clients=3, width=6, rounds=1, partition="classes:6")
+    classes = sum(len(make_node(config, client_id).data.train.labels.unique()) for client_id in range(3))
+    entry = entries(run_federation(config))[1]
+    assert (entry["bytes_up"], entry["bytes_down"]) == (classes * (4 * 6 + 5), 3 * 4 * 10 * 7)
+
+
+@pytest.mark.parametrize("keys", [{"mode": "async"}, {"measured": "global", "robust": "median"}])
+def test_other_ways_run(keys, make_config, run_federation):
+    options = {f"fedgh.{key}": value for key, value in keys.items()}
+    rounds = entries(run_federation(make_config(algorithm="fedgh", width=6, **options)))
+    assert [entry["failures"] for entry in rounds] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("server-epochs", -1),
+        ("server-learning-rate", 0.0),
+        ("server-batch-size", -1),
+        ("measured", "both"),
+        ("mode", "x"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(key, value, refusal):
+    config = RunConfig.from_flat({"algorithm": "fedgh", f"fedgh.{key}": value})
+
+    def act() -> None:
+        check_options(config)
+        build_strategy(config)
+
+    assert refusal(ConfigError, act).startswith(f"fedgh.{key} = {value!r}: ")

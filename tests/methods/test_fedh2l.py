@@ -1,0 +1,780 @@
+"""FedH2L: its equations by hand, against a slow reference loop, and where it must equal something simpler."""
+
+from itertools import pairwise
+from json import loads
+from logging import WARNING
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import member, roster
+from fixtures.federations.nodes import linear_node
+from safetensors.torch import load_file
+from strategies.public_samples import fedh2l
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clients.agg import AGGClient
+from clients.fedh2l import FedH2LClient
+from clients.local import LocalClient
+from hetfl_flwr.algorithms import build_client, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.codec import to_record
+from hetfl_flwr.wire.messages import ROUND
+from strategies.fedh2l import FedH2L
+
+NORMED = "simulations.testing.lab:normed"
+LINEAR = "fixtures.models:linear"
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+# The server
+
+
+def signal(indices: list[int], posteriors: Any, accuracy: float) -> dict[str, np.ndarray]:
+    return {
+        "indices": np.array(indices, np.int32),
+        "posteriors": np.float32(posteriors),
+        "accuracy": np.asarray(accuracy, np.float32),
+    }
+
+
+def upload(client_id: int, *said: Any) -> Upload:
+    return Upload(client_id, signal(*said), samples=1)
+
+
+def test_each_client_gets_the_signals_of_its_peers_and_not_its_own():
+    strategy = FedH2L()
+    start = strategy.initial(roster(3))
+    said = {
+        0: ([4, 2], [[1, 0, 0], [0, 1, 0]], 0.5),
+        1: ([7], [[0, 0, 1]], 1.0),
+        2: ([3, 9], [[0.5, 0.5, 0], [0, 0.5, 0.5]], 0.25),
+    }
+    server_state = strategy.aggregate(start, [upload(client_id, *one) for client_id, one in said.items()], 1)
+    sent = strategy.download_for(member(1), server_state, 2)
+    assert {name: array.tolist() for name, array in sent.items()} == {
+        "teachers": [0, 2],
+        "accuracies": [0.5, 0.25],
+        "sizes": [2, 2],
+        "indices": [4, 2, 3, 9],
+        "posteriors": [[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0], [0, 0.5, 0.5]],
+    }
+    assert [str(array.dtype) for array in sent.values()] == ["int32", "float32", "int32", "int32", "float32"]
+    assert strategy.download_for(member(0), server_state, 2)["teachers"].tolist() == [1, 2]
+
+
+def test_only_the_last_round_is_handed_on():
+    strategy = FedH2L()
+    first = strategy.aggregate({}, [upload(k, [k], [[1, 0, 0]], 0.5) for k in (0, 1, 2)], 1)
+    before = {name: array.copy() for name, array in first.items()}
+    second = strategy.aggregate(first, [upload(2, [8], [[0, 1, 0]], 1.0)], 1)
+    sent = strategy.download_for(member(0), second, 3)
+    assert (sent["teachers"].tolist(), sent["indices"].tolist(), sent["accuracies"].tolist()) == ([2], [8], [1.0])
+    assert all(np.array_equal(first[name], before[name]) for name in before)
+
+
+def drawn(strategy: FedH2L, client_id: int, round: int, clients: int = 6) -> list[int]:
+    server_state = strategy.aggregate({}, [upload(k, [k], [[1, 0, 0]], k / 8) for k in range(clients)], 1)
+    sent = strategy.download_for(member(client_id), server_state, round)
+    teachers: list[int] = sent["teachers"].tolist()
+    assert sent["indices"].tolist() == teachers
+    assert sent["accuracies"].tolist() == [teacher / 8 for teacher in teachers]
+    return teachers
+
+
+def test_some_teachers_are_drawn_by_client_and_round():
+    strategy = FedH2L(teachers=2)
+    strategy.config = RunConfig(seed=3)
+    by_client = [[drawn(strategy, client_id, round) for round in range(2, 32)] for client_id in (0, 3)]
+    for own, rounds in zip((0, 3), by_client, strict=True):
+        assert all(len(set(teachers)) == 2 and teachers == sorted(teachers) for teachers in rounds)
+        assert {teacher for teachers in rounds for teacher in teachers} == set(range(6)) - {own}
+        assert sum(one != other for one, other in pairwise(rounds)) > 15
+    peers = [1, 2, 3, 4, 5], [0, 1, 2, 4, 5]
+    places = [[[known.index(one) for one in some] for some in of] for known, of in zip(peers, by_client, strict=True)]
+    assert places[0] != places[1]
+    again = FedH2L(teachers=2)
+    again.config = strategy.config
+    assert [drawn(again, 0, round) for round in range(2, 32)] == by_client[0]
+    again.config = RunConfig(seed=4)
+    assert [drawn(again, 0, round) for round in range(2, 32)] != by_client[0]
+
+
+@pytest.mark.parametrize("teachers", [0, 5, 9])
+def test_all_peers_teach_where_none_or_enough_are_asked_for(teachers):
+    strategy = FedH2L(teachers=teachers)
+    strategy.config = RunConfig()
+    assert drawn(strategy, 2, 2) == [0, 1, 3, 4, 5]
+
+
+def test_a_client_without_teachers_is_named_with_the_round_but_not_in_the_first(monkeypatch):
+    said = []
+    monkeypatch.setattr(fedh2l, "log", lambda level, text, *values: said.append((level, text % values)))
+    strategy = FedH2L()
+    alone = strategy.aggregate({}, [upload(1, [0], [[1, 0, 0]], 1.0)], 1)
+    for server_state, round in ((strategy.initial(roster(2)), 1), (alone, 2)):
+        sent = strategy.download_for(member(1), server_state, round)
+        assert [array.shape for array in sent.values()] == [(0,), (0,), (0,), (0,), (0, 3)]
+    strategy.download_for(member(0), alone, 2)
+    [(level, line)] = said
+    assert level == WARNING
+    assert line.startswith("client 1 (linear), round 2: no peer")
+
+
+# One global step, by hand
+
+
+def small(own: Any, labels: list[int], theirs: dict[int, Any], *, body: nn.Module | None = None, **keys: Any) -> Node:
+    """Client 0 with W = 0, two classes; one round is one batch of all rows it may use, one SGD step of rate 0.1."""
+    public_samples = {f"inputs.{client_id}": np.float32(rows) for client_id, (rows, _) in theirs.items()}
+    public_samples |= {f"labels.{client_id}": np.int64(labels) for client_id, (_, labels) in theirs.items()}
+    settings = {"public": len(labels), "clients": 4, "batch_size": 8, **keys}
+    return linear_node(own, labels, [[0.0] * len(own[0])] * 2, public_samples=public_samples, body=body, **settings)
+
+
+def relay(*signals: tuple[int, float, list[int], Any]) -> list[np.ndarray]:
+    """Return the download of some teachers' (partition, accuracy, indices, posteriors), for two classes."""
+    return [
+        np.array([one[0] for one in signals], np.int32),
+        np.array([one[1] for one in signals], np.float32),
+        np.array([len(one[2]) for one in signals], np.int32),
+        np.array([row for one in signals for row in one[2]], np.int32),
+        np.array([row for one in signals for row in one[3]], np.float32).reshape(-1, 2),
+    ]
+
+
+def fit(client: Any, download: list[np.ndarray], round: int = 1) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    arrays, samples, metrics = client.fit(download, {ROUND: round})
+    return dict(zip(client.upload_spec().names, arrays, strict=True)), {**metrics, "samples": samples}
+
+
+def weight(client: Any) -> Any:
+    return client.node.model.head.weight.detach().numpy()
+
+
+E1, E2, BOTH = [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]
+TWO_TEACHERS = {1: ([E1, E2, E2], [1, 0, 0]), 3: ([E2], [1])}
+SIGNALS = ((1, 0.5, [2, 1], [[0.75, 0.25], [0.5, 0.5]]), (3, 1.0, [0], [[1.0, 0.0]]))
+KL = (0.5 * (0.75 * log(1.5) + 0.25 * log(0.5)) / 2 + log(2)) / 2
+
+
+@pytest.mark.parametrize(
+    ("options", "loss", "slope"),
+    [
+        ({"public_labels": False}, KL, -0.28125),
+        ({"kl": False}, log(2), 0.0),
+        ({}, KL + log(2), -0.28125),
+    ],
+)
+def test_the_global_step_of_two_teachers(options, loss, slope):
+    """Eq. (3)-(6). The student gives (1/2, 1/2) for every row. Teacher 1, of accuracy 1/2, has two rows: KL from
+    (3/4, 1/4) is 3/4 ln 3/2 + 1/4 ln 1/2, from (1/2, 1/2) it is 0, and their mean counts half. Teacher 3, of accuracy
+    1, has one row: KL from (1, 0) is ln 2. Each teacher is one of N - 1 = 2. Cross-entropy is ln 2 on every row.
+
+    Slopes of the logit of class 0: Acc (p_student - p_teacher), so [1/2 (-1/4 + 0) / 2 + (-1/2)] / 2 = -0.28125 for
+    KL; for cross-entropy, -1/2 on the rows of teacher 1 (class 0) and 1/2 on that of teacher 3 (class 1): 0 in sum.
+    """
+    client = FedH2LClient(small([E1], [0], TWO_TEACHERS), **options)
+    before = client.node.model.head.weight.detach().clone()
+    moved = []
+    client._local_steps = lambda round, optimizer: (moved.append(weight(client) - before.numpy()), (1, 1.0))[1]
+    _, metrics = fit(client, relay(*SIGNALS))
+    assert metrics["public-loss"] == pytest.approx(loss, rel=1e-6)
+    assert (metrics["peers"], metrics["projected"]) == (2, 0.0)
+    np.testing.assert_allclose(moved[0], [[0, -0.1 * slope], [0, 0.1 * slope]], atol=1e-8)
+
+
+def test_a_teacher_that_is_never_right_teaches_nothing_but_labels():
+    client = FedH2LClient(small([E1], [0], TWO_TEACHERS), public_labels=False)
+    _, metrics = fit(client, relay((3, 0.0, [0], [[1.0, 0.0]])))
+    assert (metrics["public-loss"], metrics["peers"]) == (0.0, 1)
+    np.testing.assert_array_equal(weight(client)[:, 1], [0, 0])
+
+
+def test_two_equal_teachers_teach_what_one_does():
+    """The mean over teachers, Eq. (3) and (5): as the rows, posteriors and accuracies are equal, so is the step."""
+    rows = ([E2, BOTH], [1, 0])
+    learnt = []
+    for teachers in ([1], [1, 2]):
+        client = FedH2LClient(small([E1], [0], {1: rows, 2: rows}))
+        fit(client, relay(*((teacher, 0.5, [1, 0], [[0.25, 0.75], [1, 0]]) for teacher in teachers)))
+        learnt.append(weight(client))
+    np.testing.assert_allclose(learnt[0], learnt[1], rtol=1e-6)
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + exp(-value))
+
+
+S = sigmoid(0.1)
+
+
+@pytest.mark.parametrize(
+    ("projection", "distillation", "first", "second", "projected"),
+    [
+        ("qp", [0.0, 1.0], 0.05, -0.1 * S, 1.0),
+        ("none", [0.0, 1.0], 0.05 - 0.1 * S, -0.1 * S, 0.0),
+        ("pcgrad", [0.0, 1.0], 0.075, -0.1 * (S + 0.25), 1.0),
+        ("qp", [1.0, 0.0], 0.05 + 0.1 * (1 - S), 0.1 * (1 - S), 0.0),
+        ("none", [1.0, 0.0], 0.05 + 0.1 * (1 - S), 0.1 * (1 - S), 0.0),
+        ("pcgrad", [1.0, 0.0], 0.1 + 0.1 * (1 - S), 0.1 * (1 - S), 0.0),
+    ],
+)
+def test_a_global_step_in_conflict_with_the_last_local_one(projection, distillation, first, second, projected):
+    """Eq. (7)-(8), with numbers of class 0; those of class 1 are their negatives. One own row (1, 0) of class 0.
+
+    Round 1: g_loc = (-1/2, 0) by feature, so W = (0.05, 0). Round 2: the student gives the row (1, 1) of a peer, of
+    accuracy 1, the odds s = sigmoid(0.1) of class 0. From (0, 1) it is g_pub = (s, s): in conflict. Eq. (8) takes
+    away what lies along g_loc: (0, s). PCGrad adds what of g_loc is orthogonal to g_pub, (-1/2, 0) + (1/4, 1/4):
+    (-1/4, s + 1/4). From (1, 0) it is g_pub = (s - 1, s - 1): no conflict, and PCGrad adds g_loc as it is. After that
+    the local step of round 2, which moves the first feature alone.
+    """
+    node = small([E1], [0], {1: ([BOTH], [1])})
+    options: dict[str, Any] = {"projection": projection, "public_labels": False}
+    fit(FedH2LClient(node, **options), relay())
+    np.testing.assert_allclose(node.model.head.weight.detach(), [[0.05, 0], [-0.05, 0]], rtol=1e-6)
+    client = FedH2LClient(node, **options)
+    _, metrics = fit(client, relay((1, 1.0, [0], [distillation])), round=2)
+    own = first + 0.1 * (1 - sigmoid(2 * first))
+    np.testing.assert_allclose(weight(client), [[own, second], [-own, -second]], rtol=1e-5)
+    assert (metrics["peers"], metrics["projected"]) == (1, projected)
+
+
+def test_the_local_gradient_is_the_sum_over_the_steps_of_a_round_alone():
+    """Numbers of class 0. W = 0: gradient -1/2, then W = 0.05: -(1 - sigmoid(0.1)). In the next round it begins anew.
+    Weight decay is no part of it.
+    """
+    node = small([E1], [0], {1: ([E2], [1])}, weight_decay=0.5)
+    client = FedH2LClient(node, exchange_every=2, public_labels=False)
+    _, metrics = fit(client, relay())
+    total = -0.5 - (1 - sigmoid(2 * 0.05))
+    kept = client.modules()["local"].state_dict()["gradient"]
+    np.testing.assert_allclose(kept, [total, 0, -total, 0], rtol=1e-6)
+    assert metrics["samples-seen"] == 2
+    _, metrics = fit(client, relay(), round=2)
+    assert 0 < float(client.modules()["local"].state_dict()["gradient"][2]) < -total
+
+
+def test_both_steps_are_one_optimizers_and_in_training_mode():
+    """Round 1 has one step, round 2 a global one and a local one: 3 of Adam, and 3 batches through batch norm."""
+    node = small([E1, E2], [0, 1], {1: ([BOTH, E2], [1, 0])}, body=nn.BatchNorm1d(2), optimizer="adam")
+    client = FedH2LClient(node)
+    fit(client, relay())
+    fit(client, relay((1, 1.0, [0, 1], [[0.5, 0.5], [0.5, 0.5]])), round=2)
+    saved = node.read_state().tensors
+    steps = {float(tensor) for name, tensor in saved.items() if name.startswith("optimizer.") and "step" in name}
+    assert steps == {3.0}
+    assert int(node.model.body.num_batches_tracked) == 3
+    assert node.model.training
+
+
+@pytest.mark.parametrize(("batches", "passes"), [("joint", [[0, 1, 2, 3]]), ("per-teacher", [[0, 1], [2, 3]])])
+def test_batch_norm_sees_all_teachers_at_once_or_one_by_one(batches, passes):
+    """The global step of two teachers with two rows each, against autograd and batch norm written out."""
+    rows = torch.tensor([[1.0, 0.0], [0.0, 3.0], [5.0, 1.0], [2.0, 2.0]])
+    posteriors, labels = [[0.75, 0.25], [0.5, 0.5], [0.0, 1.0], [0.25, 0.75]], [1, 0, 0, 1]
+    theirs = {1: (rows[:2].tolist(), labels[:2]), 2: (rows[2:].tolist(), labels[2:])}
+    client = FedH2LClient(small([E1, E2], [0, 1], theirs, body=nn.BatchNorm1d(2)), batches=batches)
+    matrix = torch.tensor([[0.5, -1.0], [0.25, 0.75]], requires_grad=True)
+    client.node.model.head.weight.data = matrix.detach().clone()
+    moved = []
+    client._local_steps = lambda round, optimizer: (moved.append(weight(client).copy()), (1, 1.0))[1]
+    said = [(1, 0.5, [0, 1], posteriors[:2]), (2, 1.0, [0, 1], posteriors[2:])]
+    _, metrics = fit(client, relay(*said))
+
+    normed = torch.zeros(4, 2)
+    for some in passes:
+        mean = rows[some].mean(0)
+        normed[some] = (rows[some] - mean) / ((rows[some] - mean).square().mean(0) + 1e-5).sqrt()
+    log_student = (normed @ matrix.T).log_softmax(1)
+    loss = torch.zeros(())
+    for row, (accuracy, teacher, label) in enumerate(zip([0.5, 0.5, 1, 1], posteriors, labels, strict=True)):
+        kl = sum(p * (log(p) - log_student[row, k]) for k, p in enumerate(teacher) if p > 0)
+        loss = loss + (accuracy * kl - log_student[row, label]) / 4
+    loss.backward()
+    assert metrics["public-loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
+    np.testing.assert_allclose(moved[0], (matrix - 0.1 * matrix.grad).detach(), rtol=1e-4, atol=1e-6)
+    assert int(client.node.model.body.num_batches_tracked) == len(passes)
+
+
+@pytest.mark.parametrize("optimizers", ["two", "sgd"])
+@pytest.mark.parametrize("eta", [0.02, 0.0])
+def test_the_global_step_has_an_optimizer_of_its_own(optimizers, eta):
+    """Four rounds against autograd and two optimizers of torch's own: AMSGrad at 0.1 with decay for the local step, a
+    second AMSGrad or plain SGD, without decay, at eta (0: as the local one) for the global step. The teacher says of
+    the row (1, 1) the opposite of what the client learns of its own row. The client is built anew each round.
+    """
+    keys = {"optimizer": "amsgrad", "momentum": 0.5, "weight_decay": 0.3}
+    own = [1.0, 0.5]
+    node = small([own], [0], {1: ([BOTH], [1])}, **keys)
+    matrix = torch.zeros(2, 2, requires_grad=True)
+    local = torch.optim.Adam([matrix], lr=0.1, weight_decay=0.3, amsgrad=True)
+    second = {
+        "two": torch.optim.Adam([matrix], lr=eta or 0.1, amsgrad=True),
+        "sgd": torch.optim.SGD([matrix], lr=eta or 0.1),
+    }[optimizers]
+    target, g_loc, conflicts = torch.tensor([[0.1, 0.9]]), torch.zeros(2, 2), 0
+    for round in (1, 2, 3, 4):
+        client = FedH2LClient(node, public_labels=False, optimizers=optimizers, eta=eta)
+        fit(client, relay(*([] if round == 1 else [(1, 1.0, [0], target.tolist())])), round)
+        if round > 1:
+            logits = torch.tensor([BOTH]) @ matrix.T
+            [g_pub] = torch.autograd.grad((target * (target.log() - logits.log_softmax(1))).sum(), [matrix])
+            along = (g_pub * g_loc).sum()
+            conflicts += int(along < 0)
+            matrix.grad = g_pub - min(along, torch.zeros(())) / g_loc.square().sum() * g_loc
+            second.step()
+        logits = torch.tensor([own]) @ matrix.T
+        [g_loc] = torch.autograd.grad(functional.cross_entropy(logits, torch.tensor([0])), [matrix])
+        matrix.grad = g_loc
+        local.step()
+        np.testing.assert_allclose(weight(client), matrix.detach(), rtol=1e-4, atol=1e-6)
+    assert conflicts > 0
+    saved = node.read_state().tensors
+    assert float(saved["optimizer.0.step"]) == 4.0
+    assert ("global.0.step" in saved) is (optimizers == "two")
+
+
+def test_a_teacher_of_one_row_is_refused_where_batch_norm_would_see_it_alone(refusal):
+    node = small([E1, E2], [0, 1], TWO_TEACHERS, body=nn.BatchNorm1d(2))
+    said = refusal(ConfigError, fit, FedH2LClient(node, batches="per-teacher"), relay(*SIGNALS))
+    assert said.startswith("client 0 (linear): batch norm needs two public rows at once")
+    fit(FedH2LClient(node), relay(*SIGNALS))
+    fit(FedH2LClient(small([E1], [0], TWO_TEACHERS), batches="per-teacher"), relay(*SIGNALS))
+
+
+def test_a_rate_without_a_second_optimizer_is_refused(make_config, make_node, refusal):
+    config = make_config(algorithm="fedh2l", **{"fedh2l.eta": 0.01})
+    said = refusal(ConfigError, build_client, config, make_node(config))
+    assert said == "fedh2l: eta = 0.01 is the rate of a second optimizer: set optimizers to two or sgd"
+
+
+def test_the_moments_of_both_optimizers_survive_an_interruption_and_do_not_depend_on_the_engine(
+    make_config, run_federation, tmp_path
+):
+    keys = {"algorithm": "fedh2l", "models": NORMED, "clients": 3, "optimizer": "amsgrad"}
+    keys |= {"checkpoint_every": 1, "fedh2l.optimizers": "two"}
+    places = {name: {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-s")} for name in "ab"}
+    run_federation(make_config(rounds=4, **keys, **places["a"]), workers=2)
+    run_federation(make_config(rounds=2, **keys, **places["b"]))
+    run_federation(make_config(rounds=4, resume=True, **keys, **places["b"]))
+    whole, parts = (models(tmp_path / f"{name}-s" / "run-7") for name in "ab")
+    for one, other in zip(whole, parts, strict=True):
+        assert one.keys() == other.keys()
+        assert any(name.startswith("global.") for name in one)
+        assert [name for name, tensor in other.items() if not torch.equal(one[name], tensor)] == []
+
+
+# The signal
+
+
+def own_signal(node: Node, uploaded: dict[str, np.ndarray]) -> tuple[Tensor, float]:
+    """Posteriors of a node's model as it is now, in evaluation mode, on the rows uploaded; and their accuracy."""
+    inputs, labels = node.data.public.batch(torch.from_numpy(uploaded["indices"]).long())
+    with torch.no_grad():
+        posteriors = functional.softmax(node.model.eval()(inputs), 1)
+    return posteriors, float((posteriors.argmax(1) == labels).float().mean())
+
+
+def test_the_signal_is_of_the_model_after_the_local_step_without_dropout(make_config, make_node):
+    """On rows that are drawn without replacement, others each round; the accuracy is that of these posteriors."""
+    node = make_node(make_config(models=NORMED, clients=3, batch_size=15, learning_rate=0.03, algorithm="fedh2l"))
+    client, rows, accuracies = FedH2LClient(node, exchange_every=4), [], []
+    empty = [np.zeros(0, kind) for kind in (np.int32, np.float32, np.int32, np.int32)]
+    for round in (1, 2, 3):
+        uploaded, _ = fit(client, [*empty, np.zeros((0, 10), np.float32)], round)
+        posteriors, accuracy = own_signal(node, uploaded)
+        np.testing.assert_allclose(uploaded["posteriors"], posteriors, rtol=1e-6)
+        assert float(uploaded["accuracy"]) == pytest.approx(accuracy)
+        accuracies.append(accuracy)
+        rows.append(uploaded["indices"].tolist())
+        assert len(set(rows[-1])) == 15 < len(node.data.public)
+    assert len({tuple(sorted(some)) for some in rows}) == 3
+    assert max(accuracies) > 0.2
+
+
+def test_a_client_with_fewer_public_rows_than_a_batch_sends_all_of_them():
+    client = FedH2LClient(small([E1, E2, BOTH], [0, 1, 1], {}, public=2))
+    uploaded, _ = fit(client, relay())
+    assert sorted(uploaded["indices"].tolist()) == [0, 1]
+    assert uploaded["posteriors"].shape == (2, 2)
+    strategy = FedH2L()
+    strategy.config, strategy.roster = client.node.config, Roster()
+    assert strategy.upload_spec(member(0, public=2, classes=2)) == client.upload_spec()
+
+
+# Against a slow loop, and the limits
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "E = 2": {"exchange_every": 2},
+    "unlabelled": {"public_labels": False},
+    "no KL": {"kl": False},
+    "no projection": {"projection": "none"},
+    "PCGrad": {"projection": "pcgrad"},
+    "PCGrad, E = 2": {"projection": "pcgrad", "exchange_every": 2},
+}
+
+
+def nodes_with_seeds(config: RunConfig, make_node: Any, *, labelled: bool = True) -> list[Node]:
+    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
+    for node in nodes:
+        for other in nodes:
+            if other is not node:
+                shared = other.own_public_samples(labelled=labelled)
+                node.keep_public_samples(
+                    to_record({f"{name}.{other.client_id}": array for name, array in shared.items()})
+                )
+    return nodes
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_three_rounds_equal_a_loop_over_samples(case, make_config, make_federation, make_node):
+    """Algorithm 1 as it is printed, in float64 with the gradients written out: linear models, absent classes, decay."""
+    options = CASES[case]
+    config = make_config(
+        algorithm="fedh2l",
+        models=LINEAR,
+        clients=3,
+        partition="classes:3",
+        batch_size=7,
+        optimizer="sgd",
+        learning_rate=0.3,
+        weight_decay=0.01,
+    )
+    labelled = options.get("public_labels", True)
+    nodes = nodes_with_seeds(config, make_node, labelled=labelled)
+    reference = [Reference(node, options) for node in nodes]
+    conflicts = slow_fedh2l(reference, config, rounds=3)
+
+    clients = [FedH2LClient(node, **options) for node in nodes]
+    members = make_federation(config).roster
+    strategy = FedH2L(public_labels=labelled)
+    strategy.prepare(members, config)
+    server_state, projected = strategy.initial(members), []
+    for round in (1, 2, 3):
+        uploads = []
+        for client, one in zip(clients, members, strict=True):
+            sent = strategy.download_for(one, server_state, round)
+            arrays, metrics = fit(client, list(sent.values()), round)
+            projected.append(metrics["projected"])
+            uploads.append(Upload(one.client_id, arrays, metrics["samples"]))
+        server_state = strategy.aggregate(server_state, uploads, 1)
+    for client, slow in zip(clients, reference, strict=True):
+        np.testing.assert_allclose(weight(client), slow.weight, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(client.node.model.head.bias.detach(), slow.bias, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            server_state[f"posteriors.{slow.client_id:06d}"], slow.posteriors, rtol=1e-4, atol=1e-5
+        )
+    assert any(conflicts)
+    if options.get("projection", "qp") != "none":
+        assert projected == [0.0] * 3 + [float(conflict) for conflict in conflicts]
+
+
+class Reference:
+    """A linear model in float64, and its client's data, sample by sample."""
+
+    def __init__(self, node: Node, options: dict[str, Any]) -> None:
+        self.client_id, self.options = node.client_id, options
+        self.weight = node.model.head.weight.detach().double().numpy().copy()
+        self.bias = node.model.head.bias.detach().double().numpy().copy()
+        self.own, self.public = self._rows(node.data.train), self._rows(node.data.public)
+        self.posteriors: list[np.ndarray] = []
+        self.accuracy, self.taught_rows, self.g_loc = 0.0, [], np.zeros(0)
+
+    @staticmethod
+    def _rows(samples: Any) -> list[tuple[np.ndarray, int]]:
+        inputs, labels = samples.batch(torch.arange(len(samples)))
+        return list(zip(inputs.flatten(1).double().numpy(), labels.tolist(), strict=True))
+
+    def softmax(self, x: np.ndarray) -> np.ndarray:
+        raised = np.exp(self.weight @ x + self.bias)
+        return raised / raised.sum()
+
+    def flat(self, slopes: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """The gradient of weight and bias from each sample's slope of the logits."""
+        by_weight = sum(np.outer(slope, x) for slope, x in slopes)
+        return np.concatenate([np.ravel(by_weight), sum(slope for slope, _ in slopes)])
+
+    def step(self, gradient: np.ndarray, config: RunConfig) -> None:
+        cut = self.weight.size
+        decay = config.weight_decay
+        self.weight = self.weight - config.learning_rate * (
+            gradient[:cut].reshape(self.weight.shape) + decay * self.weight
+        )
+        self.bias = self.bias - config.learning_rate * (gradient[cut:] + decay * self.bias)
+
+    def local_steps(self, everyone: list["Reference"], config: RunConfig, round: int) -> None:
+        rows = list(self.own)
+        if self.options.get("public_labels", True):
+            rows += [row for peer in everyone if peer is not self for row in peer.public]
+        order = generator(config.seed, self.client_id, round, "batches")
+        count = self.options.get("exchange_every", 1)
+        self.g_loc = np.zeros(self.weight.size + self.bias.size)
+        for batch in draw_batches(order, len(rows), config.batch_size, epochs=1, batches=count):
+            some = [rows[position] for position in batch.tolist()]
+            gradient = self.flat([((self.softmax(x) - np.eye(10)[y]) / len(some), x) for x, y in some])
+            self.step(gradient, config)
+            self.g_loc = self.g_loc + gradient
+
+    def teach(self, config: RunConfig, round: int) -> None:
+        draw = generator(config.seed, self.client_id, round, "seeds")
+        self.taught_rows = draw.choice(len(self.public), config.batch_size, replace=False).tolist()
+        self.posteriors = [self.softmax(self.public[row][0]) for row in self.taught_rows]
+        right = [p.argmax() == self.public[row][1] for p, row in zip(self.posteriors, self.taught_rows, strict=True)]
+        self.accuracy = sum(right) / len(right)
+
+    def global_step(self, everyone: list["Reference"], config: RunConfig) -> bool:
+        peers, slopes = [peer for peer in everyone if peer is not self], []
+        for peer in peers:
+            for row, target in zip(peer.taught_rows, peer.posteriors, strict=True):
+                x, y = peer.public[row]
+                slope, mine = np.zeros(10), self.softmax(x)
+                if self.options.get("kl", True):
+                    slope += peer.accuracy * (mine - target)
+                if self.options.get("public_labels", True):
+                    slope += mine - np.eye(10)[y]
+                slopes.append((slope / len(peer.taught_rows) / len(peers), x))
+        g_pub, g_loc = self.flat(slopes), self.g_loc
+        dot = g_pub @ g_loc
+        update = g_pub
+        if dot < 0 and self.options.get("projection", "qp") != "none":
+            update = g_pub - dot / (g_loc @ g_loc) * g_loc
+        if self.options.get("projection") == "pcgrad":
+            update = update + g_loc - min(dot, 0) / (g_pub @ g_pub) * g_pub
+        self.step(update, config)
+        return bool(dot < 0)
+
+
+def slow_fedh2l(clients: list[Reference], config: RunConfig, rounds: int) -> list[bool]:
+    """Train, up to the exchange of the last round; return which global steps met a conflict."""
+    conflicts = []
+    for round in range(1, rounds + 1):
+        for client in clients:
+            client.local_steps(clients, config, round)
+            client.teach(config, round)
+        if round < rounds:
+            conflicts += [client.global_step(clients, config) for client in clients]
+    return conflicts
+
+
+def models(folder: Path) -> list[dict[str, Tensor]]:
+    return [load_file(path) for path in sorted(folder.glob("client-*.safetensors"))]
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_client_that_is_alone_is_trained_as_locally(steps, make_config, run_federation, tmp_path):
+    """Model, batch norm and moments are the same bits as with as many local batches and no federation at all."""
+    trained = {}
+    for name, keys in {"local": {"local_batches": steps}, "fedh2l": {"fedh2l.exchange-every": steps}}.items():
+        places = {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-state")}
+        run_federation(make_config(algorithm=name, models=NORMED, clients=1, rounds=3, **places, **keys))
+        [trained[name]] = models(tmp_path / f"{name}-state" / "run-7")
+    assert trained["local"].keys() == trained["fedh2l"].keys() - {"local.gradient"}
+    assert all(torch.equal(trained["fedh2l"][key], tensor) for key, tensor in trained["local"].items())
+
+
+@pytest.mark.parametrize(("labelled", "simpler"), [(True, AGGClient), (False, LocalClient)])
+def test_without_signals_it_is_training_on_all_rows_that_have_labels(labelled, simpler, make_config, make_node):
+    config = make_config(clients=3, models=NORMED, local_batches=2)
+    empty = [np.zeros(0, kind) for kind in (np.int32, np.float32, np.int32, np.int32)]
+    one, other = (nodes_with_seeds(config, make_node, labelled=labelled)[0] for _ in range(2))
+    options: dict[str, Any] = {"exchange_every": 2, "public_labels": labelled}
+    for round in (1, 2, 3):
+        _, metrics = fit(FedH2LClient(one, **options), [*empty, np.zeros((0, 10), np.float32)], round)
+        simple = simpler(other).fit([], {ROUND: round})[2]
+        assert (metrics["samples-seen"], metrics["train-loss"]) == (simple["samples-seen"], simple["train-loss"])
+        assert (metrics["peers"], metrics["projected"], metrics["public-loss"]) == (0, 0.0, 0.0)
+    for key, tensor in other.model.state_dict().items():
+        assert torch.equal(one.model.state_dict()[key], tensor), key
+
+
+@pytest.mark.slow
+def test_what_the_peers_say_changes_what_is_learnt(make_config, run_federation, tmp_path):
+    """The limits above are not met by chance: with peers, each option gives other models."""
+    heads = []
+    for number, keys in enumerate(
+        [{}, {"kl": False}, {"public-labels": False}, {"projection": "none"}, {"projection": "pcgrad"}, {"teachers": 1}]
+    ):
+        places = {"output_dir": str(tmp_path / f"{number}"), "state_dir": str(tmp_path / f"state-{number}")}
+        own = {f"fedh2l.{key}": value for key, value in keys.items()}
+        settings = {"models": "mlp", "clients": 3, "rounds": 4, "partition": "classes:2", "learning_rate": 0.01}
+        run = run_federation(make_config(algorithm="fedh2l", **settings, **places, **own))
+        assert all(entry["failures"] == [] for entry in entries(run))
+        heads.append(models(tmp_path / f"state-{number}" / "run-7")[0]["model.head.weight"])
+    assert len({head.numpy().tobytes() for head in heads}) == len(heads)
+
+
+# Runs
+
+
+def test_at_ten_classes_and_batch_32_a_client_sends_1412_bytes_and_receives_4260(make_config, run_federation):
+    """4 B (C + 1) + 4 up; 12 T + 4 T B (C + 1) down, none in round 1. Of 1797 rows a client has 449 or 450, 45 of them
+    public, of 64 bytes and 8 of the label; they go up, and down to three others.
+    """
+    run = run_federation(make_config(algorithm="fedh2l", models="mlp", clients=4, rounds=2, batch_size=32))
+    start, first, second = entries(run)
+    assert (start["bytes_up"], start["bytes_down"]) == (4 * 45 * 72, 3 * 4 * 45 * 72)
+    assert (first["bytes_up"], first["bytes_down"]) == (4 * 1412, 0)
+    assert (second["bytes_up"], second["bytes_down"]) == (4 * 1412, 4 * 4260)
+    assert [second["clients"][str(k)]["peers"] for k in range(4)] == [3] * 4
+
+
+def test_fewer_teachers_and_no_labels_are_fewer_bytes(make_config, run_federation):
+    keys = {"fedh2l.teachers": 1, "fedh2l.public-labels": False}
+    run = run_federation(make_config(algorithm="fedh2l", models="mlp", clients=4, rounds=2, batch_size=32, **keys))
+    start, _, second = entries(run)
+    assert (start["bytes_up"], second["bytes_down"]) == (4 * 45 * 64, 4 * 1420)
+    assert [second["clients"][str(k)]["peers"] for k in range(4)] == [1] * 4
+
+
+@pytest.mark.exhaustive
+def test_two_workers_change_no_bit(make_config, run_federation, tmp_path):
+    done = []
+    for workers in (1, 2):
+        config = make_config(algorithm="fedh2l", clients=3, rounds=3, output_dir=str(tmp_path / f"run-{workers}"))
+        run = run_federation(config, workers=workers)
+        summary = loads((run / "summary.json").read_text())
+        done.append(((run / "knowledge.safetensors").read_bytes(), summary["accuracy_per_client"]))
+    assert done[0] == done[1]
+
+
+def test_where_all_peers_fail_the_client_goes_on_alone(make_config, run_federation, monkeypatch):
+    learn, said = FedH2LClient.learn, []
+    monkeypatch.setattr(fedh2l, "log", lambda level, text, *values: said.append(text % values))
+
+    def broken(self, download, round):
+        if self.node.client_id == 1 and round == 2:
+            raise RuntimeError("no power")
+        return learn(self, download, round)
+
+    monkeypatch.setattr(FedH2LClient, "learn", broken)
+    rounds = entries(run_federation(make_config(algorithm="fedh2l", models="mlp", rounds=4)))
+    assert [entry["clients"]["0"]["peers"] for entry in rounds[1:]] == [0, 1, 0, 1]
+    assert [entry["clients"]["1"].get("peers") for entry in rounds[1:]] == [0, None, 1, 1]
+    [line] = said
+    assert line.startswith("client 0 (mlp), round 3: ")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"accuracy": np.asarray(1.5, np.float32)}, "array 'accuracy' has values above 1"),
+        ({"accuracy": np.asarray(-0.5, np.float32)}, "array 'accuracy' has values below 0"),
+        ({"posteriors": np.full((2, 3), 0.5, np.float32)}, "array 'posteriors' has rows that do not sum to 1"),
+        ({"posteriors": np.float32([[1, 0, 0], [2, -1, 0]])}, "array 'posteriors' has values below 0"),
+        ({"posteriors": np.full((2, 4), 0.25, np.float32)}, "array 'posteriors' has shape (2, 4), expected (2, 3)"),
+        ({"indices": np.array([0, 5], np.int32)}, "array 'indices' has values above 4"),
+        ({"indices": np.array([-1, 1], np.int32)}, "array 'indices' has values below 0"),
+        ({"indices": np.array([0], np.int32)}, "array 'indices' has shape (1,), expected (2,)"),
+    ],
+)
+def test_a_signal_that_makes_no_sense_is_refused(change, said, refusal):
+    strategy = FedH2L()
+    strategy.config, strategy.roster = RunConfig(batch_size=2), Roster()
+    spec = strategy.upload_spec(member(0, public=5))
+    good = signal([4, 0], [[1, 0, 0], [0.5, 0.25, 0.25]], 1.0)
+    spec.check_named(good, "client 0")
+    assert refusal(PayloadError, spec.check_named, {**good, **change}, "client 0").startswith(f"client 0: {said}")
+
+
+RELAYED = {1: ([E1, E2], [0, 1]), 3: ([E2], [1])}
+
+
+@pytest.mark.parametrize(
+    ("signals", "change", "said"),
+    [
+        (((2, 1.0, [0], [[1, 0]]),), {}, "teacher 2 is no peer of this client, expected one of: 1, 3"),
+        (((0, 1.0, [0], [[1, 0]]),), {}, "teacher 0 is no peer of this client, expected one of: 1, 3"),
+        (
+            ((1, 1.0, [1], [[1, 0]]), (3, 1.0, [1], [[1, 0]])),
+            {},
+            "array 'indices' has row 1 of teacher 3, expected 0 to 0",
+        ),
+        (((1, 1.0, [0, 1], [[1, 0], [1, 0]]),), {2: [1]}, "array 'sizes' adds up to 1, expected 2"),
+        (((1, 1.0, [0], [[1, 0]]),), {2: [0]}, "array 'sizes' has values below 1"),
+        (((1, 1.0, [0], [[1, 0]]),), {1: [1.25]}, "array 'accuracies' has values above 1"),
+        (((1, 1.0, [0], [[1, 1]]),), {}, "array 'posteriors' has rows that do not sum to 1"),
+        (((1, 1.0, [-1], [[1, 0]]),), {}, "array 'indices' has values below 0"),
+        (((1, 1.0, [0], [[1, 0]]),) * 4, {}, "array 'teachers' has shape (4,)"),
+    ],
+)
+def test_relayed_signals_that_make_no_sense_are_refused(signals, change, said, refusal):
+    download = relay(*signals)
+    for position, values in change.items():
+        download[position] = np.array(values, download[position].dtype)
+    client = FedH2LClient(small([E1], [0], RELAYED))
+    text = refusal(PayloadError, client.fit, download, {ROUND: 2})
+    assert text.startswith(f"server: {said}")
+    assert client.node.read_state() is None
+
+
+def test_posteriors_of_another_number_of_classes_are_refused(refusal):
+    download = relay((1, 1.0, [0], [[1, 0]]))
+    download[4] = np.float32([[1, 0, 0]])
+    client = FedH2LClient(small([E1], [0], RELAYED))
+    assert "array 'posteriors' has shape (1, 3), expected" in refusal(PayloadError, client.fit, download, {ROUND: 2})
+
+
+def test_clients_without_public_rows_are_refused_before_round_1(make_config, make_federation, refusal):
+    federation = make_federation(make_config(algorithm="fedh2l", public_fraction=0.0))
+    said = refusal(FederationError, FedH2L().prepare, federation.roster, federation.config)
+    assert said == "fedh2l needs public samples of each client, but client 0, 1 has none: raise public-fraction"
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_unlike_classes_or_inputs_are_refused(labelled, refusal):
+    strategy = FedH2L(public_labels=labelled)
+    strategy.check(roster(2))
+    unlike = Roster([member(0, classes=3), member(1, classes=4)])
+    assert "client 0 (linear) has 3, client 1 (linear) has 4" in refusal(FederationError, strategy.check, unlike)
+    refusal(FederationError, strategy.check, Roster([member(0, shape=(2,)), member(1, shape=(3,))]))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("exchange-every", 0),
+        ("teachers", -1),
+        ("projection", "both"),
+        ("kl", 1),
+        ("public-labels", 0),
+        ("optimizers", "three"),
+        ("eta", -0.1),
+    ],
+)
+def test_options_out_of_range_are_refused(key, value, refusal):
+    config = RunConfig.from_flat({"algorithm": "fedh2l", f"fedh2l.{key}": value})
+    assert refusal(ConfigError, check_options, config).startswith(f"fedh2l.{key} = {value!r}: ")
+
+
+def test_nothing_to_learn_from_peers_is_refused(make_config, make_node, refusal):
+    keys = {"fedh2l.kl": False, "fedh2l.public-labels": False}
+    config = make_config(algorithm="fedh2l", **keys)
+    said = refusal(ConfigError, build_client, config, make_node(config))
+    assert "public-labels = false and kl = false leave nothing to learn" in said
+
+
+def test_a_client_teaches_on_the_rows_that_it_has_shared_whatever_it_says():
+    strategy = FedH2L()
+    strategy.config, strategy.roster = RunConfig(batch_size=8), roster(1, public=300, classes=2)
+    strategy.roster.public_samples = {0: {"inputs": np.zeros((4, 2), np.float32)}}
+    indices, posteriors, _ = strategy.upload_spec(next(iter(strategy.roster))).arrays
+    assert (indices.shape, indices.maximum, posteriors.shape) == ((4,), 3, (4, 2))

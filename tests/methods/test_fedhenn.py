@@ -1,0 +1,893 @@
+"""FedHeNN: its equations by hand, against dense kernels in float64, and where it must equal something simpler."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from math import log, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import member, roster
+from fixtures.federations.nodes import linear_node
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from safetensors.numpy import load_file
+from scipy.spatial.distance import pdist, squareform
+from torch import nn
+
+from clients.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
+from clients.fedhenn.aligning import AligningClient
+from clients.local import LocalClient
+from hetfl_flwr.algorithms import build_client, build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.learning.alignment.similarity import median_scaled, rbf_cka
+from hetfl_flwr.learning.training import draw_batches, evaluate
+from hetfl_flwr.models import SplitModel, build_model
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.codec import from_record, to_record
+from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS, ROUND
+from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.weights import model_arrays
+from strategies.fedhenn import FedHeNN, FedHeNNHomogeneous
+
+KERNELS = ["linear", "rbf"]
+NORMED = "simulations.testing.lab:normed"
+
+
+def narrow(spec: DataSpec) -> SplitModel:
+    """A linear body of width 3."""
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), nn.Linear(3, spec.classes))
+
+
+def wide(spec: DataSpec) -> SplitModel:
+    """A linear body of width 5."""
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), nn.Linear(5, spec.classes))
+
+
+UNLIKE, ALIKE = "test_fedhenn:narrow,test_fedhenn:wide", "test_fedhenn:wide"
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def server(blocks: dict[int, Any], seed: int = 0, **options: Any) -> FedHeNN:
+    """A strategy before round 1, whose clients have shared these public samples."""
+    strategy = FedHeNN(**options)
+    members = roster(1, public=9, shape=(1,))
+    strategy.prepare(members, RunConfig(seed=seed))
+    members.public_samples = {client_id: {"inputs": np.asarray(rows)} for client_id, rows in blocks.items()}
+    return strategy
+
+
+def rows_of(count: int, first: int = 0) -> np.ndarray:
+    """Public samples of one feature: first, first + 1, ..."""
+    return np.arange(first, first + count, dtype=np.float32)[:, None]
+
+
+def upload(client_id: int, rows: Any, samples: int = 1) -> Upload:
+    return Upload(client_id, {"representations": np.float32(rows)}, samples)
+
+
+def start(strategy: FedHeNN) -> Arrays:
+    return strategy.initial(roster(1))
+
+
+def sent(strategy: FedHeNN, server_state: Arrays, round: int = 1) -> dict[str, np.ndarray]:
+    return dict(strategy.download_for(member(0), server_state, round))
+
+
+CROSS = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]
+"""Four samples, centred; their first column is orthogonal to their second, each of squared length 2."""
+ACROSS, ALONG = [[1.0], [0.0], [-1.0], [0.0]], [[0.0], [3.0], [0.0], [-3.0]]
+
+
+@pytest.mark.parametrize(
+    ("rank", "factor", "kept"), [(0, [[0, 1 / 3], [1, 0], [0, -1 / 3], [-1, 0]], 1.0), (1, [[0], [1], [0], [-1]], 0.9)]
+)
+def test_the_factor_of_the_mean_kernel_by_hand(rank, factor, kept):
+    """Eq. (5) with w = 1/2 each, whatever the numbers of samples: K_mean = (a a^T + b b^T) / 2 with a = (1, 0, -1, 0)
+    and b = (0, 3, 0, -3), orthogonal: eigenvalues 18 / 2 = 9 and 2 / 2 = 1. So b comes first and holds 0.9 of the
+    trace; scaled to a largest entry of 1, b becomes b / 3 and a becomes a / 3. What is added to all rows, 5 and -2,
+    is gone with centring.
+    """
+    strategy = server({0: rows_of(4)}, rank=rank)
+    uploads = [upload(0, np.array(ACROSS) + 5, samples=1), upload(1, np.array(ALONG) - 2, samples=100)]
+    server_state = strategy.aggregate(start(strategy), uploads, 1)
+    assert server_state["factor"].dtype == np.float32
+    np.testing.assert_allclose(server_state["factor"], factor, atol=1e-6)
+    assert float(server_state["kept"]) == pytest.approx(kept)
+
+
+def test_the_rbf_factor_is_that_of_the_mean_of_rbf_kernels():
+    """Dense: K_ij = exp(-|a_i - a_j|^2 / (2 sigma^2)), averaged over clients, centred on both sides."""
+    draw = generator(0, "rbf")
+    uploaded = [draw.normal(size=(6, width)) for width in (2, 4)]
+    strategy = server({0: rows_of(6)}, kernel="rbf", sigma=1.5)
+    factor = strategy.aggregate(start(strategy), [upload(k, rows) for k, rows in enumerate(uploaded)], 1)["factor"]
+    dense = centred(np.mean([kernel_of(np.float32(rows).astype(float), "rbf", 1.5) for rows in uploaded], axis=0))
+    found = factor.astype(float) @ factor.T
+    np.testing.assert_allclose(found / np.trace(found), dense / np.trace(dense), atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("values", [[0.1, 0.7], [1e-30, 2e-30]])
+def test_representations_that_tell_no_samples_apart_give_a_factor_of_zeros(kernel, values):
+    strategy = server({0: rows_of(7)}, kernel=kernel)
+    server_state = strategy.aggregate(start(strategy), [upload(k, [values] * 7) for k in range(7)], 1)
+    assert server_state["factor"].shape == (7, 1)
+    assert not server_state["factor"].any()
+
+
+def test_the_largest_floats_are_no_infinities_in_the_factor():
+    strategy = server({0: rows_of(4)})
+    factor = strategy.aggregate(start(strategy), [upload(k, np.array(CROSS) * 3e38) for k in range(9)], 1)["factor"]
+    assert np.abs(factor).max() == 1
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_rank_that_is_high_enough_is_exact_and_a_low_one_is_the_best_of_its_rank(kernel):
+    draw = generator(0, "rank")
+    uploads = [upload(k, draw.normal(size=(9, 3))) for k in range(2)]
+    whole, full, low = (
+        strategy.aggregate(start(strategy), uploads, 1)
+        for strategy in (server({0: rows_of(9)}, kernel=kernel, rank=rank, sigma=2.0) for rank in (0, 9, 2))
+    )
+    np.testing.assert_allclose(*(one["factor"] @ one["factor"].T for one in (whole, full)), atol=1e-5)
+    assert float(full["kept"]) == pytest.approx(1)
+    np.testing.assert_array_equal(low["factor"].shape, (9, 2))
+    np.testing.assert_allclose(low["factor"], whole["factor"][:, :2], atol=1e-5)
+    lengths = np.square(whole["factor"], dtype=float).sum(0)
+    assert float(low["kept"]) == pytest.approx(lengths[:2].sum() / lengths.sum(), rel=1e-5)
+    assert 0 < float(low["kept"]) < 1
+
+
+def test_the_factor_is_thinner_than_a_kernel_and_than_what_it_is_made_of():
+    """20 samples. Two widths of 4: r = 8, below 20. Two of 30: r = 19, below 60 and, centred, below 20. Rank 2: 2."""
+    columns = {}
+    for width, rank in ((4, 0), (30, 0), (30, 2)):
+        draw = generator(0, "thin", width)
+        strategy = server({0: rows_of(20)}, rank=rank)
+        uploads = [upload(k, draw.normal(size=(20, width))) for k in range(2)]
+        columns[width, rank] = strategy.aggregate(start(strategy), uploads, 1)["factor"].shape[1]
+    assert columns == {(4, 0): 8, (30, 0): 19, (30, 2): 2}
+
+
+def test_equal_uploads_give_the_factor_of_one():
+    uploads = [upload(k, np.array(CROSS) * [2, 1]) for k in range(3)]
+    strategy = server({0: rows_of(4)})
+    alone, together = (strategy.aggregate(start(strategy), some, 1)["factor"] for some in (uploads[:1], uploads))
+    np.testing.assert_allclose(alone @ alone.T, together @ together.T, atol=1e-6)
+
+
+# --- alignment sets ------------------------------------------------------------------------------
+
+
+def test_what_is_asked_for_is_what_the_next_round_aligns_on():
+    """By number and by value: number i is row i of all blocks, one after the other."""
+    pool = {0: rows_of(5), 3: rows_of(4, first=5)}
+    asked = {}
+    for rad in ("index", "value"):
+        strategy = server(pool, rad=rad, rad_size=6)
+        server_state = start(strategy)
+        before = sent(strategy, server_state)
+        assert (len(before["aligned"]), before["factor"].shape, len(before["asked"])) == (0, (0, 0), 6)
+        server_state = strategy.aggregate(server_state, [upload(0, np.eye(6, 2))], 1)
+        after = sent(strategy, server_state)
+        np.testing.assert_array_equal(after["aligned"], before["asked"])
+        assert sorted(after["aligned"].ravel()) != sorted(after["asked"].ravel())
+        asked[rad] = before["asked"], before["asked"].dtype, after["asked"]
+    assert asked["index"][1] == np.int32
+    assert len(set(asked["index"][0].tolist())) == 6
+    np.testing.assert_array_equal(asked["value"][0][:, 0], asked["index"][0])
+    np.testing.assert_array_equal(asked["value"][2][:, 0], asked["index"][2])
+
+
+def test_set_t_is_the_draw_of_seed_and_round():
+    strategy = server({0: rows_of(30)}, rad_size=8, seed=5)
+    expected = [generator(5, number, "rad").choice(30, 8, replace=False).tolist() for number in (2, 3)]
+    server_state = start(strategy)
+    assert sent(strategy, server_state)["asked"].tolist() == expected[0]
+    server_state = strategy.aggregate(server_state, [upload(0, np.eye(8, 2))], 1)
+    assert sent(strategy, server_state)["asked"].tolist() == expected[1]
+
+
+def test_a_round_without_an_upload_leaves_factor_and_set_together():
+    strategy = server({0: rows_of(30)}, rad_size=8)
+    server_state = strategy.aggregate(start(strategy), [upload(0, np.eye(8, 2))], 1)
+    for name, array in sent(strategy, server_state, round=2).items():
+        np.testing.assert_array_equal(array, sent(strategy, server_state, round=7)[name])
+
+
+def test_the_rows_of_a_late_joiner_do_not_move_those_already_aligned_on():
+    """Clients 0 and 2 have rows 0 .. 4 and 5 .. 9; then client 1 joins, and the rows of client 2 are five further."""
+    for rad, moved in (("index", 5), ("value", 0)):
+        strategy = server({0: rows_of(5), 2: rows_of(5, first=5)}, rad=rad)
+        server_state = strategy.aggregate(start(strategy), [upload(0, np.eye(10, 2))], 1)
+        before = sent(strategy, server_state)["aligned"].ravel()
+        joined = {0: rows_of(5), 1: rows_of(5, first=10), 2: rows_of(5, first=5)}
+        strategy.roster.public_samples = {client_id: {"inputs": rows} for client_id, rows in joined.items()}
+        after = sent(strategy, server_state)
+        np.testing.assert_array_equal(after["aligned"].ravel(), before + moved * (before > 4))
+        assert len(after["asked"]) == 15
+
+
+@pytest.mark.parametrize("rad", ["index", "value"])
+def test_rows_that_are_in_the_pool_no_longer_are_aligned_on_no_longer(rad):
+    """Clients 0 and 1 have rows 0 .. 4 and 5 .. 9, then client 1 alone is left, then one with three of its rows: too
+    few to align on. The factor's rows go with the set's.
+    """
+    strategy = server({0: rows_of(5), 1: rows_of(5, first=5)}, rad=rad)
+    server_state = strategy.aggregate(start(strategy), [upload(0, generator(0, "gone").normal(size=(10, 2)))], 1)
+    before = rows_of(10)[sent(strategy, server_state)["aligned"].ravel().astype(int)].ravel()
+    strategy.roster.public_samples = {1: {"inputs": rows_of(5, first=5)}}
+    after = sent(strategy, server_state)
+    aligned = after["aligned"].ravel() + (5 if rad == "index" else 0)
+    assert aligned.tolist() == before[before > 4].tolist()
+    np.testing.assert_array_equal(after["factor"], server_state["factor"][before > 4])
+    strategy.roster.public_samples = {1: {"inputs": rows_of(3, first=5)}, 2: {"inputs": rows_of(9)}}
+    after = sent(strategy, server_state)
+    assert (len(after["aligned"]), after["factor"].size, len(after["asked"])) == (0, 0, 12)
+
+
+def test_the_set_is_as_large_as_the_pool_where_that_is_smaller():
+    for rows, expected in ((4, 4), (8, 8), (9, 8)):
+        strategy = server({0: rows_of(rows)}, rad_size=8)
+        assert len(sent(strategy, start(strategy))["asked"]) == expected
+        [spec] = strategy.upload_spec(member(0, width=7)).arrays
+        assert spec.shape == (expected, 7)
+
+
+# --- the client ----------------------------------------------------------------------------------
+
+
+def tiny(client: type = FedHeNNClient, **options: Any) -> Any:
+    """A client whose samples and pool are CROSS, whose body is the identity and whose head is 0: logits are 0, so
+    cross-entropy is ln 2 and does not move the body; nor the head, each class having a mean of 0. One batch of all
+    samples, SGD of rate 0.1.
+    """
+    body = nn.Linear(2, 2, bias=False)
+    body.weight.data = torch.eye(2)
+    node = linear_node(CROSS, [0, 1, 0, 1], [[0.0, 0.0], [0.0, 0.0]], public=4, body=body)
+    return client(node, **options)
+
+
+def fit(client: AligningClient, *arrays: Any, round: int = 1) -> tuple[list[np.ndarray], dict[str, Any]]:
+    uploaded, _, metrics = client.fit(list(arrays), {ROUND: round})
+    return uploaded, metrics
+
+
+def numbers(*rows: int) -> np.ndarray:
+    return np.array(rows, np.int32)
+
+
+ALL, NONE = numbers(0, 1, 2, 3), numbers()
+FACTOR = np.float32(ACROSS)
+
+
+@pytest.mark.parametrize(
+    ("options", "round", "eta"),
+    [
+        ({"eta0": 0.5, "schedule": "constant"}, 1, 0.5),
+        ({"eta0": 0.5, "schedule": "constant"}, 5, 0.5),
+        ({"eta0": 0.5}, 5, 1.0),
+        ({"eta0": 0.5}, 1, 0.0),
+        ({}, 26, 0.05),
+    ],
+)
+def test_one_step_towards_a_factor(options, round, eta):
+    """Eq. (5), linear kernel. With body diag(a, b) the representations X of CROSS have X^T X = diag(2 a^2, 2 b^2) and,
+    with F = (1, 0, -1, 0)^T, X^T F = (2 a, 0). CKA = 4 a^2 / (2 sqrt(a^4 + b^4) * 2) = a^2 / s, s = sqrt(a^4 + b^4):
+    1 / sqrt 2 at a = b = 1. Its derivatives there are 2 a / s - 2 a^5 / s^3 = 1 / sqrt 2 and -2 a^2 b^3 / s^3 =
+    -1 / sqrt 2; in the entries off the diagonal 0. The loss is ln 2 + eta (1 - 1 / sqrt 2), eta(t) = eta0 sqrt(t) with
+    t one less than the round, and a step of 0.1 adds 0.1 eta of the derivatives.
+    """
+    client = tiny(**options)
+    _, metrics = fit(client, ALL, FACTOR, ALL, round=round)
+    assert metrics["eta"] == pytest.approx(eta)
+    assert metrics["train-loss"] == pytest.approx(log(2) + eta * (1 - 1 / sqrt(2)))
+    assert metrics.get("cka", None) == (pytest.approx(1 / sqrt(2)) if eta > 0 else None)
+    step = 0.1 * eta / sqrt(2)
+    np.testing.assert_allclose(client.node.model.body.weight.detach(), [[1 + step, 0], [0, 1 - step]], atol=1e-7)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_without_a_factor_a_round_is_local_training(kernel):
+    distillation, alone = tiny(eta0=1.0, schedule="constant", kernel=kernel), tiny(LocalClient)
+    _, metrics = fit(distillation, NONE, np.zeros((0, 0), np.float32), ALL)
+    alone.fit([], {ROUND: 1})
+    assert "cka" not in metrics
+    for mine, theirs in zip(distillation.node.model.parameters(), alone.node.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_factor_of_zeros_has_no_pull(kernel):
+    client = tiny(eta0=1.0, schedule="constant", kernel=kernel)
+    _, metrics = fit(client, ALL, np.zeros((4, 1), np.float32), ALL)
+    assert metrics["cka"] == 0
+    assert torch.equal(client.node.model.body.weight, torch.eye(2))
+
+
+@pytest.mark.parametrize("rad", ["index", "value"])
+def test_representations_are_of_the_rows_asked_for_in_their_order_after_training(rad):
+    """eta 0: the body is the identity still. eta 1: it is another by then."""
+    client = tiny(eta0=0.0, rad=rad)
+    rows = numbers(2, 1, 2) if rad == "index" else np.float32([CROSS[2], CROSS[1], CROSS[2]])
+    none = NONE if rad == "index" else np.zeros((0, 2), np.float32)
+    [representations], _ = fit(client, none, np.zeros((0, 0), np.float32), rows)
+    assert representations.tolist() == [CROSS[2], CROSS[1], CROSS[2]]
+    moved = tiny(eta0=1.0, schedule="constant")
+    [representations], _ = fit(moved, ALL, FACTOR, ALL)
+    expected = torch.tensor(CROSS) @ moved.node.model.body.weight.detach().T
+    np.testing.assert_array_equal(representations, expected)
+    assert representations[0, 0] > 1.05
+
+
+def test_the_rows_of_factor_and_set_go_together():
+    """The set in another order, and the factor with it: the same step."""
+    steps = []
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        client = tiny(eta0=1.0, schedule="constant")
+        fit(client, numbers(*order), FACTOR[order], ALL)
+        steps.append(client.node.model.body.weight.detach())
+    np.testing.assert_allclose(steps[0], steps[1], atol=1e-6)
+    assert steps[0][0, 0] > 1.05
+
+
+def test_the_body_sees_the_alignment_set_in_evaluation_mode():
+    """Batch norm's running statistics after a batch are those of the client's own samples: bit for bit those of local
+    training, whose first batch has seen the same weights; and a second batch is trained on in training mode.
+    """
+    after = {}
+    for kind in (FedHeNNClient, LocalClient):
+        torch.manual_seed(0)
+        body = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
+        node = linear_node(CROSS, [0, 1, 0, 1], [[0.0, 1.0, 2.0]] * 2, public=4, body=body)
+        client = kind(node, **({"eta0": 1.0, "schedule": "constant"} if kind is FedHeNNClient else {}))
+        client.fit([ALL, FACTOR, ALL] if kind is FedHeNNClient else [], {ROUND: 1})
+        after[kind] = node.model.body[1]
+        assert node.model.body.training
+        assert int(node.model.body[1].num_batches_tracked) == 1
+    assert torch.equal(after[FedHeNNClient].running_mean, after[LocalClient].running_mean)
+    assert torch.equal(after[FedHeNNClient].running_var, after[LocalClient].running_var)
+    assert not torch.equal(after[FedHeNNClient].weight, after[LocalClient].weight)
+
+
+def test_every_batch_draws_its_own_rows_of_the_alignment_set():
+    """4 of 8 rows; the other 4 of the set are the same samples moved far away, so that CKA differs by the draw."""
+    inputs = [*CROSS, [5.0, 1.0], [1.0, 7.0], [-3.0, 5.0], [2.0, -9.0]]
+    factor = np.float32(np.arange(8)[:, None])
+    found = {}
+    for batches in (1, 2):
+        body = nn.Linear(2, 2, bias=False)
+        body.weight.data = torch.eye(2)
+        keys = {"local-batches": batches, "learning_rate": 1e-9}
+        node = linear_node(inputs, [0, 1] * 4, [[0.0, 0.0]] * 2, public=8, body=body, **keys)
+        client = FedHeNNClient(node, eta0=1.0, schedule="constant", align_batch=4)
+        found[batches] = fit(client, numbers(*range(8)), factor, ALL)[1]["cka"]
+    draw = generator(0, 0, 1, "align")
+    expected = []
+    for _ in range(2):
+        rows = draw.choice(8, 4, replace=False)
+        expected.append(cka_of(kernel_of(np.array(inputs)[rows]), kernel_of(factor[rows].astype(float))))
+    assert expected[0] != pytest.approx(expected[1], abs=1e-3)
+    assert found[1] == pytest.approx(expected[0], abs=1e-5)
+    assert found[2] == pytest.approx(np.mean(expected), abs=1e-5)
+
+
+# --- homogeneous ---------------------------------------------------------------------------------
+
+ROTATED = np.float32([[0.0, 1.0], [-1.0, 0.0]])
+
+
+def shared(body: Any, head: Any) -> dict[str, np.ndarray]:
+    return {"body.weight": np.float32(body), "head.weight": np.float32(head)}
+
+
+def test_a_homogeneous_client_starts_from_the_global_model_and_is_pulled_towards_its_kernel():
+    """Eq. (4). Its own body, diag(3, 0), is put away. The kernel of the global body, diag(2, 1), is where it starts, so
+    CKA is 1 and nothing pulls; cross-entropy moves nothing either (see `tiny`).
+    """
+    client = tiny(FedHeNNHomogeneousClient, eta0=1.0, schedule="constant")
+    client.node.model.body.weight.data = torch.tensor([[3.0, 0.0], [0.0, 0.0]])
+    uploaded, metrics = fit(client, *shared([[2, 0], [0, 1]], np.zeros((2, 2))).values(), ALL)
+    assert metrics["cka"] == pytest.approx(1)
+    assert metrics["train-loss"] == pytest.approx(log(2))
+    np.testing.assert_allclose(uploaded[0], [[2, 0], [0, 1]], atol=1e-6)
+    np.testing.assert_array_equal(uploaded[0], client.node.model.body.weight.detach())
+    np.testing.assert_array_equal(uploaded[1], client.node.model.head.weight.detach())
+
+
+def test_accuracy_is_the_own_model_s_and_global_accuracy_the_global_model_s():
+    """Labels 0 where x_0 > 0 or x_1 < 0; the model that the client was built with has them all wrong. The global model
+    says 1 where x_0 + x_1 > 0, which is right for two of four; before any training, that is the client's own accuracy.
+    A round at a rate of 1 from a model of zeros puts all right.
+    """
+    node = linear_node(CROSS, [0, 1, 1, 0], [[0.0, 0.0], [1.0, -1.0]], public=4, learning_rate=1.0)
+    client = FedHeNNHomogeneousClient(node)
+    _, _, before = client.evaluate([np.float32([[0, 0], [1, 1]])], {})
+    assert (before["accuracy"], before["global-accuracy"]) == (0.5, 0.5)
+    fit(client, np.zeros((2, 2), np.float32), ALL)
+    _, _, after = client.evaluate([np.float32([[0, 0], [1, 1]])], {})
+    assert (after["accuracy"], after["global-accuracy"]) == (1.0, 0.5)
+    assert evaluate(client.node.model, node.data.test).accuracy == 1.0
+
+
+# --- two rounds and more against dense kernels ----------------------------------------------------
+
+
+def kernel_of(x: np.ndarray, kernel: str = "linear", sigma: float = 1.0) -> np.ndarray:
+    if kernel == "linear":
+        return x @ x.T
+    return np.array([[np.exp(-((a - b) ** 2).sum() / (2 * sigma**2)) for b in x] for a in x])
+
+
+def centred(kernel: np.ndarray) -> np.ndarray:
+    centring = np.eye(len(kernel)) - 1 / len(kernel)
+    return centring @ kernel @ centring
+
+
+def cka_of(first: np.ndarray, second: np.ndarray) -> float:
+    def hsic(k: np.ndarray, m: np.ndarray) -> float:
+        return float(np.trace(centred(k) @ centred(m))) / (len(k) - 1) ** 2
+
+    return hsic(first, second) / sqrt(hsic(first, first) * hsic(second, second))
+
+
+def cka_slope(x: np.ndarray, target: np.ndarray, kernel: str, sigma: float) -> np.ndarray:
+    """Derivative of CKA(K(x), target) in x: through d CKA / d K, then d K / d x, entry by entry."""
+    own, other = centred(kernel_of(x, kernel, sigma)), centred(target)
+    norms = np.linalg.norm(own), np.linalg.norm(other)
+    by_kernel = other / (norms[0] * norms[1]) - (own * other).sum() * own / (norms[0] ** 3 * norms[1])
+    if kernel == "linear":
+        return 2 * by_kernel @ x
+    weight = 2 * by_kernel * kernel_of(x, kernel, sigma)
+    return np.array([sum(weight[i, j] * (x[j] - x[i]) for j in range(len(x))) / sigma**2 for i in range(len(x))])
+
+
+class Reference:
+    """A linear body and head in float64, and its client's data."""
+
+    def __init__(self, node: Any) -> None:
+        self.parts = {name: array.astype(float) for name, array in model_arrays(node.model).items()}
+        inputs, labels = node.data.train.batch(torch.arange(len(node.data.train)))
+        self.inputs, self.labels = inputs.flatten(1).double().numpy(), labels.numpy()
+        self.public = self.inputs[: node.data.public_rows]
+
+    def body(self, x: np.ndarray) -> np.ndarray:
+        return x @ self.parts["body.1.weight"].T + self.parts["body.1.bias"]
+
+    def step(self, rows: np.ndarray, rate: float, pull: Callable[[], tuple[np.ndarray, np.ndarray]] | None) -> None:
+        """One SGD step on the mean cross-entropy of some rows, and on what pulls the body's representations."""
+        x, features = self.inputs[rows], self.body(self.inputs[rows])
+        logits = features @ self.parts["head.weight"].T + self.parts["head.bias"]
+        slope = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        slope = (slope - np.eye(10)[self.labels[rows]]) / len(rows)
+        back = slope @ self.parts["head.weight"]
+        steps = {
+            "body.1.weight": back.T @ x,
+            "body.1.bias": back.sum(0),
+            "head.weight": slope.T @ features,
+            "head.bias": slope.sum(0),
+        }
+        if pull is not None:
+            along, samples = pull()
+            steps["body.1.weight"] = steps["body.1.weight"] + along.T @ samples
+            steps["body.1.bias"] = steps["body.1.bias"] + along.sum(0)
+        for name, by in steps.items():
+            self.parts[name] = self.parts[name] - rate * by
+
+
+def slow_fedhenn(
+    clients: list[Reference],
+    config: RunConfig,
+    rounds: int,
+    first: dict[str, np.ndarray] | None,
+    size: int,
+    eta0: float,
+    kernel: str,
+    sigma: float,
+    some: int,
+) -> tuple[dict[str, np.ndarray] | None, np.ndarray | None]:
+    """Return the global model (homogeneous: where there is a first one) and the mean kernel after some rounds."""
+    pool, mean = np.concatenate([client.public for client in clients]), None
+    shared = first
+    for round in range(1, rounds + 1):
+        rad, asked = (pool[generator(config.seed, t, "rad").choice(len(pool), size, False)] for t in (round, round + 1))
+        kernels, trained = [], []
+        for client_id, client in enumerate(clients):
+            target = mean
+            if shared is not None:
+                client.parts = dict(shared)
+                target = kernel_of(client.body(rad), kernel, sigma)
+            draw = generator(config.seed, client_id, round, "align")
+            eta = eta0 * sqrt(round - 1)
+
+            def pull(client=client, target=target, draw=draw, eta=eta) -> tuple[np.ndarray, np.ndarray]:
+                rows = draw.choice(size, some, replace=False) if some else np.arange(size)
+                slope = cka_slope(client.body(rad[rows]), target[np.ix_(rows, rows)], kernel, sigma)  # noqa: B023
+                return -eta * slope, rad[rows]  # noqa: B023
+
+            order = generator(config.seed, client_id, round, "batches")
+            batches = draw_batches(order, len(client.labels), config.batch_size, epochs=1, batches=config.local_batches)
+            for rows in batches:
+                client.step(rows.numpy(), config.learning_rate, None if target is None or eta == 0 else pull)
+            kernels.append(kernel_of(client.body(asked), kernel, sigma))
+            trained.append((len(client.labels), client.parts))
+        mean = np.mean(kernels, axis=0)
+        if shared is not None:
+            total = sum(samples for samples, _ in trained)
+            shared = {name: sum(samples / total * parts[name] for samples, parts in trained) for name in shared}
+    return shared, mean
+
+
+@pytest.mark.parametrize("mode", ["heterogeneous", "homogeneous"])
+@pytest.mark.parametrize(("kernel", "some"), [("linear", 0), ("linear", 6), ("rbf", 0), ("rbf", 6)])
+def test_three_rounds_equal_dense_kernels(mode, kernel, some, make_config, make_federation, make_node):
+    """K, H and tr(K H L H) as in the paper, in float64 with the gradients written out; absent classes, two bodies."""
+    eta0, sigma, size = 0.8, 2.0, 10
+    config = make_config(
+        algorithm="fedhenn",
+        models=UNLIKE if mode == "heterogeneous" else ALIKE,
+        partition="classes:3",
+        batch_size=7,
+        optimizer="sgd",
+        learning_rate=0.1,
+        **{"fedhenn.rad-size": size, "fedhenn.mode": mode, "fedhenn.kernel": kernel, "fedhenn.sigma": sigma},
+        **{"fedhenn.eta0": eta0, "fedhenn.align-batch": some},
+    )
+    federation = make_federation(config)
+    strategy = build_strategy(config)
+    known = strategy.prepare(federation.roster, config)
+    assert federation.share(strategy.sharing).failures == []
+    nodes = [make_node(config, client_id) for client_id in range(2)]
+    for node in nodes:
+        other = 1 - node.client_id
+        node.keep_public_samples(to_record({f"inputs.{other}": federation.roster.public_samples[other]["inputs"]}))
+    reference = [Reference(node) for node in nodes]
+    first = {name: array.numpy().astype(float) for name, array in known.items()} if mode == "homogeneous" else None
+    expected, mean = slow_fedhenn(reference, config, 3, first, size, eta0, kernel, sigma, some)
+
+    clients = [build_client(config, node) for node in nodes]
+    view = federation.view(list(federation.roster))
+    for round in (1, 2, 3):
+        replies = []
+        for message in strategy.configure_train(round, known, ConfigRecord(), view):
+            one = federation.roster.of(message.metadata.dst_node_id)
+            download = from_record(message.content.array_records[ARRAYS])
+            arrays, samples, metrics = clients[one.client_id].fit(list(download.values()), {ROUND: round})
+            uploaded = to_record(dict(zip(strategy.upload_spec(one).names, arrays, strict=True)))
+            content = RecordDict({ARRAYS: uploaded, METRICS: MetricRecord({EXAMPLES: samples})})
+            replies.append(Message(content, reply_to=message))
+        known, _ = strategy.aggregate_train(round, replies)
+    server_state = from_record(known)
+    assert 0 < metrics["cka"] < 1
+    for client, slow in zip(clients, reference, strict=True):
+        for name, array in model_arrays(client.node.model).items():
+            np.testing.assert_allclose(array, slow.parts[name], rtol=1e-3, atol=2e-5, err_msg=name)
+    if expected is not None:
+        for name, array in expected.items():
+            np.testing.assert_allclose(server_state[name], array, rtol=1e-3, atol=2e-5, err_msg=name)
+    else:
+        found, dense = server_state["factor"].astype(float) @ server_state["factor"].T, centred(mean)
+        np.testing.assert_allclose(found / np.trace(found), dense / np.trace(dense), atol=1e-5)
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+def rounds_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def same_run(first: Path, second: Path) -> bool:
+    """Whether knowledge and all accuracies are the same bits."""
+    scores = [[(entry["accuracy"], entry["global_accuracy"]) for entry in rounds_of(run)] for run in (first, second)]
+    return (
+        scores[0] == scores[1] and (first / SERVER_STATE_FILE).read_bytes() == (second / SERVER_STATE_FILE).read_bytes()
+    )
+
+
+@pytest.fixture
+def run(make_config, run_federation, tmp_path) -> Callable[..., Path]:
+    """Run fedhenn with some of its own keys, and others with underscores; return the run folder."""
+    count = iter(range(99))
+
+    def run(own: dict[str, Any] | None = None, *, workers: int = 1, **keys: Any) -> Path:
+        folder = tmp_path / str(next(count))
+        options = {f"fedhenn.{key}": value for key, value in {"rad-size": 20, **(own or {})}.items()}
+        places = {"output_dir": str(folder), "state_dir": str(folder / "state")}
+        return run_federation(make_config(**{"algorithm": "fedhenn", **places, **options, **keys}), workers=workers)
+
+    return run
+
+
+def states(folder: Path) -> list[dict[str, np.ndarray]]:
+    return [load_file(path) for path in sorted((folder / "state" / "run-7").glob("client-*.safetensors"))]
+
+
+def test_heterogeneous_eta0_0_is_local_training(run):
+    """Models, batch norm and moments of unlike clients, with dropout, are the same bits after three rounds."""
+    keys = {"models": f"mlp,{NORMED}", "partition": "classes:4", "rounds": 3}
+    local = states(run(algorithm="local", **keys))
+    same, other = states(run({"eta0": 0.0}, **keys)), states(run({"eta0": 1.0}, **keys))
+    assert len(local) == 2
+    for mine, alone, pulled in zip(same, local, other, strict=True):
+        assert mine.keys() == alone.keys()
+        assert all(np.array_equal(mine[key], alone[key]) for key in alone)
+        assert not np.array_equal(mine["model.body.1.weight"], pulled["model.body.1.weight"])
+
+
+def test_homogeneous_eta0_0_is_fedavg(run):
+    """The global model and its accuracy, over three rounds with Adam, batch norm, dropout and unlike sample counts."""
+    keys = {"models": NORMED, "partition": "dirichlet:0.5", "rounds": 3, "local_batches": 0, "seed": 2}
+    fedavg = run(algorithm="fedavg", **keys)
+    found = {eta0: run({"mode": "homogeneous", "eta0": eta0}, **keys) for eta0 in (0.0, 1.0)}
+    expected = load_file(fedavg / SERVER_STATE_FILE)
+    for eta0, folder in found.items():
+        arrays = load_file(folder / SERVER_STATE_FILE)
+        assert arrays.keys() == expected.keys()
+        assert all(np.array_equal(arrays[key], expected[key]) for key in expected) == (eta0 == 0)
+    both = [[entry["global_accuracy"] for entry in rounds_of(folder)] for folder in (fedavg, found[0.0])]
+    assert both[0] == both[1]
+    assert rounds_of(found[0.0])[-1]["accuracy"] != both[0][-1]
+
+
+@pytest.mark.parametrize("mode", ["heterogeneous", "homogeneous"])
+def test_by_value_is_by_index_in_its_results(run, mode):
+    own, keys = {"mode": mode, "eta0": 1.0}, {"models": ALIKE, "rounds": 3, "partition": "dirichlet:0.5"}
+    assert same_run(run({**own, "rad": "index"}, **keys), run({**own, "rad": "value"}, **keys))
+
+
+def test_as_many_rows_a_batch_as_the_set_has_are_all_of_them_and_fewer_are_not(run):
+    keys = {"models": UNLIKE, "rounds": 3}
+    whole, as_many, fewer = (run({"eta0": 1.0, "align-batch": rows}, **keys) for rows in (0, 20, 8))
+    assert same_run(whole, as_many)
+    assert not same_run(whole, fewer)
+
+
+def test_a_wide_rbf_kernel_is_the_linear_one(run):
+    """And a narrow one is not. Factors to their scale and sign."""
+    keys = {"models": UNLIKE, "rounds": 3}
+    kernels = []
+    for own in ({"kernel": "linear"}, {"kernel": "rbf", "sigma": 1e3}, {"kernel": "rbf", "sigma": 0.3}):
+        factor = load_file(run({"eta0": 1.0, **own}, **keys) / SERVER_STATE_FILE)["factor"].astype(float)
+        kernels.append(factor @ factor.T / np.square(factor).sum())
+    np.testing.assert_allclose(kernels[0], kernels[1], atol=1e-4)
+    assert np.abs(kernels[0] - kernels[2]).max() > 1e-2
+
+
+def test_clients_that_are_drawn_anew_each_round_align_with_those_of_the_last(run):
+    """Two of four clients a round: each is sent the set that the last two have represented, whoever they were."""
+    folder = run({"eta0": 0.5}, clients=4, models="mlp,lenet5", fraction=0.5, rounds=6)
+    rounds = rounds_of(folder)
+    assert all(entry["failures"] == [] for entry in rounds)
+    taking = [{k for k, one in entry["clients"].items() if "train-loss" in one} for entry in rounds[1:]]
+    assert all(len(clients) == 2 for clients in taking)
+    assert any(later - earlier for earlier, later in pairwise(taking))
+    for entry, clients in zip(rounds[2:], taking[1:], strict=True):
+        assert all(0 < entry["clients"][client]["cka"] <= 1 for client in clients)
+
+
+@pytest.mark.slow
+def test_the_pull_makes_kernels_more_alike(run):
+    """After six rounds, CKA with the mean kernel is higher with the term than with one next to none."""
+    cka = {}
+    for eta0 in (1e-9, 3.0):
+        last = rounds_of(run({"eta0": eta0}, models="mlp,lenet5", rounds=6, local_batches=10))[-1]
+        cka[eta0] = np.mean([one["cka"] for one in last["clients"].values()])
+    assert cka[3.0] > cka[1e-9] + 0.02
+
+
+@pytest.mark.exhaustive
+def test_the_number_of_workers_changes_no_bit(run):
+    own, keys = {"eta0": 1.0, "align-batch": 8}, {"clients": 3, "models": "mlp,lenet5"}
+    assert same_run(run(own, workers=2, **keys), run(own, **keys))
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rad", "row"), [("index", 4), ("value", 64)])
+@pytest.mark.parametrize(("own", "columns"), [({}, 19), ({"rank": 3}, 3)])
+def test_bytes_of_a_heterogeneous_round(run, rad, row, own, columns):
+    """R = 20 samples of 64 bytes, or numbers of 4. Down: 20 rows in round 1; 2 * 20 rows and 20 r numbers afterwards.
+    Up: 20 (200 + 84) numbers: mlp and lenet5. Before: 64 bytes a public sample up, and by index the other's down.
+    """
+    folder = run({"rad": rad, **own}, rounds=3)
+    rounds = rounds_of(folder)
+    assert load_file(folder / SERVER_STATE_FILE)["factor"].shape == (20, columns)
+    down = [2 * 20 * row] + [2 * (2 * 20 * row + 4 * 20 * columns)] * 2
+    assert [entry["bytes_down"] for entry in rounds[1:]] == down
+    assert [entry["bytes_up"] for entry in rounds[1:]] == [4 * 20 * (200 + 84)] * 3
+    public = rounds[0]["bytes_up"]
+    assert public > 0
+    assert public % 64 == 0
+    assert rounds[0]["bytes_down"] == (public if rad == "index" else 0)
+
+
+@pytest.mark.parametrize(("rad", "row"), [("index", 4), ("value", 64)])
+def test_bytes_of_a_homogeneous_round(run, rad, row):
+    """642 numbers both ways (counted in test_fedavg), and 20 rows of the alignment set down."""
+    [_, first, second] = rounds_of(run({"mode": "homogeneous", "rad": rad}, models=NORMED))
+    for entry in (first, second):
+        assert (entry["bytes_up"], entry["bytes_down"]) == (2 * 4 * 642, 2 * (4 * 642 + 20 * row))
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def checked(members: Any, strategy: type = FedHeNN) -> None:
+    strategy().check(members)
+
+
+def test_federations_that_cannot_be_aligned_are_refused(refusal):
+    few = refusal(FederationError, checked, roster(3, public=1))
+    assert few.startswith("fedhenn aligns on 4 public samples or more, but all clients together have 3: raise public-")
+    checked(roster(4, public=1))
+    none = [member(0), member(1, public=0), member(2)]
+    assert "client 1 has none" in refusal(FederationError, checked, type(roster(1))(none))
+    shapes = type(roster(1))([member(0, public=9), member(1, public=9, shape=(3,))])
+    assert "(3,)" in refusal(FederationError, checked, shapes)
+
+
+def test_clients_may_differ_in_model_and_classes_unless_their_weights_are_averaged(refusal):
+    unlike = type(roster(1))([member(0, public=9), member(1, public=9, classes=7, weights="other", model="mlp")])
+    checked(unlike)
+    said = refusal(FederationError, checked, unlike, FedHeNNHomogeneous)
+    assert said.startswith("fedhenn with mode = 'homogeneous' averages weights, so all clients need the same model")
+    assert "linear on client 0; mlp on client 1" in said
+    checked(roster(4), FedHeNNHomogeneous)
+    few = refusal(FederationError, checked, roster(3), FedHeNNHomogeneous)
+    assert few.startswith("fedhenn aligns on 4 public samples or more, but all clients together have 3: raise public-")
+
+
+@pytest.mark.parametrize("mode", ["heterogeneous", "homogeneous"])
+def test_clients_with_columns_of_their_own_are_refused(mode, refusal):
+    config = RunConfig.from_flat({"algorithm": "fedhenn", "fedhenn.mode": mode, "features": "slices:0.5"})
+    said = refusal(ConfigError, check_options, config)
+    assert said.startswith("features = slices:0.5: fedhenn shares public samples, but each client would have columns")
+
+
+def test_too_few_rows_that_arrived_end_the_run(refusal):
+    strategy = server({0: rows_of(3)})
+    assert "have 3: raise public-fraction" in refusal(FederationError, sent, strategy, start(strategy))
+
+
+def test_kernels_of_unit_norm_count_alike_however_large_representations_are():
+    """Two kernels over the same rows, one of them of representations a hundred times as large."""
+    draw = generator(0, "kernels")
+    first, second = draw.normal(size=(8, 3)), 100 * draw.normal(size=(8, 2))
+
+    def centred(rows):
+        rows = rows - rows.mean(0)
+        return rows @ rows.T
+
+    def sent(**keys):
+        strategy = server({0: rows_of(8)}, rad_size=8, **keys)
+        uploads = [upload(0, first), upload(1, second)]
+        factor = strategy.aggregate(start(strategy), uploads, 1)["factor"].astype(float)
+        return factor @ factor.T
+
+    def same(kernel, expected):
+        np.testing.assert_allclose(kernel / np.linalg.norm(kernel), expected / np.linalg.norm(expected), atol=1e-6)
+
+    one, two = (centred(np.float32(rows).astype(float)) for rows in (first, second))
+    same(sent(), one + two)
+    same(sent(kernels="unit-norm"), one / np.linalg.norm(one) + two / np.linalg.norm(two))
+
+
+def test_sigma_in_units_of_the_median_distance_knows_no_scale():
+    """On the server, and in what a client is pulled towards: CKA of A and 1,000 A is 1 under the RBF kernel."""
+    rows = generator(0, "median").normal(size=(8, 3))
+
+    def sent(factor):
+        strategy = server({0: rows_of(8)}, rad_size=8, kernel="rbf", sigma=1.0, sigma_unit="median")
+        return strategy.aggregate(start(strategy), [upload(0, rows * factor)], 1)["factor"]
+
+    np.testing.assert_allclose(sent(1000.0), sent(1.0), atol=1e-5)
+    distances = pdist(rows)
+    kernel = np.exp(-(squareform(distances) ** 2) / (2 * np.sort(distances)[(len(distances) - 1) // 2] ** 2))
+    kernel = kernel - kernel.mean(0) - kernel.mean(1, keepdims=True) + kernel.mean()
+    ours = sent(1.0).astype(float) @ sent(1.0).astype(float).T
+    np.testing.assert_allclose(ours / np.linalg.norm(ours), kernel / np.linalg.norm(kernel), atol=1e-5)
+    a = torch.from_numpy(rows)
+    assert float(rbf_cka(median_scaled(a), median_scaled(1000 * a), 1.0)) == pytest.approx(1)
+    assert float(rbf_cka(a, 1000 * a, 1.0)) < 0.95
+    client = FedHeNNClient(linear_node([[1.0]], [0], [[1.0]], public=1), kernel="rbf", sigma=1.0, sigma_unit="median")
+    factor = torch.from_numpy(sent(1.0))
+    assert float(client._rbf_cka(1000 * a, factor)) == pytest.approx(1, abs=1e-5)
+
+
+def test_homogeneous_takes_one_model_by_default(make_config):
+    from hetfl_flwr.algorithms import resolve
+
+    assert resolve(make_config(algorithm="fedhenn", models="auto")).options["fedhenn.mode"] == "heterogeneous"
+    names = {
+        mode: resolve(make_config(algorithm="fedhenn", models="auto", **{"fedhenn.mode": mode})).models
+        for mode in ("heterogeneous", "homogeneous")
+    }
+    assert "," in names["heterogeneous"]
+    assert names["homogeneous"] == "lenet5"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("mode", "both", "'heterogeneous' or 'homogeneous'"),
+        ("kernel", "cubic", "'linear' or 'rbf'"),
+        ("sigma", 0.0, "greater than 0"),
+        ("rad", "name", "'index' or 'value'"),
+        ("rad-size", 3, "greater than or equal to 4"),
+        ("rank", -1, "greater than or equal to 0"),
+        ("eta0", -0.1, "greater than or equal to 0"),
+        ("schedule", "step", "'sqrt' or 'constant'"),
+        ("align-batch", 3, "expected 0 (all), or 4 or more"),
+        ("align-batch", -1, "expected 0 (all), or 4 or more"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(key, value, said, make_config, refusal):
+    line = refusal(ConfigError, check_options, make_config(algorithm="fedhenn", **{f"fedhenn.{key}": value}))
+    assert line.startswith(f"fedhenn.{key} = {value!r}: ")
+    assert said in line
+    check_options(make_config(algorithm="fedhenn", **{"fedhenn.align-batch": 4}))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ([numbers(0, 1, 2, 4), FACTOR, ALL], "array 'aligned' has values above 3"),
+        ([numbers(0, 1, 2, -1), FACTOR, ALL], "array 'aligned' has values below 0"),
+        ([ALL, FACTOR, numbers(9)], "array 'asked' has values above 3"),
+        ([numbers(0, 1, 2), FACTOR, ALL], "array 'factor' has R = 4, array 'aligned' has R = 3"),
+        ([ALL, FACTOR * np.nan, ALL], "array 'factor' has values that are not finite"),
+        ([ALL, FACTOR.repeat(9, axis=1), ALL], "array 'factor' has shape (4, 9), expected (R <= 6, r <= 6)"),
+    ],
+)
+def test_a_bad_download_is_refused_by_name(arrays, said, refusal):
+    client = tiny(rad_size=6, eta0=1.0)
+    assert said in refusal(PayloadError, client.fit, arrays, {ROUND: 2})
+
+
+def test_representations_that_are_all_zero_are_refused_by_both_sides(refusal):
+    client = tiny()
+    client.node.model.body.weight.data.zero_()
+    line = refusal(PayloadError, client.fit, [NONE, np.zeros((0, 0), np.float32), ALL], {ROUND: 1})
+    assert line == "client 0 (linear): array 'representations' is all zero"
+    spec = server({0: rows_of(4)}).upload_spec(member(0))
+    assert "is all zero" in refusal(PayloadError, spec.check_named, {"representations": np.zeros((4, 2), "f")}, "it")
+
+
+def test_representations_that_the_server_cannot_keep_are_refused_at_registration(refusal):
+    """512 rows of width 2^19 are 2^28 numbers; one more of either is refused. The rows are those that there can be."""
+    strategy, wide = FedHeNN(), member(1, public=600, width=2**19)
+    strategy.check(Roster([member(0), wide]))
+    said = refusal(FederationError, strategy.check, Roster([member(0), replace(wide, width=2**19 + 1)]))
+    assert said.startswith(
+        "fedhenn: the representations of client 1 (linear): 512 x 524289 are more than the 268435456"
+    )
+    FedHeNN(rad_size=600).check(Roster([member(0), replace(wide, public=500)]))
+    refusal(FederationError, FedHeNN(rad_size=600).check, Roster([member(0), wide]))
+
+
+def test_the_summary_of_the_client_is_built_from_the_config(make_config, make_node):
+    own = {"fedhenn.eta0": 0.3, "fedhenn.kernel": "rbf", "fedhenn.align-batch": 5, "fedhenn.schedule": "constant"}
+    config = make_config(algorithm="fedhenn", **own)
+    client = build_client(config, make_node(config))
+    assert (client.eta0, client.kernel, client.align_batch, client.schedule) == (0.3, "rbf", 5, "constant")
+
+
+def test_the_first_global_model_is_that_of_fedavg(make_config, make_federation):
+    config = make_config(algorithm="fedhenn", models="mlp", **{"fedhenn.mode": "homogeneous"})
+    found = build_strategy(config).prepare(make_federation(config).roster, config)
+    first = build_model("mlp", DataSpec((1, 8, 8), 10), seed=config.seed, scope=("global",))
+    for name, array in model_arrays(first).items():
+        np.testing.assert_array_equal(found[name].numpy(), array)

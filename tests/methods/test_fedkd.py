@@ -1,0 +1,677 @@
+"""FedKD: its equations by hand, against a slow reference loop, and where it must equal something simpler."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import exp, log, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.grids import Tampering
+from fixtures.federations.members import member, roster
+from fixtures.federations.nodes import linear_node
+from flwr.app import Array, ArrayRecord, Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from torch import nn
+
+from clients.fedkd import FedKDClient
+from hetfl_flwr.algorithms import build_client, build_strategy, check_options
+from hetfl_flwr.common.arithmetic import torch_threads
+from hetfl_flwr.common.errors import ConfigError, DivergedError, FederationError, PayloadError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.server.messaging.exchange import Sent
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.codec import from_record
+from hetfl_flwr.wire.factors import factor, factored, leading, multiplied
+from hetfl_flwr.wire.messages import ARRAYS, ROUND
+from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
+from hetfl_flwr.wire.weights import model_arrays, weights
+from simulations.engine.clients import FIRST_NODE
+from simulations.engine.grid import LocalGrid
+from strategies.fedkd import DOWN, FedKD
+
+LINEAR, NORMED = "fixtures.models:linear", "simulations.testing.lab:normed"
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+# --- the client, one step by hand ----------------------------------------------------------------
+
+P = 1 / (1 + exp(-1))
+"""The mentor's probability of class 0 for (1, 0), where its logits are (1, 0)."""
+Q = 1 / (1 + exp(2))
+"""The mentee's, whose logits are (0, 2)."""
+KL_MENTOR = Q * log(Q / P) + (1 - Q) * log((1 - Q) / (1 - P))
+"""KL(mentee || mentor)."""
+KL_MENTEE = P * log(P / Q) + (1 - P) * log((1 - P) / (1 - Q))
+SURER = 1 / (-log(P) - log(Q))
+"""One over the sum of the two cross-entropies."""
+GLOBAL = {"head.weight": np.float32([[0, 0], [1, 0]]), "head.bias": np.float32([0, 1])}
+"""A mentee that maps (1, 0) to (0, 2)."""
+
+
+def sent(client: FedKDClient, arrays: Arrays, round: int = 0, before: int = -1) -> list[Any]:
+    packed = factor(arrays, weights(client.mentee), 1.0, DOWN)
+    return [np.array(round), np.array(before), *packed.values()]
+
+
+def named(client: FedKDClient, uploaded: list[Any]) -> dict[str, Any]:
+    return multiplied(dict(zip(client.upload_spec().names, uploaded, strict=True)), weights(client.mentee))
+
+
+def one_sample(**hyper_parameters: Any) -> FedKDClient:
+    """A client with the sample (1, 0) of class 0, the mentor ``W x``, W = [[1, 0], [0, 2]], and a linear mentee; its
+    matrix takes the mentee's embedding (1, 0) to (0.5, 0.25), where the mentor's is (1, 0)."""
+    node = linear_node([[1.0, 0.0]], [0], [[1.0, 0.0], [0.0, 2.0]])
+    client = FedKDClient(node, mentee=LINEAR, energy_start=1.0, energy_end=1.0, **hyper_parameters)
+    client.matrix.weight.data = torch.tensor([[0.5, 0.0], [0.25, 0.0]])
+    return client
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_both_losses_and_all_steps_by_hand(hidden):
+    """With logits z, ``d/dz [CE + c KL(t || s)] = s - y + c (s - t)``, c = 1 / (CE + CE'). The embeddings are the input
+    itself, and W makes (0.5, 0.25) of (1, 0): an error of (-0.5, 0.25), a mean square of 0.15625, and a slope of
+    c (-0.5, 0.25) in column 0 of W."""
+    client = one_sample(hidden=hidden)
+    uploaded, samples, metrics = client.fit(sent(client, GLOBAL), {ROUND: 1})
+    error = 0.15625 * hidden
+    assert samples == 1
+    assert metrics["train-loss"] == pytest.approx(-log(P) + SURER * (KL_MENTOR + error), rel=1e-6)
+    assert metrics["mentee-loss"] == pytest.approx(-log(Q) + SURER * (KL_MENTEE + error), rel=1e-6)
+    own, mentee = 0.1 * (P - 1 + SURER * (P - Q)), 0.1 * (Q - 1 + SURER * (Q - P))
+    expected = [[1 - own, 0], [own, 2]]
+    np.testing.assert_allclose(client.node.model.head.weight.detach(), expected, rtol=1e-6, atol=1e-7)
+    change = named(client, uploaded)
+    np.testing.assert_allclose(change["head.weight"], [[-mentee, 0], [mentee, 0]], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(change["head.bias"], [-mentee, mentee], rtol=1e-5, atol=1e-7)
+    slope = 0.1 * SURER * hidden
+    matrix = [[0.5 + 0.5 * slope, 0], [0.25 - 0.25 * slope, 0]]
+    np.testing.assert_allclose(client.matrix.weight.detach(), matrix, rtol=1e-6)
+
+
+def test_weights_are_uploaded_whole_where_these_are_compressed():
+    change, whole = (
+        named(client, client.fit(sent(client, GLOBAL), {ROUND: 1})[0])
+        for client in (one_sample(), one_sample(compress="weights"))
+    )
+    for name, array in whole.items():
+        np.testing.assert_allclose(array - GLOBAL[name], change[name], atol=1e-7)
+        assert np.abs(change[name]).max() > 0.05
+
+
+def test_two_models_that_are_sure_and_right_do_not_divide_by_zero():
+    client = one_sample()
+    client.node.model.head.weight.data *= 1000
+    sure = {"head.weight": np.float32([[1000, 0], [0, 0]]), "head.bias": np.float32([0, 0])}
+    metrics = client.fit(sent(client, sure), {ROUND: 1})[2]
+    assert metrics["train-loss"] == pytest.approx(0.15625e6, rel=1e-3)
+
+
+def test_both_models_are_measured_each_as_what_it_is():
+    """The mentor is right about the sample, its loss -ln P; the global mentee is wrong."""
+    loss, samples, metrics = one_sample().evaluate(list(GLOBAL.values()), {ROUND: 0})
+    assert (samples, metrics["accuracy"], metrics["global-accuracy"]) == (1, 1.0, 0.0)
+    assert loss == pytest.approx(-log(P), rel=1e-6)
+
+
+# --- which mentee a client holds -----------------------------------------------------------------
+
+
+class Forgetful(LocalGrid):
+    """Takes client 1's state before a round, and notes what each client is sent to train with."""
+
+    def __init__(self, config: RunConfig, folder: Path, before: int) -> None:
+        super().__init__(config.to_flat(), config.clients, run=7)
+        self._folder, self._before = folder, before
+        self.downloads: dict[int, list[Arrays]] = defaultdict(list)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        messages = list(messages)
+        training = [one for one in map(Sent.of, messages) if one.is_training]
+        if any(one.round == self._before for one in training):
+            self._folder.mkdir()
+            self.load_clients(self._folder, self.save_clients(self._folder).keys() - {1})
+        for one in training:
+            self.downloads[one.node - FIRST_NODE].append(one.arrays)
+        return super().push_messages(messages)
+
+
+def test_an_update_is_added_once_to_the_mentee_that_it_is_of():
+    """What is trained on top of it is uploaded and forgotten. An update that comes again after a round that came to
+    nothing is not added again. Of another mentee it is not added, and what is uploaded weighs nothing."""
+    client, step = one_sample(), {name: np.full_like(array, 0.5) for name, array in GLOBAL.items()}
+    client.fit(sent(client, GLOBAL), {ROUND: 1})
+    for _ in range(2):
+        client.fit(sent(client, step, round=1, before=0), {ROUND: 2})
+        held = model_arrays(client.mentee)
+        assert {name: (array - GLOBAL[name]).tolist() for name, array in held.items()} == {
+            name: array.tolist() for name, array in step.items()
+        }
+    assert [client.fit(sent(client, step, round=6, before=5), {ROUND: 7})[1] for _ in range(2)] == [0, 0]
+    assert {name: array.tolist() for name, array in model_arrays(client.mentee).items()} == {
+        name: array.tolist() for name, array in held.items()
+    }
+    assert client.fit(sent(client, GLOBAL, round=7), {ROUND: 8})[1] == 1
+    assert {name: array.tolist() for name, array in model_arrays(client.mentee).items()} == {
+        name: array.tolist() for name, array in GLOBAL.items()
+    }
+
+
+def test_a_client_that_loses_its_state_while_the_server_thinks_it_has_it_is_sent_the_mentee_next(
+    make_config, run_federation, tmp_path
+):
+    """Client 1 forgets all before round 3, and is sent the change of round 2. What it uploads counts for nothing, and
+    in round 4 it is sent the mentee."""
+    config = make_config(algorithm="fedkd", clients=3, rounds=5, **{"fedkd.mentee": NORMED})
+    grid = Forgetful(config, tmp_path / "states", before=3)
+    found = entries(run_federation(config, grid))
+    assert [entry["failures"] for entry in found] == [[]] * 6
+    assert all("train-loss" in entry["clients"]["1"] for entry in found[1:])
+    sent = {client: [int(download["before"]) for download in grid.downloads[client]] for client in range(3)}
+    assert sent == {0: [-1, 0, 1, 2, 3], 1: [-1, 0, 1, -1, 3], 2: [-1, 0, 1, 2, 3]}
+
+
+def test_the_server_and_the_clients_hold_the_same_mentee_whoever_was_there(make_config, make_federation, make_node):
+    """One client misses round 2, one has its upload of round 2 lost; both are sent the mentee whole, and the next round
+    only what has changed. Round 4 comes to nothing. All hold the server's mentee to the bit, batch norm and all."""
+    config = make_config(algorithm="fedkd", clients=3, rounds=6, **{"fedkd.mentee": NORMED})
+    strategy, members = build_strategy(config), list(make_federation(config).roster)
+    server_state = from_record(strategy.prepare(Roster(members), config))
+    clients = [build_client(config, make_node(config, client_id)) for client_id in range(3)]
+    whole = weights(clients[0].mentee).nbytes + 16
+    there = {1: ([0, 1, 2], [0, 1, 2]), 2: ([0, 1], [0]), 3: ([0, 1, 2],) * 2, 4: ([0, 1], []), 5: ([0, 1, 2],) * 2}
+    came = {}
+    for round, (trained, heard) in there.items():
+        uploads = []
+        for client_id in trained:
+            client, download = clients[client_id], strategy.download_for(members[client_id], server_state, round)
+            came[round, client_id] = sum(array.nbytes for array in download.values())
+            assert client.download_spec().check_named(download, "server")
+            arrays, samples, _ = client.fit(list(download.values()), {ROUND: round})
+            held = model_arrays(client.mentee)
+            assert all((array == server_state[f"mentee.{name}"]).all() for name, array in held.items())
+            uploads.append(Upload(client_id, dict(zip(client.upload_spec().names, arrays, strict=True)), samples))
+        if heard:
+            server_state = strategy.aggregate(server_state, [one for one in uploads if one.client_id in heard], round)
+    wholly = {key for key, nbytes in came.items() if nbytes == whole}
+    assert wholly == {(1, 0), (1, 1), (1, 2), (3, 1), (3, 2), (5, 0), (5, 1), (5, 2)}
+    assert all(nbytes < whole for key, nbytes in came.items() if key not in wholly)
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def mentee(spec: DataSpec) -> SplitModel:
+    """Six embeddings of five inputs, and a head of four classes."""
+    return SplitModel(nn.Linear(prod(spec.shape), 6), nn.Linear(6, spec.classes))
+
+
+def server(**hyper_parameters: Any) -> tuple[FedKD, dict[str, Any]]:
+    """A strategy before round 1, for 5 inputs and 4 classes; and its state, all of it zero."""
+    strategy = FedKD(mentee="test_fedkd:mentee", **hyper_parameters)
+    strategy.config = RunConfig(rounds=3)
+    strategy.roster = roster(3, shape=(5,), classes=4)
+    state = strategy.initial(strategy.roster)
+    return strategy, {name: np.zeros_like(array) for name, array in state.items()}
+
+
+def upload(strategy: FedKD, client_id: int, matrix: Any, samples: int = 1) -> Upload:
+    """An upload of a body's weights (6, 5), all else zero."""
+    arrays = {one.name: np.zeros(one.shape, np.float32) for one in strategy._weights.arrays}
+    arrays["body.weight"] = np.float32(matrix)
+    return Upload(client_id, factor(arrays, strategy._weights, 1.0), samples)
+
+
+def diagonal(*values: float) -> Any:
+    matrix = np.zeros((6, 5))
+    np.fill_diagonal(matrix, np.pad(values, (0, 5 - len(values))))  # else it would begin again
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("round", "kept"),
+    # squares of the mean's singular values 4, 3, 2, 1: 16, 9, 4, 1 of 30. T is 0.5, 0.7, 0.9 in rounds 1, 2, 3
+    [(1, 1), (2, 2), (3, 3)],
+)
+def test_the_mean_is_compressed_by_hand(round, kept):
+    """The mean over clients, each alike: (4, 3, 2, 1). Factors of rank 3 have 3 (6 + 5) = 33 numbers, more than 30 of
+    the matrix, which then is sent as it is."""
+    strategy, state = server(energy_start=0.5, energy_end=0.9)
+    uploads = [upload(strategy, k, diagonal(*values), 10**k) for k, values in enumerate([(8, 0, 4, 0), (0, 6, 0, 2)])]
+    state = strategy.aggregate(state, uploads, round)
+    values = (4, 3, 2, 1)
+    expected = diagonal(*values) if kept == 3 else diagonal(*values[:kept])
+    np.testing.assert_allclose(state["mentee.body.weight"], expected, atol=1e-6)
+    shapes = {name: state[f"sent.{DOWN}body.weight{name}"].shape for name in ("", ".left", ".right")}
+    assert shapes == {"": (6 * (kept == 3), 5), ".left": (6, kept % 3), ".right": (kept % 3, 5)}
+    assert {name: int(state[name]) for name in ("round", "before")} == {"round": round, "before": 0}
+    assert state["held"].tolist() == [0, 1]
+
+
+def test_updates_are_added_and_weights_replace():
+    for compress, expected in (("update", [2, 4]), ("weights", [2, 2])):
+        strategy, state = server(compress=compress)
+        found = []
+        for round in (1, 2):
+            state = strategy.aggregate(state, [upload(strategy, 0, diagonal(2, 0, 0, 0, 0))], round)
+            found.append(round_off(state["mentee.body.weight"][0, 0]))
+        assert found == expected
+
+
+def round_off(value: Any) -> float:
+    return round(float(value), 5)
+
+
+def test_a_robust_mean_is_of_updates_and_not_of_factors():
+    strategy, state = server(robust="median", energy_start=1.0, energy_end=1.0)
+    uploads = [upload(strategy, k, np.full((6, 5), value)) for k, value in enumerate((1, 2, 900))]
+    assert (strategy.aggregate(state, uploads, 1)["mentee.body.weight"] == 2).all()
+
+
+def test_multi_krum_leaves_out_a_whole_update(caplog):
+    """Of five updates the last is far in its body alone; its head is the others' mean."""
+    caplog.set_level("INFO", logger="flwr")
+    strategy, state = server(robust="multikrum:1", energy_start=1.0, energy_end=1.0)
+    uploads = []
+    for client_id, (body, head) in enumerate([(1, 1), (2, 2), (3, 3), (2, 2), (90, 2)]):
+        arrays = {one.name: np.zeros(one.shape, np.float32) for one in strategy._weights.arrays}
+        arrays |= {"body.weight": np.full((6, 5), body, np.float32), "head.bias": np.full(4, head * 10, np.float32)}
+        uploads.append(Upload(client_id, factor(arrays, strategy._weights, 1.0), 1))
+    uploads[4].arrays["head.bias"][:] = 60
+    found = strategy.aggregate(state, uploads, 1)
+    np.testing.assert_allclose(found["mentee.body.weight"], 2, rtol=1e-5)
+    np.testing.assert_allclose(found["mentee.head.bias"], 20, rtol=1e-5)
+    assert caplog.messages == ["fedkd, round 1: multikrum leaves out client 4"]
+
+
+@pytest.mark.parametrize("robust", ["none", "median"])
+def test_no_upload_within_its_bounds_makes_a_mentee_beyond_them(robust):
+    """Factors of 1e6 and of 1 multiply to more than a weight may be, as do rows of weights of 1e6."""
+    strategy, state = server(robust=robust)
+    big = upload(strategy, 0, np.zeros((6, 5)))
+    left, right = np.full((6, 2), 1e6, np.float32), np.ones((2, 5), np.float32)
+    arrays = {**big.arrays, "body.weight": np.zeros((0, 5), np.float32)}
+    hostile = Upload(0, {**arrays, "body.weight.left": left, "body.weight.right": right}, 1)
+    strategy.upload_spec(member(0)).check_named(hostile.arrays, "client 0")
+    for _ in range(2):
+        state = strategy.aggregate(state, [hostile], 1)
+        down = strategy.download_for(member(0), state, 2)
+        FedKDClient.download_spec(type("Its", (), {"_weights": strategy._weights})).check_named(down, "server")
+        assert state["mentee.body.weight"].max() == 1e6
+
+
+def test_rows_that_are_neither_all_nor_none_are_refused(refusal):
+    strategy, _ = server()
+    arrays = {**upload(strategy, 0, np.ones((6, 5))).arrays, "body.weight": np.ones((4, 5), np.float32)}
+    said = refusal(PayloadError, strategy.upload_spec(member(0)).check_named, arrays, "client 0")
+    assert said.startswith("client 0: array 'body.weight' has shape (4, 5), expected (rows of body.weight 0 or 6, 5)")
+
+
+# --- factors -------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 10**6), st.floats(0.01, 0.999))
+@settings(max_examples=60)
+def test_leading_factors_are_the_fewest_that_hold_the_share_and_the_nearest_of_their_rank(rows, columns, seed, share):
+    """Against NumPy's decomposition: the squared distance is that of the values left out (Eckart and Young)."""
+    matrix = generator(seed, "matrix").normal(size=(rows, columns))
+    squares = np.square(np.linalg.svd(matrix, compute_uv=False))
+    left, right = leading(matrix, share)
+    rank = left.shape[1]
+    assert squares[:rank].sum() >= share * squares.sum() * (1 - 1e-9)
+    assert squares[: rank - 1].sum() < share * squares.sum()
+    assert np.square(matrix - left @ right).sum() == pytest.approx(squares[rank:].sum(), abs=1e-9)
+
+
+def some_weights(seed: int) -> tuple[PayloadSpec, dict[str, Any]]:
+    """A convolution and a linear layer with biases; of low rank and noise."""
+    model = nn.Sequential(nn.Conv2d(2, 8, 3), nn.Flatten(), nn.Linear(20, 9))
+    draw = generator(seed, "weights")
+    spec = weights(model)
+    arrays = {one.name: draw.normal(size=one.shape).astype(np.float32) for one in spec.arrays}
+    arrays["0.weight"] = np.outer(draw.normal(size=8), draw.normal(size=18)).reshape(8, 2, 3, 3).astype(np.float32)
+    return spec, arrays
+
+
+def test_what_is_packed_comes_back():
+    spec, arrays = some_weights(3)
+    back = multiplied(factor(arrays, spec, 0.95), spec)
+    assert {name: array.shape for name, array in back.items()} == {name: array.shape for name, array in arrays.items()}
+    np.testing.assert_allclose(back["0.weight"], arrays["0.weight"], atol=1e-5)
+    for name in ("0.bias", "2.bias", "2.weight"):  # the last one's factors would be larger than itself
+        np.testing.assert_array_equal(back[name], arrays[name])
+
+
+def test_a_share_of_1_changes_no_bit_and_costs_nothing():
+    spec, arrays = some_weights(4)
+    packed = factor(arrays, spec, 1.0, "x.")
+    back = multiplied(packed, spec, "x.")
+    assert all((back[name] == array).all() for name, array in arrays.items())
+    assert sum(array.nbytes for array in packed.values()) == spec.nbytes
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95, 0.999])
+def test_the_bytes_are_those_of_the_smaller_form(share):
+    spec, arrays = some_weights(5)
+    arrays["2.bias"][:] = 0
+    packed = factor(arrays, spec, share)
+    factored(spec).check_named(packed, "client 0")
+    assert sum(array.nbytes for array in packed.values()) == slow_bytes(arrays, share)
+    arrays["2.weight"][:] = 0
+    nothing = factor(arrays, spec, share)
+    assert sum(nothing[f"2.weight{part}"].nbytes for part in ("", ".left", ".right")) == 0
+
+
+def test_factors_and_their_products_are_the_same_bits_on_any_number_of_threads():
+    """Server and clients add the same, whatever process they are in."""
+    spec = PayloadSpec((ArraySpec("w", (200, 784), "float32", -99, 99),))
+    arrays, found = {"w": np.random.default_rng(1).normal(size=(200, 784)).astype(np.float32)}, []
+    for threads in (1, 2):
+        with torch_threads(threads):
+            packed = factor(arrays, spec, 0.7)
+            assert len(packed["w"]) == 0
+            found.append({**packed, **multiplied(packed, spec)})
+    for name, array in found[0].items():
+        np.testing.assert_array_equal(array, found[1][name])
+
+
+def slow_bytes(arrays: Arrays, share: float) -> int:
+    """The docstring's formula, with ranks counted one by one."""
+    total = 0
+    for array in arrays.values():
+        if array.ndim < 2:
+            total += array.size
+            continue
+        m, n = len(array), prod(array.shape[1:])
+        squares = np.square(np.linalg.svd(np.float64(array).reshape(m, n), compute_uv=False))
+        rank = next(k for k in range(len(squares) + 1) if squares[:k].sum() >= share * squares.sum())
+        total += min(rank * (m + n), m * n)
+    return 4 * total
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_cannot_be_decomposed_is_one_line_with_its_name(value):
+    spec, arrays = some_weights(6)
+    arrays["2.weight"][3, 3] = value
+    with pytest.raises(DivergedError, match=r"^training diverged: '2.weight' has values that are not finite$"):
+        factor(arrays, spec, 0.95)
+
+
+# --- two rounds against a slow loop --------------------------------------------------------------
+
+
+def mentor(spec: DataSpec) -> SplitModel:
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 5)), nn.Linear(5, spec.classes))
+
+
+def little(spec: DataSpec) -> SplitModel:
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 3)), nn.Linear(3, spec.classes))
+
+
+@dataclass
+class Slow:
+    """Two linear layers in float64, ``H = A x + a`` and ``z = W H + b``, with their momentum; or one matrix."""
+
+    layers: list[np.ndarray]
+    speed: list[np.ndarray] | None = None
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> "Slow":
+        return cls([np.float64(array) for array in arrays.values()])
+
+    def __call__(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        body, shift, head, bias = self.layers
+        embedding = body @ x + shift
+        powers = np.exp(head @ embedding + bias)
+        return embedding, powers / powers.sum()
+
+    def step(self, slopes: list[np.ndarray], config: RunConfig) -> None:
+        """SGD as torch has it: ``v = momentum v + g; w = w - rate v``."""
+        before = self.speed or [np.zeros_like(slope) for slope in slopes]
+        self.speed = [config.momentum * old + new for old, new in zip(before, slopes, strict=True)]
+        pairs = zip(self.layers, self.speed, strict=True)
+        self.layers = [layer - config.learning_rate * speed for layer, speed in pairs]
+
+
+def slow_batch(own: Slow, other: Slow, matrix: Slow, xs: list[Any], ys: list[Any], config: RunConfig) -> None:
+    """The section's two losses on a batch of B samples, with their gradients written out."""
+    size, (m,) = len(xs), matrix.layers
+    seen = [(own(x), other(x)) for x in xs]
+    ce = sum(-np.log(s @ y) - np.log(t @ y) for ((_, s), (_, t)), y in zip(seen, ys, strict=True)) / size
+    slopes = [[np.zeros_like(layer) for layer in one.layers] for one in (own, other, matrix)]
+    for ((h, s), (k, t)), x, y in zip(seen, xs, ys, strict=True):
+        error = 2 * (h - m @ k) / (size * len(h)) / ce
+        slopes[2][0] -= np.outer(error, k)
+        for slope, model, z, hidden, at in (
+            (slopes[0], own, (s - y + (s - t) / ce) / size, h, error),
+            (slopes[1], other, (t - y + (t - s) / ce) / size, k, -m.T @ error),
+        ):
+            below = model.layers[2].T @ z + at
+            for part, more in zip(slope, (np.outer(below, x), below, np.outer(z, hidden), z), strict=True):
+                part += more
+    for one, slope in zip((own, other, matrix), slopes, strict=True):
+        one.step(slope, config)
+
+
+def slow_compressed(arrays: list[np.ndarray], share: float) -> list[np.ndarray]:
+    """Each matrix with the fewest of its leading singular values that hold a share of their squares, if that is less
+    than the matrix."""
+    found = []
+    for array in arrays:
+        if array.ndim < 2:
+            found.append(array)
+            continue
+        u, s, v = np.linalg.svd(array)
+        rank = next(k for k in range(len(s) + 1) if np.square(s[:k]).sum() >= share * np.square(s).sum())
+        small = sum(s[k] * np.outer(u[:, k], v[k]) for k in range(rank))
+        found.append(small if rank * sum(array.shape) < array.size else array)
+    return found
+
+
+def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
+    """Unequal clients: momentum of mentor and matrix goes on, the mentee's starts anew; T is 0.6, then 0.8."""
+    config = make_config(
+        algorithm="fedkd",
+        models="test_fedkd:mentor",
+        clients=3,
+        partition="dirichlet:0.5",
+        local_batches=3,
+        batch_size=20,
+        optimizer="sgd",
+        learning_rate=0.1,
+        momentum=0.9,
+        **{"fedkd.mentee": "test_fedkd:little", "fedkd.energy-start": 0.6, "fedkd.energy-end": 0.8},
+    )
+    nodes = [make_node(config, client_id) for client_id in range(3)]
+    assert len({len(node.data.train) for node in nodes}) == 3
+    clients = [build_client(config, node) for node in nodes]
+    strategy, members = build_strategy(config), make_federation(config).roster
+    server_state = from_record(strategy.prepare(members, config))
+    own, matrices = (
+        [Slow.of(model_arrays(module)) for module in modules]
+        for modules in ([node.model for node in nodes], [client.matrix for client in clients])
+    )
+    middle = [np.float64(server_state[f"mentee.{name}"]) for name in model_arrays(clients[0].mentee)]
+    for round, share in ((1, 0.6), (2, 0.8)):
+        changes, uploads = [], []
+        for node, mentor_, matrix in zip(nodes, own, matrices, strict=True):
+            copy, samples = Slow(middle), node.data.train
+            order = generator(config.seed, node.client_id, round, "batches")
+            for rows in draw_batches(order, len(samples), 20, epochs=1, batches=3):
+                inputs, labels = samples.batch(rows)
+                xs, ys = list(inputs.flatten(1).double().numpy()), list(np.eye(10)[labels])
+                slow_batch(mentor_, copy, matrix, xs, ys, config)
+            changes.append(slow_compressed([new - old for new, old in zip(copy.layers, middle, strict=True)], share))
+        mean = slow_compressed([np.mean(parts, axis=0) for parts in zip(*changes, strict=True)], share)
+        middle = [old + new for old, new in zip(middle, mean, strict=True)]
+        for client, one in zip(clients, members, strict=True):
+            download = strategy.download_for(one, server_state, round)
+            arrays, samples, _ = client.fit(list(download.values()), {ROUND: round})
+            uploads.append(Upload(one.client_id, dict(zip(client.upload_spec().names, arrays, strict=True)), samples))
+        server_state = strategy.aggregate(server_state, uploads, round)
+    for name, array in zip(model_arrays(clients[0].mentee), middle, strict=True):
+        np.testing.assert_allclose(server_state[f"mentee.{name}"], array, rtol=1e-3, atol=1e-5)
+    for client, slow, matrix in zip(clients, own, matrices, strict=True):
+        for array, layer in zip(model_arrays(client.node.model).values(), slow.layers, strict=True):
+            np.testing.assert_allclose(array, layer, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(client.matrix.weight.detach(), matrix.layers[0], rtol=1e-3, atol=1e-5)
+
+
+# --- where it equals something simpler, and bytes ------------------------------------------------
+
+
+def test_with_t_1_nothing_is_compressed(make_config, run_federation, tmp_path):
+    """The bytes are those of the weights, and the mentee is that which the mean of the weights makes, up to rounding.
+    The server adds the mean of updates of which no bit is lost."""
+    found = {}
+    for compress in ("update", "weights"):
+        keys = {"fedkd.energy-start": 1.0, "fedkd.energy-end": 1.0, "fedkd.compress": compress}
+        config = make_config(algorithm="fedkd", rounds=3, output_dir=str(tmp_path / compress), **keys)
+        run = run_federation(config)
+        assert [entry["bytes_up"] for entry in entries(run)[1:]] == [2 * 4 * 21_386] * 3
+        assert [entry["bytes_down"] for entry in entries(run)[1:]] == [2 * (4 * 21_386 + 16)] * 3
+        found[compress] = load_file(run / SERVER_STATE_FILE)
+    for name, array in found["update"].items():
+        if name.startswith("mentee."):
+            np.testing.assert_allclose(array, found["weights"][name], atol=2e-6)
+    strategy, state = server(energy_start=1.0, energy_end=1.0)
+    draw = generator(0, "updates")
+    changes = [draw.normal(size=(6, 5)).astype(np.float32) for _ in range(3)]
+    start = state["mentee.body.weight"]
+    state = strategy.aggregate(state, [upload(strategy, k, change) for k, change in enumerate(changes)], 1)
+    mean = (sum(np.float64(change) for change in changes) / 3).astype(np.float32)
+    np.testing.assert_array_equal(state["mentee.body.weight"], start + mean)
+
+
+def test_the_bytes_of_a_round_are_those_of_the_factors(make_config, run_federation):
+    """Down in round 3: the update that the server has kept after round 2, by its ranks as they are counted here."""
+    same = {"fedkd.energy-start": 0.9, "fedkd.energy-end": 0.9}
+    config = make_config(algorithm="fedkd", rounds=2, clients=3, local_batches=1, **same)
+    run = run_federation(config)
+    strategy, state = build_strategy(config), load_file(run / SERVER_STATE_FILE)
+    strategy.config = config
+    strategy.initial(roster(1, shape=(1, 8, 8), classes=10))
+    packed = {name.removeprefix("sent."): array for name, array in state.items() if name.startswith("sent.")}
+    update = multiplied(packed, strategy._weights, DOWN)
+    assert sum(array.size for array in update.values()) == 21_386
+    run_federation(config.with_values({"rounds": 3, "resume": True}))
+    found = entries(run)
+    assert [entry["failures"] for entry in found] == [[]] * 4
+    whole, expected = 4 * 21_386 + 16, slow_bytes(update, 1 - 1e-9) + 16
+    assert found[1]["bytes_down"] == 3 * whole
+    assert found[3]["bytes_down"] == 3 * expected < 3 * whole / 2
+    assert all(entry["bytes_up"] < 3 * whole / 2 for entry in found[1:])
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_an_update_that_is_far_larger_is_set_aside_by_name(make_config, run_federation):
+    config = make_config(algorithm="fedkd", clients=5, rounds=2, models="mlp", local_batches=1)
+
+    def a_thousand_times(reply: Any) -> Any:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        reply.content[ARRAYS] = ArrayRecord(
+            {
+                name: Array(array if name.endswith(".right") else array * np.float32(1000))
+                for name, array in arrays.items()
+            }
+        )
+        return reply
+
+    found = entries(run_federation(config, Tampering(config, 1, a_thousand_times)))
+    for entry in found[1:]:
+        [failure] = entry["failures"]
+        assert (failure["partition"], failure["stage"]) == (1, "train")
+        assert "times the clients' median" in failure["reason"]
+
+
+def rows_in_place_of_factors(name: str, arrays: Arrays) -> dict[str, np.ndarray]:
+    """Send all rows of a matrix, which the others send as factors, with a size that weights never have."""
+    rows, columns = len(arrays[f"{name}.left"]), arrays[f"{name}.right"].shape[1]
+    return {
+        name: np.full((rows, columns), 99.0, np.float32),
+        f"{name}.left": arrays[f"{name}.left"][:, :0],
+        f"{name}.right": arrays[f"{name}.right"][:0],
+    }
+
+
+def factors_that_add_up(name: str, arrays: Arrays) -> dict[str, np.ndarray]:
+    """Send as many factors as there may be, all alike, each as large as an honest one's entries may be."""
+    (rows, _), columns = arrays[f"{name}.left"].shape, arrays[f"{name}.right"].shape[1]
+    rank, size = (rows * columns - 1) // (rows + columns), np.abs(arrays[f"{name}.left"]).max(initial=0.0)
+    return {
+        f"{name}.left": np.full((rows, rank), size, np.float32),
+        f"{name}.right": np.ones((rank, columns), np.float32),
+    }
+
+
+@pytest.mark.parametrize("forge", [rows_in_place_of_factors, factors_that_add_up])
+def test_an_update_is_measured_as_what_its_factors_come_to(forge, make_config, run_federation):
+    config = make_config(algorithm="fedkd", clients=5, rounds=3, models="mlp", local_batches=2)
+    forged = set[str]()
+
+    def hostile(reply: Any) -> Any:
+        arrays = from_record(reply.content.array_records[ARRAYS])
+        factored = [name for name in arrays if arrays.get(f"{name}.left", np.zeros((0, 0))).size]
+        forged.update(factored)
+        arrays = arrays | {name: array for one in factored for name, array in forge(one, arrays).items()}
+        reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        return reply
+
+    found = entries(run_federation(config, Tampering(config, 1, hostile)))
+    for entry in found[1:]:
+        [failure] = entry["failures"]
+        assert failure["partition"] == 1
+        assert any(f"array '{name}' has size" in failure["reason"] for name in forged)
+
+
+def test_a_mentee_that_is_no_model_or_several_is_refused(make_config, refusal):
+    config = make_config(algorithm="fedkd", **{"fedkd.mentee": "mlp,lenet5"})
+    said = refusal(ConfigError, build_strategy, config)
+    assert said.startswith("fedkd: mentee = 'mlp,lenet5': expected the name of one model")
+
+
+def test_a_mentee_that_does_not_fit_the_data_is_refused_before_round_1(make_config, run_federation, refusal):
+    config = make_config(algorithm="fedkd", dataset="breast-cancer", models="mlp", **{"fedkd.mentee": "lenet5"})
+    said = refusal(FederationError, run_federation, config)
+    assert "fedkd.mentee: model 'lenet5' for data of shape (30,) and 2 classes: " in said
+    assert said.endswith("; set fedkd.mentee to auto, or to a model that fits, such as mlp")
+
+
+@pytest.mark.parametrize("key", ["energy-start", "energy-end"])
+@pytest.mark.parametrize("value", [0.0, 1.01, -1.0])
+def test_a_share_outside_0_and_1_is_refused_by_name(key, value, make_config, refusal):
+    config = make_config(algorithm="fedkd", **{f"fedkd.{key}": value})
+    assert refusal(ConfigError, check_options, config).startswith(f"fedkd.{key} = {value!r}: ")
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"), [({"shape": (3,)}, "inputs of the same shape"), ({"classes": 4}, "same number of classes")]
+)
+def test_clients_that_one_mentee_does_not_fit_are_refused(odd, said, refusal):
+    assert said in refusal(FederationError, FedKD().check, Roster([member(0), member(1, **odd)]))
+
+
+def test_factors_of_another_width_are_refused_by_name(refusal):
+    """A client whose mentee is wider: its factors have 7 rows where the others' have 6."""
+    strategy, _ = server()
+    arrays = dict(upload(strategy, 1, np.zeros((6, 5))).arrays)
+    arrays |= {"body.weight": np.zeros((0, 5), np.float32), "body.weight.left": np.zeros((7, 1), np.float32)}
+    said = refusal(PayloadError, strategy.upload_spec(member(1)).check_named, arrays, "client 1")
+    assert said.startswith("client 1: array 'body.weight.left' has shape (7, 1), expected (6, rank of body.weight <= ")

@@ -1,0 +1,661 @@
+"""FedMD: its steps by hand, against a slow reference loop, its subsets and numbers, and its limits."""
+
+import json
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import roster
+from fixtures.federations.nodes import linear_node
+from flwr.app import ConfigRecord
+from safetensors.torch import load_file
+from torch import nn
+
+from clients.fedmd import FedMDClient
+from hetfl_flwr.algorithms import build_client, build_strategy
+from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.rounds import SyncRounds
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.codec import from_record, to_record
+from hetfl_flwr.wire.messages import ROUND
+from simulations.engine.grid import LocalGrid
+from strategies.fedmd import FedMD
+
+# The server: what it asks for and what it makes of the answers.
+
+
+def serving(sizes: dict[int, int], public_samples: int = 5000, seed: int = 0) -> tuple[FedMD, Roster, Any]:
+    """A strategy whose clients have shared so many public samples each, two classes; and what it knows at the start."""
+    strategy, members = FedMD(public_samples=public_samples), roster(3, classes=2)
+    server_state = from_record(strategy.prepare(members, RunConfig(seed=seed)))
+    share(members, sizes)
+    return strategy, members, server_state
+
+
+def share(members: Roster, sizes: dict[int, int]) -> None:
+    members.public_samples = {
+        client_id: {"inputs": np.zeros((rows, 2), np.float32), "labels": np.zeros(rows, np.int64)}
+        for client_id, rows in sizes.items()
+    }
+
+
+def upload(client_id: int, logits: Any) -> Upload:
+    return Upload(client_id, {"logits": np.array(logits, np.float32)}, samples=1)
+
+
+def sent(strategy: FedMD, server_state: Any, round: int = 1, client: int = 0) -> tuple[list[int], Any, list[int]]:
+    """What a client is sent: the rows digested, the consensus on them, the rows asked for."""
+    member = next(one for one in strategy.roster if one.client_id == client)
+    download = strategy.download_for(member, server_state, round)
+    assert [array.dtype for array in download.values()] == [np.int32, np.float32, np.int32]
+    digested, consensus, asked = download.values()
+    return digested.tolist(), consensus.tolist(), asked.tolist()
+
+
+def test_the_consensus_is_the_plain_mean_of_those_who_answered():
+    """Clients 0 and 2, on a pool of three rows: ((1, 2) + (3, 6)) / 2, ((0, 0) + (-1, 5)) / 2, ((4, 4) + (4, 4)) / 2.
+    How many samples each has trained on weighs nothing.
+    """
+    strategy, _, start = serving({0: 1, 1: 1, 2: 1})
+    assert sent(strategy, start) == ([], [], [0, 1, 2])
+    uploads = [
+        Upload(0, upload(0, [[1, 2], [0, 0], [4, 4]]).arrays, samples=1),
+        Upload(2, upload(2, [[3, 6], [-1, 5], [4, 4]]).arrays, samples=99),
+    ]
+    server_state = strategy.aggregate(start, uploads, 1)
+    assert sent(strategy, server_state, 2) == ([0, 1, 2], [[2, 4], [-0.5, 2.5], [4, 4]], [0, 1, 2])
+
+
+def test_one_client_digests_its_own_logits_and_equal_answers_are_their_own_mean():
+    strategy, _, start = serving({0: 2})
+    own = [[0.1, -1 / 3], [1e-30, 3e7]]
+    for count in (1, 3):
+        server_state = strategy.aggregate(start, [upload(client, own) for client in range(count)], 1)
+        np.testing.assert_array_equal(server_state["consensus"], np.float32(own))
+
+
+def test_a_subset_is_drawn_without_repetition_anew_in_each_round_and_digested_in_the_next():
+    strategy, _, server_state = serving({0: 6, 1: 5, 2: 9}, public_samples=7)
+    answered, drawn = [], []
+    for round in range(1, 21):
+        digested, _, asked = sent(strategy, server_state, round)
+        assert digested == answered
+        assert sent(strategy, server_state, round, client=2)[2] == asked
+        assert len(set(asked)) == 7
+        assert asked == sorted(asked)
+        drawn.append(tuple(asked))
+        answered = asked
+        server_state = strategy.aggregate(server_state, [upload(0, np.zeros((7, 2)))], 1)
+    assert len(set(drawn)) == 20
+    assert set(sum(drawn, ())) == set(range(20))
+
+
+def test_the_subset_is_the_seeds():
+    asked = [sent(*serving({0: 50}, 5, seed)[::2])[2] for seed in (0, 0, 1)]
+    assert asked[0] == asked[1] != asked[2]
+
+
+@pytest.mark.parametrize(("public_samples", "rows"), [(1, 1), (8, 8), (9, 9), (10, 9), (5000, 9)])
+def test_public_samples_is_the_size_of_a_subset_up_to_the_pool(public_samples, rows, refusal):
+    """And of what each client must answer, exactly: a row less or more is refused by name."""
+    strategy, members, server_state = serving({0: 4, 1: 5}, public_samples)
+    assert len(sent(strategy, server_state)[2]) == rows
+    spec = strategy.upload_spec(next(iter(members)))
+    spec.check([np.zeros((rows, 2), np.float32)], "client 0")
+    for wrong in (rows - 1, rows + 1):
+        said = refusal(PayloadError, spec.check, [np.zeros((wrong, 2), np.float32)], "client 0")
+        assert said == f"client 0: array 'logits' has shape ({wrong}, 2), expected ({rows}, 2)"
+
+
+def test_a_round_without_an_answer_leaves_consensus_and_rows_together():
+    """Round 3 failed as a whole: in round 4 the consensus of round 2 is still sent with the rows it was formed on."""
+    strategy, _, server_state = serving({0: 30}, public_samples=4)
+    first = sent(strategy, server_state, 1)[2]
+    server_state = strategy.aggregate(server_state, [upload(0, np.arange(8).reshape(4, 2))], 1)
+    assert sent(strategy, server_state, 2) == sent(strategy, server_state, 3)
+    assert sent(strategy, server_state, 3)[0] == first
+
+
+def test_a_row_is_found_again_when_a_client_has_joined_in_between():
+    """Rows 0, 1 of client 0 and 0 to 2 of client 2 were numbers 0 to 4; with four rows of client 1 between them, the
+    latter are numbers 6 to 8. If client 0's are lost, only those of client 2 can be digested, as 4 to 6.
+    """
+    strategy, members, start = serving({0: 2, 2: 3})
+    logits = np.arange(10.0).reshape(5, 2)
+    server_state = strategy.aggregate(start, [upload(0, logits)], 1)
+    assert sent(strategy, server_state) == ([0, 1, 2, 3, 4], logits.tolist(), [0, 1, 2, 3, 4])
+    share(members, {0: 2, 1: 4, 2: 3})
+    assert sent(strategy, server_state) == ([0, 1, 6, 7, 8], logits.tolist(), list(range(9)))
+    share(members, {1: 4, 2: 3})
+    assert sent(strategy, server_state) == ([4, 5, 6], logits[2:].tolist(), list(range(7)))
+    share(members, {1: 4})
+    assert sent(strategy, server_state) == ([], [], [0, 1, 2, 3])
+
+
+def test_what_the_server_keeps_does_not_grow_with_the_rounds():
+    """4 C bytes of consensus and 16 of its place for each row, and 8 for the count."""
+    strategy, _, server_state = serving({0: 20}, public_samples=5)
+    for _ in range(9):
+        server_state = strategy.aggregate(server_state, [upload(client, np.ones((5, 2))) for client in range(3)], 1)
+        assert sum(array.nbytes for array in server_state.values()) == 5 * (8 + 16) + 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"public": 0}, "fedmd needs public samples of each client, but client 0, 1 has none: raise public-fraction"),
+        ({"shape": (7,)}, "the clients must have inputs of the same shape: client 0 (linear) has (7,) float32, "),
+        ({"classes": 9}, "the clients must have the same number of classes: client 0 (linear) has 9, "),
+    ],
+)
+def test_clients_that_cannot_share_rows_are_refused(fields, said, refusal):
+    members = roster(2, **fields) if "public" in fields else Roster([*roster(1, **fields), list(roster(2))[1]])
+    assert refusal(FederationError, FedMD().check, members).startswith(said)
+
+
+def test_a_run_without_public_rows_ends_before_round_1(make_config, run_federation, refusal):
+    config = make_config(algorithm="fedmd", public_fraction=0.0)
+    assert "raise public-fraction" in refusal(FederationError, run_federation, config)
+
+
+# The client: `logits = W x` with W = [[1, 0], [0, 2]]. It has E1, of class 0, which is public sample 0; row 1 is
+# another client's E2, of class 1. Its round is one step of SGD with rate 0.1.
+
+E1, E2 = [1.0, 0.0], [0.0, 1.0]
+NOTHING = ([], np.zeros((0, 2)))
+BARE = {"pretrain_epochs": 0, "pretrain_private_epochs": 0}
+
+
+def tiny(**keys: Any) -> FedMDClient:
+    own = {key: keys.pop(key) for key in list(keys) if key.endswith("epochs") or key in ("consensus", "digest")}
+    public_samples = {"inputs.1": np.array([E2], np.float32), "labels.1": np.array([keys.pop("theirs", 1)])}
+    node = linear_node(
+        [E1], [0], [[1.0, 0.0], [0.0, 2.0]], public=1, public_samples=public_samples, **{"batch_size": 2, **keys}
+    )
+    return FedMDClient(node, **own)
+
+
+def fit(
+    client: FedMDClient, digested: Any = NOTHING, asked: tuple[int, ...] = (0, 1), round: int = 1
+) -> tuple[list[list[float]], dict[str, Any]]:
+    """Let a client learn, and return the logits that it uploads and its metrics."""
+    rows, consensus = digested
+    download = [np.array(rows, np.int32), np.array(consensus, np.float32), np.array(asked, np.int32)]
+    [logits], samples, metrics = client.fit(download, {ROUND: round})
+    assert samples == len(client.node.data.train)
+    assert metrics["samples-seen"] == len(client.own)
+    return logits.tolist(), metrics
+
+
+def stepped(weight: Any, *, ce: tuple[int, ...] = (), l1: tuple[int, list[float]] | None = None) -> np.ndarray:
+    """W after one step: column j is the logits of E(j + 1), so row j with label j moves column j alone.
+
+    Cross-entropy over a batch of n rows has slope (p - onehot(j)) / n there; L1 to a target of one row and two classes
+    sign(logit - target) / 2.
+    """
+    moved = np.array(weight, float)
+    for j in ce:
+        p = np.exp(moved[:, j]) / np.exp(moved[:, j]).sum()
+        moved[:, j] -= 0.1 * (p - np.eye(2)[j]) / len(ce)
+    if l1 is not None:
+        moved[:, l1[0]] -= 0.1 * np.sign(moved[:, l1[0]] - l1[1]) / 2
+    return moved
+
+
+START = [[1.0, 0.0], [0.0, 2.0]]
+Q = 1 - 1 / (1 + exp(-1))
+"""One less the probability that softmax(1, 0) has for class 0."""
+
+
+def weight_of(client: FedMDClient) -> np.ndarray:
+    return client.node.model.head.weight.detach().numpy()
+
+
+def test_digest_revisit_answer_by_hand():
+    """Digest: E2 has logits (0, 2), the consensus is (1, -1): |0 - 1| + |2 + 1| over two classes is 2, and column 1
+    moves by 0.1 / 2 towards it, to (0.05, 1.95). Revisit: E1 has (1, 0), so cross-entropy is ln(1 + 1/e), and column 0
+    moves by 0.1 Q. The answers have the order asked for.
+    """
+    client = tiny(**BARE)
+    logits, metrics = fit(client, ([1], [[1, -1]]), asked=(1, 0))
+    np.testing.assert_allclose(logits, [[0.05, 1.95], [1 + 0.1 * Q, -0.1 * Q]], rtol=1e-6)
+    assert metrics["digest-loss"] == pytest.approx(2, rel=1e-6)
+    assert metrics["train-loss"] == pytest.approx(log(1 + exp(-1)), rel=1e-6)
+    assert metrics["public-accuracy"] == 1
+
+
+def test_public_accuracy_is_over_the_rows_asked_for():
+    """E2 is taken for class 1, whatever it is; E1 for class 0, rightly."""
+    assert fit(tiny(**BARE, theirs=0), asked=(0, 1))[1]["public-accuracy"] == 0.5
+    assert fit(tiny(**BARE, theirs=0), asked=(0,))[1]["public-accuracy"] == 1
+
+
+@pytest.mark.parametrize(
+    ("epochs", "column", "loss"),
+    [
+        (0, [0, 2], 0.0),
+        (1, [0.05, 1.95], 2.0),
+        # the second pass begins at (0.05, 1.95): (|0.05 - 1| + |1.95 + 1|) / 2 = 1.95
+        (2, [0.1, 1.9], (2 + 1.95) / 2),
+    ],
+)
+def test_digest_epochs_are_passes_over_the_digested_rows(epochs, column, loss):
+    client = tiny(**BARE, digest_epochs=epochs)
+    metrics = fit(client, ([1], [[1, -1]]))[1]
+    np.testing.assert_allclose(weight_of(client)[:, 1], column, rtol=1e-6, atol=1e-8)
+    assert metrics["digest-loss"] == pytest.approx(loss, rel=1e-6)
+
+
+CLOSE, FAR = 1 / (1 + exp(2)), 1 / (1 + exp(-2))
+"""Softmax scores of the logits (0, 2) of E2, and in reverse order of (1, -1)."""
+
+
+@pytest.mark.parametrize(
+    ("options", "target", "loss", "slope"),
+    [
+        # KL has slope p - t: (CLOSE, FAR) less (FAR, CLOSE); and here FAR ln(FAR / CLOSE) + CLOSE ln(CLOSE / FAR)
+        ({"digest": "kl"}, (1, -1), (FAR - CLOSE) * 2, CLOSE - FAR),
+        ({"digest": "kl", "consensus": "softmax"}, (FAR, CLOSE), (FAR - CLOSE) * 2, CLOSE - FAR),
+        ({"digest": "kl", "consensus": "softmax"}, (1, 0), -log(CLOSE), CLOSE - 1),
+        # |p - t| is 0.9 - CLOSE for both classes; the slope of a score of two classes is the product of both
+        ({"consensus": "softmax"}, (0.9, 0.1), 0.9 - CLOSE, -CLOSE * FAR),
+    ],
+)
+def test_consensus_and_digest_by_hand(options, target, loss, slope):
+    """Column 1 moves by 0.1 times the slope, which is opposite for the two classes; answers are of the same kind."""
+    client = tiny(**BARE, **options)
+    answers, metrics = fit(client, ([1], [target]))
+    assert metrics["digest-loss"] == pytest.approx(loss, rel=1e-5)
+    moved = weight_of(client)[:, 1]
+    np.testing.assert_allclose(moved, [-0.1 * slope, 2 + 0.1 * slope], rtol=1e-5)
+    scores = np.exp(moved) / np.exp(moved).sum()
+    np.testing.assert_allclose(answers[1], scores if "consensus" in options else moved, rtol=1e-5)
+
+
+def test_the_consensus_of_scores_sums_to_1_whatever_the_mean():
+    """The mean as it is; the geometric median where two agree, and where three do not at all."""
+    scores = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]]
+    for robust, answers, expected in (
+        ("none", scores, [1 / 3, 1.1 / 3, 0.3]),
+        ("median", [*scores[:1] * 2, scores[1]], scores[0]),
+        ("median", np.eye(3), [1 / 3] * 3),
+    ):
+        near = 1e-6 if robust == "none" else 1e-4  # the geometric median is found step by step
+        strategy, members = FedMD(consensus="softmax", robust=robust), roster(3, classes=3)
+        start = from_record(strategy.prepare(members, RunConfig()))
+        share(members, {0: 1})
+        uploads = [Upload(k, {"softmax": np.float32([one])}, samples=1) for k, one in enumerate(answers)]
+        np.testing.assert_allclose(strategy.aggregate(start, uploads, 1)["consensus"], [expected], rtol=near)
+        said = [array.name for array in strategy.upload_spec(next(iter(members))).arrays]
+        assert said == ["softmax"]
+
+
+@pytest.mark.parametrize(("private", "rows"), [("with-public", (0, 1)), ("without-public", (1,))])
+def test_without_public_rows_a_client_revisits_and_pre_trains_on_the_others_alone(private, rows):
+    """Its samples are E1, which is public, and E2. Two steps on its own rows, one of pre-training and one revisit."""
+    node = linear_node([E1, E2], [0, 1], START, public=1, batch_size=2)
+    client = FedMDClient(node, pretrain_epochs=0, pretrain_private_epochs=1, private=private)
+    fit(client, asked=(0,))
+    expected = stepped(stepped(START, ce=rows), ce=rows)
+    np.testing.assert_allclose(weight_of(client), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_a_client_without_private_rows_is_refused(refusal):
+    node = linear_node([E1], [0], START, public=1)
+    said = refusal(ConfigError, lambda: FedMDClient(node, private="without-public"))
+    assert said.endswith(
+        "fedmd.private = 'without-public', but all 1 training samples are public: lower public-fraction"
+    )
+
+
+@pytest.mark.parametrize(
+    ("public", "private", "steps"),
+    [
+        (0, 0, [(0,)]),
+        (1, 0, [(0, 1), (0,)]),
+        (2, 0, [(0, 1), (0, 1), (0,)]),
+        (0, 2, [(0,), (0,), (0,)]),
+        (1, 1, [(0, 1), (0,), (0,)]),
+    ],
+)
+def test_the_first_round_pre_trains_on_all_public_rows_and_then_on_the_own_ones(public, private, steps):
+    """Each step is given by the rows in its batch: one of both public samples, or one of the own E1. The last one is
+    the round's own. `test_public_rows_come_first` has the order.
+    """
+    client = tiny(pretrain_epochs=public, pretrain_private_epochs=private)
+    fit(client)
+    expected = START
+    for rows in steps:
+        expected = stepped(expected, ce=rows)
+    np.testing.assert_allclose(weight_of(client), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_public_rows_come_first():
+    client = tiny(pretrain_epochs=3, pretrain_private_epochs=3)
+    fit(client)
+    first, second = START, START
+    for rows in [(0, 1)] * 3 + [(0,)] * 4:
+        first = stepped(first, ce=rows)
+    for rows in [(0,)] * 3 + [(0, 1)] * 3 + [(0,)]:
+        second = stepped(second, ce=rows)
+    assert np.abs(first - second).max() > 1e-5
+    np.testing.assert_allclose(weight_of(client), first, rtol=1e-6, atol=1e-7)
+
+
+def test_pre_training_happens_once_also_if_the_client_is_built_anew():
+    client = tiny(pretrain_epochs=1, pretrain_private_epochs=1)
+    fit(client)
+    before = weight_of(client).copy()
+    again = FedMDClient(client.node, pretrain_epochs=1, pretrain_private_epochs=1)
+    fit(again, round=2)
+    np.testing.assert_allclose(weight_of(again), stepped(before, ce=(0,)), rtol=1e-6, atol=1e-8)
+
+
+def test_a_client_whose_first_round_is_a_late_one_pre_trains_and_digests_at_once():
+    """Two passes on both public samples, one step to (1, -1) for E2, one step on E1."""
+    client = tiny(pretrain_epochs=2, pretrain_private_epochs=0)
+    metrics = fit(client, ([1], [[1, -1]]), round=7)[1]
+    trained = stepped(stepped(START, ce=(0, 1)), ce=(0, 1))
+    assert metrics["digest-loss"] == pytest.approx(np.abs(trained[:, 1] - [1, -1]).mean(), rel=1e-6)
+    expected = stepped(stepped(trained, l1=(1, [1, -1])), ce=(0,))
+    np.testing.assert_allclose(weight_of(client), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_digesting_and_cross_entropy_have_moments_of_their_own_that_go_on():
+    """Steps of Adam after two rounds: 2 + 1 of pre-training and 2 of revisits; and 1 of digesting, from round 2 on."""
+    client = tiny(pretrain_epochs=2, pretrain_private_epochs=1, optimizer="adam")
+    fit(client)
+    fit(client, ([0, 1], np.zeros((2, 2))), round=2)
+    tensors = client.node.read_state().tensors
+    assert (float(tensors["optimizer.0.step"]), float(tensors["digest.0.step"])) == (5, 1)
+    fit(client, ([0, 1], np.zeros((2, 2))), round=3)
+    tensors = client.node.read_state().tensors
+    assert (float(tensors["optimizer.0.step"]), float(tensors["digest.0.step"])) == (6, 2)
+
+
+@pytest.mark.parametrize(("body", "trained"), [(nn.BatchNorm1d(2), 2), (nn.Dropout(0.9), None)])
+def test_answers_are_in_evaluation_mode_and_all_training_is_not(body, trained):
+    """Batch norm counts the batches that it has trained on: one digested, one revisited, and no answer."""
+    node = linear_node([E1, E2, E1], [0, 1, 0], START, public=3, body=body)
+    client = FedMDClient(node, **BARE)
+    logits, _ = fit(client, ([0, 1, 2], np.ones((3, 2))), asked=(0, 1, 2))
+    if trained is not None:
+        assert int(body.num_batches_tracked) == trained
+    node.model.eval()
+    expected = node.model(torch.tensor([E1, E2, E1])).detach()
+    np.testing.assert_allclose(logits, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        (([2], [[0, 0]], [0]), "server: array 'digested' has values above 1"),
+        (([-1], [[0, 0]], [0]), "server: array 'digested' has values below 0"),
+        (([0], [[0, 0]], [0, 2]), "server: array 'asked' has values above 1"),
+        (([0], [[0, 0]], [-1]), "server: array 'asked' has values below 0"),
+        (([0], [[0, 0, 0]], [0]), "server: array 'consensus' has shape (1, 3), expected (R <= 2, 2)"),
+        (([0, 1], [[0, 0]], [0]), "server: array 'consensus' has R = 1, array 'digested' has R = 2"),
+        (([0, 0, 1], np.zeros((3, 2)), [0]), "server: array 'digested' has shape (3,), expected (R <= 2,)"),
+        (([0], [[np.nan, 0]], [0]), "server: array 'consensus' has values that are not finite"),
+    ],
+)
+def test_a_client_refuses_what_it_cannot_digest_or_answer(arrays, said, refusal):
+    digested, consensus, asked = arrays
+    download = [np.array(digested, np.int32), np.array(consensus, np.float32), np.array(asked, np.int32)]
+    assert refusal(PayloadError, tiny(**BARE).fit, download, {ROUND: 1}) == said
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("public-samples", 0),
+        ("public-samples", 2.5),
+        ("pretrain-epochs", -1),
+        ("pretrain-private-epochs", -1),
+        ("digest-epochs", -1),
+        ("private", "disjoint"),
+        ("consensus", "scores"),
+        ("digest", "l2"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(key, value, refusal, make_node):
+    config = RunConfig.from_flat({"algorithm": "fedmd", f"fedmd.{key}": value})
+    build = build_strategy if key == "public-samples" else lambda config: build_client(config, None)
+    assert refusal(ConfigError, build, config).startswith(f"fedmd.{key} = {value!r}: ")
+
+
+# Whole runs.
+
+
+def models(folder: Path) -> list[dict[str, torch.Tensor]]:
+    return [load_file(path) for path in sorted(folder.glob("run-7/client-*.safetensors"))]
+
+
+ALONE = {"fedmd.pretrain-epochs": 0, "fedmd.pretrain-private-epochs": 0, "fedmd.digest-epochs": 0}
+
+
+@pytest.mark.slow
+def test_without_pre_training_and_digesting_it_is_local_training(make_config, run_federation, tmp_path):
+    """State, moments and batch norm of unlike clients are the same bits after three rounds; one digest makes others."""
+    trained = {}
+    for name, keys in {
+        "local": {"algorithm": "local"},
+        "alone": {"algorithm": "fedmd", **ALONE},
+        "digesting": {"algorithm": "fedmd", **ALONE, "fedmd.digest-epochs": 1},
+    }.items():
+        places = {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-state")}
+        models_with_dropout = "simulations.testing.lab:normed,fedhe:6"
+        run_federation(make_config(models=models_with_dropout, rounds=3, partition="classes:4", **places, **keys))
+        trained[name] = models(tmp_path / f"{name}-state")
+    assert len(trained["local"]) == 2
+    for alone, local, digesting in zip(trained["alone"], trained["local"], trained["digesting"], strict=True):
+        assert alone.keys() == local.keys()
+        assert all(torch.equal(alone[key], local[key]) for key in local)
+        assert not torch.equal(alone["model.head.weight"], digesting["model.head.weight"])
+
+
+@pytest.mark.slow
+def test_softmax_scores_travel_in_half_precision_and_the_number_of_workers_changes_no_bit(
+    make_config, run_federation, tmp_path
+):
+    keys = {"fedmd.consensus": "softmax", "fedmd.digest": "kl", "fedmd.private": "without-public"}
+    keys |= {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1, "payload_precision": "half"}
+    one, two = (
+        run_federation(
+            make_config(algorithm="fedmd", clients=3, rounds=3, output_dir=str(tmp_path / str(workers)), **keys),
+            workers=workers,
+        )
+        for workers in (1, 2)
+    )
+    assert (one / "knowledge.safetensors").read_bytes() == (two / "knowledge.safetensors").read_bytes()
+    for entry in entries(one)[2:]:
+        assert entry["failures"] == []
+        assert all(client["digest-loss"] > 0 for client in entry["clients"].values())
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
+    """At R = A = 7, C = 10 a client sends 4 A C = 280 in each round and receives 4 A = 28 in round 1, then
+    4 R (C + 1) + 4 A = 336. Before that, the 60 public samples of the three clients are each 64 pixels and a label of
+    8 bytes, up once and down twice.
+    """
+    keys = {"fedmd.public-samples": 7, "fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 0}
+    rounds = entries(run_federation(make_config(algorithm="fedmd", clients=3, models="mlp", rounds=3, **keys)))
+    each = 60 * (64 + 8)
+    assert [entry["bytes_up"] for entry in rounds] == [3 * each, *[3 * 280] * 3]
+    assert [entry["bytes_down"] for entry in rounds] == [6 * each, 3 * 28, 3 * 336, 3 * 336]
+
+
+@pytest.mark.exhaustive
+def test_the_number_of_workers_changes_no_bit(make_config, run_federation, tmp_path):
+    keys = {"fedmd.public-samples": 40, "fedmd.pretrain-epochs": 2, "fedmd.pretrain-private-epochs": 1}
+    one, two = (
+        run_federation(
+            make_config(algorithm="fedmd", clients=3, rounds=3, output_dir=str(tmp_path / str(workers)), **keys),
+            workers=workers,
+        )
+        for workers in (1, 2)
+    )
+    assert (one / "knowledge.safetensors").read_bytes() == (two / "knowledge.safetensors").read_bytes()
+    accuracies = [json.loads((folder / "summary.json").read_text())["accuracy_per_client"] for folder in (one, two)]
+    assert accuracies[0] == accuracies[1]
+
+
+class WithoutOne(LocalGrid):
+    """Has client 1 from the moment that one says so."""
+
+    joined = False
+
+    def get_node_ids(self) -> list[int]:
+        first, second, third = super().get_node_ids()
+        return [first, second, third] if self.joined else [first, third]
+
+
+def test_a_client_that_joins_between_two_others_digests_the_same_rows_as_they(make_config):
+    """In round 2 the pool is another one, but the numbers sent stand for the rows that the consensus was formed on, for
+    those who were there and for the newcomer; and in round 3 its public samples are asked for too.
+    """
+    keys = {"fedmd.public-samples": 150, "fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 0}
+    config = make_config(algorithm="fedmd", clients=3, rounds=3, models="mlp", **keys)
+    grid = WithoutOne(config.to_flat(), 3, run=7)
+    config = config.with_values({"clients": 2})
+    federation = Federation(grid, config)
+    federation.assemble()
+    strategy = build_strategy(config)
+    rounds = SyncRounds(config, strategy, federation)
+    played = rounds.start(strategy.prepare(federation.roster, config))
+    played = rounds.play(1, played.arrays)
+    asked = inputs_of(federation, strategy, from_record(played.arrays), client=0)
+
+    grid.joined = True
+    server_state = from_record(played.arrays)
+    played = rounds.play(2, played.arrays)
+    assert not played.trained.failures
+    assert not played.left_out
+    assert len(played.trained.replies) == 3
+    losses = [reply.metrics["digest-loss"] for reply in played.trained.replies]
+    assert all(loss > 0 for loss in losses)
+    for client in (0, 1, 2):
+        assert torch.equal(inputs_of(federation, strategy, server_state, client), asked)
+    assert set(from_record(played.arrays)["rows"][:, 0]) == {0, 1, 2}
+    assert len(rounds.play(3, played.arrays).trained.replies) == 3
+
+
+def inputs_of(federation: Federation, strategy: FedMD, server_state: Any, client: int) -> torch.Tensor:
+    """The inputs that a client would digest now, as it finds them in its own pool."""
+    contexts = federation.grid._host._clients._contexts
+    [member] = [one for one in federation.roster if one.client_id == client]
+    digested = strategy.download_for(member, server_state, 2)["digested"]
+    assert len(digested) == len(server_state["rows"]) > 100
+    return Node.from_context(contexts[member.node]).pool.samples.batch(torch.from_numpy(digested).long())[0]
+
+
+def test_three_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
+    """Algorithm 1 as plain loops in float64 with the gradients written out: linear models, absent classes, a part of
+    the public samples in each round; three rounds, of which two digest.
+    """
+    own = {"pretrain-epochs": 2, "pretrain-private-epochs": 1, "digest-epochs": 2}
+    config = make_config(
+        algorithm="fedmd",
+        models="fixtures.models:linear",
+        partition="classes:3",
+        clients=3,
+        batch_size=7,
+        optimizer="sgd",
+        learning_rate=0.05,
+        **{"fedmd.public-samples": 31, **{f"fedmd.{key}": value for key, value in own.items()}},
+    )
+    federation = make_federation(config)
+    strategy = build_strategy(config)
+    arrays = strategy.prepare(federation.roster, config)
+    federation.share(strategy.sharing)
+    nodes = [make_node(config, client_id) for client_id in range(3)]
+    for node in nodes:
+        for client_id, block in federation.roster.public_samples.items():
+            if client_id != node.client_id:
+                node.keep_public_samples(to_record({f"{name}.{client_id}": array for name, array in block.items()}))
+    public = [row for node in nodes for row in rows_of(node.data.public)]
+    slow = [Reference(node, config, own) for node in nodes]
+    expected: dict[int, np.ndarray] = {}
+    for round in (1, 2, 3):
+        draw = generator(config.seed, round, "public")
+        asked = sorted(draw.choice(len(public), 31, replace=False).tolist())
+        answers = [client.round(round, public, expected, asked) for client in slow]
+        expected = {row: np.mean([answer[row] for answer in answers], axis=0) for row in asked}
+
+    clients = [build_client(config, node) for node in nodes]
+    for round in (1, 2, 3):
+        view = federation.view(list(federation.roster))
+        messages = strategy.configure_train(round, arrays, ConfigRecord(), view)
+        uploads = []
+        for client, message in zip(clients, messages, strict=True):
+            download = from_record(message.content.array_records["arrays"])
+            [logits], samples, _ = client.fit(list(download.values()), {ROUND: round})
+            uploads.append(Upload(client.node.client_id, {"logits": logits}, samples))
+        arrays = to_record(strategy.aggregate(from_record(arrays), uploads, 1))
+    np.testing.assert_allclose(from_record(arrays)["consensus"], list(expected.values()), rtol=1e-4, atol=1e-5)
+    for client, reference in zip(clients, slow, strict=True):
+        np.testing.assert_allclose(weight_of(client), reference.weight, rtol=1e-4, atol=1e-5)
+
+
+def rows_of(samples: Any) -> list[tuple[np.ndarray, int]]:
+    inputs, labels = samples.batch(torch.arange(len(samples)))
+    return list(zip(inputs.flatten(1).double().numpy(), labels.tolist(), strict=True))
+
+
+class Reference:
+    """A linear model in float64, and its client's data, sample by sample."""
+
+    def __init__(self, node: Node, config: RunConfig, own: dict[str, int]) -> None:
+        self.weight = node.model.head.weight.detach().double().numpy().copy()
+        self.bias = node.model.head.bias.detach().double().numpy().copy()
+        self.client_id, self.train, self.config, self.own = node.client_id, rows_of(node.data.train), config, own
+
+    def round(
+        self, round: int, public: list[Any], consensus: dict[int, np.ndarray], asked: list[int]
+    ) -> dict[int, np.ndarray]:
+        """Take one round, and return the logits of each row asked for."""
+        if round == 1:
+            self.classify(public, round, "pretrain", self.own["pretrain-epochs"])
+            self.classify(self.train, round, "pretrain-private", self.own["pretrain-private-epochs"])
+        if consensus:
+            distillation = [(public[row][0], target) for row, target in consensus.items()]
+            for batch in self.batches(len(distillation), round, "digest", self.own["digest-epochs"]):
+                self.step(
+                    [(x, np.sign(self.logits(x) - target) / 10) for x, target in (distillation[i] for i in batch)]
+                )
+        self.classify(self.train, round, "batches", 1, self.config.local_batches)
+        return {row: self.logits(public[row][0]) for row in asked}
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        return self.weight @ x + self.bias
+
+    def classify(self, rows: list[Any], round: int, purpose: str, epochs: int, batches: int = 0) -> None:
+        for batch in self.batches(len(rows), round, purpose, epochs, batches):
+            slopes = []
+            for x, y in (rows[i] for i in batch):
+                grown = np.exp(self.logits(x))
+                slopes.append((x, grown / grown.sum() - np.eye(10)[y]))
+            self.step(slopes)
+
+    def batches(self, rows: int, round: int, purpose: str, epochs: int, batches: int = 0) -> list[list[int]]:
+        order = generator(self.config.seed, self.client_id, round, purpose)
+        drawn = draw_batches(order, rows, self.config.batch_size, epochs=epochs, batches=batches)
+        return [batch.tolist() for batch in drawn]
+
+    def step(self, slopes: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        for x, slope in slopes:
+            self.weight = self.weight - self.config.learning_rate * np.outer(slope, x) / len(slopes)
+            self.bias = self.bias - self.config.learning_rate * slope / len(slopes)

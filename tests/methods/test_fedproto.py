@@ -1,0 +1,294 @@
+"""FedProto: a round by hand, a loop over samples, and where it must equal something simpler."""
+
+from json import loads
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import member, roster
+from fixtures.federations.nodes import linear_node
+from safetensors.numpy import load_file
+from torch import nn
+
+from clients.fedproto import FedProtoClient
+from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.messages import ROUND
+from strategies.fedproto import FedProto
+
+
+def upload(client_id: int, classes: list[int], prototypes: Any, counts: list[int]) -> Upload:
+    arrays = {"classes": np.int32(classes), "prototypes": np.float32(prototypes), "counts": np.int64(counts)}
+    return Upload(client_id, arrays, samples=sum(counts))
+
+
+def prepared(**options: Any) -> FedProto:
+    """A server side with two clients of two classes and width 1."""
+    strategy = FedProto(**options)
+    strategy.prepare(roster(2, classes=2, width=1), RunConfig())
+    return strategy
+
+
+def sent(strategy: FedProto, server_state: Any) -> tuple[list[Any], list[bool]]:
+    download = strategy.download_for(member(0, classes=2, width=1), server_state, 1)
+    return download["prototypes"].tolist(), download["known"].tolist()
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_before_the_first_upload_no_class_is_known(mode):
+    strategy = prepared(mode=mode)
+    assert sent(strategy, strategy.initial(roster(2, classes=2, width=1))) == ([[0], [0]], [False, False])
+
+
+@pytest.mark.parametrize(("weighting", "first"), [("counts", 4), ("uniform", 5)])
+def test_three_rounds_by_hand(weighting, first):
+    """Class 0: (3 * 3 + 1 * 7) / 4 = 4, or (3 + 7) / 2 = 5; then client 1 alone has it; then nobody, so it stays."""
+    strategy = prepared(weighting=weighting)
+    state = strategy.initial(roster(2, classes=2, width=1))
+    rounds = []
+    for uploads in (
+        [upload(0, [0], [[3]], [3]), upload(1, [0], [[7]], [1])],
+        [upload(1, [1, 0], [[8], [6]], [2, 1])],
+        [upload(0, [1], [[2]], [1])],
+    ):
+        state = strategy.aggregate(state, uploads, 1)
+        rounds.append(sent(strategy, state))
+    assert rounds == [([[first], [0]], [True, False]), ([[6], [8]], [True, True]), ([[6], [2]], [True, True])]
+
+
+def test_asynchronously_what_each_client_has_sent_last_is_averaged():
+    """Client 0 has sent 1 and then 5, client 1 has sent 9 of three times as many: (5 + 3 * 9) / 4 = 8."""
+    strategy = prepared(mode="async")
+    state = strategy.initial(roster(2, classes=2, width=1))
+    for one in (upload(0, [0], [[1]], [1]), upload(1, [0], [[9]], [3]), upload(0, [0], [[5]], [1])):
+        state = strategy.aggregate(state, [one], 1)
+    assert sent(strategy, state) == ([[8], [0]], [True, False])
+    assert list(state) == ["counts.000000", "counts.000001", "prototypes.000000", "prototypes.000001"]
+
+
+def test_the_same_bits_whoever_came_first():
+    """A float sum of 1e17, 1 and -1e17 is 0 or 1 by its order."""
+    values, states = (1e17, 1.0, -1e17), []
+    for order in ((0, 1, 2), (2, 0, 1)):
+        strategy = prepared(mode="async", weighting="uniform")
+        state: Any = {}
+        for client_id in order:
+            state = strategy.aggregate(state, [upload(client_id, [0], [[values[client_id]]], [1])], 1)
+        states.append(sent(strategy, state))
+    assert states[0] == states[1]
+
+
+def test_what_is_sent_to_measure():
+    state = {"prototypes": np.float32([[1], [2]]), "known": np.array([True, False])}
+    assert prepared().assess_download_for(member(0), state) == {}
+    assert prepared(predict="prototype").assess_download_for(member(0), state) == state
+
+
+# --- a client ------------------------------------------------------------------------------------
+
+
+def tiny(**options: Any) -> FedProtoClient:
+    """One batch of (1, 0) of class 0 and (0, 1) of class 1; the body is the identity, the head 0; SGD of rate 0.1."""
+    node = linear_node(np.eye(2), [0, 1], np.zeros((2, 2)), body=nn.Linear(2, 2, bias=False))
+    node.model.body.weight.data = torch.eye(2)
+    return FedProtoClient(node, **options)
+
+
+def fit(client: FedProtoClient, prototypes: Any, known: list[bool]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    arrays, samples, metrics = client.fit([np.float32(prototypes), np.array(known)], {ROUND: 1})
+    assert samples == 2
+    return dict(zip(client.upload_spec().names, arrays, strict=True)), metrics
+
+
+def test_one_step_by_hand():
+    """Class 0's prototype is (3, 0), class 1 has none. The head is 0, so cross-entropy is ln 2 and moves no body. The
+    distance is (1 - 3)^2 over 2 samples and 2 numbers: 1, with weight 2. Its slope at the first number of the first
+    sample's embedding is 2 * 2 (1 - 3) / 4 = -2, so a step of 0.1 makes that number 1.2.
+    """
+    client = tiny(distance_weight=2.0)
+    uploaded, metrics = fit(client, [[3, 0], [9, 9]], [True, False])
+    assert metrics["train-loss"] == pytest.approx(log(2) + 2)
+    np.testing.assert_allclose(client.node.model.body.weight.detach(), [[1.2, 0], [0, 1]], rtol=1e-6)
+    np.testing.assert_allclose(client.node.model.head.weight.detach(), [[0.025, -0.025], [-0.025, 0.025]], rtol=1e-6)
+    np.testing.assert_allclose(uploaded["prototypes"], [[1.2, 0], [0, 1]], rtol=1e-6)
+    assert uploaded["classes"].tolist() == [0, 1]
+    assert uploaded["counts"].tolist() == [1, 1]
+
+
+def test_the_cold_start_is_cross_entropy_alone():
+    _, metrics = fit(tiny(distance_weight=5.0), [[3, 3], [3, 3]], [False, False])
+    assert metrics["train-loss"] == pytest.approx(log(2))
+
+
+@pytest.mark.parametrize(("projection", "slope"), [("none", 10), ("qp", 7.5)])
+def test_a_projection_leaves_out_what_conflicts_with_the_own_labels(projection, slope):
+    """The embedding is (1, 0), of class 0; the head [[1, -1], [-1, 1]] / 2 makes the logits (1/2, -1/2), with odds q =
+    1 / (1 + e) of class 1. The own slopes are (-q, q) of the embedding, and as much of the head's first column: 4 q^2
+    together. A prototype at (-9, 0) has the slope 10 at the first number of the embedding: -10 q along the own ones,
+    so 10 / (4 q) times these are added, which leaves 7.5 there.
+    """
+    head = [[0.5, -0.5], [-0.5, 0.5]]
+    node = linear_node([[1.0, 0.0]], [0], head, body=nn.Linear(2, 2, bias=False), projection=projection)
+    node.model.body.weight.data = torch.eye(2)
+    FedProtoClient(node).fit([np.float32([[-9, 0], [0, 0]]), np.array([True, False])], {ROUND: 1})
+    moved = float(node.model.body.weight[0, 0].detach()) - 1
+    assert moved == pytest.approx(-0.1 * (slope - 1 / (1 + exp(1))), rel=1e-5)
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+def narrow(spec: DataSpec) -> SplitModel:
+    """A linear body of width 3."""
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), nn.Linear(3, spec.classes))
+
+
+class Slow:
+    """A linear body and head in float64, and its client's data, sample by sample."""
+
+    def __init__(self, node: Node) -> None:
+        body = node.model.body[1]
+        parts = (body.weight, body.bias, node.model.head.weight, node.model.head.bias)
+        self.parts = [part.detach().double().numpy().copy() for part in parts]
+        inputs, self.labels = node.data.train.batch(torch.arange(len(node.data.train)))
+        self.inputs = inputs.flatten(1).double().numpy()
+
+    def embedding(self, row: int) -> np.ndarray:
+        return self.parts[0] @ self.inputs[row] + self.parts[1]
+
+    def train(self, config: RunConfig, client_id: int, round: int, known: dict[int, np.ndarray], weight: float) -> None:
+        order = generator(config.seed, client_id, round, "batches")
+        for rows in draw_batches(order, len(self.labels), config.batch_size, epochs=1, batches=config.local_batches):
+            steps = [np.zeros_like(part) for part in self.parts]
+            for row in rows.tolist():
+                x, y, e = self.inputs[row], int(self.labels[row]), self.embedding(row)
+                odds = np.exp(self.parts[2] @ e + self.parts[3])
+                slope = odds / odds.sum() - np.eye(10)[y]
+                pull = self.parts[2].T @ slope
+                if y in known:
+                    pull = pull + weight * 2 * (e - known[y]) / len(e)
+                for step, gradient in zip(steps, (np.outer(pull, x), pull, np.outer(slope, e), slope), strict=True):
+                    step += gradient / len(rows)
+            for part, step in zip(self.parts, steps, strict=True):
+                part -= config.learning_rate * step
+
+    def prototypes(self) -> dict[int, list[np.ndarray]]:
+        found: dict[int, list[np.ndarray]] = {}
+        for row, label in enumerate(self.labels.tolist()):
+            found.setdefault(label, []).append(self.embedding(row))
+        return found
+
+
+@pytest.mark.parametrize("weighting", ["counts", "uniform"])
+def test_two_rounds_equal_a_loop_over_samples(weighting, make_config, make_federation, make_node):
+    """Eq. (3) and (6)-(8) as plain loops in float64, with the gradients written out; classes that a client lacks."""
+    keys = {"models": "test_fedproto:narrow", "clients": 3, "partition": "classes:4", "batch_size": 7, "width": 3}
+    config = make_config(algorithm="fedproto", optimizer="sgd", learning_rate=0.1, **keys)
+    nodes = [make_node(config, client_id) for client_id in range(3)]
+    slow, known = [Slow(node) for node in nodes], {}
+    for round in (1, 2):
+        received: dict[int, list[list[np.ndarray]]] = {}
+        for client_id, one in enumerate(slow):
+            one.train(config, client_id, round, known, weight=0.7)
+            for label, embeddings in one.prototypes().items():
+                received.setdefault(label, []).append(embeddings)
+        for label, several in received.items():
+            if weighting == "counts":
+                known[label] = np.mean([embedding for embeddings in several for embedding in embeddings], axis=0)
+            else:
+                known[label] = np.mean([np.mean(embeddings, axis=0) for embeddings in several], axis=0)
+
+    clients = [FedProtoClient(node, distance_weight=0.7, weighting=weighting) for node in nodes]
+    members, strategy = make_federation(config).roster, FedProto(weighting=weighting)
+    strategy.prepare(members, config)
+    state = strategy.initial(members)
+    for round in (1, 2):
+        uploads = []
+        for client, one in zip(clients, members, strict=True):
+            download = strategy.download_for(one, state, round)
+            arrays, samples, _ = client.fit(list(download.values()), {ROUND: round})
+            uploads.append(Upload(one.client_id, dict(zip(client.upload_spec().names, arrays, strict=True)), samples))
+        state = strategy.aggregate(state, uploads, round)
+    assert state["known"].tolist() == [label in known for label in range(10)]
+    assert len(known) > 4
+    for label, prototype in known.items():
+        np.testing.assert_allclose(state["prototypes"][label], prototype, rtol=1e-4, atol=1e-5)
+    for node, one in zip(nodes, slow, strict=True):
+        np.testing.assert_allclose(node.model.head.weight.detach(), one.parts[2], rtol=1e-4, atol=1e-5)
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_a_weight_of_0_is_local_training_bit_for_bit(make_config, run_federation, tmp_path):
+    models = {}
+    for algorithm in ("fedproto", "local"):
+        places = {"output_dir": str(tmp_path / algorithm), "state_dir": str(tmp_path / algorithm / "state")}
+        options = {"fedproto.distance-weight": 0.0} if algorithm == "fedproto" else {}
+        run_federation(make_config(algorithm=algorithm, width=6, **places, **options))
+        models[algorithm] = [load_file(path) for path in sorted((tmp_path / algorithm).rglob("client-*.safetensors"))]
+    assert len(models["local"]) == 2
+    for ours, theirs in zip(models["fedproto"], models["local"], strict=True):
+        assert ours.keys() == theirs.keys()
+        for name, array in ours.items():
+            np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("keys", "each"),
+    [
+        ({}, 4 * 6 + 12),
+        ({"fedproto.weighting": "uniform"}, 4 * 6 + 5),
+        ({"payload_precision": "half"}, 2 * 6 + 12),
+    ],
+)
+def test_a_client_sends_prototypes_of_the_classes_that_it_has(keys, each, make_config, make_node, run_federation):
+    """S D numbers of prototypes at D = 6, and 12 bytes beside each: of ten classes a client has at most six."""
+    config = make_config(algorithm="fedproto", clients=3, width=6, rounds=1, partition="classes:6", **keys)
+    classes = sum(len(make_node(config, client_id).data.train.labels.unique()) for client_id in range(3))
+    assert classes < 30
+    entry = entries(run_federation(config))[1]
+    assert entry["bytes_up"] == classes * each
+    assert entry["bytes_down"] == 3 * (4 * 60 + 10) - (3 * 2 * 60 if "payload_precision" in keys else 0)
+    assert entry["numbers_up"] == classes * (6 + 2)
+
+
+def test_where_uploads_are_clipped_their_size_does_not_tell_the_classes(make_config, run_federation):
+    config = make_config(algorithm="fedproto", clients=3, width=6, partition="classes:6", clipping_norm=1.0)
+    assert [entry["bytes_up"] for entry in entries(run_federation(config))[1:]] == [3 * 10 * (4 * 6 + 12)] * 2
+
+
+@pytest.mark.parametrize("keys", [{"mode": "async"}, {"predict": "prototype"}, {"predict": "own-prototype"}])
+def test_other_ways_run(keys, make_config, run_federation):
+    options = {f"fedproto.{key}": value for key, value in keys.items()}
+    rounds = entries(run_federation(make_config(algorithm="fedproto", width=6, **options)))
+    assert [entry["failures"] for entry in rounds] == [[], [], []]
+    assert all(client["train-loss"] > 0 for entry in rounds[1:] for client in entry["clients"].values())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("distance-weight", -1), ("weighting", "samples"), ("predict", "both"), ("mode", "later"), ("robust", "krum")],
+)
+def test_a_value_out_of_range_is_refused_by_name(key, value, refusal):
+    config = RunConfig.from_flat({"algorithm": "fedproto", f"fedproto.{key}": value})
+
+    def act() -> None:
+        check_options(config)
+        build_strategy(config)
+
+    assert refusal(ConfigError, act).startswith(f"fedproto.{key} = {value!r}: ")

@@ -1,0 +1,250 @@
+"""FedTGP: a step by hand, a loop over prototypes, and where it must equal something simpler."""
+
+from json import loads
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import member, roster
+from safetensors.numpy import load_file
+from torch import nn
+
+from clients.local import LocalClient
+from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError
+from hetfl_flwr.common.seeding import generator, seeded
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.learning.server_training import ServerTraining
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.strategy import Upload
+from strategies.fedtgp import FedTGP
+
+LAYERS = ("embedding.weight", "hidden.weight", "hidden.bias", "output.weight", "output.bias")
+
+
+def upload(client_id: int, classes: list[int], prototypes: Any) -> Upload:
+    arrays = {"classes": np.int32(classes), "prototypes": np.float32(prototypes)}
+    return Upload(client_id, {**arrays, "present": np.ones(len(classes), np.int8)}, samples=5)
+
+
+def prepared(classes: int = 2, width: int = 1, **options: Any) -> FedTGP:
+    strategy = FedTGP(**{"server_epochs": 1, **options})
+    strategy.prepare(roster(3, classes=classes, width=width), RunConfig(batch_size=50))
+    return strategy
+
+
+def state(embedding: Any) -> dict[str, np.ndarray]:
+    """Layers that pass on what is positive, and embeddings; nothing is known yet."""
+    width = len(embedding[0])
+    same = {"hidden.weight": np.eye(width), "output.weight": np.eye(width)}
+    whole = {
+        "embedding.weight": embedding,
+        **same,
+        "hidden.bias": np.zeros(width),
+        "output.bias": np.zeros(width),
+    }
+    made = {name: np.float32(whole[name]) for name in LAYERS}
+    return {**made, "prototypes": made["embedding.weight"], "known": np.zeros(len(embedding), bool)}
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def test_one_step_by_hand():
+    """Width 1: global prototypes 3 and 8, and one client's prototype of class 0 at 5: distances 2 and 3. It came alone,
+    so the margin is the cap, 1: logits (-3, -3), even odds. The loss has slope 1/2 in the own distance and -1/2 in the
+    other, so -1/2 in either global prototype: 3 goes up to 5, 8 goes up and away. With the layers at 1, each embedding
+    moves by 0.1 / 2, the biases by twice that, and the weights by 0.1 (3 + 8) / 2.
+    """
+    after = prepared(margin_cap=1.0, server_learning_rate=0.1).aggregate(state([[3], [8]]), [upload(0, [0], [[5]])], 1)
+    np.testing.assert_allclose(after["embedding.weight"], [[3.05], [8.05]], rtol=1e-6)
+    np.testing.assert_allclose([after["hidden.bias"], after["output.bias"]], [[0.1], [0.1]], rtol=1e-5)
+    np.testing.assert_allclose([after["hidden.weight"], after["output.weight"]], [[[1.55]]] * 2, rtol=1e-6)
+    made = 1.55 * (1.55 * np.array([[3.05], [8.05]]) + 0.1) + 0.1
+    np.testing.assert_allclose(after["prototypes"], made, rtol=1e-5)
+    assert after["known"].tolist() == [True, False]
+
+
+def test_without_a_margin_the_nearer_class_has_the_better_odds():
+    """Logits -2 and -3: the slope is half, not 1/2, but 1 / (1 + e) for both."""
+    after = prepared(margin_cap=0.0, server_learning_rate=0.1).aggregate(state([[3], [8]]), [upload(0, [0], [[5]])], 1)
+    np.testing.assert_allclose(after["embedding.weight"], np.array([[3], [8]]) + 0.1 / (1 + exp(1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cap", "robust", "margin"),
+    [
+        # means over clients: 0, (3 + 5) / 2 = 4 and 10. The nearest others are 4, 4 and 6 away: the largest is 6
+        (100.0, "none", 6.0),
+        (5.0, "none", 5.0),
+        # with medians of two, which are means, the same
+        (100.0, "median", 6.0),
+    ],
+)
+def test_the_margin_is_the_largest_distance_to_a_nearest_class(cap, robust, margin, monkeypatch):
+    """Seen in the loss of a prototype of class 1 at 7."""
+    seen = []
+    strategy = prepared(3, 1, margin_cap=cap, robust=robust)
+
+    def train(self, layers, pairs, loss, config, scope):
+        tensors = {name: torch.from_numpy(array) for name, array in layers.items()}
+        seen.append(float(loss(tensors, torch.tensor([[7.0]]), torch.tensor([1]))))
+        return layers
+
+    monkeypatch.setattr(ServerTraining, "train", train)
+    uploads = [upload(0, [0, 1], [[0], [3]]), upload(1, [1, 2], [[5], [10]])]
+    strategy.aggregate(state([[0], [4], [10]]), uploads, 1)
+    distances = np.array([7, 3 + margin, 3])
+    assert seen == [pytest.approx(log(np.exp(-distances).sum()) + distances[1], rel=1e-5)]
+
+
+def test_equal_points_make_no_nan():
+    """The prototype that came is the global one, where a distance has no slope."""
+    after = prepared().aggregate(state([[3], [8]]), [upload(0, [0], [[3]])], 1)
+    assert all(np.isfinite(after[name]).all() for name in LAYERS)
+
+
+@pytest.mark.parametrize(("epochs", "size"), [(2, 0), (3, 2)])
+def test_training_equals_a_loop_over_prototypes(epochs, size):
+    """In float64, each gradient by the chain rule written out, with batches drawn from seed, round and clients."""
+    draw = generator(1, "draw")
+    strategy = prepared(3, 4, server_epochs=epochs, server_batch_size=size, server_learning_rate=0.05)
+    uploads = [upload(k, [0, 1, 2][: k + 1], draw.normal(size=(k + 1, 4)) * 3) for k in range(3)]
+    start = strategy.initial(roster(3, classes=3, width=4))
+    points = np.concatenate([one.arrays["prototypes"] for one in uploads]).astype(float)
+    labels = np.concatenate([one.arrays["classes"] for one in uploads])
+    means = [points[labels == label].mean(0) for label in range(3)]
+    margin = max(min(np.linalg.norm(a - b) for j, b in enumerate(means) if j != i) for i, a in enumerate(means))
+    e, w1, b1, w2, b2 = (start[name].astype(float) for name in LAYERS)
+    order = generator(0, 4, 0, 1, 2, "server-training")
+    for rows in draw_batches(order, len(labels), size or 50, epochs=epochs, batches=0):
+        before = e @ w1.T + b1
+        hidden = np.maximum(before, 0)
+        made = hidden @ w2.T + b2
+        pull = np.zeros_like(made)
+        for row in rows.tolist():
+            away = made - points[row]
+            distances = np.linalg.norm(away, axis=1)
+            odds = np.exp(-(distances + margin * np.eye(3)[labels[row]]))
+            slope = np.eye(3)[labels[row]] - odds / odds.sum()
+            pull += (slope / distances)[:, None] * away / len(rows)
+        back = (pull @ w2) * (before > 0)
+        e, w1, b1, w2, b2 = (
+            part - 0.05 * step
+            for part, step in zip(
+                (e, w1, b1, w2, b2), (back @ w1, back.T @ e, back.sum(0), pull.T @ hidden, pull.sum(0)), strict=True
+            )
+        )
+    found = strategy.aggregate(start, uploads, 4)
+    for name, expected in zip(LAYERS, (e, w1, b1, w2, b2), strict=True):
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_no_epochs_send_what_was_drawn():
+    """From the first upload on; before, no class is known."""
+    strategy = prepared(3, 2, server_epochs=0)
+    start = strategy.initial(roster(3, classes=3, width=2))
+    assert not strategy.download_for(member(0), start, 1)["known"].any()
+    sent = strategy.download_for(member(0), strategy.aggregate(start, [upload(0, [0, 2], [[9, 9], [1, 1]])], 1), 2)
+    with seeded(0, "prototypes"):
+        embedding, hidden, output = nn.Embedding(3, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+    np.testing.assert_allclose(sent["prototypes"], output(hidden(embedding.weight).relu()).detach(), rtol=1e-6)
+    assert sent["known"].tolist() == [True, False, True]
+
+
+def test_a_class_stays_known_in_a_round_in_which_nobody_has_it():
+    strategy = prepared(3, 1)
+    after = strategy.aggregate(state([[3], [8], [9]]), [upload(0, [0, 2], [[5], [6]])], 1)
+    assert strategy.aggregate(after, [upload(0, [0], [[5]])], 2)["known"].tolist() == [True, False, True]
+
+
+def test_global_prototypes_come_apart_where_those_of_clients_are_close():
+    """Two clients whose prototypes of two classes lie a tenth apart: after 1000 passes the global ones are ten times as
+    far from each other, and still farther with the margin than without. Each is the nearest to those of its own class,
+    which before the training is not so.
+    """
+    uploads = [upload(k, [0, 1], [[1 + k / 10, 0], [1 + k / 10, 0.1]]) for k in range(2)]
+    nearest, apart = {}, {}
+    for epochs, cap in ((0, 100.0), (1000, 0.0), (1000, 100.0)):
+        strategy = prepared(2, 2, server_epochs=epochs, server_learning_rate=0.05, margin_cap=cap)
+        made = strategy.aggregate(strategy.initial(roster(2, classes=2, width=2)), uploads, 1)["prototypes"]
+        points = [prototype for one in uploads for prototype in one.arrays["prototypes"]]
+        nearest[epochs] = [int(np.linalg.norm(made - point, axis=1).argmin()) for point in points]
+        apart[epochs, cap] = np.linalg.norm(made[0] - made[1])
+    assert nearest[0] != nearest[1000] == [0, 1, 0, 1]
+    assert 1 < apart[1000, 0.0] < apart[1000, 100.0]
+
+
+def test_layers_that_the_server_cannot_keep_are_refused(refusal):
+    assert "fedtgp: a layer of the global prototypes: 20000 x 20000 are more" in refusal(
+        FederationError, FedTGP().check, roster(2, width=20000)
+    )
+
+
+def test_a_training_that_diverges_is_one_line(refusal):
+    strategy = prepared(server_learning_rate=1e30, server_epochs=9)
+    said = refusal(ConfigError, strategy.aggregate, state([[3], [8]]), [upload(0, [0], [[5]])], 1)
+    assert said == "fedtgp.server-learning-rate = 1e+30: training on the server has diverged; set a lower one"
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_what_travels_is_what_fedproto_sends_without_counts(make_config, run_federation, tmp_path):
+    sent = []
+    for name, keys in (("fedtgp", {"fedtgp.server-epochs": 1}), ("fedproto", {"fedproto.weighting": "uniform"})):
+        small = {"clients": 3, "width": 6, "partition": "classes:6", "output_dir": str(tmp_path / name)}
+        rounds = entries(run_federation(make_config(algorithm=name, **small, **keys)))
+        sent.append([(entry["bytes_up"], entry["bytes_down"]) for entry in rounds])
+    assert sent[0] == sent[1]
+    assert sent[0][1][0] > 0
+
+
+def test_the_nearest_prototype_predicts_unless_the_head_is_asked_to(make_config, run_federation, tmp_path):
+    """And before there are any, the head."""
+    measured = {}
+    for predict, options in (("head", {"fedtgp.predict": "head"}), ("prototype", {})):
+        keys = {"fedtgp.server-epochs": 1, **options, "output_dir": str(tmp_path / predict)}
+        rounds = entries(run_federation(make_config(algorithm="fedtgp", width=6, **keys)))
+        assert [entry["failures"] for entry in rounds] == [[], [], []]
+        measured[predict] = [entry["accuracy"] for entry in rounds]
+    assert measured["head"][0] == measured["prototype"][0]
+    assert measured["head"][1:] != measured["prototype"][1:]
+
+
+def test_a_weight_of_0_is_local_training_bit_for_bit(make_config, run_federation, tmp_path, monkeypatch):
+    """Of clients that begin with the same weights, as FedTGP's do."""
+    monkeypatch.setattr(LocalClient, "starts_alike", True)
+    models = {}
+    for algorithm, options in (
+        ("fedtgp", {"distance-weight": 0.0, "server-epochs": 1, "predict": "head"}),
+        ("local", {}),
+    ):
+        places = {"output_dir": str(tmp_path / algorithm), "state_dir": str(tmp_path / algorithm / "state")}
+        own = {f"{algorithm}.{key}": value for key, value in options.items()}
+        run_federation(make_config(algorithm=algorithm, width=6, **places, **own))
+        models[algorithm] = [load_file(path) for path in sorted((tmp_path / algorithm).rglob("client-*.safetensors"))]
+    for ours, theirs in zip(models["fedtgp"], models["local"], strict=True):
+        for name, array in ours.items():
+            np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("server-epochs", -1), ("server-learning-rate", 0.0), ("margin-cap", -1), ("predict", "both"), ("robust", "krum")],
+)
+def test_a_value_out_of_range_is_refused_by_name(key, value, refusal):
+    config = RunConfig.from_flat({"algorithm": "fedtgp", f"fedtgp.{key}": value})
+
+    def act() -> None:
+        check_options(config)
+        build_strategy(config)
+
+    assert refusal(ConfigError, act).startswith(f"fedtgp.{key} = {value!r}: ")

@@ -1,0 +1,120 @@
+"""Fine-tuning of the global model before it is measured: one step by hand, a slow loop, and what it must not touch."""
+
+import json
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.nodes import linear_node
+
+from clients.fedavg import FedAvgClient
+from hetfl_flwr.algorithms import build_client, check_options
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.seeding import generator, seeded
+from hetfl_flwr.learning.training import evaluate
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.wire.messages import ROUND
+from hetfl_flwr.wire.weights import model_arrays
+
+NORMED = "simulations.testing.lab:normed"
+METHODS = ["fedavg", "fedprox", "feddf"]
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_one_step_by_hand():
+    """The sample (1, 0) of class 1, which is also the test set; logits W x = (0.05, 0). With p = softmax and rate 0.1
+    column 0 of W becomes (0.05 - 0.1 p_0, 0.1 p_0): now class 1 is the larger one, and right. The global model is
+    wrong, and stays as it was sent."""
+    sent = np.float32([[0.05, 0.0], [0.0, 0.0]])
+    node = linear_node([[1.0, 0.0]], [1], sent.tolist())
+    p = exp(0.05) / (exp(0.05) + 1)
+    logits = 0.05 - 0.1 * p, 0.1 * p
+    loss, samples, metrics = FedAvgClient(node, fine_tune_epochs=1).evaluate([sent], {ROUND: 0})
+    assert (samples, metrics["accuracy"], metrics["global-accuracy"]) == (1, 1.0, 0.0)
+    assert loss == pytest.approx(log(1 + exp(logits[0] - logits[1])), rel=1e-5)
+    np.testing.assert_array_equal(node.model.head.weight.detach(), sent)
+
+
+def slowly_tuned(model: SplitModel, node: Any, epochs: int) -> SplitModel:
+    """Plain SGD with momentum over the whole training set, batch by batch, in torch's own words."""
+    scope, train = (node.config.seed, node.client_id, "fine-tune"), node.data.train
+    rng = generator(*scope)
+    optimizer = torch.optim.SGD(model.parameters(), node.config.learning_rate, node.config.momentum)
+    with seeded(*scope):
+        for _ in range(epochs):
+            order = torch.from_numpy(rng.permutation(len(train)))
+            for rows in order.split(node.config.batch_size):
+                inputs, labels = train.batch(rows)
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model.train()(inputs), labels).backward()
+                optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_measured_equals_a_slow_loop_and_the_global_model_stays(name, make_config, make_node):
+    """With batch norm and dropout; FedProx's term has no part in it."""
+    keys = {"models": NORMED, "optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "batch_size": 32}
+    mu = {"fedprox.mu": 100.0} if name == "fedprox" else {}
+    config = make_config(algorithm=name, validation_fraction=0.2, **keys, **mu, **{f"{name}.fine-tune-epochs": 2})
+    node, other = make_node(config), make_node(config)
+    sent = model_arrays(node.model)
+    client = build_client(config, node)
+    node.model.eval()
+    loss, samples, metrics = client.evaluate(list(sent.values()), {ROUND: 3})
+    for entry, array in model_arrays(node.model).items():
+        np.testing.assert_array_equal(array, sent[entry])
+    untouched = evaluate(other.model, other.data.test)
+    tuned = slowly_tuned(other.model, other, 2)
+    expected = evaluate(tuned, other.data.test)
+    assert (loss, metrics["accuracy"]) == (pytest.approx(expected.loss, rel=1e-4), expected.accuracy)
+    assert metrics["validation-accuracy"] == evaluate(tuned, other.data.validation).accuracy
+    assert metrics["global-accuracy"] == untouched.accuracy != expected.accuracy
+    assert samples == len(other.data.test)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_travels_is_the_same_to_the_bit_and_only_measures_differ(name, make_config, run_federation, tmp_path):
+    """Server states, losses of training and bytes of runs without and with it; and its accuracy is above the global
+    model's, where clients have few classes each."""
+    runs = {}
+    for epochs in (0, 3):
+        keys = {f"{name}.fine-tune-epochs": epochs, "output_dir": str(tmp_path / str(epochs)), "partition": "classes:3"}
+        few = {"models": "mlp", "feddf.server-steps": 3} if name == "feddf" else {"models": "mlp"}
+        runs[epochs] = run_federation(make_config(algorithm=name, rounds=2, clients=3, **keys, **few))
+    states = [(run / SERVER_STATE_FILE).read_bytes() for run in runs.values()]
+    assert states[0] == states[1]
+    plain, tuned = (entries(run) for run in runs.values())
+    for one, other in zip(plain, tuned, strict=True):
+        for way in ("up", "down"):
+            assert one[f"bytes_{way}"] == other[f"bytes_{way}"]
+        for client, measured in one["clients"].items():
+            assert measured["accuracy"] == measured["global-accuracy"] == other["clients"][client]["global-accuracy"]
+            assert measured.get("train-loss") == other["clients"][client].get("train-loss")
+    assert tuned[-1]["accuracy"] > plain[-1]["accuracy"] + 0.1
+
+
+def test_fine_tuning_is_the_same_in_each_evaluation_of_the_same_model(make_config, make_node):
+    """Also where torch's generator stands elsewhere: it is seeded, and left as it was."""
+    config = make_config(algorithm="fedavg", models=NORMED, **{"fedavg.fine-tune-epochs": 1})
+    sent = list(model_arrays(make_node(config).model).values())
+    said = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        said.append(build_client(config, make_node(config)).evaluate(sent, {ROUND: seed}))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_fewer_epochs_than_none_are_refused_by_name(name, make_config, refusal):
+    config = make_config(algorithm=name, **{f"{name}.fine-tune-epochs": -1})
+    assert refusal(ConfigError, check_options, config).startswith(f"{name}.fine-tune-epochs = -1: ")

@@ -1,0 +1,619 @@
+"""FML: its equations by hand, against a slow reference loop, and where it must equal something simpler."""
+
+import os
+from dataclasses import dataclass, replace
+from json import loads
+from math import exp, log, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import member, roster
+from fixtures.federations.nodes import linear_node
+from flwr.app import MessageType
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays as some_arrays
+from safetensors.torch import load_file
+from torch import nn
+
+from clients.fml import FMLClient
+from hetfl_flwr.algorithms import build_client, build_strategy, check_options
+from hetfl_flwr.common.errors import ConfigError, FederationError, ModelError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec
+from hetfl_flwr.data.sources.bundled import read_digits
+from hetfl_flwr.data.sources.catalogue import CATALOGUE, DatasetEntry
+from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.models import SplitModel, build_model
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.codec import from_record
+from hetfl_flwr.wire.messages import ARRAYS, ROUND
+from hetfl_flwr.wire.spec import ArraySpec
+from hetfl_flwr.wire.weights import state_arrays, whole_state
+from simulations.engine.grid import LocalGrid
+from strategies.fml import FML, _merged
+
+LINEAR, NORMED = "fixtures.models:linear", "simulations.testing.lab:normed"
+SHARES = ["model", "body"]
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def states(folder: Path) -> list[dict[str, torch.Tensor]]:
+    return [load_file(path) for path in sorted(folder.glob("client-*.safetensors"))]
+
+
+# --- the client, one step by hand ----------------------------------------------------------------
+
+P = 1 / (1 + exp(-1))
+"""The own model's probability of class 0 for (1, 0), where its logits are (1, 0)."""
+Q = 1 / (1 + exp(2))
+"""The meme's, whose logits are (0, 2)."""
+KL_OWN = Q * log(Q / P) + (1 - Q) * log((1 - Q) / (1 - P))
+"""KL(meme || own)."""
+KL_MEME = P * log(P / Q) + (1 - P) * log((1 - P) / (1 - Q))
+"""KL(own || meme)."""
+GLOBAL = [np.float32([[0, 0], [1, 0]]), np.float32([0, 1])]
+"""Weight and bias of a meme that maps (1, 0) to (0, 2)."""
+
+
+def one_sample(rounds: int = 1, **hyper_parameters: Any) -> FMLClient:
+    """A client with the sample (1, 0) of class 0, the own model ``W x``, W = [[1, 0], [0, 2]], and a linear meme."""
+    node = linear_node([[1.0, 0.0]], [0], [[1.0, 0.0], [0.0, 2.0]], rounds=rounds)
+    return FMLClient(node, meme=LINEAR, **hyper_parameters)
+
+
+def test_both_losses_and_both_steps_by_hand():
+    """Eq. (5). With logits z, ``d/dz (a CE + (1 - a) KL(t || s)) = s - a y - (1 - a) t``, s and t the two softmaxes, y
+    the true class as (1, 0). The input (1, 0) moves column 0 of the weights by 0.1 times that, and the meme's bias too.
+    Each is taught by the other as it was before its step.
+    """
+    client = one_sample(alpha=0.25, beta=0.75)
+    [weight, bias], samples, metrics = client.fit(GLOBAL, {ROUND: 1})
+    assert samples == 1
+    assert metrics["train-loss"] == pytest.approx(0.25 * -log(P) + 0.75 * KL_OWN, rel=1e-6)
+    assert metrics["meme-loss"] == pytest.approx(0.75 * -log(Q) + 0.25 * KL_MEME, rel=1e-6)
+    own = 0.1 * (P - 0.25 - 0.75 * Q)
+    meme = 0.1 * (Q - 0.75 - 0.25 * P)
+    expected = [[1 - own, 0], [own, 2]]
+    np.testing.assert_allclose(client.node.model.head.weight.detach(), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(weight, [[-meme, 0], [1 + meme, 0]], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(bias, [-meme, 1 + meme], rtol=1e-6, atol=1e-7)
+
+
+def test_the_sum_of_both_terms_counts_the_larger_part_whole():
+    """alpha = 1/4 is CE / 3 + KL, beta = 3/4 is CE + KL / 3; ``d/dz (a CE + b KL(t || s)) = (a + b) s - a y - b t``."""
+    client = one_sample(alpha=0.25, beta=0.75, scale="sum")
+    [_, bias], _, metrics = client.fit(GLOBAL, {ROUND: 1})
+    assert metrics["train-loss"] == pytest.approx(-log(P) / 3 + KL_OWN, rel=1e-6)
+    assert metrics["meme-loss"] == pytest.approx(-log(Q) + KL_MEME / 3, rel=1e-6)
+    own, meme = 0.1 * (4 / 3 * P - 1 / 3 - Q), 0.1 * (4 / 3 * Q - 1 - P / 3)
+    np.testing.assert_allclose(client.node.model.head.weight.detach(), [[1 - own, 0], [own, 2]], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(bias, [-meme, 1 + meme], rtol=1e-6, atol=1e-7)
+    even = one_sample(scale="sum").fit(GLOBAL, {ROUND: 1})[2]
+    assert (even["train-loss"], even["meme-loss"]) == pytest.approx((KL_OWN - log(P), KL_MEME - log(Q)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ends", "rounds", "round", "expected"),
+    [
+        ("1:0", 5, 1, 1.0),
+        ("1:0", 5, 2, 0.75),
+        ("1:0", 5, 5, 0.0),
+        ("0.2:1", 3, 2, 0.6),
+        ("0.2:1", 1, 1, 0.2),
+        ("0.3", 4, 3, 0.3),
+        (1, 4, 3, 1.0),
+    ],
+)
+def test_alpha_and_beta_go_linearly_from_the_first_round_to_the_last(ends, rounds, round, expected):
+    own, meme = (
+        one_sample(rounds, **hyper_parameters).fit(GLOBAL, {ROUND: round})[2]
+        for hyper_parameters in ({"alpha": ends, "beta": 0.5}, {"alpha": 0.5, "beta": ends})
+    )
+    assert own["train-loss"] == pytest.approx(expected * -log(P) + (1 - expected) * KL_OWN, rel=1e-6)
+    assert own["meme-loss"] == pytest.approx(0.5 * -log(Q) + 0.5 * KL_MEME, rel=1e-6)
+    assert meme["meme-loss"] == pytest.approx(expected * -log(Q) + (1 - expected) * KL_MEME, rel=1e-6)
+    assert meme["train-loss"] == pytest.approx(0.5 * -log(P) + 0.5 * KL_OWN, rel=1e-6)
+
+
+def test_both_models_are_measured_each_as_what_it_is():
+    """The own model is right about the sample, its loss -ln P; the global one is wrong."""
+    loss, samples, metrics = one_sample().evaluate(GLOBAL, {ROUND: 0})
+    assert (samples, metrics["accuracy"], metrics["global-accuracy"]) == (1, 1.0, 0.0)
+    assert loss == pytest.approx(-log(P), rel=1e-6)
+
+
+def cumulative(spec: DataSpec) -> SplitModel:
+    """Batch norm whose running mean is that of all batches so far, for which it needs its step counter."""
+    norm = nn.BatchNorm1d(prod(spec.shape), momentum=None)
+    return SplitModel(nn.Sequential(nn.Flatten(), norm), nn.Linear(prod(spec.shape), spec.classes))
+
+
+def test_batch_norm_goes_on_counting_where_the_global_model_stands():
+    """After 3 batches with mean 4, one with mean (2, 0) over two samples: (3 * 4 + 2) / 4 = 3.5 and 12 / 4 = 3."""
+    client = FMLClient(
+        linear_node([[1.0, 0.0], [3.0, 0.0]], [0, 1], [[1.0, 0.0], [0.0, 1.0]]), meme="test_fml:cumulative"
+    )
+    sent = {array.name: np.ones(array.shape, array.dtype) for array in client.download_spec().arrays}
+    sent |= {
+        "body.1.running_mean": np.float32([4, 4]),
+        "body.1.num_batches_tracked": np.asarray(3),
+    }
+    uploaded, _, _ = client.fit(list(sent.values()), {ROUND: 1})
+    back = dict(zip(client.upload_spec().names, uploaded, strict=True))
+    np.testing.assert_allclose(back["body.1.running_mean"], [3.5, 3.0], rtol=1e-6)
+    assert back["body.1.num_batches_tracked"] == 4
+    assert back["body.1.num_batches_tracked"].dtype == np.int64
+
+
+def test_what_is_uploaded_is_a_copy():
+    """So that training on does not change what was handed out, nor the other way round."""
+    model = cumulative(DataSpec((2,), 2))
+    handed_out = state_arrays(model)
+    assert list(handed_out) == list(whole_state(model).names) == list(model.state_dict())
+    for array in handed_out.values():
+        array += 1
+    assert all(
+        (array == tensor.numpy() + 1).all()
+        for array, tensor in zip(handed_out.values(), model.state_dict().values(), strict=True)
+    )
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def test_one_client_s_counter_does_not_lock_the_others_out():
+    """The largest counter that is accepted, from one of two clients: honest ones can count on from what follows."""
+    largest = np.asarray(2**53)
+    merged = _merged(np.array([largest, 3]), parse_robust("none"))
+    assert int(merged) == 2**52
+    ArraySpec("counter", (), "int64", -(2**53), 2**53).check(np.asarray(merged + 10**6), "client 1")
+
+
+def test_the_server_takes_the_plain_mean_and_the_largest_counter():
+    """((1, 5) + (2, 7) + (6, 0)) / 3 = (3, 4), whatever the numbers of samples; of 5, 9 and 2 steps, 9."""
+    uploads = [
+        Upload(k, {"head.weight": np.float32(weight), "steps": np.asarray(steps)}, samples)
+        for k, (weight, steps, samples) in enumerate([([1, 5], 5, 1), ([2, 7], 9, 1000), ([6, 0], 2, 10)])
+    ]
+    before = {"head.weight": np.float32([9, 9]), "steps": np.asarray(1)}
+    merged = FML().aggregate(before, uploads, 1)
+    assert (merged["head.weight"].tolist(), merged["steps"].tolist()) == ([3, 4], 9)
+    assert {name: array.dtype for name, array in merged.items()} == {"head.weight": np.float32, "steps": np.int64}
+    assert merged["steps"].shape == ()
+    assert (before["head.weight"].tolist(), before["steps"].tolist()) == ([9, 9], 1)
+    assert uploads[0].arrays["head.weight"].tolist() == [1, 5]
+
+
+def test_multi_krum_leaves_out_a_whole_meme_for_one_array_of_it(caplog):
+    """The third's bias is the others' mean, its weight is not; the second counts no steps that the liar has taken."""
+    caplog.set_level("INFO", logger="flwr")
+    sent = [([1, 5], [2], 5), ([2, 7], [4], 9), ([90, 5], [3], 99), ([3, 6], [6], 2)]
+    uploads = [
+        Upload(k, {"weight": np.float32(weight), "bias": np.float32(bias), "steps": np.asarray(steps)}, 1)
+        for k, (weight, bias, steps) in enumerate(sent)
+    ]
+    merged = FML(robust="multikrum:1").aggregate(uploads[0].arrays, uploads, 1)
+    assert {name: array.tolist() for name, array in merged.items()} == {"weight": [2, 6], "bias": [4], "steps": 9}
+    assert caplog.messages == ["fml, round 1: multikrum leaves out client 2"]
+
+
+memes = some_arrays(np.float32, 4, elements=st.floats(-1e3, 1e3, width=32))
+
+
+@given(sent=st.lists(memes, min_size=1, max_size=7), copies=st.integers(1, 7))
+@settings(max_examples=60)
+def test_the_mean_of_any_memes_and_of_equal_ones(sent, copies):
+    """Equal memes come out as they are, to the bit; so one client's meme is the global model."""
+    merged = FML().aggregate({"w": sent[0]}, [Upload(k, {"w": array}, k) for k, array in enumerate(sent)], 1)["w"]
+    np.testing.assert_allclose(merged, np.mean(np.float64(sent), axis=0), rtol=1e-6, atol=1e-9)
+    same = FML().aggregate({"w": sent[0]}, [Upload(k, {"w": sent[0]}, 1) for k in range(copies)], 1)["w"]
+    assert same.tolist() == sent[0].tolist()
+
+
+# --- two rounds against a slow loop --------------------------------------------------------------
+
+
+@dataclass
+class Slow:
+    """A linear model in float64, with its momentum."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+    speed: tuple[np.ndarray, np.ndarray] | None = None
+
+    @classmethod
+    def of(cls, model: SplitModel) -> "Slow":
+        return cls(*(tensor.detach().double().numpy().copy() for tensor in (model.head.weight, model.head.bias)))
+
+    def softmax(self, x: np.ndarray) -> np.ndarray:
+        powers = np.exp(self.weight @ x + self.bias)
+        return powers / powers.sum()
+
+    def step(self, slopes: list[np.ndarray], inputs: list[np.ndarray], config: RunConfig) -> None:
+        """SGD as torch has it: ``g = mean + decay w; v = momentum v + g; w = w - rate v``."""
+        weight = np.mean([np.outer(s, x) for s, x in zip(slopes, inputs, strict=True)], axis=0)
+        steps = (weight + config.weight_decay * self.weight, np.mean(slopes, axis=0) + config.weight_decay * self.bias)
+        if self.speed is not None:
+            steps = tuple(config.momentum * old + new for old, new in zip(self.speed, steps, strict=True))
+        self.speed = steps
+        self.weight = self.weight - config.learning_rate * steps[0]
+        self.bias = self.bias - config.learning_rate * steps[1]
+
+
+def slow_round(own: Slow, fork: Slow, node: Node, round: int, alpha: float, beta: float) -> tuple[float, float]:
+    """ClientUpdate of Algorithm 1, sample by sample, with the gradients of Eq. (5) written out; return the mean losses
+    of both models over the samples, each before its batch's step."""
+    config, inputs, labels = node.config, *node.data.train.batch(torch.arange(len(node.data.train)))
+    table, eye = inputs.flatten(1).double().numpy(), np.eye(10)
+    order, losses = generator(config.seed, node.client_id, round, "batches"), []
+    for rows in draw_batches(order, len(labels), config.batch_size, epochs=config.local_epochs, batches=0):
+        xs, ys = [table[row] for row in rows.tolist()], [eye[int(labels[row])] for row in rows.tolist()]
+        p, q = [own.softmax(x) for x in xs], [fork.softmax(x) for x in xs]
+        losses += [(eq_5(alpha, y, s, t), eq_5(beta, y, t, s)) for s, t, y in zip(p, q, ys, strict=True)]
+        own.step([s - alpha * y - (1 - alpha) * t for s, t, y in zip(p, q, ys, strict=True)], xs, config)
+        fork.step([s - beta * y - (1 - beta) * t for s, t, y in zip(q, p, ys, strict=True)], xs, config)
+    own_loss, meme_loss = np.mean(losses, axis=0)
+    return own_loss, meme_loss
+
+
+def eq_5(part: float, truth: np.ndarray, student: np.ndarray, teacher: np.ndarray) -> float:
+    return part * -np.log(student @ truth) + (1 - part) * np.sum(teacher * np.log(teacher / student))
+
+
+def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
+    """Unequal clients, momentum and weight decay: the own model's momentum goes on, the meme's starts anew, and the
+    memes have equal weights.
+    """
+    config = make_config(
+        algorithm="fml",
+        models=LINEAR,
+        clients=3,
+        partition="dirichlet:0.5",
+        local_batches=0,
+        local_epochs=2,
+        batch_size=50,
+        optimizer="sgd",
+        learning_rate=0.1,
+        momentum=0.9,
+        weight_decay=0.01,
+        **{"fml.meme": LINEAR, "fml.alpha": 0.3, "fml.beta": "0.6:0.8"},
+    )
+    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
+    assert len({len(node.data.train) for node in nodes}) == 3
+    slow, average = (
+        [Slow.of(node.model) for node in nodes],
+        Slow.of(build_model(LINEAR, nodes[0].data.spec, seed=config.seed, scope=("global",))),
+    )
+    losses = []
+    for round, beta in ((1, 0.6), (2, 0.8)):
+        forks = [Slow(average.weight, average.bias) for _ in nodes]
+        for own, fork, node in zip(slow, forks, nodes, strict=True):
+            losses.append(slow_round(own, fork, node, round, 0.3, beta))
+        average = Slow(np.mean([f.weight for f in forks], axis=0), np.mean([f.bias for f in forks], axis=0))
+
+    strategy, members = build_strategy(config), make_federation(config).roster
+    server_state = from_record(strategy.prepare(members, config))
+    clients, said = [build_client(config, node) for node in nodes], []
+    for round in (1, 2):
+        uploads = []
+        for client, one in zip(clients, members, strict=True):
+            sent = list(strategy.download_for(one, server_state, round).values())
+            arrays, samples, metrics = client.fit(sent, {ROUND: round})
+            said.append((metrics["train-loss"], metrics["meme-loss"]))
+            named = dict(zip(strategy.upload_spec(one).names, arrays, strict=True))
+            uploads.append(Upload(one.client_id, named, samples))
+        server_state = strategy.aggregate(server_state, uploads, 1)
+    np.testing.assert_allclose(said, losses, rtol=1e-4)
+    np.testing.assert_allclose(server_state["head.weight"], average.weight, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(server_state["head.bias"], average.bias, rtol=1e-3, atol=1e-5)
+    for client, own in zip(clients, slow, strict=True):
+        np.testing.assert_allclose(client.node.model.head.weight.detach(), own.weight, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(client.node.model.head.bias.detach(), own.bias, rtol=1e-3, atol=1e-5)
+
+
+# --- own models that start from the server's weights ---------------------------------------------
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_own_models_of_the_meme_s_architecture_can_start_from_the_server_s_weights(
+    share, make_config, make_federation, make_node
+):
+    config = make_config(algorithm="fml", models="mlp,lenet5", **{"fml.meme": "mlp", "fml.share": share})
+    nodes = [make_node(config, client_id) for client_id in range(2)]
+    drawn = {name: tensor.clone() for name, tensor in nodes[1].model.state_dict().items()}
+    sent = from_record(build_strategy(config).prepare(make_federation(config).roster, config))
+    alike, unlike = (FMLClient(node, meme="mlp", share=share, start="global").node.model for node in nodes)
+    started = state_arrays(alike if share == "model" else alike.body)
+    assert started.keys() == sent.keys()
+    assert all(np.array_equal(started[name], sent[name]) for name in sent)
+    assert all(torch.equal(tensor, drawn[name]) for name, tensor in unlike.state_dict().items())
+    before = make_node(config, 0).model.state_dict()
+    assert not torch.equal(alike.state_dict()["head.weight"], before["head.weight"])
+
+
+def test_own_models_start_from_the_server_s_weights_once(make_config, make_federation, make_node, run_federation):
+    """Clients that an engine builds anew for each message end as those that live on."""
+    config = make_config(algorithm="fml", models="mlp", rounds=3, **{"fml.meme": "mlp", "fml.start": "global"})
+    strategy, members = build_strategy(config), make_federation(config).roster
+    server_state = from_record(strategy.prepare(members, config))
+    clients = [build_client(config, make_node(config, client_id)) for client_id in range(config.clients)]
+    for round in (1, 2, 3):
+        uploads = []
+        for client, one in zip(clients, members, strict=True):
+            arrays, samples, _ = client.fit(
+                list(strategy.download_for(one, server_state, round).values()), {ROUND: round}
+            )
+            uploads.append(
+                Upload(one.client_id, dict(zip(strategy.upload_spec(one).names, arrays, strict=True)), samples)
+            )
+        server_state = strategy.aggregate(server_state, uploads, round)
+    found = load_file(run_federation(config) / SERVER_STATE_FILE)
+    for name, array in server_state.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize(("key", "value"), [("scale", "double"), ("start", "server")])
+def test_a_wrong_scale_or_start_is_refused_by_its_key(key, value, make_config, refusal):
+    config = make_config(algorithm="fml", **{f"fml.{key}": value})
+    assert refusal(ConfigError, check_options, config).startswith(f"fml.{key} = '{value}': ")
+
+
+# --- where it equals something simpler -----------------------------------------------------------
+
+
+def test_beta_1_is_federated_averaging_of_memes(make_config, run_federation, tmp_path):
+    """To the bit: batch norm and dropout in the meme, none in the own models. FedAvg weighs by the training samples,
+    which are equal here: of 899 and 898 samples, a quarter and a tenth held out leave 584 each.
+    """
+    found = {}
+    for name, keys in {
+        "fedavg": {"algorithm": "fedavg", "models": NORMED},
+        "beta 1": {"algorithm": "fml", "fml.meme": NORMED, "fml.beta": 1.0},
+        "beta 0.5": {"algorithm": "fml", "fml.meme": NORMED, "fml.beta": 0.5},
+    }.items():
+        run = run_federation(make_config(rounds=3, test_fraction=0.25, output_dir=str(tmp_path / name), **keys))
+        assert [one["train"] for one in loads((run / "clients.json").read_text())] == [584, 584]
+        found[name] = load_file(run / SERVER_STATE_FILE), [entry["global_accuracy"] for entry in entries(run)]
+    weights, measured = found["fedavg"]
+    same, counters = found["beta 1"][0], ["body.2.num_batches_tracked"]
+    assert [name for name in same if name not in weights] == counters
+    assert all(torch.equal(same[name], weights[name]) for name in weights)
+    assert found["beta 1"][1] == measured
+    assert not torch.equal(found["beta 0.5"][0]["head.weight"], weights["head.weight"])
+
+
+@pytest.mark.slow
+def test_alpha_1_is_local_training(make_config, run_federation, tmp_path):
+    """Models, batch norm and moments of unlike clients, one with dropout, are the same bits; alpha 0.5 gives others."""
+    trained = {}
+    for name, keys in {
+        "local": {"algorithm": "local"},
+        "alpha 1": {"algorithm": "fml", "fml.alpha": 1.0},
+        "alpha 0.5": {"algorithm": "fml", "fml.alpha": 0.5},
+    }.items():
+        places = {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-state")}
+        run_federation(make_config(models="mlp,fedhe:6", rounds=3, partition="classes:4", **places, **keys))
+        trained[name] = states(tmp_path / f"{name}-state" / "run-7")
+    assert len(trained["local"]) == 2
+    for same, local, other in zip(trained["alpha 1"], trained["local"], trained["alpha 0.5"], strict=True):
+        assert same.keys() == local.keys()
+        assert all(torch.equal(same[key], local[key]) for key in local)
+        assert not torch.equal(same["model.head.weight"], other["model.head.weight"])
+
+
+# --- bodies alone --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parity(monkeypatch) -> str:
+    """A data set of the same images as digits with two classes: even and odd."""
+    digits = read_digits()
+    odd = replace(digits, spec=DataSpec(digits.spec.shape, 2), labels=digits.labels % 2)
+    entry = DatasetEntry(odd.spec, odd.train_rows, len(odd.labels) - odd.train_rows, "", bundled=lambda: odd)
+    monkeypatch.setitem(CATALOGUE, "digits-parity", entry)
+    return "digits-parity"
+
+
+def test_clients_with_other_classes_share_a_body(parity, make_config, make_node, run_federation, tmp_path):
+    """Ten classes and two: the body travels, each client's adaptor stays with it, and the global accuracy is that of
+    the global body with the own adaptor.
+    """
+    config = make_config(
+        algorithm="fml",
+        dataset=f"digits,{parity}",
+        rounds=3,
+        state_dir=str(tmp_path / "state"),
+        **{"fml.share": "body"},
+    )
+    run = run_federation(config)
+    assert [entry["failures"] for entry in entries(run)] == [[]] * 4
+    body, kept = load_file(run / SERVER_STATE_FILE), states(tmp_path / "state" / "run-7")
+    assert [tuple(state["adaptor.weight"].shape) for state in kept] == [(10, 84), (2, 84)]
+    assert [tuple(state["model.head.weight"].shape) for state in kept] == [(10, 200), (2, 84)]
+    for client_id, (state, classes) in enumerate(zip(kept, (10, 2), strict=True)):
+        meme = build_model("lenet5", DataSpec((1, 8, 8), classes), seed=config.seed, scope=("global",))
+        assert body.keys() == meme.body.state_dict().keys()
+        assert not torch.equal(state["adaptor.weight"], meme.head.weight)
+        meme.body.load_state_dict(body)
+        meme.head.load_state_dict({name: state[f"adaptor.{name}"] for name in ("weight", "bias")})
+        test = make_node(config.with_values({"state-dir": ""}), client_id).data.test
+        inputs, labels = test.batch(torch.arange(len(test)))
+        right = (meme.eval()(inputs).argmax(1) == labels).double().mean().item()
+        assert entries(run)[-1]["clients"][str(client_id)]["global-accuracy"] == pytest.approx(right)
+
+
+def test_an_adaptor_goes_on_from_round_to_round():
+    """A meme without weights in its body is its adaptor. Its logits z of (1, 0) are column 0 and the bias, so that one
+    step of rate 0.1 makes them ``z - 0.2 (softmax(z) - (1, 0))``; a client built anew begins there.
+    """
+    node = linear_node([[1.0, 0.0]], [0], [[1.0, 0.0], [0.0, 2.0]])
+    first, second = (FMLClient(node, meme=LINEAR, share="body", beta=1.0) for _ in range(2))
+    head = first.meme.head
+    z = (head.weight[:, 0] + head.bias).detach().double().numpy()
+    softmax = np.exp(z) / np.exp(z).sum()
+    stepped = z - 0.2 * (softmax - [1, 0])
+    losses = [client.fit([], {ROUND: round})[2]["meme-loss"] for round, client in ((1, first), (2, second))]
+    assert losses == pytest.approx([-log(softmax[0]), -log(np.exp(stepped[0]) / np.exp(stepped).sum())], rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder of data sets")
+def test_cifar_10_and_cifar_100_share_the_convolutions_of_cnn2(make_config, run_federation, tmp_path):
+    """Section 5.3, objective heterogeneity: LeNet5 on ten classes, CNN1 on a hundred."""
+    config = make_config(
+        algorithm="fml",
+        dataset="uoft-cs/cifar10,uoft-cs/cifar100",
+        data_dir=os.environ["HETFL_DATA_DIR"],
+        image_column="img",
+        label_column="label,fine_label",
+        models="lenet5,cnn1",
+        rounds=1,
+        local_batches=2,
+        test_fraction=0.01,
+        state_dir=str(tmp_path / "state"),
+        **{"fml.share": "body", "fml.meme": "cnn2"},
+    )
+    last = entries(run_federation(config))[-1]
+    assert last["failures"] == []
+    kept = states(tmp_path / "state" / "run-7")
+    assert [tuple(state["adaptor.weight"].shape) for state in kept] == [(10, 512), (100, 512)]
+    convolutions = (3 * 9 + 1) * 128 + 2 * (128 * 9 + 1) * 128
+    assert last["bytes_up"] == last["bytes_down"] == 2 * 4 * convolutions
+
+
+# --- joining, bytes, engines ---------------------------------------------------------------------
+
+
+class Joining(LocalGrid):
+    """Has its last node only once a message to train was sent; remembers what was sent to train."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config.to_flat(), config.clients, run=7)
+        self.sent: list[tuple[int, dict[str, bytes]]] = []
+
+    def get_node_ids(self) -> list[int]:
+        return super().get_node_ids()[: None if self.sent else -1]
+
+    def push_messages(self, messages: Any) -> list[str]:
+        pushed = list(messages)
+        for message in pushed:
+            if message.metadata.message_type == MessageType.TRAIN:
+                arrays = from_record(message.content.array_records[ARRAYS])
+                self.sent.append(
+                    (message.metadata.dst_node_id, {name: array.tobytes() for name, array in arrays.items()})
+                )
+        return super().push_messages(pushed)
+
+
+def test_one_that_joins_late_starts_from_the_global_model_of_then(make_config, run_federation):
+    config = make_config(algorithm="fml", clients=3, rounds=2)
+    grid = Joining(config)
+    run = run_federation(config.with_values({"clients": 2}), grid)
+    assert [sorted(entry["clients"]) for entry in entries(run)] == [["0", "1"], ["0", "1"], ["0", "1", "2"]]
+    first, second, *third = [arrays for _, arrays in grid.sent]
+    assert [node - min(grid.get_node_ids()) for node, _ in grid.sent] == [0, 1, 0, 1, 2]
+    assert first == second
+    assert third[0] == third[1] == third[2] != first
+    assert entries(run)[2]["failures"] == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        # LeNet-5 on 8x8: 61,706 - (400 - 64) * 120 = 21,386 weights, of them (84 + 1) * 10 in the head
+        ({}, 4 * 21_386),
+        ({"width": 16}, 4 * 21_386),  # which is the own models'
+        ({"fml.share": "body"}, 4 * (21_386 - 850)),
+        # 64 x 8 + 8, batch norm's 4 x 8, 8 x 10 + 10: 642 numbers; and its counter
+        ({"fml.meme": NORMED}, 4 * 642 + 8),
+        ({"fml.meme": NORMED, "fml.share": "body"}, 4 * (642 - 90) + 8),
+    ],
+)
+def test_the_bytes_of_a_client_and_round_are_the_meme_s(keys, expected, make_config, run_federation):
+    run = run_federation(make_config(algorithm="fml", models="mlp", clients=1, rounds=1, **keys))
+    entry = entries(run)[1]
+    assert (entry["bytes_up"], entry["bytes_down"]) == (expected, expected)
+    assert entry["evaluation_wire"] > expected
+
+
+@pytest.mark.exhaustive
+def test_the_number_of_workers_changes_no_bit(make_config, run_federation, tmp_path):
+    played = []
+    for workers in (1, 2):
+        config = make_config(
+            algorithm="fml", clients=3, output_dir=str(tmp_path / str(workers)), **{"fml.share": "body"}
+        )
+        run = run_federation(config, workers=workers)
+        kept = [(entry["accuracy"], entry["global_accuracy"], entry["clients"]) for entry in entries(run)]
+        played.append((kept, (run / SERVER_STATE_FILE).read_bytes()))
+    assert played[0] == played[1]
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["alpha", "beta"])
+@pytest.mark.parametrize("value", [1.5, -0.1, "0.5:2", "half", "1:0.5:0", "0.5:", "nan", ""])
+def test_a_part_outside_0_and_1_is_refused_by_name(key, value, make_config, make_node, refusal):
+    config = make_config(algorithm="fml", **{f"fml.{key}": value})
+    said = refusal(ConfigError, build_client, config, make_node(config))
+    assert said.startswith(f"fml: {key} = {value!r}: expected a number in [0, 1], or")
+
+
+def test_a_part_that_is_neither_number_nor_text_is_refused(make_config, refusal):
+    config = make_config(algorithm="fml", **{"fml.alpha": True})
+    assert refusal(ConfigError, build_client, config, None).startswith("fml.alpha = True: ")
+
+
+def test_a_meme_that_is_no_model_or_several_is_refused(make_config, refusal):
+    for name, error, said in (
+        ("lenet-5", ModelError, "unknown model 'lenet-5': did you mean 'lenet5'?"),
+        ("mlp,lenet5", ConfigError, "fml: meme = 'mlp,lenet5': expected the name of one model"),
+        ("fedhe", ConfigError, "fml: meme = 'fedhe': expected the name of one model"),
+    ):
+        assert refusal(error, build_strategy, make_config(algorithm="fml", **{"fml.meme": name})).startswith(said)
+
+
+def test_a_meme_that_does_not_fit_the_data_is_refused_before_round_1(make_config, run_federation, refusal):
+    config = make_config(algorithm="fml", dataset="breast-cancer", models="mlp", **{"fml.meme": "lenet5"})
+    said = refusal(FederationError, run_federation, config)
+    assert "fml.meme: model 'lenet5' for data of shape (30,) and 2 classes: " in said
+    assert said.endswith("; set fml.meme to auto, or to a model that fits, such as mlp")
+
+
+@pytest.mark.parametrize(("dataset", "models", "meme"), [("breast-cancer", "mlp", "mlp"), ("digits", "mlp", "lenet5")])
+def test_the_meme_is_of_the_kind_of_data_and_the_same_bits_as_by_name(
+    make_config, run_federation, dataset, models, meme
+):
+    keys = {"algorithm": "fml", "dataset": dataset, "models": models, "rounds": 1}
+    by_kind = make_config(**keys)
+    by_name = by_kind.with_values({"fml.meme": meme, "output-dir": f"{by_kind.output_dir}-named"})
+    left, right = (run_federation(config) / "knowledge.safetensors" for config in (by_kind, by_name))
+    assert left.read_bytes() == right.read_bytes()
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_inputs_of_unlike_shapes_are_refused(share, refusal):
+    said = refusal(FederationError, FML(share=share).check, Roster([member(0), member(1, shape=(3,))]))
+    assert "client 1 (linear) has (3,)" in said
+
+
+def test_other_classes_are_refused_where_the_whole_meme_travels(refusal):
+    unlike = Roster([member(0), member(1, classes=5)])
+    said = refusal(FederationError, FML().check, unlike)
+    assert "client 0 (linear) has 3, client 1 (linear) has 5" in said
+    assert said.endswith("set fml.share = 'body'")
+    FML(share="body").check(unlike)
+    FML().check(roster(2))

@@ -1,0 +1,509 @@
+"""HeteroFL: narrow networks, its averages by hand and against a slow loop, and where it must equal FedAvg."""
+
+import json
+from fractions import Fraction
+from math import log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import member, roster
+from fixtures.federations.nodes import linear_node
+from fixtures.tiers import exhaustive
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from torch import nn
+from torch.nn import functional
+
+from clients.heterofl import HeteroFLClient, take_statistics
+from hetfl_flwr.algorithms import build_client, build_strategy, resolve
+from hetfl_flwr.common.errors import FederationError, ModelError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec, Samples
+from hetfl_flwr.data.arrays.samples import Arrays as Stored
+from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.models import SplitModel, build_bounded, build_model, parse_models, trainable_count
+from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.messages import ROUND
+from hetfl_flwr.wire.weights import fingerprint
+from simulations.inference.loading import load_client
+from simulations.testing import AlgorithmContract
+from strategies.heterofl import HeteroFL
+
+NORMED = "simulations.testing.lab:normed"
+DIGITS = DataSpec((1, 8, 8), 10)
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+# --- narrow networks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["mlp", "lenet5", "cnn1", "fedhe:9", NORMED, *map(exhaustive, ("cnn2", "resnet18", "vgg11_bn"))]
+)
+def test_a_narrow_network_is_the_leading_part_of_the_wide_one(name):
+    """The wide network with the narrow one's weights in the leading block of each array, and 0 elsewhere, gives the
+    same logits."""
+    wide, narrow = (build_model(one, DIGITS, seed=1).eval() for one in (name, f"{name}@0.5"))
+    drawn = narrow.state_dict()
+    with torch.no_grad():
+        for key, tensor in wide.state_dict().items():
+            tensor.zero_()
+            if tensor.ndim:
+                tensor[tuple(map(slice, drawn[key].shape))] = drawn[key]
+        for key, tensor in wide.state_dict().items():
+            if key.endswith("running_var"):
+                tensor[len(drawn[key]) :] = 1
+        images = torch.from_numpy(generator(0, "images").normal(size=(3, 1, 8, 8))).float()
+        torch.testing.assert_close(wide(images), narrow(images), rtol=1e-4, atol=1e-5)
+    sizes = [
+        (len(one), len(other))
+        for one, other in zip(wide.state_dict().values(), drawn.values(), strict=True)
+        if one.ndim
+    ]
+    assert {small / great for great, small in sizes} == {0.5, 1.0}
+
+
+def test_the_weights_of_half_a_perceptron_are_counted():
+    """64 x 100 + 100 + 100 x 100 + 100 + 100 x 10 + 10 = 17,610."""
+    assert trainable_count(build_bounded("mlp@0.5", DIGITS, seed=0)) == 17_610
+    assert trainable_count(build_model("mlp@1", DIGITS, seed=0)) == trainable_count(build_model("mlp", DIGITS, seed=0))
+
+
+def test_an_embedding_width_for_all_comes_behind_the_narrow_body():
+    model = build_model("mlp@0.5", DIGITS, seed=0, width=6)
+    assert (model.width, model.body[1].in_features) == (6, 100)
+
+
+def test_a_family_can_be_narrow():
+    assert parse_models("mlp, fedhenn@0.25")[::5] == ("mlp", "fedhenn:4@0.25")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("lenet5@0.25", "layer 'body.0' has 6 channels, of which 0.25 is no whole number"),
+        ("mlp@0.001", "layer 'body.1' has 200 channels, of which 0.001 is no whole number"),
+        ("fixtures.models:linear@0.5", "there is no part of its width to take: Flatten has no weights"),
+        (
+            "test_heterofl:grouped@0.5",
+            "layer 'body.0' is a GroupNorm, and only Linear, Conv1d, Conv2d and BatchNorm have a part",
+        ),
+    ],
+)
+def test_a_width_that_a_network_does_not_have_is_refused_in_one_line(name, said, refusal):
+    line = refusal(ModelError, build_model, name, DIGITS, seed=0)
+    assert line.startswith(f"model '{name}' for data of shape (1, 8, 8) and 10 classes: {said}")
+
+
+def grouped(spec: DataSpec) -> SplitModel:
+    return SplitModel(nn.Sequential(nn.GroupNorm(1, 1), nn.Flatten(), nn.Linear(64, 8)), nn.Linear(8, spec.classes))
+
+
+@pytest.mark.parametrize("part", ["0", "2", "half", "-0.5", "nan", "1e-1", "", "0.5@0.5", "0." + 30 * "1"])
+def test_what_is_no_part_of_a_width_is_refused_by_name(part, refusal):
+    line = refusal(ModelError, parse_models, f"mlp@{part}")
+    assert line == f"model 'mlp@{part}': expected a part of the width, above 0 and at most 1, such as mlp@0.5"
+
+
+def test_a_narrow_network_of_an_unknown_model_is_unknown(refusal):
+    assert refusal(ModelError, parse_models, "lenet6@0.5").startswith("unknown model 'lenet6'")
+
+
+@pytest.mark.parametrize(("dataset", "models"), [("digits", "lenet5,lenet5@0.5"), ("breast-cancer", "mlp,mlp@0.5")])
+def test_every_second_client_has_half_the_width_where_nothing_else_is_said(dataset, models):
+    assert resolve(RunConfig(algorithm="heterofl", dataset=dataset)).models == models
+    assert "@" not in resolve(RunConfig(algorithm="fedavg", dataset=dataset)).models
+
+
+# --- the client ----------------------------------------------------------------------------------
+
+
+def one_sample(**hyper_parameters: Any) -> HeteroFLClient:
+    """A client with the sample (1, 0) of class 0 of three, and the model ``z = W A x``."""
+    body = nn.Linear(2, 2, bias=False)
+    node = linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3, body=body)
+    return HeteroFLClient(node, **hyper_parameters)
+
+
+A, W = np.float32([[1, 5], [2, 6]]), np.float32([[1, 0], [0, 1], [1, 1]])
+SENT = [np.array(0.5, np.float32), A, W]
+"""Half of the width."""
+
+
+@pytest.mark.parametrize(("scaler", "mask"), [(True, True), (True, False), (False, True), (False, False)])
+def test_one_step_by_hand(scaler, mask):
+    """A x = (1, 2), divided by 1/2 in training: H = (2, 4). Logits W H = (2, 4, 6), or with the mask (2, 0, 0). With
+    p their softmax and g = p - (1, 0, 0), which is 0 where the mask is: dW = g H^T, dA = (W^T g) x^T / r."""
+    client = one_sample(scaler=scaler, mask=mask)
+    uploaded, samples, metrics = client.fit(SENT, {ROUND: 1})
+    r = 0.5 if scaler else 1.0
+    h = np.array([1, 2]) / r
+    z = W @ h * ([1, 0, 0] if mask else [1, 1, 1])
+    p = np.exp(z) / np.exp(z).sum()
+    g = (p - [1, 0, 0]) * ([1, 0, 0] if mask else [1, 1, 1])
+    assert (samples, metrics["train-loss"]) == (1, pytest.approx(-log(p[0]), rel=1e-5))
+    body, head = uploaded[-2:]
+    np.testing.assert_allclose(head, W - 0.1 * np.outer(g, h), rtol=1e-5)
+    np.testing.assert_allclose(body, A - 0.1 * np.outer(W.T @ g / r, [1, 0]), rtol=1e-5)
+    assert [array.tolist() for array in uploaded[:-2]] == ([[1, 0, 0]] if mask else [])
+
+
+@pytest.mark.parametrize("scaler", [True, False])
+def test_a_part_is_measured_and_kept_as_it_was_trained(scaler):
+    """A x = (1, 2), divided by 1/2: the logits W H are (2, 4, 6), of which no mask makes others. The model itself gives
+    them, so that what is kept, exported and predicted with is what was measured."""
+    client = one_sample(scaler=scaler)
+    client.fit(SENT, {ROUND: 1})
+    loss, samples, metrics = client.evaluate(SENT, {ROUND: 1})
+    assert (samples, metrics["accuracy"], metrics["global-accuracy"]) == (1, 0.0, 0.0)
+    logits = np.array([1, 2, 3]) * (2 if scaler else 1)
+    assert loss == pytest.approx(log(np.exp(logits).sum()) - logits[0], rel=1e-6)
+    image = torch.tensor([[1.0, 0.0]])
+    torch.testing.assert_close(client.node.model(image)[0].detach(), torch.from_numpy(logits).float())
+    assert client.predictor() is client.node.model
+
+
+class Used(nn.Module):
+    """Uses a layer's weights without calling it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2, bias=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return functional.linear(inputs, self.layer.weight)
+
+
+def test_a_part_is_trained_as_it_is_measured_however_its_body_uses_its_weights():
+    uploads = []
+    for body in (nn.Linear(2, 2, bias=False), Used()):
+        client = HeteroFLClient(linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3, body=body))
+        uploads.append(client.fit(SENT, {ROUND: 1})[0])
+    assert all(np.array_equal(one, other) for one, other in zip(*uploads, strict=True))
+
+
+def test_a_part_that_has_just_trained_divides_what_it_has_trained():
+    """So what a run leaves behind of a client that was not measured after its last round."""
+    client = one_sample()
+    uploaded, _, _ = client.fit(SENT, {ROUND: 1})
+    body, head = uploaded[-2:]
+    image = torch.tensor([[1.0, 0.0]])
+    np.testing.assert_allclose(client.node.model(image)[0].detach(), head @ (body @ [1, 0] / 0.5), rtol=1e-6)
+
+
+def test_the_layers_of_a_body_that_share_weights_are_divided_once():
+    """Two layers of the body have one matrix A, and each divides its output by 1/2."""
+    first, second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    second.weight = first.weight
+    node = linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3, body=nn.Sequential(first, second))
+    client = HeteroFLClient(node)
+    client.evaluate(SENT, {ROUND: 1})
+    image = torch.tensor([[1.0, 0.0]])
+    np.testing.assert_allclose(node.model(image)[0].detach(), W @ A @ A @ [1, 0] / 0.25, rtol=1e-6)
+
+
+def test_statistics_of_batch_norm_are_of_divided_outputs(make_config, make_node):
+    """Half of the width: the first layer's outputs, and so their means, are twice as large; variances four times."""
+    config = make_config(algorithm="heterofl", models=NORMED)
+    means, variances = [], []
+    for scaler in (True, False):
+        client = HeteroFLClient(make_node(config), scaler=scaler)
+        ours = {name: tensor.numpy() for name, tensor in client.node.model.state_dict().items()}
+        sent = [np.float32(0.5) if name == "rate" else ours[name].copy() for name in client.download_spec().names]
+        client.evaluate(list(map(np.asarray, sent)), {ROUND: 1})
+        found = client.node.model.state_dict()
+        means.append(found["body.2.running_mean"].numpy())
+        variances.append(found["body.2.running_var"].numpy())
+    np.testing.assert_allclose(means[0], 2 * means[1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(variances[0], 4 * variances[1], rtol=1e-4, atol=1e-6)
+
+
+def test_batch_norm_is_measured_with_the_statistics_of_the_client_s_training_samples():
+    """Inputs (0), (2), (4), (6): the first layer makes (0, 6, 12, 18) of them, with mean 9 and variance 60."""
+    layers = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1), nn.Dropout(0.9))
+    layers[0].weight.data.fill_(3.0)
+    table = torch.tensor([[0.0], [2.0], [4.0], [6.0]])
+    arrays = Stored(DataSpec((1,), 2), table, torch.zeros(4, dtype=torch.int64), 4, 1.0, torch.zeros(1))
+    layers[1].running_mean.fill_(77)
+    take_statistics(layers.train(), Samples(arrays, torch.arange(4)))
+    assert (float(layers[1].running_mean), float(layers[1].running_var)) == (9.0, pytest.approx(60.0))
+    assert layers.training
+    assert layers[1].momentum == 0.1
+
+
+def test_statistics_stay_with_the_client_unless_they_are_averaged(make_config, make_node):
+    config = make_config(algorithm="heterofl", models=NORMED)
+    names = [
+        set(HeteroFLClient(make_node(config), batch_norm=kind).upload_spec().names) for kind in ("static", "averaged")
+    ]
+    assert names[1] - names[0] == {"body.2.running_mean", "body.2.running_var"}
+    client = HeteroFLClient(make_node(config))
+    sent = [np.zeros(one.shape, np.float32) + (one.name == "rate") for one in client.download_spec().arrays]
+    client.assess(dict(zip(client.download_spec().names, sent, strict=True)))
+    found = client.node.model.state_dict()
+    assert (float(found["body.2.running_mean"].abs().max()), float(found["body.2.running_var"].max())) == (0.0, 0.0)
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def net(spec: DataSpec) -> SplitModel:
+    """Two inputs, four hidden units, and a head of as many classes as there are."""
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(2, 4, bias=False)), nn.Linear(4, spec.classes))
+
+
+NET = "test_heterofl:net"
+
+
+def its(client_id: int, built: str = NET, **said: Any) -> Member:
+    """A client that says the truth about the model that it has built, but for what it is made to say."""
+    spec = DataSpec((2,), 3)
+    model = build_model(built, spec, seed=0)
+    truth = {"model": built, "parameters": trainable_count(model), "weights": fingerprint(model), "width": model.width}
+    return member(client_id, shape=(2,), classes=3, **{**truth, **said})
+
+
+def server(*members: Member, **hyper_parameters: Any) -> tuple[HeteroFL, dict[str, Any]]:
+    strategy = HeteroFL(**hyper_parameters)
+    config = RunConfig(algorithm="heterofl", models=f"{NET},{NET}@0.5,{NET}@0.25")
+    strategy.prepare(Roster(members), config)
+    return strategy, dict(strategy.initial(strategy.roster))
+
+
+def filled(strategy: HeteroFL, one: Member, value: float, has: Any = (1, 1, 1), samples: int = 1) -> Upload:
+    arrays = {spec.name: np.full(spec.shape, value, np.float32) for spec in strategy.upload_spec(one).arrays}
+    return Upload(one.client_id, arrays | ({"classes": np.uint8(has)} if "classes" in arrays else {}), samples)
+
+
+def test_each_weight_is_the_mean_over_those_that_have_it():
+    """Three clients of widths 1, 1/2 and 1/4 send 10, 4 and 1. Hidden unit 0 is that of all three: 5; unit 1 of two: 7;
+    units 2 and 3 of one: 10. Class 2 is that of the first and second client, class 1 nobody's."""
+    members = [its(0), its(1, f"{NET}@0.5"), its(2, f"{NET}@0.25")]
+    strategy, state = server(*members)
+    assert state["rate"] == 1.0
+    uploads = [
+        filled(strategy, one, value, has)
+        for one, value, has in zip(members, (10, 4, 1), [(1, 0, 1), (0, 0, 1), (1, 0, 0)], strict=True)
+    ]
+    before = {name: array.copy() for name, array in state.items()}
+    found = strategy.aggregate(state, uploads, 1)
+    np.testing.assert_allclose(found["body.1.weight"], [[5, 5], [7, 7], [10, 10], [10, 10]])
+    np.testing.assert_allclose(found["head.weight"][[0, 2]], [[5.5, 10, 10, 10], [7, 7, 10, 10]])
+    np.testing.assert_allclose(found["head.bias"][[0, 2]], [5.5, 7])
+    np.testing.assert_array_equal(found["head.weight"][1], before["head.weight"][1])
+    assert all((state[name] == array).all() for name, array in before.items())
+
+
+def test_clients_can_count_by_their_samples():
+    members = [its(0), its(1, f"{NET}@0.5")]
+    strategy, state = server(*members, weighting="samples", mask=False)
+    uploads = [filled(strategy, members[0], 10, samples=1), filled(strategy, members[1], 2, samples=3)]
+    found = strategy.aggregate(state, uploads, 1)
+    np.testing.assert_allclose(found["body.1.weight"][:, 0], [4, 4, 10, 10])
+    np.testing.assert_allclose(found["head.weight"][0], [4, 4, 10, 10])
+
+
+def test_what_no_client_of_a_round_has_stays():
+    members = [its(0), its(1, f"{NET}@0.5")]
+    strategy, state = server(*members, mask=False)
+    found = strategy.aggregate(state, [filled(strategy, members[1], 2)], 1)
+    assert (found["body.1.weight"][:2] == 2).all()
+    np.testing.assert_array_equal(found["body.1.weight"][2:], state["body.1.weight"][2:])
+
+
+def test_a_client_is_sent_the_leading_block_and_its_part_of_the_widest_that_there_is():
+    members = [its(0, f"{NET}@0.5"), its(1, f"{NET}@0.25")]
+    strategy, state = server(*members)
+    assert {name: array.shape for name, array in state.items()} == {
+        "rate": (), "body.1.weight": (2, 2), "head.weight": (3, 2), "head.bias": (3,)
+    }  # fmt: skip
+    for one, rate, hidden in zip(members, (1.0, 0.5), (2, 1), strict=True):
+        down = strategy.download_for(one, state, 1)
+        assert float(down["rate"]) == rate
+        np.testing.assert_array_equal(down["body.1.weight"], state["body.1.weight"][:hidden])
+        np.testing.assert_array_equal(down["head.weight"], state["head.weight"][:, :hidden])
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6), st.sampled_from(["none", "median", "trimmed:0.3"]))
+@settings(max_examples=15)
+def test_averages_equal_a_loop_over_entries(seed, clients, robust):
+    draw = generator(seed, "uploads")
+    names = [NET, *(f"{NET}@{part}" for part in ("0.5", "0.25"))]
+    members = [its(0), *(its(k, names[draw.integers(3)]) for k in range(1, clients))]
+    strategy, state = server(*members, robust=robust)
+    uploads = []
+    for one in members:
+        arrays = {
+            spec.name: draw.normal(size=spec.shape).astype(np.float32) for spec in strategy.upload_spec(one).arrays
+        }
+        uploads.append(Upload(one.client_id, arrays | {"classes": draw.integers(0, 2, 3).astype(np.uint8)}, 1))
+    found = strategy.aggregate(state, uploads, 1)
+    for name, array in state.items():
+        if name == "rate":
+            continue
+        for place in np.ndindex(array.shape):
+            sent = [
+                float(one.arrays[name][place])
+                for one in uploads
+                if all(at < size for at, size in zip(place, one.arrays[name].shape, strict=True))
+                and (not name.startswith("head.") or one.arrays["classes"][place[0]])
+            ]
+            expected = parse_robust(robust).mean([np.array(value) for value in sent]) if sent else array[place]
+            assert found[name][place] == pytest.approx(float(expected), rel=1e-5, abs=1e-6)
+
+
+def test_multi_krum_leaves_out_a_whole_upload_that_no_array_of_few_outvotes():
+    """Clients 0 and 1 alone have the widest entries, of which a median would be their mean. Client 1 lies in all that
+    it has, and is far from all others where they have something; so these entries are client 0's."""
+    members = [its(0), its(1), its(2, f"{NET}@0.5"), its(3, f"{NET}@0.25"), its(4, f"{NET}@0.5")]
+    strategy, state = server(*members, robust="multikrum:1")
+    sent = zip(members, (1, -3, 1.2, 0.9, 1.1), (1, 9, 1, 1, 1), strict=True)
+    found = strategy.aggregate(state, [filled(strategy, one, value, samples=count) for one, value, count in sent], 1)
+    np.testing.assert_allclose(found["body.1.weight"][0], (1 + 1.2 + 0.9 + 1.1) / 4)
+    np.testing.assert_allclose(found["body.1.weight"][1], (1 + 1.2 + 1.1) / 3)
+    np.testing.assert_allclose(found["body.1.weight"][2:], 1)
+
+
+def test_multi_krum_does_not_compare_what_a_narrow_client_has_not():
+    """All weights are near 10, save the liar's 13. Where the narrow one has none it is not 10 away from the others."""
+    members = [*(its(k) for k in range(4)), its(4, f"{NET}@0.25")]
+    strategy, state = server(*members, robust="multikrum:1")
+    uploads = [filled(strategy, *one) for one in zip(members, (10, 10.1, 13, 9.9, 10), strict=True)]
+    found = strategy.aggregate(state, uploads, 1)
+    np.testing.assert_allclose(found["body.1.weight"][0], (10 + 10.1 + 9.9 + 10) / 4)
+    np.testing.assert_allclose(found["body.1.weight"][1:], 10)
+
+
+def test_what_only_one_that_is_left_out_has_stays(caplog):
+    caplog.set_level("INFO", logger="flwr")
+    members = [its(0), *(its(k, f"{NET}@0.5") for k in (1, 2, 3))]
+    strategy, state = server(*members, robust="multikrum:1")
+    uploads = [filled(strategy, one, value) for one, value in zip(members, (-9, 1, 2, 1), strict=True)]
+    found = strategy.aggregate(state, uploads, 1)
+    np.testing.assert_array_equal(found["body.1.weight"][2:], state["body.1.weight"][2:])
+    np.testing.assert_allclose(found["body.1.weight"][:2], 4 / 3)
+    assert caplog.messages == ["heterofl, round 1: multikrum leaves out client 0"]
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+def test_with_all_widths_1_it_is_fedavg_to_the_bit(make_config, run_federation, tmp_path):
+    """Batch norm, dropout, and clients of unequal size: the global model, and what clients measure."""
+    keys = {"models": NORMED, "clients": 3, "rounds": 3, "partition": "dirichlet:0.5"}
+    like = {"heterofl.weighting": "samples", "heterofl.mask": False, "heterofl.batch-norm": "averaged"}
+    runs = {
+        name: run_federation(make_config(**{**keys, **own, "algorithm": name, "output_dir": str(tmp_path / name)}))
+        for name, own in (("fedavg", {}), ("heterofl", like))
+    }
+    found = {name: load_file(run / SERVER_STATE_FILE) for name, run in runs.items()}
+    assert found["heterofl"].keys() - {"rate"} == found["fedavg"].keys()
+    for name, array in found["fedavg"].items():
+        np.testing.assert_array_equal(found["heterofl"][name], array, err_msg=name)
+    told = {name: [entry["accuracy"] for entry in entries(run)] for name, run in runs.items()}
+    assert told["heterofl"] == told["fedavg"]
+
+
+def test_bytes_are_those_of_each_client_s_own_width(make_config, run_federation):
+    """A perceptron's 55,210 weights and its half's 17,610; 4 bytes of the rate down, ten of the classes up."""
+    run = run_federation(make_config(algorithm="heterofl", models="mlp,mlp@0.5", rounds=1, local_batches=1))
+    entry = entries(run)[1]
+    assert entry["bytes_down"] == 4 * (55_210 + 17_610) + 2 * 4
+    assert entry["bytes_up"] == 4 * (55_210 + 17_610) + 2 * 10
+    assert load_file(run / SERVER_STATE_FILE)["body.1.weight"].shape == (200, 64)
+    for client, parameters in ((0, 55_210), (1, 17_610)):
+        assert trainable_count(load_client(run, client).model) == parameters
+
+
+def test_a_client_that_is_half_as_wide_learns_from_one_that_is_wide(make_config, make_node, make_federation):
+    """The wide client alone trains: the narrow one is measured with other weights than before."""
+    config = make_config(algorithm="heterofl", models=f"{NORMED},{NORMED}@0.5", rounds=1)
+    strategy, federation = build_strategy(config), make_federation(config)
+    strategy.prepare(federation.roster, config)
+    state = strategy.initial(federation.roster)
+    wide, narrow = federation.roster
+    client = build_client(config, make_node(config, 0))
+    arrays, samples, _ = client.fit(list(strategy.download_for(wide, state, 1).values()), {ROUND: 1})
+    upload = Upload(0, dict(zip(client.upload_spec().names, arrays, strict=True)), samples)
+    after = strategy.aggregate(state, [upload], 1)
+    before, then = (strategy.download_for(narrow, one, 2)["body.1.weight"] for one in (state, after))
+    assert then.shape == (4, 64)
+    assert not np.array_equal(before, then)
+
+
+@pytest.mark.exhaustive
+class TestTwoWidths(AlgorithmContract):
+    """What every method keeps to, with two widths of one network."""
+
+    algorithm = "heterofl"
+    keys = {"models": f"{NORMED},{NORMED}@0.5"}  # noqa: RUF012
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_parts_of_different_networks_are_refused(refusal):
+    mixed = Roster([member(0, model="mlp"), member(1, model="lenet5@0.5"), member(2, model="mlp@0.5")])
+    assert refusal(FederationError, HeteroFL().check, mixed) == (
+        "heterofl averages parts of one network, but there are mlp on client 0; lenet5 on client 1. Set one of several "
+        "widths, such as models = 'mlp,mlp@0.5'"
+    )
+
+
+def test_who_joins_with_a_wider_model_than_the_global_one_is_refused(refusal):
+    strategy, _ = server(its(0, f"{NET}@0.5"), its(1, f"{NET}@0.25"))
+    strategy.check(Roster([its(0, f"{NET}@0.5"), its(2, f"{NET}@0.25")]))
+    said = refusal(FederationError, strategy.check, Roster([its(0, f"{NET}@0.5"), its(2)]))
+    assert said == f"heterofl: {NET} is wider than the global model of this run, {NET}@0.5"
+
+
+def test_one_client_that_says_it_has_what_cannot_be_built_keeps_nobody_from_the_run(refusal):
+    """It is sent nothing, and nothing is expected of it."""
+    liar = its(2, f"{NET}@0.5", model=f"{NET}@0.3")
+    strategy, state = server(its(0), its(1), liar)
+    assert strategy.download_for(liar, state, 1) == {}
+    assert strategy.upload_spec(liar).names == ()
+    said = refusal(FederationError, server, its(0, model=f"{NET}@0.3"), its(1, model=f"{NET}@x"), its(2))
+    assert f"client 0 ({NET}@0.3): the server builds models of the zoo and those that the run config lists" in said
+
+
+@pytest.mark.parametrize("liar", [0, 1])
+def test_one_client_whose_weights_are_no_model_s_of_its_name_is_named_and_keeps_nobody_from_the_run(liar, caplog):
+    members = [its(k, **({"weights": "other"} if k == liar else {})) for k in range(2)]
+    strategy, state = server(*members, its(2, f"{NET}@0.5"))
+    assert set(strategy.upload_spec(members[1 - liar]).names) >= set(state) - {"rate"}
+    [line] = {line for line in caplog.messages if "run other code" in line}
+    assert line.startswith(f"client {liar} ({NET}): its weights differ")
+
+
+def test_who_was_left_out_at_the_start_keeps_no_newcomer_from_the_run():
+    liar = its(2, model=f"{NET}@0.3")
+    strategy, _ = server(its(0), its(1), liar)
+    strategy.check(Roster([its(0), its(1), liar, its(3, f"{NET}@0.5")]))
+    assert strategy.upload_spec(its(3, f"{NET}@0.5")).names
+
+
+def test_parts_are_exact():
+    assert Fraction("0.1") * 30 == 3
+    assert trainable_count(build_model("test_heterofl:tenths@0.1", DIGITS, seed=0)) == 64 * 3 + 3 + 3 * 10 + 10
+
+
+def tenths(spec: DataSpec) -> SplitModel:
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 30)), nn.Linear(30, spec.classes))
+
+
+def test_other_classes_are_refused(refusal):
+    assert "same number of classes" in refusal(
+        FederationError, HeteroFL().check, Roster([*roster(1), member(1, classes=9)])
+    )
