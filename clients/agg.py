@@ -5,11 +5,7 @@ A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical 
 
 from torch import Tensor
 
-from hetfl_flwr.client import KnowledgeClient, Metrics
-from hetfl_flwr.data import Joined
-from hetfl_flwr.learning.training import train
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr import EMPTY, SEEN, Arrays, Joined, KnowledgeClient, Metrics, PayloadSpec, train
 
 
 class AGGClient(KnowledgeClient):

@@ -8,13 +8,19 @@ from torch import Tensor
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from hetfl_flwr.client import KnowledgeClient
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.training import EVALUATION_BATCH, draw_batches, train
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.answers import Answers, public_answers, public_consensus
-from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec
+from hetfl_flwr import (
+    EVALUATION_BATCH,
+    Arrays,
+    ConfigError,
+    Dim,
+    KnowledgeClient,
+    Node,
+    PayloadSpec,
+    draw_batches,
+    generator,
+    train,
+)
+from strategies.base_answers import Answers, public_answers, public_consensus
 
 Own = Literal["with-public", "without-public"]
 """Whether the client's own public rows are among the own rows that it trains on."""

@@ -4,10 +4,7 @@ from abc import abstractmethod
 
 from torch import nn
 
-from hetfl_flwr.client import KnowledgeClient, Metrics
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import weights
+from hetfl_flwr import Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, weights
 
 
 class SharedPartClient(KnowledgeClient):

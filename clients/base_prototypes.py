@@ -7,15 +7,22 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional
 
-from hetfl_flwr.client import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.learning.prototypes import class_means, distance_to_prototypes
-from hetfl_flwr.learning.training import Terms
-from hetfl_flwr.models import SplitModel
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.prototypes import global_prototypes, local_prototypes, packed
-from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr import (
+    EMPTY,
+    SEEN,
+    Arrays,
+    KnowledgeClient,
+    Metrics,
+    Node,
+    PayloadSpec,
+    SplitModel,
+    Terms,
+    class_means,
+    to_numpy,
+)
+from strategies.base_prototypes import global_prototypes, local_prototypes, packed
 
 Predict = Literal["head", "prototype", "own-prototype"]
 """What predicts when a client is measured."""
@@ -25,6 +32,28 @@ def own_prototypes(node: Node, *, counted: bool) -> Arrays:
     """Return the upload of a client: the prototypes of its training samples, as its body is now."""
     means, counts = class_means(node.model, node.data.train)
     return packed(to_numpy(means), to_numpy(counts), counted=counted, hidden=node.config.clipping_norm > 0)
+
+
+def distance_to_prototypes(embeddings: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Return how far embeddings are from the prototypes of their classes.
+
+    The mean over batch and width of the squared difference; samples of a class without a prototype count as 0.
+
+    Parameters
+    ----------
+    embeddings, labels : Tensor
+        (B, D), and (B,) int64.
+    prototypes, known : Tensor
+        (C, D), and (C,) bool: for which classes there is one.
+
+    Examples
+    --------
+    >>> prototypes, known = torch.tensor([[1.0, 0.0], [9.0, 9.0]]), torch.tensor([True, False])
+    >>> distance_to_prototypes(torch.tensor([[3.0, 0.0], [5.0, 5.0]]), torch.tensor([0, 1]), prototypes, known)
+    tensor(1.)
+    """
+    squares = functional.mse_loss(embeddings, prototypes[labels], reduction="none")
+    return (squares * known[labels, None]).mean()
 
 
 class Prototypes(nn.Module):

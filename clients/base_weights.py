@@ -1,6 +1,5 @@
 """Client sides that train the global model and send it back."""
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Annotated
@@ -8,22 +7,29 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor, nn
 
-from hetfl_flwr.client import KnowledgeClient, Metrics
-from hetfl_flwr.common.seeding import generator, seeded
-from hetfl_flwr.learning.training import Loss, draw_batches, evaluate, make_optimizer, train
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import model_arrays, weights
-
-FineTuneEpochs = Annotated[int, Field(ge=0)]
-"""Passes over the training samples before a model is measured."""
+from hetfl_flwr import (
+    SEEN,
+    Arrays,
+    KnowledgeClient,
+    Loss,
+    Metrics,
+    Node,
+    PayloadSpec,
+    draw_batches,
+    evaluate,
+    generator,
+    make_optimizer,
+    model_arrays,
+    seeded,
+    train,
+    weights,
+)
 
 
 class GlobalModelClient(KnowledgeClient):
     """Trains the global model on its own data.
 
-    An algorithm writes `objective`. Averaging was published with plain SGD, which has no moments: what becomes of an
+    An algorithm may write `objective`. Averaging was published with plain SGD, which has no moments: what becomes of an
     optimizer's between rounds, where another model replaces the one that it has stepped, is the run config's
     ``moments``.
 
@@ -37,28 +43,23 @@ class GlobalModelClient(KnowledgeClient):
         How many times the local work of the run config (``local-batches`` or ``local-epochs``) lies between two
         exchanges, 1 or more. A round stays one exchange: it has the same bytes and so many times the steps, so that
         bytes a local step can be made to match another method's (Li et al., "FedH2L", Table 2).
-    fine_tune_epochs : int
-        Passes over the client's training samples for which a copy of the global model is trained on, with the
-        cross-entropy, before it is measured, 0 or more. ``accuracy`` is the copy's, ``global-accuracy`` the global
-        model's. The global model travels; what is measured is the copy, and so is what is exported. Costs that
-        training in each evaluation. 0: the global model itself is measured.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        *,
-        exchange_every: Annotated[int, Field(ge=1)] = 1,
-        fine_tune_epochs: FineTuneEpochs = 0,
-    ) -> None:
+    fine_tunes = True
+
+    def __init__(self, node: Node, *, exchange_every: Annotated[int, Field(ge=1)] = 1) -> None:
         super().__init__(node)
-        self.exchange_every, self.fine_tune_epochs = exchange_every, fine_tune_epochs
+        self.exchange_every = exchange_every
         self._tuned: nn.Module | None = None
         self.keeps_state = node.config.moments == "kept"
 
-    @abstractmethod
     def objective(self) -> Loss:
-        """Return what a round steps down, the model being the global one that it begins with."""
+        """Return what a round steps down, the model being the global one that it begins with: the cross-entropy."""
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+            return self.node.data_loss(self.node.model(inputs), labels)
+
+        return loss
 
     def modules(self) -> Mapping[str, nn.Module]:
         """Keep no network: the model comes with each download."""
@@ -89,10 +90,10 @@ class GlobalModelClient(KnowledgeClient):
     def assess(self, download: Arrays) -> Metrics:
         """Measure the global model, or what it becomes with fine-tuning, on the own test set."""
         self.load(self.node.model, download)
-        if self.fine_tune_epochs:
+        if self.node.config.fine_tune_epochs:
             self._tuned = self._fine_tuned()
         measured = super().assess(download)
-        if not self.fine_tune_epochs:
+        if not self.node.config.fine_tune_epochs:
             return {**measured, "global-accuracy": measured["accuracy"]}
         return {**measured, "global-accuracy": evaluate(self.node.model, self.node.data.test).accuracy}
 
@@ -104,7 +105,7 @@ class GlobalModelClient(KnowledgeClient):
         """Return a copy of the global model, trained on the own samples."""
         copy, config, samples = deepcopy(self.node.model), self.node.config, self.node.training(self.node.data.train)
         scope = config.seed, self.node.client_id, "fine-tune"
-        passes = {"epochs": self.fine_tune_epochs, "batches": 0}
+        passes = {"epochs": self.node.config.fine_tune_epochs, "batches": 0}
         batches = draw_batches(generator(*scope), len(samples), config.batch_size, **passes)
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:

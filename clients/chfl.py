@@ -12,14 +12,22 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.client import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.common.errors import ModelError
-from hetfl_flwr.common.seeding import seeded
-from hetfl_flwr.learning.distillation import cosine_temperature, decoupled_kd
-from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr import (
+    EMPTY,
+    EVALUATION_BATCH,
+    SEEN,
+    Arrays,
+    KnowledgeClient,
+    Metrics,
+    ModelError,
+    Node,
+    PayloadSpec,
+    Terms,
+    cosine_temperature,
+    decoupled_kd,
+    seeded,
+    to_numpy,
+)
 from strategies.chfl import linear_head, summed_heads
 
 Head = tuple[Tensor, Tensor]

@@ -12,10 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.base_answers import AnswersClient, Own, divergence
-from hetfl_flwr.client import Metrics, to_numpy
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr import SEEN, Arrays, Metrics, Node, to_numpy
 
 
 class DSFLClient(AnswersClient):

@@ -11,11 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from hetfl_flwr.client import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.learning.training import Terms
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr import SEEN, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, Terms, to_numpy
 from strategies.fd import Outputs, class_averages, teacher_averages
 
 

@@ -3,10 +3,7 @@
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """
 
-from torch import Tensor
-
 from clients.base_weights import GlobalModelClient
-from hetfl_flwr.learning.training import Loss
 
 
 class FedAvgClient(GlobalModelClient):
@@ -18,14 +15,6 @@ class FedAvgClient(GlobalModelClient):
 
     Parameters
     ----------
-    node, exchange_every, fine_tune_epochs
+    node, exchange_every
         As in `clients.base_weights.GlobalModelClient`.
     """
-
-    def objective(self) -> Loss:
-        """Return the cross-entropy."""
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return self.node.data_loss(self.node.model(inputs), labels)
-
-        return loss

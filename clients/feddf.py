@@ -3,11 +3,8 @@
 Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020 (arXiv 2006.07242).
 """
 
-from torch import Tensor
-
-from clients.base_weights import FineTuneEpochs, GlobalModelClient
-from hetfl_flwr.learning.training import Loss
-from hetfl_flwr.node.node import Node
+from clients.base_weights import GlobalModelClient
+from hetfl_flwr import Node
 
 
 class FedDFClient(GlobalModelClient):
@@ -22,17 +19,9 @@ class FedDFClient(GlobalModelClient):
 
     Parameters
     ----------
-    node, fine_tune_epochs
+    node
         As in `clients.base_weights.GlobalModelClient`.
     """
 
-    def __init__(self, node: Node, *, fine_tune_epochs: FineTuneEpochs = 0) -> None:
-        super().__init__(node, fine_tune_epochs=fine_tune_epochs)
-
-    def objective(self) -> Loss:
-        """Return the cross-entropy."""
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return self.node.data_loss(self.node.model(inputs), labels)
-
-        return loss
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)

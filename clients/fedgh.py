@@ -8,12 +8,8 @@ from typing import Literal
 from torch import Tensor
 
 from clients.base_prototypes import own_prototypes
-from hetfl_flwr.client import KnowledgeClient, Metrics
-from hetfl_flwr.common.errors import ModelError
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.prototypes import local_prototypes
-from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr import EMPTY, SEEN, Arrays, KnowledgeClient, Metrics, ModelError, Node, PayloadSpec
+from strategies.base_prototypes import local_prototypes
 from strategies.fedgh import global_head
 
 

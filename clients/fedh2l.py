@@ -13,17 +13,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from hetfl_flwr.client import KnowledgeClient, Metrics, to_numpy
-from hetfl_flwr.common.errors import ConfigError, PayloadError
-from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.data import Joined
-from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
-from hetfl_flwr.learning.training import draw_batches, make_optimizer, train
-from hetfl_flwr.models import has_batch_norm
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import SEEN
+from hetfl_flwr import (
+    SEEN,
+    Arrays,
+    ConfigError,
+    Joined,
+    KnowledgeClient,
+    Metrics,
+    Node,
+    PayloadError,
+    PayloadSpec,
+    draw_batches,
+    flat_gradient,
+    generator,
+    has_batch_norm,
+    make_optimizer,
+    pcgrad,
+    project,
+    set_gradient,
+    to_numpy,
+    train,
+)
 from hetfl_flwr.wire.samples import Numbers
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from strategies.fedh2l import relayed_signals, teaching_signal
 
 UPDATES: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

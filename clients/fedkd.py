@@ -9,17 +9,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.client import KnowledgeClient, Metrics
-from hetfl_flwr.common.seeding import seeded
-from hetfl_flwr.config import AUTO
-from hetfl_flwr.learning.distillation import kl_divergence
-from hetfl_flwr.learning.training import Terms, descend, evaluate
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.node.small_model import small_model
-from hetfl_flwr.wire.factors import bounded, factor, multiplied
-from hetfl_flwr.wire.messages import EXAMPLES, SEEN
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
+from hetfl_flwr import (
+    AUTO,
+    EXAMPLES,
+    SEEN,
+    Arrays,
+    KnowledgeClient,
+    Metrics,
+    Node,
+    PayloadSpec,
+    Terms,
+    bounded,
+    descend,
+    evaluate,
+    factor,
+    kl_divergence,
+    load_model_arrays,
+    model_arrays,
+    multiplied,
+    seeded,
+    small_model,
+    weights,
+)
 from strategies.fedkd import DOWN, Compress, Energy, compressed_mentee, energy, global_mentee
 
 

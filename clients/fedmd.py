@@ -12,13 +12,8 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from clients.base_answers import AnswersClient, Own, divergence
-from hetfl_flwr.client import Metrics, to_numpy
-from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.training import draw_batches, train
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.answers import Answers
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr import SEEN, Arrays, Metrics, Node, draw_batches, generator, to_numpy, train
+from strategies.base_answers import Answers
 
 
 class FedMDClient(AnswersClient):

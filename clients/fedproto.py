@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from clients.base_prototypes import Predict, PrototypeClient
-from hetfl_flwr.node.node import Node
+from hetfl_flwr import Node
 
 
 class FedProtoClient(PrototypeClient):

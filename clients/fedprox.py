@@ -9,9 +9,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from clients.base_weights import FineTuneEpochs, GlobalModelClient
-from hetfl_flwr.learning.training import Loss, Terms
-from hetfl_flwr.node.node import Node
+from clients.base_weights import GlobalModelClient
+from hetfl_flwr import Loss, Node, Terms
 
 
 class FedProxClient(GlobalModelClient):
@@ -27,7 +26,7 @@ class FedProxClient(GlobalModelClient):
 
     Parameters
     ----------
-    node, exchange_every, fine_tune_epochs
+    node, exchange_every
         As in `clients.base_weights.GlobalModelClient`.
     mu : float
         Weight of the proximal term, 0 or more. 0 is FedAvg.
@@ -41,9 +40,8 @@ class FedProxClient(GlobalModelClient):
         *,
         mu: Annotated[float, Field(ge=0)] = 0.01,
         exchange_every: Annotated[int, Field(ge=1)] = 1,
-        fine_tune_epochs: FineTuneEpochs = 0,
     ) -> None:
-        super().__init__(node, exchange_every=exchange_every, fine_tune_epochs=fine_tune_epochs)
+        super().__init__(node, exchange_every=exchange_every)
         self.mu = mu
 
     def objective(self) -> Loss:

@@ -11,13 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from clients.base_parts import SharedPartClient
-from hetfl_flwr.client import Metrics
-from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.training import draw_batches, train
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import Arrays
-from hetfl_flwr.wire.weights import model_arrays
+from hetfl_flwr import SEEN, Arrays, Metrics, Node, draw_batches, generator, model_arrays, train
 
 
 class FedRepClient(SharedPartClient):

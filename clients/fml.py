@@ -10,16 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hetfl_flwr.client import KnowledgeClient, Metrics
-from hetfl_flwr.config import AUTO
-from hetfl_flwr.learning.distillation import kl_divergence
-from hetfl_flwr.learning.training import Terms, descend, evaluate
-from hetfl_flwr.models import SplitModel
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.node.small_model import small_model
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import state_arrays, whole_state
+from hetfl_flwr import (
+    AUTO,
+    SEEN,
+    Arrays,
+    KnowledgeClient,
+    Metrics,
+    Node,
+    PayloadSpec,
+    SplitModel,
+    Terms,
+    descend,
+    evaluate,
+    kl_divergence,
+    small_model,
+    state_arrays,
+    whole_state,
+)
 
 
 class FMLClient(KnowledgeClient):

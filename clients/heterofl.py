@@ -10,14 +10,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hetfl_flwr.client import KnowledgeClient, Metrics
-from hetfl_flwr.data import Batches
-from hetfl_flwr.learning.training import EVALUATION_BATCH
-from hetfl_flwr.models import has_batch_norm
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import model_arrays
+from hetfl_flwr import (
+    EVALUATION_BATCH,
+    SEEN,
+    Arrays,
+    Batches,
+    KnowledgeClient,
+    Metrics,
+    Node,
+    PayloadSpec,
+    has_batch_norm,
+    model_arrays,
+)
 from strategies.heterofl import BatchNorm, down, part_weights, up
 
 

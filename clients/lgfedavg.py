@@ -7,12 +7,7 @@ with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523)
 from torch import Tensor, nn
 
 from clients.base_parts import SharedPartClient
-from hetfl_flwr.client import Metrics
-from hetfl_flwr.common.errors import ModelError
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import Arrays
-from hetfl_flwr.wire.weights import model_arrays
+from hetfl_flwr import SEEN, Arrays, Metrics, ModelError, Node, model_arrays
 
 
 class LGFedAvgClient(SharedPartClient):

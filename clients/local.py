@@ -2,9 +2,7 @@
 
 from torch import Tensor
 
-from hetfl_flwr.client import KnowledgeClient, Metrics
-from hetfl_flwr.wire.messages import SEEN
-from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr import EMPTY, SEEN, Arrays, KnowledgeClient, Metrics, PayloadSpec
 
 
 class LocalClient(KnowledgeClient):

@@ -28,8 +28,8 @@ from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import AUTO, AUTO_MODELS, FIT, RunConfig, Value, one_model, write_algorithm_options
 
 if TYPE_CHECKING:
-    from hetfl_flwr.learning.client import FederatedClient
-    from hetfl_flwr.server.strategy import FederatedStrategy
+    from hetfl_flwr.client import KnowledgeClient
+    from hetfl_flwr.strategy import KnowledgeStrategy
 
 BASE = "base_"
 """Prefix of the modules of ``strategies`` and ``clients`` that several algorithms build on."""
@@ -50,8 +50,8 @@ class Algorithm:
     """
 
     name: str
-    strategy: type["FederatedStrategy"]
-    client: type["FederatedClient"]
+    strategy: type["KnowledgeStrategy"]
+    client: type["KnowledgeClient"]
     modes: Mapping[str, "Algorithm"] = field(default_factory=dict)
 
     @property
@@ -219,18 +219,20 @@ def chosen(config: RunConfig) -> Algorithm:
     return algorithm.modes[str(mode)]
 
 
-def build_strategy(config: RunConfig) -> "FederatedStrategy":
+def build_strategy(config: RunConfig) -> "KnowledgeStrategy":
     """Build the server side with the hyper-parameters that the run config gives it."""
-    strategy: FederatedStrategy = _build(config, chosen(config).strategy)
+    strategy: KnowledgeStrategy = _build(config, chosen(config).strategy)
+    if config.robust != "none" and strategy.exchanges and not strategy.averages:
+        raise ConfigError(f"robust = {config.robust}: {config.algorithm} compares no uploads with these settings")
     return strategy
 
 
-def build_client(config: RunConfig, node: Any) -> "FederatedClient":
+def build_client(config: RunConfig, node: Any) -> "KnowledgeClient":
     """Build the client side, on a `Node`, with the hyper-parameters that the run config gives it."""
     side = chosen(config).client
     _typed(config, side)  # no node is needed to see that an option is wrong
     with seeded(config.seed, node.client_id, "client"):
-        client: FederatedClient = _build(config, side, node)
+        client: KnowledgeClient = _build(config, side, node)
     return client
 
 
@@ -256,12 +258,25 @@ def check_options(config: RunConfig) -> None:
             "but each client would have columns of its own"
         )
     _check_pooled(config, algorithm)
-    if config.projection != "none" and not algorithm.client.has_distillation_term:
-        able = [name for name in names() if find(name).client.has_distillation_term]
-        raise ConfigError(
-            f"projection = {config.projection}: the loss of {config.algorithm} has no distillation term; "
-            f"these have one: {', '.join(able)}"
-        )
+    _check_capable(config, algorithm)
+
+
+def _check_capable(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse keys of the run that not all algorithms can follow, by what the classes say of themselves."""
+    server, client = algorithm.strategy, algorithm.client
+    asked = {
+        "robust": (config.robust, "none", server.averages or not server.exchanges, "averages no uploads"),
+        "fine-tune-epochs": (
+            config.fine_tune_epochs,
+            0,
+            client.fine_tunes or not server.exchanges,
+            "has no global model to fine-tune",
+        ),
+        "projection": (config.projection, "none", client.has_distillation_term, "has no distillation term in its loss"),
+    }
+    for key, (value, default, able, lacks) in asked.items():
+        if value != default and not able:
+            raise ConfigError(f"{key} = {value}: {config.algorithm} {lacks}")
 
 
 def _check_pooled(config: RunConfig, algorithm: Algorithm) -> None:

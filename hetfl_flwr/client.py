@@ -11,7 +11,7 @@ from torch import nn
 
 from hetfl_flwr.common.flower import NumPyClient
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.client import Metrics as Metrics
+from hetfl_flwr.learning.metrics import Metrics as Metrics
 from hetfl_flwr.learning.quality import measure
 from hetfl_flwr.learning.training import Loss, draw_epochs, make_optimizer, train
 from hetfl_flwr.node.node import Node
@@ -47,6 +47,8 @@ class KnowledgeClient(NumPyClient, ABC):
         that architecture where it has one. False: each client draws its own. Default: False.
     has_distillation_term : bool
         Class attribute: whether the loss is two `Terms`, so that ``projection`` can be set. Default: False.
+    fine_tunes : bool
+        Class attribute: whether the run config's ``fine-tune-epochs`` is followed. Default: False.
     tuned : str or None
         Class attribute: the option that ``hetfl tune`` tries beside the learning rate, empty for none. Default: None,
         the first that is a fraction or a factor.
@@ -60,6 +62,7 @@ class KnowledgeClient(NumPyClient, ABC):
     keeps_state = True
     starts_alike = False
     has_distillation_term = False
+    fine_tunes = False
     tuned: str | None = None
 
     def __init__(self, node: Node) -> None:

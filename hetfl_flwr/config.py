@@ -542,6 +542,12 @@ class RunConfig(BaseModel):
     """File with the nodes' public keys (node-keys.toml, written by `hetfl keys`), on the server of a deployment: a node
     is accepted only as the client for which its key is listed. Empty: no check."""
 
+    robust: Annotated[str, _parsed_in("learning.aggregation", "parse_robust")] = "none"
+    """How uploads are averaged, for algorithms that average any. none: the mean; median: the coordinate-wise median;
+    trimmed:SHARE: the mean without this share of the smallest and of the largest values of each coordinate;
+    multikrum:COUNT: the mean without the COUNT uploads that are farthest from the others. What an algorithm averages is
+    in the documentation of its server side. Of no effect where nothing is exchanged."""
+
     outlier_factor: Annotated[float, Field(ge=0), AfterValidator(_check_outlier_factor)] = 5.0
     """Set an upload aside if one of its arrays is more than this many times as large as the median client's (and more
     than three standard deviations away). 1 or more; 0: off."""
@@ -603,6 +609,11 @@ class RunConfig(BaseModel):
 
     moments: Literal["reset", "kept"] = "reset"
     """What becomes of an optimizer's moments of weights that the server replaces; those of others are always kept."""
+
+    fine_tune_epochs: Count = 0
+    """Epochs on its own training samples for which each client trains a copy of the global model before it is
+    measured, for algorithms with a global model: accuracy is the copy's, global-accuracy the global model's, and the
+    copy is what is exported. 0: the global model itself is measured. Of no effect where nothing is exchanged."""
 
     projection: Literal["none", "qp", "pcgrad"] = "none"
     """How the gradient of the distillation term is combined with the gradient of the client's own data, for

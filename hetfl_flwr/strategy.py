@@ -1,20 +1,48 @@
-"""Base of the server sides: what an algorithm writes. Flower's hooks are in `hetfl_flwr.server.hooks`."""
+"""Base of the server sides: what an algorithm writes, and Flower's hooks, written once over it."""
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from logging import INFO
+from typing import Literal, final
 
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from hetfl_flwr.common.flower import aggregate_metricrecords, log
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_drawn
-from hetfl_flwr.server.hooks import FlowerHooks
-from hetfl_flwr.server.messaging.exchange import Most
+from hetfl_flwr.server.left_out import LeftOut
+from hetfl_flwr.server.messaging.exchange import Most, Reply
 from hetfl_flwr.server.messaging.exchange import Upload as Upload  # algorithms import it from here
 from hetfl_flwr.server.messaging.member import Member, Sharing
 from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.server.strategy import Sends
+from hetfl_flwr.wire.codec import from_record, to_record
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
+Sends = Literal[
+    "weights",
+    "parts of weights",
+    "small models",
+    "prototypes",
+    "logits",
+    "representations",
+    "public samples",
+    "nothing",
+    "something else",
+]
+"""What leaves a client, in the order in which `hetfl list algorithms` groups by it.
 
-class KnowledgeStrategy(FlowerHooks):
+"weights": all of the model's. "parts of weights": the body, the head or some channels. "small models": a model that
+travels, beside one that stays. "prototypes": the mean embedding of each class. "logits": the mean logits of each class.
+"representations": of samples that all know. "public samples": these alone, or predictions on them. "nothing".
+"""
+
+
+class KnowledgeStrategy(Strategy, ABC):
     """A strategy whose clients exchange knowledge instead of weights.
 
     An algorithm writes `initial`, `download_for`, `aggregate` and `upload_spec`. All that the server knows is a set of
@@ -45,6 +73,12 @@ class KnowledgeStrategy(FlowerHooks):
     parts : bool
         Class attribute: whether clients may have parts of one network of different width, as ``NAME@0.5``; then
         ``models = "auto"`` gives every second client half of the width. Default: False.
+    averages : bool
+        Whether uploads are averaged by `robust`, so that the run config's ``robust`` may be set. Default: False.
+    robust : Average
+        How uploads are averaged, as the run config's ``robust`` says. Set before `initial` is called.
+    left_out : LeftOut
+        Takes note of the clients whose uploads `robust` leaves out.
     roster : Roster
         The clients, set before `initial` is called.
     config : RunConfig
@@ -75,11 +109,24 @@ class KnowledgeStrategy(FlowerHooks):
     exchanges = True
     sends: Sends = "something else"
     parts = False
+    averages = False
+
+    robust = Average("none")
     roster: Roster
     config: RunConfig
 
     def __init__(self) -> None:
         """Take no hyper-parameters."""
+
+    @cached_property
+    def left_out(self) -> LeftOut:
+        """Whose uploads `robust` leaves out."""
+        return LeftOut(self.robust)
+
+    @property
+    def name(self) -> str:
+        """The algorithm's name, for errors and logs."""
+        return self.config.algorithm if hasattr(self, "config") else type(self).__name__.lower()
 
     def check(self, roster: Roster) -> None:
         """Refuse a federation in which the algorithm makes no sense. By default: clients must agree on the classes.
@@ -120,8 +167,79 @@ class KnowledgeStrategy(FlowerHooks):
         """Return what a client is sent along when it is asked to measure its model: by default nothing."""
         return {}
 
+    # --- what Flower and the server's loop call; the server state is an ArrayRecord there
 
-def others_rows(roster: Roster, member: Member) -> int:
-    """Return how many public samples of all others a client may have been brought."""
-    shared = (block["inputs"] for client_id, block in roster.public_samples.items() if client_id != member.client_id)
-    return sum(map(len, shared))
+    @final
+    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
+        """Check the federation and return the server state before round 1.
+
+        Raises
+        ------
+        FederationError
+            As `check`.
+        """
+        self.config, self.robust = config, parse_robust(config.robust)
+        self.left_out = LeftOut(self.robust)
+        self.check(roster)
+        self.roster = roster
+        self._sent = to_record(self.initial(roster))
+        return self._sent
+
+    @final
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Write one message to each client of the round."""
+        self._sent = arrays
+        server_state = from_record(arrays)
+        config[ROUND] = server_round
+        return [
+            Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), node, MessageType.TRAIN)
+            for node in grid.get_node_ids()
+            for download in [self.download_for(self.roster.of(node), server_state, server_round)]
+        ]
+
+    @final
+    def aggregate_replies(self, server_round: int, arrays: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
+        """Let the algorithm aggregate what clients have uploaded, and log whose uploads a robust average leaves out."""
+        learnt = self.aggregate(from_record(arrays), [reply.upload for reply in replies], server_round)
+        self.left_out.tell(self.name, server_round, again=not self.asynchronous)
+        return to_record(learnt)
+
+    @final
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Do as `aggregate_replies` with the answers to `configure_train`, in any order: Flower's own hook."""
+        messages = list(replies)
+        if not messages:
+            return None, None
+        found = [Reply.of(one, self.roster.of(one.metadata.src_node_id).client_id) for one in messages]
+        ordered = sorted(found, key=lambda reply: reply.client_id)
+        learnt = self.aggregate_replies(server_round, self._sent, ordered)
+        return learnt, aggregate_metricrecords([message.content for message in messages], EXAMPLES)
+
+    @final
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask each client to measure the model that it keeps."""
+        server_state = from_record(arrays)
+        config[ROUND] = server_round
+        return [
+            Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), node, MessageType.EVALUATE)
+            for node in grid.get_node_ids()
+            for download in [self.assess_download_for(self.roster.of(node), server_state)]
+        ]
+
+    @final
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the clients' metrics by their numbers of samples."""
+        contents = [reply.content for reply in replies]
+        return aggregate_metricrecords(contents, EXAMPLES) if contents else None
+
+    def summary(self) -> None:
+        """Log the hyper-parameters."""
+        for name, value in sorted(vars(self).items()):
+            if not name.startswith("_") and name not in ("roster", "config", "sharing", "left_out"):
+                log(INFO, "\t├── %s = %s", name, value)

@@ -5,12 +5,7 @@ A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical 
 
 from collections.abc import Sequence
 
-from hetfl_flwr.learning.training import most_drawn
-from hetfl_flwr.server.messaging.exchange import Most
-from hetfl_flwr.server.messaging.member import Member, Sharing
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload, others_rows
-from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr import EMPTY, Arrays, KnowledgeStrategy, Member, Most, PayloadSpec, Roster, Sharing, Upload, most_drawn
 
 
 class AGG(KnowledgeStrategy):
@@ -49,7 +44,7 @@ class AGG(KnowledgeStrategy):
 
     def most_samples(self, member: Member) -> Most:
         """Return the client's training samples, and these and all others' public samples in a round's batches."""
-        return Most(member.train, most_drawn(self.config, member.train + others_rows(self.roster, member)))
+        return Most(member.train, most_drawn(self.config, member.train + self.roster.public_rows_of_others(member)))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Learn nothing."""

@@ -2,19 +2,54 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload
-from hetfl_flwr.wire.answers import Answers, public_answers
-from hetfl_flwr.wire.samples import Numbers, PublicIndex
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr import (
+    Arrays,
+    ArraySpec,
+    Dim,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    PublicIndex,
+    Roster,
+    Upload,
+    generator,
+    learnt,
+    probabilities,
+    row_numbers,
+)
+
+Answers = Literal["logits", "softmax"]
+"""What clients answer with: logits, or softmax scores."""
+
+
+def public_consensus(pool: int, classes: int, of: Answers) -> PayloadSpec:
+    """Declare what goes down: the mean answer on some rows of the pool, (R, C), and the numbers of others, (A,).
+
+    The rows' own numbers, (R,), come first; the others are those whose answers are asked for next.
+    """
+    rows = Dim("R", pool)
+    form = (rows, classes)
+    return PayloadSpec(
+        (
+            row_numbers("digested", rows, pool),
+            ArraySpec("consensus", form, "float32") if of == "logits" else probabilities("consensus", form),
+            row_numbers("asked", Dim("A", pool), pool),
+        )
+    )
+
+
+def public_answers(rows: int | Dim, classes: int, of: Answers) -> PayloadSpec:
+    """Declare what goes up: answers on public samples, in the order in which they were asked for, (A, C).
+
+    They are called ``logits`` or ``softmax``, as what they are.
+    """
+    form = (rows, classes)
+    return PayloadSpec((learnt("logits", form) if of == "logits" else probabilities("softmax", form),))
 
 
 class AnswersStrategy(KnowledgeStrategy):
@@ -24,28 +59,17 @@ class AnswersStrategy(KnowledgeStrategy):
 
     Parameters
     ----------
-    algorithm : str
-        Its name, for errors.
     public_samples : int
         Rows of a subset, 1 or more; all public samples where there are fewer.
-    robust : str
-        As in `hetfl_flwr.learning.aggregation.parse_robust`.
     answers : {"logits", "softmax"}
         What clients answer with.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of what it may be.
     """
 
     sends = "public samples"
+    averages = True
 
-    def __init__(self, algorithm: str, public_samples: int, robust: str, answers: Answers) -> None:
-        self._algorithm, self._answers = algorithm, answers
-        self.public_samples = public_samples
-        self.robust = parse_robust(robust)
-        self._left_out = LeftOut(algorithm, self.robust)
+    def __init__(self, public_samples: int, answers: Answers) -> None:
+        self.public_samples, self._answers = public_samples, answers
 
     @abstractmethod
     def consensus_of(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -59,7 +83,7 @@ class AnswersStrategy(KnowledgeStrategy):
         FederationError
             Names the clients.
         """
-        roster.check_sharing(self._algorithm)
+        roster.check_sharing(self.name)
 
     def initial(self, roster: Roster) -> Arrays:
         """Have no consensus yet."""
@@ -77,15 +101,14 @@ class AnswersStrategy(KnowledgeStrategy):
         """Average the answers, each client with the same weight."""
         sent = np.stack([upload.arrays[self._answers] for upload in uploads])
         client_ids = [upload.client_id for upload in uploads]
-        kept, average = self._left_out.kept(client_ids, [sent]), self.robust.among_kept
+        kept, average = self.left_out.kept(client_ids, [sent]), self.robust.among_kept
         answers = list(sent[kept])
         if self._answers == "softmax":
-            mixed = average.mixture(answers, told=lambda weights: self._left_out.note(client_ids, weights > 0))
+            mixed = average.mixture(answers, told=lambda weights: self.left_out.note(client_ids, weights > 0))
             mean = np.maximum(mixed, np.finfo(np.float32).tiny)  # scores may all be 0
             mean /= mean.sum(axis=1, keepdims=True)
         else:
             mean = average.mean(answers)
-        self._left_out.tell(round)
         return {
             "consensus": self.consensus_of(mean).astype(np.float32),
             "rows": self._index.places(self._asked(server_state)),
@@ -106,7 +129,7 @@ class AnswersStrategy(KnowledgeStrategy):
             "asked": self._asked(server_state).astype(np.int32),
         }
 
-    def _asked(self, server_state: Arrays) -> Numbers:
+    def _asked(self, server_state: Arrays) -> NDArray[np.int64]:
         """Draw the next subset: numbers in the pool, ascending."""
         pool = len(self._index)
         draw = generator(self.config.seed, int(server_state["subsets"][0]) + 1, "public")

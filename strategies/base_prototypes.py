@@ -1,23 +1,112 @@
 """Base of the server sides to which clients send prototypes: what they check and expect."""
 
 from collections.abc import Iterable, Sequence
+from math import inf
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.models.bounds import check_size
-from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload
-from hetfl_flwr.wire.prototypes import by_class, local_prototypes
-from hetfl_flwr.wire.spec import PayloadSpec
+from hetfl_flwr import (
+    Arrays,
+    ArraySpec,
+    Dim,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    Roster,
+    Upload,
+    check_size,
+    learnt,
+    row_numbers,
+    sample_counts,
+)
 
 ClassMeans = tuple[NDArray[np.float32], NDArray[np.int64]]
 """A client's prototypes (C, D), and how many samples are behind each, (C,); 0: it has none of that class."""
+
+
+def local_prototypes(
+    classes: int, width: int, *, counted: bool, most: int | None = None, usual: float = 1.0
+) -> PayloadSpec:
+    """Declare what goes up: prototypes of S classes, (S, D), which classes these are, (S,), and what is behind each.
+
+    ``counts`` (S,) says how many samples are behind each prototype. Where nothing is weighted by them it is ``present``
+    (S,), a mark of 1. Where uploads are clipped all C classes are sent, whatever a client has, and counts and marks are
+    1 or 0, with noise: so which classes a client has is as private as the prototypes are.
+
+    Parameters
+    ----------
+    classes, width : int
+        C and D.
+    counted : bool
+        Whether the server is told how many samples there are.
+    most : int, optional
+        How many samples an honest client may count in all. Noise may say one of each class.
+    usual : float
+        Size up to which prototypes are never far from the others': see `hetfl_flwr.wire.spec.ArraySpec`.
+    """
+    rows = Dim("S", classes)
+    total = None if most is None else max(most, classes)
+    behind = ArraySpec("present", (rows,), "int8", minimum=0, maximum=1, sensitive=True)
+    if counted:
+        behind = sample_counts("counts", (rows,), usual=inf, total=total)
+    return PayloadSpec(
+        (
+            row_numbers("classes", rows, classes),
+            learnt("prototypes", (rows, width), usual=usual),
+            behind,
+        )
+    )
+
+
+def global_prototypes(classes: int, width: int) -> PayloadSpec:
+    """Declare what goes down: a prototype of each class, (C, D), and for which classes there is one, (C,)."""
+    return PayloadSpec((ArraySpec("prototypes", (classes, width), "float32"), ArraySpec("known", (classes,), "bool")))
+
+
+def packed(means: NDArray[Any], counts: NDArray[Any], *, counted: bool, hidden: bool) -> Arrays:
+    """Return an upload as `local_prototypes` declares it.
+
+    Parameters
+    ----------
+    means, counts : array
+        Prototypes (C, D), and the samples behind them, (C,).
+    counted : bool
+        As in `local_prototypes`.
+    hidden : bool
+        Whether all classes are sent, so that the upload's size does not tell which ones there are.
+
+    Examples
+    --------
+    >>> upload = packed(np.float32([[1, 2], [0, 0]]), np.array([3, 0]), counted=True, hidden=False)
+    >>> {name: array.tolist() for name, array in upload.items()}
+    {'classes': [0], 'prototypes': [[1.0, 2.0]], 'counts': [3]}
+    """
+    sent = np.arange(len(counts)) if hidden else np.flatnonzero(counts)
+    own = {"classes": sent.astype(np.int32), "prototypes": means[sent].astype(np.float32)}
+    return own | ({"counts": counts[sent]} if counted else {"present": (counts[sent] > 0).astype(np.int8)})
+
+
+def by_class(upload: Arrays, classes: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return an upload's prototypes (C, D) and what is behind them, (C,); rows of 0 for classes that it lacks.
+
+    Of a class that it names twice, the last row counts.
+
+    Examples
+    --------
+    >>> upload = {"classes": [1], "prototypes": np.float32([[1, 2]]), "present": [1]}
+    >>> means, counts = by_class(upload, 3)
+    >>> means.tolist(), counts.tolist()
+    ([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]], [0, 1, 0])
+    """
+    rows, prototypes = upload["classes"], upload["prototypes"]
+    means, counts = np.zeros((classes, prototypes.shape[1]), np.float32), np.zeros(classes, np.int64)
+    means[rows] = prototypes
+    counts[rows] = upload["counts"] if "counts" in upload else upload["present"]
+    return means, counts
 
 
 class PrototypeStrategy(KnowledgeStrategy):
@@ -25,28 +114,18 @@ class PrototypeStrategy(KnowledgeStrategy):
 
     Parameters
     ----------
-    algorithm : str
-        Its name, for errors.
-    robust : str
-        As in `hetfl_flwr.learning.aggregation.parse_robust`.
     counted : bool
         Whether clients say how many samples are behind each prototype.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of what it may be.
     """
 
     sends = "prototypes"
+    averages = True
     width = 64
     usual_size = 1.0
     """Size up to which no prototype is far from the others': `hetfl_flwr.wire.spec.ArraySpec.usual`."""
 
-    def __init__(self, algorithm: str, robust: str, *, counted: bool = False) -> None:
-        self._algorithm, self._counted = algorithm, counted
-        self.robust = parse_robust(robust)
-        self._left_out = LeftOut(algorithm, self.robust)
+    def __init__(self, *, counted: bool = False) -> None:
+        self._counted = counted
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that differ in their classes or embedding widths, and prototypes that the server cannot keep.
@@ -57,9 +136,9 @@ class PrototypeStrategy(KnowledgeStrategy):
             One line that names who differs, or how many prototypes there are.
         """
         super().check(roster)
-        roster.check_same_width(self._algorithm, self.width)
+        roster.check_same_width(self.name, self.width)
         first = next(iter(roster))
-        check_size(f"{self._algorithm}: the prototypes of {first}", first.classes, first.width)
+        check_size(f"{self.name}: the prototypes of {first}", first.classes, first.width)
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect the prototypes of some classes."""
@@ -99,7 +178,7 @@ class PrototypeStrategy(KnowledgeStrategy):
         means = np.zeros(prototypes.shape[1:])
         for label in np.flatnonzero(known):
             its = has[:, label]
-            rows = self._left_out.rows_of_class(np.array(client_ids)[its].tolist(), int(label), prototypes[its, label])
+            rows = self.left_out.rows_of_class(np.array(client_ids)[its].tolist(), int(label), prototypes[its, label])
             means[label] = self.robust.among_kept.mean(rows)
         return means, known
 

@@ -9,13 +9,19 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.learning.aggregation import Average, parse_robust
-from hetfl_flwr.models.bounds import check_size
-from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload
-from hetfl_flwr.wire.spec import EMPTY, Arrays, ArraySpec, PayloadSpec, learnt
+from hetfl_flwr import (
+    EMPTY,
+    Arrays,
+    ArraySpec,
+    Average,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    Roster,
+    Upload,
+    check_size,
+    learnt,
+)
 
 
 def linear_head(classes: int, width: int) -> PayloadSpec:
@@ -47,6 +53,7 @@ class CHFL(KnowledgeStrategy):
            ``mode = "solo"``: nothing either way
     Needs  equal classes
     State  the same as it sends down.
+    Robust the sum is as many times the robust mean of the heads as they are.
     Departs from the paper: with ``fraction`` below 1 the sum is over the clients of the last round, not over all.
 
     Parameters
@@ -56,18 +63,10 @@ class CHFL(KnowledgeStrategy):
         widths and classes.
     measured : {"trained", "averaged"}
         As in `clients.chfl.CHFLClient`.
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong heads are kept from the sum: it is as many times their coordinate-wise median or trimmed mean (Yin et
-        al., ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017) as they are, so that sum and mean keep their
-        meaning for clients. As in `hetfl_flwr.learning.aggregation.parse_robust`. "none": the sum itself.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
     """
 
     sends = "parts of weights"
+    averages = True
     width = 64
 
     def __init__(
@@ -75,12 +74,9 @@ class CHFL(KnowledgeStrategy):
         *,
         mode: Literal["kd", "solo", "avg", "avgkd"] = "kd",
         measured: Literal["trained", "averaged"] = "trained",
-        robust: str = "none",
     ) -> None:
         self.mode = mode
         self.measured = measured
-        self.robust = parse_robust(robust)
-        self._left_out = LeftOut("chfl", self.robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that differ in their classes or embedding widths.
@@ -117,8 +113,7 @@ class CHFL(KnowledgeStrategy):
         """Add up the heads of this round: Eq. (4)."""
         if self.mode == "solo":
             return server_state
-        self._left_out.kept([upload.client_id for upload in uploads], [np.stack(_heads(uploads))])
-        self._left_out.tell(round)
+        self.left_out.kept([upload.client_id for upload in uploads], [np.stack(_heads(uploads))])
         return _total(self.robust, uploads, *server_state["weight"].shape)
 
 

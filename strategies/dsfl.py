@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import softmax
 
-from hetfl_flwr.server.messaging.member import Sharing
+from hetfl_flwr import Sharing
 from strategies.base_answers import AnswersStrategy
 
 
@@ -29,9 +29,12 @@ class DSFL(AnswersStrategy):
     Needs  equal classes, one shape of input
     State  consensus (R, C) float32; rows (R, 2) int64, the client id and position of each of its public samples;
            subsets (1,) int64, how many subsets have been answered.
+    Robust the scores on all rows are one point: their geometric median (Pillutla et al., IEEE Transactions on Signal
+           Processing 2022) is a distribution, as a median of single scores is not; "trimmed" averages those nearest to
+           it. Public samples are taken as they come.
     Departs from the paper: by default the mean is not sharpened: see ``aggregation``. The public set is made of the
     clients' own rows. One message a round: the consensus of one round is digested at the beginning of the next one, so
-    that of the last round is not. The server has no model of its own. ``robust`` is not in it.
+    that of the last round is not. The server has no model of its own.
 
     Parameters
     ----------
@@ -44,17 +47,6 @@ class DSFL(AnswersStrategy):
     temperature : float
         Of "era", 0.001 or more: the lower, the sharper. The softmax is taken of scores, which lie between 0 and 1, so
         that at 1 the consensus is near to uniform.
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong scores are kept from the consensus. "median": the mean is the geometric median of the clients' scores
-        on all rows (Pillutla et al., IEEE Transactions on Signal Processing 2022), which is a distribution, as a
-        median of single scores is not; "trimmed": the mean of those that are nearest to it; "multikrum": of those that
-        are nearest to each other (Blanchard et al., NIPS 2017). As in
-        `hetfl_flwr.learning.aggregation.Average.mixture`. "none": the mean. Public samples are taken as they come.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
     """
 
     sharing = Sharing(labelled=False, to_clients=True)
@@ -65,9 +57,8 @@ class DSFL(AnswersStrategy):
         public_samples: Annotated[int, Field(ge=1)] = 1000,
         aggregation: Literal["sa", "era"] = "sa",
         temperature: Annotated[float, Field(ge=0.001)] = 0.1,
-        robust: str = "none",
     ) -> None:
-        super().__init__("dsfl", public_samples, robust, "softmax")
+        super().__init__(public_samples, "softmax")
         self.aggregation, self.temperature = aggregation, temperature
 
     def consensus_of(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:

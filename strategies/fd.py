@@ -9,13 +9,20 @@ from typing import Literal
 
 import numpy as np
 
-from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.models.bounds import check_size
-from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload
-from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, learnt, probabilities, row_numbers
+from hetfl_flwr import (
+    Arrays,
+    ArraySpec,
+    Dim,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    Roster,
+    Upload,
+    check_size,
+    learnt,
+    probabilities,
+    row_numbers,
+)
 
 Outputs = Literal["softmax", "logits"]
 """What is averaged: softmax scores, or logits."""
@@ -55,9 +62,11 @@ class FD(KnowledgeStrategy):
            ``clipping-norm`` it is C, and which classes a client has is as private as the averages are.
     Needs  equal classes
     State  averages.K (C, C) float32 and known.K (C,) bool of each client K: what it has sent last of each class.
+    Robust the outputs of a class over the clients that have it, softmax scores scaled to a sum of 1 again. It takes
+           three clients to outvote one.
     Departs from the paper: K_y counts the clients that have sent class y (in the paper all have all classes). A client
     that takes no part in a round, or sees no sample of a class in it, counts with what it sent before. ``mode =
-    "async"``, ``outputs = "logits"``, ``leave-one-out = false`` and ``robust`` are not in it.
+    "async"``, ``outputs = "logits"`` and ``leave-one-out = false`` are not in it.
 
     Parameters
     ----------
@@ -69,19 +78,10 @@ class FD(KnowledgeStrategy):
     leave_one_out : bool
         Whether a client's own outputs are left out of its teacher. False: all are taught by the average of all (as in
         HtFLlib).
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong outputs are kept from the teachers: these are the coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017) of what the clients have sent of a class, as in
-        `hetfl_flwr.learning.aggregation.parse_robust`, of softmax scores scaled to a sum of 1. "none": the mean. It
-        takes three clients to outvote one, so classes that few clients have are hardly protected.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
     """
 
     sends = "logits"
+    averages = True
 
     def __init__(
         self,
@@ -89,12 +89,9 @@ class FD(KnowledgeStrategy):
         mode: Literal["sync", "async"] = "sync",
         outputs: Outputs = "softmax",
         leave_one_out: bool = True,
-        robust: str = "none",
     ) -> None:
         self.asynchronous = mode == "async"
         self.outputs, self.leave_one_out = outputs, leave_one_out
-        self.robust = parse_robust(robust)
-        self._left_out = LeftOut("fd", self.robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse different numbers of classes, or one whose C x C outputs the server cannot keep.
@@ -117,8 +114,6 @@ class FD(KnowledgeStrategy):
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Put each upload in the place of its client's last one, class by class."""
-        if not self.asynchronous:
-            self._left_out.tell(round)  # of what clients have been sent
         newest = dict(server_state)
         for upload in uploads:
             key, has = f"{upload.client_id:06d}", upload.arrays["present"] > 0
@@ -140,11 +135,9 @@ class FD(KnowledgeStrategy):
             holders = [key for key in keys if server_state[f"known.{key}"][label]]
             rows = [server_state[f"averages.{key}"][label] for key in holders]
             if rows:
-                rows = self._left_out.rows_of_class(map(int, holders), label, rows)
+                rows = self.left_out.rows_of_class(map(int, holders), label, rows)
                 known[label], teacher[label] = True, self.robust.among_kept.mean(rows)
         if self.robust.form != "none" and self.outputs == "softmax":
             scores = np.maximum(teacher[known], np.finfo(np.float32).tiny)  # a median can be 0 in all classes
             teacher[known] = scores / scores.sum(axis=1, keepdims=True)
-        if self.asynchronous:
-            self._left_out.tell(round, again=False)
         return {"averages": teacher, "known": known}

@@ -20,19 +20,9 @@ class FedAvg(WeightStrategy):
 
     Parameters
     ----------
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong weights are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et
-        al., ICML 2018; Flower's FedMedian and FedTrimmedAvg), in which each client counts alike, whatever its number of
-        samples; or the mean, by numbers of training samples as with "none", of those that Multi-Krum keeps (Blanchard
-        et al., NIPS 2017). As in `hetfl_flwr.learning.aggregation.parse_robust`.
     exchange_every : int
         As in `clients.base_weights.GlobalModelClient`: what a client may say that it has trained on is held against it.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
     """
 
-    def __init__(self, *, robust: str = "none", exchange_every: Annotated[int, Field(ge=1)] = 1) -> None:
-        super().__init__("fedavg", robust, exchange_every=exchange_every)
+    def __init__(self, *, exchange_every: Annotated[int, Field(ge=1)] = 1) -> None:
+        super().__init__(exchange_every=exchange_every)

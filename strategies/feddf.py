@@ -11,20 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.common.flower import log
-from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.learning.ensembles import Schedule, distil_each, logits_of_each
-from hetfl_flwr.models import SplitModel
-from hetfl_flwr.server.global_model import models_by_name
-from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.guard import Guard, measure_learnt
-from hetfl_flwr.server.messaging.member import Member, Sharing
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.server.public_samples import PublicSamples
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload
-from hetfl_flwr.wire.factors import bounded
-from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import loaded, model_arrays, weights
+from hetfl_flwr import (
+    EMPTY,
+    Arrays,
+    Guard,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    PublicSamples,
+    Roster,
+    Sharing,
+    SplitModel,
+    Upload,
+    bounded,
+    loaded,
+    log,
+    measure_learnt,
+    model_arrays,
+    models_by_name,
+    weights,
+)
+from strategies.ensembles import Schedule, distil_each, logits_of_each
 
 Logits = NDArray[np.float32]
 
@@ -44,6 +51,8 @@ class FedDF(KnowledgeStrategy):
            Once, before round 1, up: public samples, without labels.
     Needs  one shape of input, equal classes; models of the zoo or of the run config's list
     State  MODEL/NAME, the weights of each group, by the name of its model.
+    Robust the weights of a group, and the logits over all models. "multikrum" leaves out the models whose logits are
+           farthest from the others', of all groups; a group that is left out whole goes on from where it was.
     Departs from the paper: its public samples are of another data set, and distillation stops when the accuracy on
     labelled samples of the server's, measured every 100 steps, has not risen for 1,000 of at most 10,000. Here the
     clients' own public samples serve and nobody has labels: what must rise is the agreement with the ensemble on a
@@ -62,20 +71,11 @@ class FedDF(KnowledgeStrategy):
     patience : int
         Steps without a larger agreement, measured each tenth of so many, after which a group is done, 1 or more: most
         groups take few more steps than these.
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong uploads are kept out: weights are their group's coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018), and the logits those over all models; as in `hetfl_flwr.learning.aggregation.parse_robust`. Groups
-        are small, and one moves a median of few: "multikrum" leaves out the models whose logits are farthest from
-        those of the others, of all groups. A group whose models are all left out goes on from where it was.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
     """
 
     sharing = Sharing(labelled=False, to_clients=False)
     sends = "weights"
+    averages = True
 
     def __init__(
         self,
@@ -84,11 +84,8 @@ class FedDF(KnowledgeStrategy):
         server_batch_size: Annotated[int, Field(ge=1)] = 128,
         server_learning_rate: Annotated[float, Field(gt=0)] = 1e-3,
         patience: Annotated[int, Field(ge=1)] = 50,
-        robust: str = "none",
     ) -> None:
         self.schedule = Schedule(server_steps, server_batch_size, server_learning_rate, patience)
-        self.robust = parse_robust(robust)
-        self._left_out = LeftOut("feddf", self.robust)
         self._models: dict[str, SplitModel] = {}
 
     def check(self, roster: Roster) -> None:
@@ -154,8 +151,7 @@ class FedDF(KnowledgeStrategy):
             return dict(logits)
         with np.errstate(invalid="ignore"):
             centred = np.stack([array - array.mean(1, np.float64, keepdims=True) for array in logits.values()])
-        kept = self._left_out.kept(logits, [centred])
-        self._left_out.tell(round)
+        kept = self.left_out.kept(logits, [centred])
         return {one: logits[one] for one, its in zip(logits, kept, strict=True) if its}
 
     def _mean(self, group: Sequence[Upload]) -> Arrays:

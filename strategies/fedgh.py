@@ -10,12 +10,18 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.common.seeding import seeded
-from hetfl_flwr.learning.server_training import ServerTraining, Tensors
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, PayloadSpec
+from hetfl_flwr import (
+    TRAINED_SIZE,
+    Arrays,
+    ArraySpec,
+    Member,
+    PayloadSpec,
+    Roster,
+    ServerTraining,
+    Tensors,
+    Upload,
+    seeded,
+)
 from strategies.base_prototypes import PrototypeStrategy
 
 
@@ -38,12 +44,13 @@ class FedGH(PrototypeStrategy):
            to measure, with ``measured = "global"``: down the same
     Needs  equal classes
     State  the head, weight (C, D) float32, bias (C,) float32.
+    Robust each prototype is replaced by the robust mean of its class. Not with ``mode = "async"``.
     Departs from the paper: all clients begin with the head that the server has drawn, as in HtFLlib; in the authors'
     published code with one of their own; it also clips gradients to a norm of 50 and has a weight decay of 1e-3. Steps
     are of mini-batches, as in HtFLlib; that code takes the prototypes one by one, a pass a round. There the optimizer
     that steps on the server holds a client's weights and not the head's, so that the head stays as it was drawn:
     ``server_epochs = 0``. HtFLlib takes one pass at a rate of 0.01: a few steps, after which the head of all is still
-    near to the one that was drawn. ``mode = "async"`` and ``robust`` are not in it.
+    near to the one that was drawn. ``mode = "async"`` is not in it.
 
     Parameters
     ----------
@@ -59,17 +66,6 @@ class FedGH(PrototypeStrategy):
         Prototypes of a mini-batch, 0 or more. 0: the run config's ``batch-size``.
     measured : {"trained", "global"}
         As in `clients.fedgh.FedGHClient`.
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong prototypes are kept from the head: each is replaced by the coordinate-wise median or trimmed mean (Yin
-        et al., ICML 2018), or Multi-Krum mean (Blanchard et al., NIPS 2017), of all that have come for its class in the
-        round, as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": they are taken as they come.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
-    ValueError
-        ``robust`` compares clients, and in the mode "async" there is one at a time.
     """
 
     usual_size = TRAINED_SIZE  # networks differ in it from the start, and a head learns the same of longer ones
@@ -82,14 +78,12 @@ class FedGH(PrototypeStrategy):
         server_learning_rate: Annotated[float, Field(gt=0)] = 0.1,
         server_batch_size: Annotated[int, Field(ge=0)] = 0,
         measured: Literal["trained", "global"] = "trained",
-        robust: str = "none",
     ) -> None:
-        super().__init__("fedgh", robust)
+        super().__init__()
         self.server_training = ServerTraining("fedgh", server_epochs, server_learning_rate, server_batch_size)
         self.asynchronous = mode == "async"
         self.measured = measured
-        if self.asynchronous and self.robust.form != "none":
-            raise ValueError(f"robust = '{robust}' compares clients, so it needs mode = 'sync'")
+        self.averages = not self.asynchronous  # one client at a time can be compared with no other
 
     def initial(self, roster: Roster) -> Arrays:
         """Draw a head."""
@@ -102,7 +96,6 @@ class FedGH(PrototypeStrategy):
         """Train the head on what has come."""
         scope = (round, *(upload.client_id for upload in uploads))
         pairs = self.pairs(uploads)
-        self._left_out.tell(round)
         return self.server_training.train(server_state, pairs, _cross_entropy, self.config, scope)
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:

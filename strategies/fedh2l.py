@@ -10,14 +10,24 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hetfl_flwr.common.flower import log
-from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.training import most_drawn
-from hetfl_flwr.server.messaging.exchange import Most
-from hetfl_flwr.server.messaging.member import Member, Sharing
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload, others_rows
-from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec, fractions, probabilities, row_numbers
+from hetfl_flwr import (
+    Arrays,
+    ArraySpec,
+    Dim,
+    KnowledgeStrategy,
+    Member,
+    Most,
+    PayloadSpec,
+    Roster,
+    Sharing,
+    Upload,
+    fractions,
+    generator,
+    log,
+    most_drawn,
+    probabilities,
+    row_numbers,
+)
 
 
 def teaching_signal(rows: int, public: int, classes: int) -> PayloadSpec:
@@ -121,7 +131,7 @@ class FedH2L(KnowledgeStrategy):
     def most_samples(self, member: Member) -> Most:
         """Return the client's training samples, and these and all others' public samples in a round's local steps."""
         config = self.config.model_copy(update={"local_batches": self.exchange_every})
-        return Most(member.train, most_drawn(config, member.train + others_rows(self.roster, member)))
+        return Most(member.train, most_drawn(config, member.train + self.roster.public_rows_of_others(member)))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Keep the signals of this round; those of the one before are done with."""

@@ -10,13 +10,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.models.bounds import check_size
-from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload
-from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec, learnt, sample_counts
+from hetfl_flwr import (
+    Arrays,
+    ArraySpec,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    Roster,
+    Upload,
+    check_size,
+    learnt,
+    sample_counts,
+)
 
 
 def class_logits(classes: int, *, most: int | None = None) -> PayloadSpec:
@@ -45,6 +50,8 @@ class FedHe(KnowledgeStrategy):
     Needs  equal classes
     State  "all": sums (C, C) float64, uploads (C,) int64. "latest": logits.K (C, C) float32, known.K (C,) bool of each
            client K.
+    Robust the logits of a class over the clients that have seen it: of the round, with ``store = "latest"`` the latest
+           of each. It takes three clients to outvote one. Not with ``mode = "async"`` and ``store = "all"``.
     Departs from the paper: by default rounds are synchronous, all clients of a round are answered with the same
     averages (``mode = "async"`` is the paper's way). A class that a client did not see in a round is not averaged in
     (the paper's Eq. 8 would send zeros for it).
@@ -57,37 +64,20 @@ class FedHe(KnowledgeStrategy):
     store : {"all", "latest"}
         What Eq. (10) averages for a class: every upload ever received, each with weight one ("all", the paper's); or
         the newest upload of each client that has that class in it ("latest", which forgets outdated logits).
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong logits are kept from the averages; coordinate-wise median or trimmed mean of Yin et al., ICML 2018, or
-        Multi-Krum mean of Blanchard et al., NIPS 2017, as in `hetfl_flwr.learning.aggregation.parse_robust`. "none":
-        not at all. Averaged are the logits of a class over the clients that have seen it: with ``store = "latest"``
-        over the latest of each; with "all" over the uploads of one round, as many times as they are, which then go into
-        the running mean like honest ones. It takes three of them to outvote one, so classes that few clients have are
-        hardly protected.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
-    ValueError
-        ``robust`` with ``mode = "async"`` and ``store = "all"``: it compares uploads of several clients.
     """
 
     sends = "logits"
+    averages = True
 
     def __init__(
         self,
         *,
         mode: Literal["sync", "async"] = "sync",
         store: Literal["all", "latest"] = "all",
-        robust: str = "none",
     ) -> None:
         self.store = store
         self.asynchronous = mode == "async"
-        self.robust = parse_robust(robust)
-        self._left_out = LeftOut("fedhe", self.robust)
-        if self.robust.form != "none" and self.asynchronous and store != "latest":
-            raise ValueError(f"robust = '{robust}' compares clients, so mode = 'async' needs store = 'latest' with it")
+        self.averages = store == "latest" or not self.asynchronous  # one upload can be compared with no other
 
     def check(self, roster: Roster) -> None:
         """Refuse different numbers of classes, or one whose C x C logits the server cannot keep.
@@ -111,14 +101,10 @@ class FedHe(KnowledgeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Take uploads in: Eq. (9). Classes with no sample behind them are passed over."""
         if self.store == "latest":
-            if not self.asynchronous:
-                self._left_out.tell(round)  # of what clients have been sent
             return self._replaced(server_state, uploads)
         client_ids = [upload.client_id for upload in uploads]
         logits = [upload.arrays["logits"] for upload in uploads]
-        added = self._added(server_state, client_ids, logits, [upload.arrays["counts"] > 0 for upload in uploads])
-        self._left_out.tell(round)
-        return added
+        return self._added(server_state, client_ids, logits, [upload.arrays["counts"] > 0 for upload in uploads])
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Average what is stored for each class: Eq. (10). A class that no client has seen is marked as not known."""
@@ -132,8 +118,6 @@ class FedHe(KnowledgeStrategy):
             )
         sums, count = server_state["sums"], server_state["uploads"]
         mean = sums / np.maximum(count, 1)[:, None]
-        if self.asynchronous:
-            self._left_out.tell(round, again=False)
         return {"logits": mean.astype(np.float32), "known": count > 0}
 
     def _added(
@@ -152,7 +136,7 @@ class FedHe(KnowledgeStrategy):
             for label in range(len(sums)):
                 places = [place for place, has in enumerate(seen) if has[label]]
                 rows = [logits[place][label] for place in places]
-                self._left_out.rows_of_class([client_ids[place] for place in places], label, rows)
+                self.left_out.rows_of_class([client_ids[place] for place in places], label, rows)
                 sums[label] = self.robust.total(rows, stored["sums"][label])
         return {"sums": sums, "uploads": uploads}
 

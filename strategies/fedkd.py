@@ -9,17 +9,24 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hetfl_flwr.config import AUTO
-from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.models import parse_models
-from hetfl_flwr.server.global_model import small_global_model
-from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload
-from hetfl_flwr.wire.factors import bounded, factor, factored, multiplied
-from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
-from hetfl_flwr.wire.weights import model_arrays, weights
+from hetfl_flwr import (
+    AUTO,
+    Arrays,
+    ArraySpec,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    Roster,
+    Upload,
+    bounded,
+    factor,
+    factored,
+    model_arrays,
+    multiplied,
+    parse_models,
+    small_global_model,
+    weights,
+)
 
 Compress = Literal["update", "weights"]
 Energy = Annotated[float, Field(gt=0, le=1)]
@@ -60,6 +67,7 @@ class FedKD(KnowledgeStrategy):
     Needs  one shape of input, equal classes
     State  mentee.NAME; sent.NAME, what is sent down; round () int64, after which that is; before () int64, the round
            that it is a change since; held (H,) int64, the clients that hold the mentee of then.
+    Robust the updates, after multiplying.
     Departs from the paper: it sends K singular values, too, K (m + n) + K^2 numbers; here ``left`` has them. It has no
     convolutions; here these are matrices (out, in x height x width). Its code keeps a value fewer where the squares
     reach T, and T is one round's step farther on there. HtFLlib compresses weights, and each kernel (height, width) by
@@ -74,18 +82,15 @@ class FedKD(KnowledgeStrategy):
         What the singular values are of. "weights": the mentee loses what is cut off, and nothing else is cut off it.
     energy_start, energy_end : float
         T in the run's first round and in its last, linear between, in (0, 1]. 1: nothing is compressed, to the bit.
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong updates are kept from the mentee, as in `hetfl_flwr.learning.aggregation.parse_robust`: their
-        coordinate-wise median or trimmed mean (Yin et al., ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017),
-        after multiplying. "none": the mean.
 
     Raises
     ------
     ConfigError, ModelError, ValueError
-        ``robust`` is none of these; the mentee is no model, or several.
+        The mentee is no model, or several.
     """
 
     sends = "small models"
+    averages = True
 
     def __init__(
         self,
@@ -94,14 +99,11 @@ class FedKD(KnowledgeStrategy):
         compress: Compress = "update",
         energy_start: Energy = 0.95,
         energy_end: Energy = 0.98,
-        robust: str = "none",
     ) -> None:
         if mentee != AUTO and len(parse_models(mentee)) != 1:
             raise ValueError(f"mentee = {mentee!r}: expected the name of one model, such as 'lenet5'")
         self.mentee, self.compress = mentee, compress
         self.energy_start, self.energy_end = energy_start, energy_end
-        self.robust = parse_robust(robust)
-        self._left_out = LeftOut("fedkd", self.robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse inputs of different shapes and different classes, which one mentee does not fit."""
@@ -135,8 +137,7 @@ class FedKD(KnowledgeStrategy):
         """Multiply the factors, take the mean, compress it, and do with the mentee as the clients will."""
         sent = [multiplied(upload.arrays, self._weights) for upload in uploads]
         updates = {name: np.stack([arrays[name] for arrays in sent]) for name in self._weights.names}
-        kept = self._left_out.kept([one.client_id for one in uploads], list(updates.values()))
-        self._left_out.tell(round)
+        kept = self.left_out.kept([one.client_id for one in uploads], list(updates.values()))
         average = self.robust.among_kept
         mean = {name: average.mean(list(arrays[kept])) for name, arrays in updates.items()}
         limits = {one.name: one.maximum or np.inf for one in self._weights.arrays}

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.server.messaging.member import Sharing
-from hetfl_flwr.wire.answers import Answers
-from strategies.base_answers import AnswersStrategy
+from hetfl_flwr import Sharing
+from strategies.base_answers import Answers, AnswersStrategy
 
 
 class FedMD(AnswersStrategy):
@@ -27,6 +26,7 @@ class FedMD(AnswersStrategy):
     Needs  equal classes, one shape of input
     State  consensus (R, C) float32; rows (R, 2) int64, the client id and position of each of its public samples;
            subsets (1,) int64, how many subsets have been answered.
+    Robust the logits. Public samples are taken as they come.
     Departs from the paper: the public set is made of the clients' own rows. One message a round: the consensus of one
     round is digested at the beginning of the next one, so that of the last round is not.
 
@@ -34,19 +34,10 @@ class FedMD(AnswersStrategy):
     ----------
     public_samples : int
         Rows of a subset, 1 or more; all public samples where there are fewer.
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong logits are kept from the consensus: it is their coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017), as in
-        `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Public samples are taken as they come.
     consensus : {"logits", "softmax"}
         What clients upload and the server averages: logits, as in the authors' code, or softmax scores. The paper's
-        "class scores" can be read as either. Scores are averaged robustly as
-        `strategies.dsfl.DSFL` does it.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
+        "class scores" can be read as either. Scores are averaged as in
+        `strategies.dsfl.DSFL`.
     """
 
     sharing = Sharing(labelled=True, to_clients=True)
@@ -55,10 +46,9 @@ class FedMD(AnswersStrategy):
         self,
         *,
         public_samples: Annotated[int, Field(ge=1)] = 5000,
-        robust: str = "none",
         consensus: Answers = "logits",
     ) -> None:
-        super().__init__("fedmd", public_samples, robust, consensus)
+        super().__init__(public_samples, consensus)
 
     def consensus_of(self, mean: NDArray[np.float64]) -> NDArray[np.float64]:
         """Leave the mean as it is."""

@@ -9,10 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr import Arrays, Member, Roster, Upload
 from strategies.base_prototypes import PrototypeStrategy
 
 
@@ -31,9 +28,10 @@ class FedProto(PrototypeStrategy):
     Needs  equal classes
     State  "sync": prototypes (C, D) float32, known (C,) bool. "async": prototypes.K (C, D) float32, counts.K (C,) int64
            of each client K.
+    Robust the prototypes of a class, each client alike. It takes three clients to outvote one.
     Departs from the paper: weights sum to 1, where Eq. (6) as printed divides once more by the number of clients that
     have the class. A class that none of the clients of a round has stays as it was. All classes' prototypes go to all
-    clients. ``mode = "async"`` and ``robust`` are not in it.
+    clients. ``mode = "async"`` is not in it.
 
     Parameters
     ----------
@@ -46,16 +44,6 @@ class FedProto(PrototypeStrategy):
         published code and HtFLlib. "uniform": clients do not say how many samples they have of a class.
     predict : {"head", "prototype", "own-prototype"}
         As in `clients.fedproto.FedProtoClient`.
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong prototypes are kept from the average: it is their coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017), as in
-        `hetfl_flwr.learning.aggregation.parse_robust`, in which each client counts once. "none": the mean. It takes
-        three clients to outvote one, so classes that few clients have are hardly protected.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
     """
 
     def __init__(
@@ -64,9 +52,8 @@ class FedProto(PrototypeStrategy):
         mode: Literal["sync", "async"] = "sync",
         weighting: Literal["counts", "uniform"] = "counts",
         predict: Literal["head", "prototype", "own-prototype"] = "head",
-        robust: str = "none",
     ) -> None:
-        super().__init__("fedproto", robust, counted=weighting == "counts")
+        super().__init__(counted=weighting == "counts")
         self.asynchronous = mode == "async"
         self.weighting, self.predict = weighting, predict
 
@@ -84,7 +71,6 @@ class FedProto(PrototypeStrategy):
                 newest |= {f"prototypes.{key}": prototypes, f"counts.{key}": counts}
             return dict(sorted(newest.items()))
         means, known = self.averaged([upload.client_id for upload in uploads], sent)
-        self._left_out.tell(round)
         kept = np.where(known[:, None], means, server_state["prototypes"])
         return {"prototypes": kept.astype(np.float32), "known": known | server_state["known"]}
 
@@ -97,8 +83,6 @@ class FedProto(PrototypeStrategy):
             return _nothing(member)
         stored = ((server_state[f"prototypes.{key}"], server_state[f"counts.{key}"]) for key in keys)
         means, known = self.averaged([int(key) for key in keys], stored)
-        if round:
-            self._left_out.tell(round, again=False)
         return {"prototypes": means.astype(np.float32), "known": known}
 
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:

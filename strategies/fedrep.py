@@ -17,18 +17,9 @@ class FedRep(WeightStrategy):
     Needs  one body, whatever the heads and classes
     State  the body.
 
-    Parameters
-    ----------
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        As in `strategies.fedavg.FedAvg`, for the weights of bodies.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
     """
 
     sends = "parts of weights"
 
-    def __init__(self, *, robust: str = "none") -> None:
-        super().__init__("fedrep", robust, bodies=True)
+    def __init__(self) -> None:
+        super().__init__(bodies=True)

@@ -15,14 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.common.arithmetic import torch_threads
-from hetfl_flwr.common.seeding import seeded
-from hetfl_flwr.learning.server_training import ServerTraining, Tensors
-from hetfl_flwr.models.bounds import check_size
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr import Arrays, Member, Roster, ServerTraining, Tensors, Upload, check_size, seeded, torch_threads
 from strategies.base_prototypes import PrototypeStrategy
 
 EXACT = "donot_use_mm_for_euclid_dist"
@@ -49,11 +42,11 @@ class FedTGP(PrototypeStrategy):
     Needs  equal classes
     State  embedding.weight (C, D), hidden.weight and output.weight (D, D), hidden.bias and output.bias (D,), and what
            these make, prototypes (C, D), all float32; known (C,) bool, the classes that have come so far.
+    Robust each prototype is replaced by the robust mean of its class; the margin is taken of these.
     Departs from the paper: a global prototype of a class that no client has sent yet takes part in the training, and
     no client is drawn to it or predicts by it; in the authors' published code all do. Rounds are synchronous: the
     margin, which is that of this code, compares all clients. There the server takes 100 passes a round; the authors'
     advice is to go on for so many rounds that its loss falls below 0.001, and no rule ends a round's training at that.
-    ``robust`` is not in it.
 
     Parameters
     ----------
@@ -69,16 +62,6 @@ class FedTGP(PrototypeStrategy):
         Largest margin, 0 or more. 0: no margin.
     predict : {"head", "prototype", "own-prototype"}
         As in `clients.fedtgp.FedTGPClient`.
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong prototypes are kept from the training: each is replaced by the coordinate-wise median or trimmed mean
-        (Yin et al., ICML 2018), or Multi-Krum mean (Blanchard et al., NIPS 2017), of all that have come for its class
-        in the round, as in `hetfl_flwr.learning.aggregation.parse_robust`; so is the margin taken of these. "none":
-        they are taken as they come.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
     """
 
     def __init__(
@@ -89,9 +72,8 @@ class FedTGP(PrototypeStrategy):
         server_batch_size: Annotated[int, Field(ge=0)] = 0,
         margin_cap: Annotated[float, Field(ge=0)] = 100.0,
         predict: Literal["head", "prototype", "own-prototype"] = "prototype",
-        robust: str = "none",
     ) -> None:
-        super().__init__("fedtgp", robust)
+        super().__init__()
         self.server_training = ServerTraining("fedtgp", server_epochs, server_learning_rate, server_batch_size)
         self.margin_cap, self.predict = margin_cap, predict
 
@@ -123,7 +105,6 @@ class FedTGP(PrototypeStrategy):
         layers = {name: array for name, array in server_state.items() if name not in ("prototypes", "known")}
         scope = (round, *(upload.client_id for upload in uploads))
         pairs = self.pairs(uploads)
-        self._left_out.tell(round)
         trained = self.server_training.train(layers, pairs, loss, self.config, scope)
         return _with_prototypes(trained, here | server_state["known"])
 

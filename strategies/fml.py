@@ -9,17 +9,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import FederationError
-from hetfl_flwr.config import AUTO
-from hetfl_flwr.learning.aggregation import Average, parse_robust
-from hetfl_flwr.models import parse_models
-from hetfl_flwr.server.global_model import small_global_model
-from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload
-from hetfl_flwr.wire.spec import COUNTER_LIMIT, Arrays, PayloadSpec
-from hetfl_flwr.wire.weights import state_arrays, whole_state
+from hetfl_flwr import (
+    AUTO,
+    COUNTER_LIMIT,
+    Arrays,
+    Average,
+    FederationError,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    Roster,
+    Upload,
+    parse_models,
+    small_global_model,
+    state_arrays,
+    whole_state,
+)
 
 
 class FML(KnowledgeStrategy):
@@ -46,15 +51,9 @@ class FML(KnowledgeStrategy):
         "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
         body alone travels, and each client has a head of its own for it (the paper's "adaptor", section 4.2); only
         the shape of input must be the same, so that clients with 10 and with 100 classes learn together.
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong memes are kept from the global model: it is their coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018) or Multi-Krum mean (Blanchard et al., NIPS 2017), as in
-        `hetfl_flwr.learning.aggregation.parse_robust`. "none": the mean. Counters are not averaged.
 
     Raises
     ------
-    ConfigError
-        ``robust`` is none of these.
     ModelError
         There is no such model.
     ValueError
@@ -62,14 +61,13 @@ class FML(KnowledgeStrategy):
     """
 
     sends = "small models"
+    averages = True
 
-    def __init__(self, *, meme: str = AUTO, share: Literal["model", "body"] = "model", robust: str = "none") -> None:
+    def __init__(self, *, meme: str = AUTO, share: Literal["model", "body"] = "model") -> None:
         if meme != AUTO and len(parse_models(meme)) != 1:
             raise ValueError(f"meme = {meme!r}: expected the name of one model, such as 'lenet5'")
         self.meme = meme
         self.share = share
-        self.robust = parse_robust(robust)
-        self._left_out = LeftOut("fml", self.robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that one meme does not fit.
@@ -109,8 +107,7 @@ class FML(KnowledgeStrategy):
         """Merge the memes: Algorithm 1, line 6."""
         memes = {name: np.stack([upload.arrays[name] for upload in uploads]) for name in server_state}
         floats = [sent for sent in memes.values() if np.issubdtype(sent.dtype, np.floating)]
-        kept = self._left_out.kept([upload.client_id for upload in uploads], floats)
-        self._left_out.tell(round)
+        kept = self.left_out.kept([upload.client_id for upload in uploads], floats)
         return {name: _merged(sent[kept], self.robust.among_kept) for name, sent in memes.items()}
 
 

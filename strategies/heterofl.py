@@ -9,16 +9,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import FederationError
-from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.models import SplitModel, parse_width
-from hetfl_flwr.server.global_model import models_by_name
-from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload
-from hetfl_flwr.wire.spec import EMPTY, Arrays, ArraySpec, Dim, PayloadSpec
-from hetfl_flwr.wire.weights import model_arrays, weights
+from hetfl_flwr import (
+    EMPTY,
+    Arrays,
+    ArraySpec,
+    Dim,
+    FederationError,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    Roster,
+    SplitModel,
+    Upload,
+    model_arrays,
+    models_by_name,
+    parse_width,
+    weights,
+)
 
 BatchNorm = Literal["static", "averaged"]
 Has = NDArray[np.bool_]
@@ -54,6 +61,8 @@ class HeteroFL(KnowledgeStrategy):
            for training once more, which is counted as evaluation.
     Needs  one network, of any widths: ``models = "cnn2,cnn2@0.5,cnn2@0.25"``
     State  the global model's weights; rate () float64, its part of the width of the network that it is named after.
+    Robust each weight over the clients that have it, each alike. "multikrum" compares uploads where both have weights:
+           who lies where few have weights is near to all others and stays.
     Departs from the paper: widths that leave no whole number of channels are refused, not rounded up. With all widths 1
     and ``weighting = "samples"``, ``mask = false`` and ``batch_norm = "averaged"`` it is FedAvg to the bit.
 
@@ -65,17 +74,12 @@ class HeteroFL(KnowledgeStrategy):
         As in `clients.heterofl.HeteroFLClient`; here: whose rows of the head are averaged.
     batch_norm : {"static", "averaged"}
         "static": statistics stay with the clients. "averaged": they travel and are averaged as weights are.
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong weights are kept from the global model: it is the coordinate-wise median or trimmed mean (Yin et al.,
-        ICML 2018) over those that have a weight, each alike; or, "multikrum", the mean without the uploads that are
-        farthest from the others, measured where both have weights: few may have a weight, and one moves a median of
-        few. As in `hetfl_flwr.learning.aggregation.parse_robust`. Who lies only where few have weights is near to all
-        others and stays.
     """
 
     heterogeneous = False
     parts = True
     sends = "parts of weights"
+    averages = True
 
     def __init__(
         self,
@@ -83,11 +87,8 @@ class HeteroFL(KnowledgeStrategy):
         weighting: Literal["uniform", "samples"] = "uniform",
         mask: bool = True,
         batch_norm: BatchNorm = "static",
-        robust: str = "none",
     ) -> None:
         self.weighting, self.mask, self.batch_norm = weighting, mask, batch_norm
-        self.robust = parse_robust(robust)
-        self._left_out = LeftOut("heterofl", self.robust)
         self._parts: dict[str, PayloadSpec] = {}
 
     def check(self, roster: Roster) -> None:
@@ -133,8 +134,7 @@ class HeteroFL(KnowledgeStrategy):
         names = self._parts[self._widest].names
         sent, has = zip(*(self._stacked(name, server_state[name], uploads) for name in names), strict=True)
         counts = [one.samples if self.weighting == "samples" else 1 for one in uploads]
-        kept = self._left_out.kept([one.client_id for one in uploads], sent, has)
-        self._left_out.tell(round)
+        kept = self.left_out.kept([one.client_id for one in uploads], sent, has)
         return {"rate": server_state["rate"]} | {
             name: self._averaged(server_state[name], values[kept], np.array(counts)[kept], its[kept])
             for name, values, its in zip(names, sent, has, strict=True)

@@ -6,9 +6,7 @@ with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523)
 
 from torch import nn
 
-from hetfl_flwr.common.seeding import seeded
-from hetfl_flwr.models.bounds import check_size
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr import Roster, check_size, seeded
 from strategies.base_weights import WeightStrategy
 
 
@@ -27,15 +25,6 @@ class LGFedAvg(WeightStrategy):
     it is any number of the last layers. It begins as drawn from the seed; the authors' scripts begin with a whole model
     that FedAvg has trained, and average all clients alike.
 
-    Parameters
-    ----------
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        As in `strategies.fedavg.FedAvg`, for the weights of heads.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
     """
 
     sends = "parts of weights"
@@ -43,9 +32,6 @@ class LGFedAvg(WeightStrategy):
     heterogeneous = True
 
     width = 64
-
-    def __init__(self, *, robust: str = "none") -> None:
-        super().__init__("lgfedavg", robust)
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that differ in their classes or embedding widths.
@@ -77,21 +63,12 @@ class LGFedAvgBody(WeightStrategy):
     Needs  one body, whatever the heads and classes
     State  the body.
 
-    Parameters
-    ----------
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        As in `strategies.fedrep.FedRep`.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
     """
 
     sends = "parts of weights"
 
-    def __init__(self, *, robust: str = "none") -> None:
-        super().__init__("lgfedavg", robust, bodies=True)
+    def __init__(self) -> None:
+        super().__init__(bodies=True)
 
 
 MODES = {"head": LGFedAvg, "body": LGFedAvgBody}

@@ -2,10 +2,7 @@
 
 from collections.abc import Sequence
 
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload
-from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from hetfl_flwr import EMPTY, Arrays, KnowledgeStrategy, Member, PayloadSpec, Roster, Upload
 
 
 class Local(KnowledgeStrategy):

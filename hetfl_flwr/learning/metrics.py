@@ -3,6 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from hetfl_flwr.common.flower import Scalar
+
+Metrics = dict[str, Scalar]
+"""Names and values of what a client reports."""
+
 
 def mean(values: Iterable[float]) -> float | None:
     """Return the plain mean, or None of nothing.

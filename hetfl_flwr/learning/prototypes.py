@@ -1,8 +1,7 @@
-"""Prototypes of classes: how a client takes them, and how far its embeddings are from them."""
+"""Prototypes of classes."""
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.training import EVALUATION_BATCH
@@ -36,25 +35,3 @@ def class_means(model: SplitModel, samples: Batches) -> tuple[Tensor, Tensor]:
         sums.index_add_(0, labels, model.body(inputs))
     model.train(was_training)
     return sums / counts.clamp(min=1)[:, None].to(sums.device), counts
-
-
-def distance_to_prototypes(embeddings: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Return how far embeddings are from the prototypes of their classes.
-
-    The mean over batch and width of the squared difference; samples of a class without a prototype count as 0.
-
-    Parameters
-    ----------
-    embeddings, labels : Tensor
-        (B, D), and (B,) int64.
-    prototypes, known : Tensor
-        (C, D), and (C,) bool: for which classes there is one.
-
-    Examples
-    --------
-    >>> prototypes, known = torch.tensor([[1.0, 0.0], [9.0, 9.0]]), torch.tensor([True, False])
-    >>> distance_to_prototypes(torch.tensor([[3.0, 0.0], [5.0, 5.0]]), torch.tensor([0, 1]), prototypes, known)
-    tensor(1.)
-    """
-    squares = functional.mse_loss(embeddings, prototypes[labels], reduction="none")
-    return (squares * known[labels, None]).mean()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hetfl_flwr.data import Batches, ClientData
-from hetfl_flwr.learning.client import Metrics
+from hetfl_flwr.learning.metrics import Metrics
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.wire.classes import MOST_CLASSES, RECALL, UNPREDICTED, UNTESTED, of_class
 from hetfl_flwr.wire.messages import EXAMPLES

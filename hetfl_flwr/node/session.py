@@ -5,7 +5,7 @@ demand, and the samples of other domains are measured, too.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import NDArray
@@ -14,8 +14,7 @@ from torch import nn
 from hetfl_flwr.common.errors import ConfigError, StateError
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import Batches
-from hetfl_flwr.learning.client import FederatedClient, Metrics
-from hetfl_flwr.learning.metrics import domain_scores
+from hetfl_flwr.learning.metrics import Metrics, domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.quality import baseline
 from hetfl_flwr.learning.training import evaluate
@@ -25,6 +24,9 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.spec import Arrays
+
+if TYPE_CHECKING:
+    from hetfl_flwr.client import KnowledgeClient
 
 BEST = "best."
 """Prefix of the best model's tensors and metrics."""
@@ -51,7 +53,7 @@ class Session:
         self._replaced = set[nn.Parameter]()
 
     def fit(
-        self, client: FederatedClient, parameters: list[NDArray[Any]], round: int
+        self, client: "KnowledgeClient", parameters: list[NDArray[Any]], round: int
     ) -> tuple[list[NDArray[Any]], int, Metrics]:
         """Let a client learn for a round; return its upload, number of samples and other metrics."""
         node = self._node
@@ -69,7 +71,7 @@ class Session:
         return list(checked.values()), int(metrics.pop(EXAMPLES, len(node.data.train))), metrics
 
     def evaluate(
-        self, client: FederatedClient, parameters: list[NDArray[Any]], round: int | None
+        self, client: "KnowledgeClient", parameters: list[NDArray[Any]], round: int | None
     ) -> tuple[float, int, Metrics]:
         """Let a client measure; return loss, samples and other metrics. A `round` of None: the last."""
         download = client.assess_spec().check(parameters, "server")
@@ -88,7 +90,7 @@ class Session:
             metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
         return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
 
-    def predictor(self, client: FederatedClient, download: Arrays) -> nn.Module:
+    def predictor(self, client: "KnowledgeClient", download: Arrays) -> nn.Module:
         """Return what is measured of a client after it was sent this: what it keeps is taken up, and it measures.
 
         With ``keep-best`` it is what was measured of the best model; the client then has that.
@@ -137,7 +139,7 @@ class Session:
             for parameter in self._replaced:
                 optimizer.state.pop(parameter, None)
 
-    def restore(self, client: FederatedClient) -> None:
+    def restore(self, client: "KnowledgeClient") -> None:
         """Take up what was saved after the last round."""
         node = self._node
         saved = node.read_state()
@@ -170,7 +172,7 @@ class Session:
         if kept:
             module.load_state_dict(tensors)
 
-    def save(self, client: FederatedClient, round: int) -> None:
+    def save(self, client: "KnowledgeClient", round: int) -> None:
         """Save what is to survive, beside the best model so far."""
         if not client.keeps_state:
             return
@@ -182,7 +184,7 @@ class Session:
             tensors |= {f"{name}.{key}": tensor for key, tensor in optimizer_tensors(optimizer).items()}
         self._write(self._node, ClientState(tensors, client.numbers, round))
 
-    def _best(self, client: FederatedClient, download: Arrays, metrics: Metrics, round: int) -> Metrics:
+    def _best(self, client: "KnowledgeClient", download: Arrays, metrics: Metrics, round: int) -> Metrics:
         """Return the metrics of the best model so far on the validation samples, after keeping it if it is this one."""
         node = self._node
         score = {"own": "validation-accuracy", "domains": "validation-acc"}[node.config.best_on]

@@ -19,7 +19,7 @@ from hetfl_flwr.server.messaging.grids import KeepsClients
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.rounds import Rounds
-from hetfl_flwr.server.strategy import FederatedStrategy
+from hetfl_flwr.strategy import KnowledgeStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import NEWEST
 from hetfl_flwr.wire.naming import called
@@ -36,11 +36,11 @@ class Checkpoints(RoundCallback):
         The clients.
     rounds : Rounds
         How rounds are run, which knows what is under way between two of them.
-    strategy : FederatedStrategy
+    strategy : KnowledgeStrategy
         Says what clients are measured with.
     """
 
-    def __init__(self, results: Results, federation: Federation, rounds: Rounds, strategy: FederatedStrategy) -> None:
+    def __init__(self, results: Results, federation: Federation, rounds: Rounds, strategy: KnowledgeStrategy) -> None:
         self._results = results
         self._federation = federation
         self._rounds = rounds

@@ -1,16 +1,18 @@
 """Whom the server asks to measure its model, and what it knows already."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from hetfl_flwr.server.admission.draw import draw_to_evaluate
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import Exchange, Reply, averageable
+from hetfl_flwr.server.messaging.exchange import Exchange, Reply
 from hetfl_flwr.server.messaging.grids import engine_of
-from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.messages import ARRAYS
+
+if TYPE_CHECKING:
+    from hetfl_flwr.strategy import KnowledgeStrategy
 
 
 class Evaluation:
@@ -47,7 +49,7 @@ class Evaluation:
             if one := known.get(member.client_id):
                 self._known[member.node] = Reply(member.client_id, one["metrics"], classes=one["classes"])
 
-    def evaluate(self, strategy: FederatedStrategy, number: int, arrays: ArrayRecord) -> Exchange:
+    def evaluate(self, strategy: "KnowledgeStrategy", number: int, arrays: ArrayRecord) -> Exchange:
         """Let the clients that are drawn for it measure their models after a round; 0: before any training."""
         federation = self._federation
         members = draw_to_evaluate(federation.roster, federation.config, number)
@@ -61,8 +63,6 @@ class Evaluation:
                 nodes[reply.client_id]: reply for reply in evaluated.replies if nodes[reply.client_id] in alone
             }
         evaluated.replies = sorted([*evaluated.replies, *known.values()], key=lambda reply: reply.client_id)
-        if number:
-            strategy.aggregate_evaluate(number, averageable(evaluated.replies))
         return evaluated
 
 

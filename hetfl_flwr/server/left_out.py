@@ -10,31 +10,30 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.learning.aggregation import Average
+from hetfl_flwr.server.messaging.exchange import Upload
 from hetfl_flwr.wire.naming import called
 
 
 class LeftOut:
-    """Takes note of whom a robust average leaves out, and tells it once a round.
+    """Takes note of whom a robust average leaves out, and logs it once a round.
 
     Parameters
     ----------
-    algorithm : str
-        Its name.
     robust : Average
         How it averages. "median" leaves out nobody, nor does "trimmed" of coordinates.
 
     Examples
     --------
     >>> from hetfl_flwr.learning.aggregation import parse_robust
-    >>> left_out = LeftOut("fedavg", parse_robust("multikrum:1"))
+    >>> left_out = LeftOut(parse_robust("multikrum:1"))
     >>> left_out.kept([0, 4, 7], [np.array([[1.0], [90.0], [2.0]])]).tolist()
     [True, False, True]
     >>> str(left_out)
     'client 4'
     """
 
-    def __init__(self, algorithm: str, robust: Average) -> None:
-        self._algorithm, self._robust = algorithm, robust
+    def __init__(self, robust: Average) -> None:
+        self._robust = robust
         self._whole: set[int] = set()
         self._classes: dict[int, set[int]] = {}
         self._told = ""
@@ -64,6 +63,14 @@ class LeftOut:
         """
         return self.note(client_ids, self._robust.kept(arrays, has))
 
+    def kept_uploads(self, uploads: Sequence[Upload]) -> list[Upload]:
+        """Return the uploads that are averaged, of one or more with the same arrays, and take note of the others."""
+        if self._robust.form != "multikrum":
+            return list(uploads)
+        sent = [np.stack([one.arrays[name] for one in uploads]) for name in uploads[0].arrays]
+        kept = self.kept([one.client_id for one in uploads], sent)
+        return [one for one, its in zip(uploads, kept, strict=True) if its]
+
     def note(self, client_ids: Iterable[int], kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Take note of those whose uploads are not averaged, and return ``kept`` (K,)."""
         self._uploads = max(self._uploads, len(kept))
@@ -81,7 +88,7 @@ class LeftOut:
                 self._classes.setdefault(client_id, set()).add(label)
         return [row for row, its in zip(rows, kept, strict=True) if its]
 
-    def tell(self, round: int, *, again: bool = True) -> None:
+    def tell(self, algorithm: str, round: int, *, again: bool = True) -> None:
         """Log who has been left out since the last call; nothing where nobody has.
 
         Where "multikrum" could leave out fewer than it is told to, the line says of how many uploads these are, also
@@ -89,6 +96,8 @@ class LeftOut:
 
         Parameters
         ----------
+        algorithm : str
+            Its name.
         round : int
             The round, from 1.
         again : bool
@@ -100,7 +109,7 @@ class LeftOut:
         self._since |= self._whole | self._classes.keys()
         self._whole, self._classes, self._uploads = set(), {}, 0
         if text and (again or text != self._told):
-            log(INFO, "%s, round %d: %s leaves out %s", self._algorithm, round, form, text)
+            log(INFO, "%s, round %d: %s leaves out %s", algorithm, round, form, text)
         self._told = text
 
     def taken(self) -> list[int]:

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 
@@ -18,8 +18,10 @@ from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expect
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import Held, KeepsClients, UnderWay
 from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.strategy import FederatedStrategy
 from hetfl_flwr.wire.messages import packed, unpacked
+
+if TYPE_CHECKING:
+    from hetfl_flwr.strategy import KnowledgeStrategy
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Rounds(Protocol):
 class SyncRounds:
     """Rounds in which the server waits for all clients that it has drawn, as in Flower's own strategies."""
 
-    def __init__(self, config: RunConfig, strategy: FederatedStrategy, federation: Federation) -> None:
+    def __init__(self, config: RunConfig, strategy: "KnowledgeStrategy", federation: Federation) -> None:
         self._config = config
         self._strategy = strategy
         self._federation = federation
@@ -131,7 +133,7 @@ class SyncRounds:
         played.arrays = aggregate(strategy, number, trained.replies, arrays)
         if is_due(number, self._config):
             played.evaluated = self._evaluation.evaluate(strategy, number, played.arrays)
-        played.not_averaged = strategy.left_out()
+        played.not_averaged = strategy.left_out.taken()
         return played
 
 
@@ -149,7 +151,7 @@ class AsyncRounds:
     answered them are ahead of it.
     """
 
-    def __init__(self, config: RunConfig, strategy: FederatedStrategy, federation: Federation) -> None:
+    def __init__(self, config: RunConfig, strategy: "KnowledgeStrategy", federation: Federation) -> None:
         self._config = config
         if strategy.sharing is not None:
             raise ConfigError(f"{config.algorithm}: public samples cannot be shared in an asynchronous run")
@@ -242,7 +244,7 @@ class AsyncRounds:
             played.lost = federation.has_lost(played.trained.failures)
         elif self._last:
             played.evaluated = self._evaluate(number, played.arrays)
-        played.not_averaged = self._strategy.left_out()
+        played.not_averaged = self._strategy.left_out.taken()
         return played
 
     def _evaluate(self, number: int, arrays: ArrayRecord) -> Exchange:
@@ -329,16 +331,16 @@ def _packed_reply(reply: Message, sent: Sent) -> bytes:
         return packed(Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=sent.message))
 
 
-def aggregate(strategy: FederatedStrategy, number: int, replies: Sequence[Reply], arrays: ArrayRecord) -> ArrayRecord:
+def aggregate(strategy: "KnowledgeStrategy", number: int, replies: Sequence[Reply], arrays: ArrayRecord) -> ArrayRecord:
     """Return what the server knows after these replies; what it knew before where none of them weighs anything."""
     weighty = [reply for reply in replies if reply.samples]
     learnt = strategy.aggregate_replies(number, arrays, weighty) if weighty else None
     return arrays if learnt is None else learnt
 
 
-def expected_of(strategy: FederatedStrategy) -> Expected:
+def expected_of(strategy: "KnowledgeStrategy") -> Expected:
     """Return what the answers to a strategy's training messages are held against."""
-    return Expected(strategy.upload_spec, strategy.most_samples, strategy.takes_messages)
+    return Expected(strategy.upload_spec, strategy.most_samples)
 
 
 def is_due(number: int, config: RunConfig) -> bool:

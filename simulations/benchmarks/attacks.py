@@ -223,7 +223,7 @@ def measured(keys: Mapping[str, Value], column: Column, seed: int, **more: Value
     """Run one federation, and return its honest clients' accuracy and who was set aside how often."""
     robust: dict[str, Value] = {}
     if column.robust != "none":
-        robust[f"{keys['algorithm']}.robust"] = column.robust
+        robust["robust"] = column.robust
         if "fedhe.mode" in keys:
             robust["fedhe.store"] = "latest"  # what comes one by one outvotes nobody
     with TemporaryDirectory() as folder, process_as_it_was(log=False, bars=False):

@@ -65,7 +65,7 @@ CASES: Mapping[str, Mapping[str, Value]] = {
         **ASYNC,
         "client-seconds": "1,3,2",
         "fedhe.store": "latest",
-        "fedhe.robust": "median",
+        "robust": "median",
         "checkpoint-every": 3,
     },
     "fedhe, asynchronous, noise": {

@@ -25,7 +25,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import Exchange, Reply
 from hetfl_flwr.server.rounds import expected_of
-from hetfl_flwr.server.strategy import FederatedStrategy
+from hetfl_flwr.strategy import KnowledgeStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
 from hetfl_flwr.wire.spec import Dim
@@ -267,14 +267,14 @@ def bits(record: ArrayRecord | None) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in from_record(record or ArrayRecord()).items()}
 
 
-def train(federation: Federation, strategy: FederatedStrategy, arrays: ArrayRecord, round: int = 1) -> Exchange:
+def train(federation: Federation, strategy: KnowledgeStrategy, arrays: ArrayRecord, round: int = 1) -> Exchange:
     """Let all clients train for a round."""
     view = federation.view(list(federation.roster))
     messages = strategy.configure_train(round, arrays, ConfigRecord(), view)
     return federation.exchange(messages, expected_of(strategy))
 
 
-def prepared(federation: Federation) -> tuple[FederatedStrategy, ArrayRecord]:
+def prepared(federation: Federation) -> tuple[KnowledgeStrategy, ArrayRecord]:
     """Return the strategy and what it knows before round 1; public samples are shared where it needs them."""
     strategy = build_strategy(federation.config)
     arrays = strategy.prepare(federation.roster, federation.config)
@@ -282,7 +282,7 @@ def prepared(federation: Federation) -> tuple[FederatedStrategy, ArrayRecord]:
     return strategy, arrays
 
 
-def give_public_samples(node: Node, federation: Federation, strategy: FederatedStrategy) -> None:
+def give_public_samples(node: Node, federation: Federation, strategy: KnowledgeStrategy) -> None:
     """Bring a node that is not the federation's own what the others have shared."""
     sharing = strategy.sharing
     if sharing is not None and sharing.to_clients:
@@ -291,7 +291,7 @@ def give_public_samples(node: Node, federation: Federation, strategy: FederatedS
                 node.keep_public_samples(to_record({f"{name}.{client_id}": array for name, array in block.items()}))
 
 
-def first_round(federation: Federation) -> tuple[FederatedStrategy, ArrayRecord, Exchange]:
+def first_round(federation: Federation) -> tuple[KnowledgeStrategy, ArrayRecord, Exchange]:
     """Return the strategy, what it knew before round 1, and what the clients have answered in it."""
     strategy, arrays = prepared(federation)
     return strategy, arrays, train(federation, strategy, arrays)
@@ -300,7 +300,7 @@ def first_round(federation: Federation) -> tuple[FederatedStrategy, ArrayRecord,
 def _frozen(reply: Reply) -> tuple[object, ...]:
     """Return what a reply holds, in a form that can be compared."""
     arrays = {name: array.tobytes() for name, array in reply.arrays.items()}
-    return arrays, dict(reply.metrics), reply.message and reply.message.content.deflate()
+    return arrays, dict(reply.metrics)
 
 
 def answered(client: Any, message: Message) -> Message:

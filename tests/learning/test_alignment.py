@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.learning.alignment.similarity import kernel_cka, linear_cka, rbf_cka, rbf_to_factor_cka
-from strategies.fedhenn.mean_kernel import (
+from hetfl_flwr.learning.alignment import kernel_cka, linear_cka, rbf_cka, rbf_to_factor_cka
+from strategies.mean_kernel import (
     mean_rbf_kernel,
     stack_factor,
     thin_factor,

@@ -36,7 +36,7 @@ def test_every_file_of_the_strategies_but_the_base_is_an_algorithm():
 def test_a_name_leads_to_its_two_classes():
     found = find("fedhe")
     assert (found.strategy, found.client) == (FedHe, FedHeClient)
-    own = {"mode": "sync", "store": "all", "robust": "none"}
+    own = {"mode": "sync", "store": "all"}
     assert found.defaults == {**own, "alpha": 1.0, "logit-loss": "mse"}
 
 
@@ -188,7 +188,7 @@ def test_a_run_builds_the_server_side_once_and_no_client_does(make_config, run_f
     monkeypatch.setattr(CHFL, "__init__", build)
     folder = run_federation(make_config(algorithm="chfl", models="auto", width=0))
     assert (folder / "summary.json").exists()
-    assert built == [{"mode": "kd", "measured": "trained", "robust": "none"}]
+    assert built == [{"mode": "kd", "measured": "trained"}]
 
 
 def test_auto_means_models_that_take_the_data(refusal, tmp_path):

@@ -35,10 +35,10 @@ def upload(client_id: int, scores: Any) -> Upload:
     return Upload(client_id, {"softmax": np.float32(scores)}, samples=1 + 98 * client_id)
 
 
-def consensus(*answers: Any, **options: Any) -> np.ndarray:
+def consensus(*answers: Any, robust: str = "none", **options: Any) -> np.ndarray:
     """What clients are sent when these have answered on the only public rows."""
     strategy, clients = DSFL(**options), roster(3, classes=2)
-    strategy.prepare(clients, RunConfig())
+    strategy.prepare(clients, RunConfig(robust=robust))
     clients.public_samples = {0: {"inputs": np.zeros((len(answers[0]), 2), np.float32)}}
     uploads = [upload(client_id, scores) for client_id, scores in enumerate(answers)]
     after = strategy.aggregate(strategy.initial(clients), uploads, 1)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.members import member, roster
+from fixtures.federations.members import member, robustly, roster
 from fixtures.federations.nodes import linear_node
 from flwr.app import ArrayRecord
 
@@ -122,7 +122,7 @@ def test_a_class_that_is_only_sent_along_is_not_there():
     ],
 )
 def test_the_median_of_a_class_is_that_of_the_clients_that_have_it(keys, expected):
-    strategy = FD(robust="median", **keys)
+    strategy = robustly(FD(**keys), "median")
     rows = ([0.0, 9.0], [0.1, 0.0], [0.2, 0.5], [0.9, 0.1])
     uploads = [upload(client_id, {0: row}) for client_id, row in enumerate(rows)]
     np.testing.assert_allclose(taught(strategy, strategy.aggregate({}, uploads, 1))[0], expected, rtol=1e-6)
@@ -131,7 +131,7 @@ def test_the_median_of_a_class_is_that_of_the_clients_that_have_it(keys, expecte
 def test_a_median_of_zeros_is_still_a_distribution():
     rows = np.eye(3)
     uploads = [upload(client_id + 1, {0: row}) for client_id, row in enumerate(rows)]
-    strategy = FD(robust="median")
+    strategy = robustly(FD(), "median")
     found = taught(strategy, strategy.aggregate({}, uploads, 1), classes=3)[0]
     np.testing.assert_allclose(found, [1 / 3] * 3, rtol=1e-6)
 

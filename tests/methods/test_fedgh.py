@@ -30,9 +30,9 @@ def upload(client_id: int, classes: list[int], prototypes: Any) -> Upload:
     return Upload(client_id, {**arrays, "present": np.ones(len(classes), np.int8)}, samples=5)
 
 
-def prepared(classes: int = 2, width: int = 2, seed: int = 0, **options: Any) -> FedGH:
+def prepared(classes: int = 2, width: int = 2, seed: int = 0, robust: str = "none", **options: Any) -> FedGH:
     strategy = FedGH(**{"server_epochs": 1, "server_learning_rate": 0.01, **options})
-    strategy.prepare(roster(3, classes=classes, width=width), RunConfig(seed=seed, batch_size=50))
+    strategy.prepare(roster(3, classes=classes, width=width), RunConfig(seed=seed, batch_size=50, robust=robust))
     return strategy
 
 
@@ -129,10 +129,6 @@ def test_a_head_that_diverges_is_one_line(refusal):
     assert said == "fedgh.server-learning-rate = 1e+30: training on the server has diverged; set a lower one"
 
 
-def test_robust_has_nobody_to_compare_with_where_uploads_come_one_by_one(refusal):
-    assert "compares clients, so it needs mode = 'sync'" in refusal(ValueError, FedGH, robust="median", mode="async")
-
-
 def test_clients_of_other_widths_or_classes_are_refused(refusal):
     assert "fedgh needs the same embedding width" in refusal(
         FederationError, FedGH().check, Roster([member(0), member(1, width=3)])
@@ -224,7 +220,7 @@ def test_what_travels(make_config, make_node, run_federation):
     assert (entry["bytes_up"], entry["bytes_down"]) == (classes * (4 * 6 + 5), 3 * 4 * 10 * 7)
 
 
-@pytest.mark.parametrize("keys", [{"mode": "async"}, {"measured": "global", "robust": "median"}])
+@pytest.mark.parametrize("keys", [{"mode": "async"}, {"measured": "global"}])
 def test_other_ways_run(keys, make_config, run_federation):
     options = {f"fedgh.{key}": value for key, value in keys.items()}
     rounds = entries(run_federation(make_config(algorithm="fedgh", width=6, **options)))

@@ -13,7 +13,6 @@ import torch
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from safetensors.torch import load_file
-from strategies.public_samples import fedh2l
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -30,6 +29,7 @@ from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND
+from strategies import fedh2l
 from strategies.fedh2l import FedH2L
 
 NORMED = "simulations.testing.lab:normed"

@@ -86,11 +86,6 @@ def test_three_rounds_of_what_is_stored(store, expected):
     assert downloaded(strategy, server_state) == (expected, [True, True])
 
 
-def test_robust_averages_of_one_client_at_a_time_are_refused(refusal):
-    line = refusal(ValueError, FedHe, robust="median", mode="async")
-    assert "so mode = 'async' needs store = 'latest' with it" in line
-
-
 @pytest.mark.parametrize(("store", "most"), [("all", 8 * 10 * 11), ("latest", 3 * 10 * (4 * 10 + 1))])
 def test_what_the_server_keeps_does_not_grow_with_the_rounds(store, most):
     """At C = 10: 8 (C^2 + C) bytes of sums and counts; or 4 C^2 + C bytes for each of the three clients."""

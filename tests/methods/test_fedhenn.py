@@ -15,18 +15,15 @@ from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from safetensors.numpy import load_file
-from scipy.spatial.distance import pdist, squareform
 from torch import nn
 
-from clients.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
-from clients.fedhenn.aligning import AligningClient
+from clients.fedhenn import AligningClient, FedHeNNClient, FedHeNNHomogeneousClient
 from clients.local import LocalClient
 from hetfl_flwr.algorithms import build_client, build_strategy, check_options
 from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.learning.alignment.similarity import median_scaled, rbf_cka
 from hetfl_flwr.learning.training import draw_batches, evaluate
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
@@ -171,23 +168,14 @@ def test_equal_uploads_give_the_factor_of_one():
 
 
 def test_what_is_asked_for_is_what_the_next_round_aligns_on():
-    """By number and by value: number i is row i of all blocks, one after the other."""
-    pool = {0: rows_of(5), 3: rows_of(4, first=5)}
-    asked = {}
-    for rad in ("index", "value"):
-        strategy = server(pool, rad=rad, rad_size=6)
-        server_state = start(strategy)
-        before = sent(strategy, server_state)
-        assert (len(before["aligned"]), before["factor"].shape, len(before["asked"])) == (0, (0, 0), 6)
-        server_state = strategy.aggregate(server_state, [upload(0, np.eye(6, 2))], 1)
-        after = sent(strategy, server_state)
-        np.testing.assert_array_equal(after["aligned"], before["asked"])
-        assert sorted(after["aligned"].ravel()) != sorted(after["asked"].ravel())
-        asked[rad] = before["asked"], before["asked"].dtype, after["asked"]
-    assert asked["index"][1] == np.int32
-    assert len(set(asked["index"][0].tolist())) == 6
-    np.testing.assert_array_equal(asked["value"][0][:, 0], asked["index"][0])
-    np.testing.assert_array_equal(asked["value"][2][:, 0], asked["index"][2])
+    strategy = server({0: rows_of(5), 3: rows_of(4, first=5)}, rad_size=6)
+    server_state = start(strategy)
+    before = sent(strategy, server_state)
+    assert (len(before["aligned"]), before["factor"].shape, len(before["asked"])) == (0, (0, 0), 6)
+    after = sent(strategy, strategy.aggregate(server_state, [upload(0, np.eye(6, 2))], 1))
+    np.testing.assert_array_equal(after["aligned"], before["asked"])
+    assert sorted(after["aligned"]) != sorted(after["asked"])
+    assert len(set(before["asked"].tolist())) == 6
 
 
 def test_set_t_is_the_draw_of_seed_and_round():
@@ -208,28 +196,26 @@ def test_a_round_without_an_upload_leaves_factor_and_set_together():
 
 def test_the_rows_of_a_late_joiner_do_not_move_those_already_aligned_on():
     """Clients 0 and 2 have rows 0 .. 4 and 5 .. 9; then client 1 joins, and the rows of client 2 are five further."""
-    for rad, moved in (("index", 5), ("value", 0)):
-        strategy = server({0: rows_of(5), 2: rows_of(5, first=5)}, rad=rad)
-        server_state = strategy.aggregate(start(strategy), [upload(0, np.eye(10, 2))], 1)
-        before = sent(strategy, server_state)["aligned"].ravel()
-        joined = {0: rows_of(5), 1: rows_of(5, first=10), 2: rows_of(5, first=5)}
-        strategy.roster.public_samples = {client_id: {"inputs": rows} for client_id, rows in joined.items()}
-        after = sent(strategy, server_state)
-        np.testing.assert_array_equal(after["aligned"].ravel(), before + moved * (before > 4))
-        assert len(after["asked"]) == 15
+    strategy = server({0: rows_of(5), 2: rows_of(5, first=5)})
+    server_state = strategy.aggregate(start(strategy), [upload(0, np.eye(10, 2))], 1)
+    before = sent(strategy, server_state)["aligned"]
+    joined = {0: rows_of(5), 1: rows_of(5, first=10), 2: rows_of(5, first=5)}
+    strategy.roster.public_samples = {client_id: {"inputs": rows} for client_id, rows in joined.items()}
+    after = sent(strategy, server_state)
+    np.testing.assert_array_equal(after["aligned"], before + 5 * (before > 4))
+    assert len(after["asked"]) == 15
 
 
-@pytest.mark.parametrize("rad", ["index", "value"])
-def test_rows_that_are_in_the_pool_no_longer_are_aligned_on_no_longer(rad):
+def test_rows_that_are_in_the_pool_no_longer_are_aligned_on_no_longer():
     """Clients 0 and 1 have rows 0 .. 4 and 5 .. 9, then client 1 alone is left, then one with three of its rows: too
     few to align on. The factor's rows go with the set's.
     """
-    strategy = server({0: rows_of(5), 1: rows_of(5, first=5)}, rad=rad)
+    strategy = server({0: rows_of(5), 1: rows_of(5, first=5)})
     server_state = strategy.aggregate(start(strategy), [upload(0, generator(0, "gone").normal(size=(10, 2)))], 1)
     before = rows_of(10)[sent(strategy, server_state)["aligned"].ravel().astype(int)].ravel()
     strategy.roster.public_samples = {1: {"inputs": rows_of(5, first=5)}}
     after = sent(strategy, server_state)
-    aligned = after["aligned"].ravel() + (5 if rad == "index" else 0)
+    aligned = after["aligned"].ravel() + 5
     assert aligned.tolist() == before[before > 4].tolist()
     np.testing.assert_array_equal(after["factor"], server_state["factor"][before > 4])
     strategy.roster.public_samples = {1: {"inputs": rows_of(3, first=5)}, 2: {"inputs": rows_of(9)}}
@@ -316,13 +302,10 @@ def test_a_factor_of_zeros_has_no_pull(kernel):
     assert torch.equal(client.node.model.body.weight, torch.eye(2))
 
 
-@pytest.mark.parametrize("rad", ["index", "value"])
-def test_representations_are_of_the_rows_asked_for_in_their_order_after_training(rad):
+def test_representations_are_of_the_rows_asked_for_in_their_order_after_training():
     """eta 0: the body is the identity still. eta 1: it is another by then."""
-    client = tiny(eta0=0.0, rad=rad)
-    rows = numbers(2, 1, 2) if rad == "index" else np.float32([CROSS[2], CROSS[1], CROSS[2]])
-    none = NONE if rad == "index" else np.zeros((0, 2), np.float32)
-    [representations], _ = fit(client, none, np.zeros((0, 0), np.float32), rows)
+    client = tiny(eta0=0.0)
+    [representations], _ = fit(client, NONE, np.zeros((0, 0), np.float32), numbers(2, 1, 2))
     assert representations.tolist() == [CROSS[2], CROSS[1], CROSS[2]]
     moved = tiny(eta0=1.0, schedule="constant")
     [representations], _ = fit(moved, ALL, FACTOR, ALL)
@@ -641,12 +624,6 @@ def test_homogeneous_eta0_0_is_fedavg(run):
     assert rounds_of(found[0.0])[-1]["accuracy"] != both[0][-1]
 
 
-@pytest.mark.parametrize("mode", ["heterogeneous", "homogeneous"])
-def test_by_value_is_by_index_in_its_results(run, mode):
-    own, keys = {"mode": mode, "eta0": 1.0}, {"models": ALIKE, "rounds": 3, "partition": "dirichlet:0.5"}
-    assert same_run(run({**own, "rad": "index"}, **keys), run({**own, "rad": "value"}, **keys))
-
-
 def test_as_many_rows_a_batch_as_the_set_has_are_all_of_them_and_fewer_are_not(run):
     keys = {"models": UNLIKE, "rounds": 3}
     whole, as_many, fewer = (run({"eta0": 1.0, "align-batch": rows}, **keys) for rows in (0, 20, 8))
@@ -696,30 +673,28 @@ def test_the_number_of_workers_changes_no_bit(run):
 # --- bytes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rad", "row"), [("index", 4), ("value", 64)])
 @pytest.mark.parametrize(("own", "columns"), [({}, 19), ({"rank": 3}, 3)])
-def test_bytes_of_a_heterogeneous_round(run, rad, row, own, columns):
-    """R = 20 samples of 64 bytes, or numbers of 4. Down: 20 rows in round 1; 2 * 20 rows and 20 r numbers afterwards.
-    Up: 20 (200 + 84) numbers: mlp and lenet5. Before: 64 bytes a public sample up, and by index the other's down.
+def test_bytes_of_a_heterogeneous_round(run, own, columns):
+    """R = 20 numbers of 4 bytes. Down: 20 rows in round 1; 2 * 20 rows and 20 r numbers afterwards. Up: 20 (200 + 84)
+    numbers: mlp and lenet5. Before: 64 bytes a public sample up, and the other's down.
     """
-    folder = run({"rad": rad, **own}, rounds=3)
+    folder = run(own, rounds=3)
     rounds = rounds_of(folder)
     assert load_file(folder / SERVER_STATE_FILE)["factor"].shape == (20, columns)
-    down = [2 * 20 * row] + [2 * (2 * 20 * row + 4 * 20 * columns)] * 2
+    down = [2 * 20 * 4] + [2 * (2 * 20 * 4 + 4 * 20 * columns)] * 2
     assert [entry["bytes_down"] for entry in rounds[1:]] == down
     assert [entry["bytes_up"] for entry in rounds[1:]] == [4 * 20 * (200 + 84)] * 3
     public = rounds[0]["bytes_up"]
     assert public > 0
     assert public % 64 == 0
-    assert rounds[0]["bytes_down"] == (public if rad == "index" else 0)
+    assert rounds[0]["bytes_down"] == public
 
 
-@pytest.mark.parametrize(("rad", "row"), [("index", 4), ("value", 64)])
-def test_bytes_of_a_homogeneous_round(run, rad, row):
+def test_bytes_of_a_homogeneous_round(run):
     """642 numbers both ways (counted in test_fedavg), and 20 rows of the alignment set down."""
-    [_, first, second] = rounds_of(run({"mode": "homogeneous", "rad": rad}, models=NORMED))
+    [_, first, second] = rounds_of(run({"mode": "homogeneous"}, models=NORMED))
     for entry in (first, second):
-        assert (entry["bytes_up"], entry["bytes_down"]) == (2 * 4 * 642, 2 * (4 * 642 + 20 * row))
+        assert (entry["bytes_up"], entry["bytes_down"]) == (2 * 4 * 642, 2 * (4 * 642 + 20 * 4))
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -743,7 +718,7 @@ def test_clients_may_differ_in_model_and_classes_unless_their_weights_are_averag
     unlike = type(roster(1))([member(0, public=9), member(1, public=9, classes=7, weights="other", model="mlp")])
     checked(unlike)
     said = refusal(FederationError, checked, unlike, FedHeNNHomogeneous)
-    assert said.startswith("fedhenn with mode = 'homogeneous' averages weights, so all clients need the same model")
+    assert said.startswith("fedhennhomogeneous averages weights, so all clients need the same model")
     assert "linear on client 0; mlp on client 1" in said
     checked(roster(4), FedHeNNHomogeneous)
     few = refusal(FederationError, checked, roster(3), FedHeNNHomogeneous)
@@ -760,51 +735,6 @@ def test_clients_with_columns_of_their_own_are_refused(mode, refusal):
 def test_too_few_rows_that_arrived_end_the_run(refusal):
     strategy = server({0: rows_of(3)})
     assert "have 3: raise public-fraction" in refusal(FederationError, sent, strategy, start(strategy))
-
-
-def test_kernels_of_unit_norm_count_alike_however_large_representations_are():
-    """Two kernels over the same rows, one of them of representations a hundred times as large."""
-    draw = generator(0, "kernels")
-    first, second = draw.normal(size=(8, 3)), 100 * draw.normal(size=(8, 2))
-
-    def centred(rows):
-        rows = rows - rows.mean(0)
-        return rows @ rows.T
-
-    def sent(**keys):
-        strategy = server({0: rows_of(8)}, rad_size=8, **keys)
-        uploads = [upload(0, first), upload(1, second)]
-        factor = strategy.aggregate(start(strategy), uploads, 1)["factor"].astype(float)
-        return factor @ factor.T
-
-    def same(kernel, expected):
-        np.testing.assert_allclose(kernel / np.linalg.norm(kernel), expected / np.linalg.norm(expected), atol=1e-6)
-
-    one, two = (centred(np.float32(rows).astype(float)) for rows in (first, second))
-    same(sent(), one + two)
-    same(sent(kernels="unit-norm"), one / np.linalg.norm(one) + two / np.linalg.norm(two))
-
-
-def test_sigma_in_units_of_the_median_distance_knows_no_scale():
-    """On the server, and in what a client is pulled towards: CKA of A and 1,000 A is 1 under the RBF kernel."""
-    rows = generator(0, "median").normal(size=(8, 3))
-
-    def sent(factor):
-        strategy = server({0: rows_of(8)}, rad_size=8, kernel="rbf", sigma=1.0, sigma_unit="median")
-        return strategy.aggregate(start(strategy), [upload(0, rows * factor)], 1)["factor"]
-
-    np.testing.assert_allclose(sent(1000.0), sent(1.0), atol=1e-5)
-    distances = pdist(rows)
-    kernel = np.exp(-(squareform(distances) ** 2) / (2 * np.sort(distances)[(len(distances) - 1) // 2] ** 2))
-    kernel = kernel - kernel.mean(0) - kernel.mean(1, keepdims=True) + kernel.mean()
-    ours = sent(1.0).astype(float) @ sent(1.0).astype(float).T
-    np.testing.assert_allclose(ours / np.linalg.norm(ours), kernel / np.linalg.norm(kernel), atol=1e-5)
-    a = torch.from_numpy(rows)
-    assert float(rbf_cka(median_scaled(a), median_scaled(1000 * a), 1.0)) == pytest.approx(1)
-    assert float(rbf_cka(a, 1000 * a, 1.0)) < 0.95
-    client = FedHeNNClient(linear_node([[1.0]], [0], [[1.0]], public=1), kernel="rbf", sigma=1.0, sigma_unit="median")
-    factor = torch.from_numpy(sent(1.0))
-    assert float(client._rbf_cka(1000 * a, factor)) == pytest.approx(1, abs=1e-5)
 
 
 def test_homogeneous_takes_one_model_by_default(make_config):
@@ -825,7 +755,6 @@ def test_homogeneous_takes_one_model_by_default(make_config):
         ("mode", "both", "'heterogeneous' or 'homogeneous'"),
         ("kernel", "cubic", "'linear' or 'rbf'"),
         ("sigma", 0.0, "greater than 0"),
-        ("rad", "name", "'index' or 'value'"),
         ("rad-size", 3, "greater than or equal to 4"),
         ("rank", -1, "greater than or equal to 0"),
         ("eta0", -0.1, "greater than or equal to 0"),

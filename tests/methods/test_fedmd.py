@@ -290,8 +290,8 @@ def test_the_consensus_of_scores_sums_to_1_whatever_the_mean():
         ("median", np.eye(3), [1 / 3] * 3),
     ):
         near = 1e-6 if robust == "none" else 1e-4  # the geometric median is found step by step
-        strategy, members = FedMD(consensus="softmax", robust=robust), roster(3, classes=3)
-        start = from_record(strategy.prepare(members, RunConfig()))
+        strategy, members = FedMD(consensus="softmax"), roster(3, classes=3)
+        start = from_record(strategy.prepare(members, RunConfig(robust=robust)))
         share(members, {0: 1})
         uploads = [Upload(k, {"softmax": np.float32([one])}, samples=1) for k, one in enumerate(answers)]
         np.testing.assert_allclose(strategy.aggregate(start, uploads, 1)["consensus"], [expected], rtol=near)

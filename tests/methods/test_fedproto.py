@@ -282,7 +282,7 @@ def test_other_ways_run(keys, make_config, run_federation):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("distance-weight", -1), ("weighting", "samples"), ("predict", "both"), ("mode", "later"), ("robust", "krum")],
+    [("distance-weight", -1), ("weighting", "samples"), ("predict", "both"), ("mode", "later")],
 )
 def test_a_value_out_of_range_is_refused_by_name(key, value, refusal):
     config = RunConfig.from_flat({"algorithm": "fedproto", f"fedproto.{key}": value})

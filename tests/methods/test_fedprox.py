@@ -9,19 +9,18 @@ import pytest
 import torch
 from fixtures.federations.members import member
 from fixtures.federations.nodes import linear_node
-from flwr.app import ConfigRecord
 from safetensors.numpy import load_file
 from torch.nn import functional
 
 from clients.fedprox import FedProxClient
-from hetfl_flwr.algorithms import build_strategy, check_options
+from hetfl_flwr.algorithms import check_options
 from hetfl_flwr.common.errors import ConfigError, FederationError, TooFewClients
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.wire.messages import CONFIG, ROUND
+from hetfl_flwr.wire.messages import ROUND
 from strategies.fedprox import FedProx
 
 NORMED = "simulations.testing.lab:normed"
@@ -148,21 +147,6 @@ def test_exchange_every_2_is_twice_the_local_work(make_config, make_node):
     for written_out, twice, once in zip(*trained, strict=True):
         np.testing.assert_array_equal(written_out, twice)
         assert (written_out != once).any()
-
-
-def test_messages_carry_mu_as_flower_s_own_clients_expect_it(make_config, make_federation):
-    config = make_config(algorithm="fedprox", models="mlp", **{"fedprox.mu": 0.25})
-    federation, strategy = make_federation(config), build_strategy(config)
-    arrays = strategy.prepare(federation.roster, config)
-    view = federation.view(list(federation.roster))
-    messages = list(strategy.configure_train(1, arrays, ConfigRecord(), view))
-    assert [message.content.config_records[CONFIG]["proximal-mu"] for message in messages] == [0.25, 0.25]
-
-
-def test_building_with_mu_0_warns_of_nothing(monkeypatch):
-    """A strategy is built more than once a run."""
-    monkeypatch.setattr("flwr.serverapp.strategy.fedprox.log", lambda *said: pytest.fail(str(said)))
-    assert FedProx(mu=0.0).mu == 0.0
 
 
 def test_unlike_models_are_refused(refusal):

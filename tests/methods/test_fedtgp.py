@@ -30,9 +30,9 @@ def upload(client_id: int, classes: list[int], prototypes: Any) -> Upload:
     return Upload(client_id, {**arrays, "present": np.ones(len(classes), np.int8)}, samples=5)
 
 
-def prepared(classes: int = 2, width: int = 1, **options: Any) -> FedTGP:
+def prepared(classes: int = 2, width: int = 1, robust: str = "none", **options: Any) -> FedTGP:
     strategy = FedTGP(**{"server_epochs": 1, **options})
-    strategy.prepare(roster(3, classes=classes, width=width), RunConfig(batch_size=50))
+    strategy.prepare(roster(3, classes=classes, width=width), RunConfig(batch_size=50, robust=robust))
     return strategy
 
 
@@ -238,7 +238,7 @@ def test_a_weight_of_0_is_local_training_bit_for_bit(make_config, run_federation
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("server-epochs", -1), ("server-learning-rate", 0.0), ("margin-cap", -1), ("predict", "both"), ("robust", "krum")],
+    [("server-epochs", -1), ("server-learning-rate", 0.0), ("margin-cap", -1), ("predict", "both")],
 )
 def test_a_value_out_of_range_is_refused_by_name(key, value, refusal):
     config = RunConfig.from_flat({"algorithm": "fedtgp", f"fedtgp.{key}": value})

@@ -11,7 +11,7 @@ import torch
 from fixtures.federations.nodes import linear_node
 
 from clients.fedavg import FedAvgClient
-from hetfl_flwr.algorithms import build_client, check_options
+from hetfl_flwr.algorithms import build_client, check_options, names
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import evaluate
@@ -33,10 +33,10 @@ def test_one_step_by_hand():
     column 0 of W becomes (0.05 - 0.1 p_0, 0.1 p_0): now class 1 is the larger one, and right. The global model is
     wrong, and stays as it was sent."""
     sent = np.float32([[0.05, 0.0], [0.0, 0.0]])
-    node = linear_node([[1.0, 0.0]], [1], sent.tolist())
+    node = linear_node([[1.0, 0.0]], [1], sent.tolist(), fine_tune_epochs=1)
     p = exp(0.05) / (exp(0.05) + 1)
     logits = 0.05 - 0.1 * p, 0.1 * p
-    loss, samples, metrics = FedAvgClient(node, fine_tune_epochs=1).evaluate([sent], {ROUND: 0})
+    loss, samples, metrics = FedAvgClient(node).evaluate([sent], {ROUND: 0})
     assert (samples, metrics["accuracy"], metrics["global-accuracy"]) == (1, 1.0, 0.0)
     assert loss == pytest.approx(log(1 + exp(logits[0] - logits[1])), rel=1e-5)
     np.testing.assert_array_equal(node.model.head.weight.detach(), sent)
@@ -63,7 +63,7 @@ def test_what_is_measured_equals_a_slow_loop_and_the_global_model_stays(name, ma
     """With batch norm and dropout; FedProx's term has no part in it."""
     keys = {"models": NORMED, "optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "batch_size": 32}
     mu = {"fedprox.mu": 100.0} if name == "fedprox" else {}
-    config = make_config(algorithm=name, validation_fraction=0.2, **keys, **mu, **{f"{name}.fine-tune-epochs": 2})
+    config = make_config(algorithm=name, validation_fraction=0.2, **keys, **mu, fine_tune_epochs=2)
     node, other = make_node(config), make_node(config)
     sent = model_arrays(node.model)
     client = build_client(config, node)
@@ -86,7 +86,7 @@ def test_what_travels_is_the_same_to_the_bit_and_only_measures_differ(name, make
     model's, where clients have few classes each."""
     runs = {}
     for epochs in (0, 3):
-        keys = {f"{name}.fine-tune-epochs": epochs, "output_dir": str(tmp_path / str(epochs)), "partition": "classes:3"}
+        keys = {"fine_tune_epochs": epochs, "output_dir": str(tmp_path / str(epochs)), "partition": "classes:3"}
         few = {"models": "mlp", "feddf.server-steps": 3} if name == "feddf" else {"models": "mlp"}
         runs[epochs] = run_federation(make_config(algorithm=name, rounds=2, clients=3, **keys, **few))
     states = [(run / SERVER_STATE_FILE).read_bytes() for run in runs.values()]
@@ -103,7 +103,7 @@ def test_what_travels_is_the_same_to_the_bit_and_only_measures_differ(name, make
 
 def test_fine_tuning_is_the_same_in_each_evaluation_of_the_same_model(make_config, make_node):
     """Also where torch's generator stands elsewhere: it is seeded, and left as it was."""
-    config = make_config(algorithm="fedavg", models=NORMED, **{"fedavg.fine-tune-epochs": 1})
+    config = make_config(algorithm="fedavg", models=NORMED, fine_tune_epochs=1)
     sent = list(model_arrays(make_node(config).model).values())
     said = []
     for seed in (1, 2):
@@ -114,7 +114,7 @@ def test_fine_tuning_is_the_same_in_each_evaluation_of_the_same_model(make_confi
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_fewer_epochs_than_none_are_refused_by_name(name, make_config, refusal):
-    config = make_config(algorithm=name, **{f"{name}.fine-tune-epochs": -1})
-    assert refusal(ConfigError, check_options, config).startswith(f"{name}.fine-tune-epochs = -1: ")
+@pytest.mark.parametrize("name", [name for name in names() if name not in (*METHODS, "local")])
+def test_methods_without_a_global_model_refuse_it(name, make_config, refusal):
+    config = make_config(algorithm=name, fine_tune_epochs=1)
+    assert "fine-tune-epochs = 1" in refusal(ConfigError, check_options, config)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.members import member, roster
+from fixtures.federations.members import member, robustly, roster
 from fixtures.federations.nodes import linear_node
 from flwr.app import MessageType
 from hypothesis import given, settings
@@ -204,9 +204,10 @@ def test_multi_krum_leaves_out_a_whole_meme_for_one_array_of_it(caplog):
         Upload(k, {"weight": np.float32(weight), "bias": np.float32(bias), "steps": np.asarray(steps)}, 1)
         for k, (weight, bias, steps) in enumerate(sent)
     ]
-    merged = FML(robust="multikrum:1").aggregate(uploads[0].arrays, uploads, 1)
+    strategy = robustly(FML(), "multikrum:1")
+    merged = strategy.aggregate(uploads[0].arrays, uploads, 1)
     assert {name: array.tolist() for name, array in merged.items()} == {"weight": [2, 6], "bias": [4], "steps": 9}
-    assert caplog.messages == ["fml, round 1: multikrum leaves out client 2"]
+    assert str(strategy.left_out) == "client 2"
 
 
 memes = some_arrays(np.float32, 4, elements=st.floats(-1e3, 1e3, width=32))

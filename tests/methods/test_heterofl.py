@@ -274,9 +274,9 @@ def its(client_id: int, built: str = NET, **said: Any) -> Member:
     return member(client_id, shape=(2,), classes=3, **{**truth, **said})
 
 
-def server(*members: Member, **hyper_parameters: Any) -> tuple[HeteroFL, dict[str, Any]]:
+def server(*members: Member, robust: str = "none", **hyper_parameters: Any) -> tuple[HeteroFL, dict[str, Any]]:
     strategy = HeteroFL(**hyper_parameters)
-    config = RunConfig(algorithm="heterofl", models=f"{NET},{NET}@0.5,{NET}@0.25")
+    config = RunConfig(algorithm="heterofl", models=f"{NET},{NET}@0.5,{NET}@0.25", robust=robust)
     strategy.prepare(Roster(members), config)
     return strategy, dict(strategy.initial(strategy.roster))
 

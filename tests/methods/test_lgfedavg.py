@@ -188,7 +188,7 @@ def test_the_part_that_is_shared_travels_alone(keys, numbers, run):
 
 def test_the_median_of_heads_is_that_of_each_weight(make_config, make_federation):
     """Of three clients, each with another number of samples: these do not count."""
-    config = make_config(algorithm="lgfedavg", models="mlp", clients=3, **{"lgfedavg.robust": "median"})
+    config = make_config(algorithm="lgfedavg", models="mlp", clients=3, robust="median")
     federation = make_federation(config)
     strategy = build_strategy(config)
     start = strategy.prepare(federation.roster, config)

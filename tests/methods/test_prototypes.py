@@ -3,29 +3,25 @@
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.members import member, roster
+from fixtures.federations.members import member, robustly, roster
 from fixtures.federations.nodes import linear_node
 from torch import nn
 
-from clients.base_prototypes import PrototypeClient, Prototypes
+from clients.base_prototypes import PrototypeClient, Prototypes, distance_to_prototypes
 from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.common.errors import FederationError, PayloadError
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.learning.prototypes import class_means, distance_to_prototypes
+from hetfl_flwr.learning.prototypes import class_means
 from hetfl_flwr.learning.training import EVALUATION_BATCH
 from hetfl_flwr.node.session import Session
 from hetfl_flwr.server.messaging.guard import Guard, measure
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
-from hetfl_flwr.wire.prototypes import by_class, local_prototypes, packed
-from strategies.base_prototypes import PrototypeStrategy
+from strategies.base_prototypes import PrototypeStrategy, by_class, local_prototypes, packed
 
 
 class Strategy(PrototypeStrategy):
     """What the base leaves open plays no part here."""
-
-    def __init__(self, robust="none", counted=False):
-        super().__init__("protos", robust, counted=counted)
 
     initial = download_for = aggregate = None
 
@@ -212,14 +208,14 @@ THREE = [
     ],
 )
 def test_averages_by_hand(robust, counted, uploads, means):
-    averaged, known = Strategy(robust, counted).averaged(range(len(uploads)), uploads)
+    averaged, known = robustly(Strategy(counted=counted), robust).averaged(range(len(uploads)), uploads)
     assert averaged.tolist() == means
     assert known.tolist() == [True, True]
 
 
 @pytest.mark.parametrize("robust", ["none", "median"])
 def test_a_class_that_nobody_has_is_not_known(robust):
-    averaged, known = Strategy(robust).averaged([0], [(np.float32([[7], [7]]), np.array([1, 0]))])
+    averaged, known = robustly(Strategy(), robust).averaged([0], [(np.float32([[7], [7]]), np.array([1, 0]))])
     assert (averaged.tolist(), known.tolist()) == ([[7], [0]], [True, False])
 
 

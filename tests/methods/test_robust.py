@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.federations.grids import Tampering
-from fixtures.federations.members import member, roster
+from fixtures.federations.members import member, robustly, roster
 from fixtures.tiers import exhaustive
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
@@ -18,7 +18,6 @@ from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.exchange import arrays_of
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
@@ -28,7 +27,7 @@ from strategies.chfl import CHFL
 from strategies.fedhe import FedHe
 from strategies.fedhenn import FedHeNN
 
-ROBUST = [name for name in names() if "robust" in find(name).defaults]
+ROBUST = [name for name in names() if find(name).strategy.averages]
 """Algorithms whose server side averages what it can compare."""
 
 LINEAR = "fixtures.models:linear"
@@ -48,16 +47,32 @@ def test_the_algorithms_that_have_it():
     assert set(ROBUST) == of_weights | {"dsfl", "fd", "fedgh", "fedhe", "fedhenn", "fedmd", "fedproto", "fedtgp"}
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name not in ROBUST])
-def test_where_it_has_no_meaning_it_is_an_unknown_key(name, refusal):
-    config = RunConfig.from_flat({"algorithm": name, f"{name}.robust": "median"})
-    assert f"unknown config key '{name}.robust'" in refusal(ConfigError, check_options, config)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"algorithm": "agg", "robust": "median"},
+        {"algorithm": "fedh2l", "robust": "median"},
+        {"algorithm": "fedavg", "robust": "krum"},
+        {"algorithm": "fedhe", "robust": "median", "fedhe.mode": "async"},
+        {"algorithm": "fedgh", "robust": "median", "fedgh.mode": "async"},
+    ],
+    ids=str,
+)
+def test_refused_where_nothing_is_averaged_and_where_it_is_no_average(keys, refusal):
+    """Of uploads that come one by one, none can be compared with another."""
+
+    def build():
+        config = RunConfig.from_flat(keys)
+        check_options(config)
+        build_strategy(config)
+
+    assert f"robust = {keys['robust']}" in refusal(ConfigError, build).replace("'", "")
 
 
-@pytest.mark.parametrize("name", ROBUST)
-def test_what_is_no_average_is_refused_in_one_line(name, refusal):
-    config = RunConfig.from_flat({"algorithm": name, f"{name}.robust": "krum"})
-    assert refusal(ConfigError, build_strategy, config).startswith(f"{name}.robust = 'krum': expected none, median")
+def test_where_nothing_is_exchanged_it_has_no_effect():
+    config = RunConfig(algorithm="local", robust="median")
+    check_options(config)
+    build_strategy(config)
 
 
 # --- FedHe ---------------------------------------------------------------------------------------
@@ -72,7 +87,7 @@ def test_fedhe_takes_the_median_of_a_class_over_those_that_saw_it(store):
     """Class 0 is on all three: the medians of (1, 3, 900) and (2, 1, -900) are 3 and 1. Class 1 is on clients 0 and 1
     alone, so it is their mean, ((5, 7) + (7, 9)) / 2 = (6, 8), whatever client 2's row without samples says.
     """
-    strategy = FedHe(store=store, robust="median")
+    strategy = robustly(FedHe(store=store), "median")
     uploads = [
         logits(0, [[1, 2], [5, 7]], [1, 1]),
         logits(1, [[3, 1], [7, 9]], [9, 9]),
@@ -93,19 +108,11 @@ def test_fedhe_takes_the_median_of_a_class_over_those_that_saw_it(store):
     ],
 )
 def test_fedhe_over_two_rounds(store, expected):
-    strategy = FedHe(store=store, robust="median")
+    strategy = robustly(FedHe(store=store), "median")
     server_state = strategy.initial(roster(3, classes=1))
     for uploads in ([logits(k, [[value]], [1]) for k, value in enumerate((1, 3, 900))], [logits(0, [[8]], [1])]):
         server_state = strategy.aggregate(server_state, uploads, 1)
     assert strategy.download_for(member(0, classes=1), server_state, 1)["logits"].tolist() == [[expected]]
-
-
-def test_fedhe_has_nobody_to_compare_with_where_uploads_come_one_by_one(refusal):
-    keys = {"algorithm": "fedhe", "fedhe.mode": "async", "fedhe.robust": "median"}
-    said = refusal(ConfigError, build_strategy, RunConfig.from_flat(keys))
-    assert said.endswith("robust = 'median' compares clients, so mode = 'async' needs store = 'latest' with it")
-    build_strategy(RunConfig.from_flat({**keys, "fedhe.store": "latest"}))
-    build_strategy(RunConfig.from_flat({**keys, "fedhe.robust": "none"}))
 
 
 # --- the others ----------------------------------------------------------------------------------
@@ -118,15 +125,15 @@ def test_chfl_sends_as_many_robust_means_as_there_are_heads():
         Upload(k, {"weight": np.full((3, 2), weight, np.float32), "bias": np.full(3, bias, np.float32)}, samples=1)
         for k, (weight, bias) in enumerate(values)
     ]
-    strategy = CHFL(robust="median")
+    strategy = robustly(CHFL(), "median")
     sent = strategy.aggregate(strategy.initial(roster(3)), uploads, 1)
     assert (sent["weight"].tolist(), sent["bias"].tolist(), int(sent["heads"])) == ([[6, 6]] * 3, [12] * 3, 3)
 
 
-def fedhenn(rows: int, **options: Any) -> FedHeNN:
+def fedhenn(rows: int, robust: str = "none", **options: Any) -> FedHeNN:
     strategy = FedHeNN(**options)
     members = roster(1, public=rows, shape=(1,))
-    strategy.prepare(members, RunConfig())
+    strategy.prepare(members, RunConfig(robust=robust))
     members.public_samples = {0: {"inputs": np.zeros((rows, 1), np.float32)}}
     return strategy
 
@@ -194,19 +201,15 @@ AVERAGING: dict[str, dict[str, Any]] = {
 }
 """The algorithms that average weights, and the keys with which they do."""
 
-NAMES = {"fedhenn": "fedhenn with mode = 'homogeneous'"}
-"""What their lines begin with where it is not their name."""
-
 
 def averaged(algorithm: str, robust: str, values: Sequence[Any], samples: Sequence[int], order: Any = None) -> Any:
     """What the server makes of an entry ``w`` that clients have sent as these values, having trained on these samples;
     their replies come in this order.
     """
     clients = roster(len(values), public=5)
-    strategy = build_strategy(
-        RunConfig.from_flat({"algorithm": algorithm, f"{algorithm}.robust": robust, **AVERAGING[algorithm]})
-    )
-    strategy.roster, strategy._server_state = clients, ArrayRecord()  # what `prepare` would set
+    config = RunConfig.from_flat({"algorithm": algorithm, **AVERAGING[algorithm]})
+    strategy = robustly(build_strategy(config), robust)
+    strategy.config, strategy.roster, strategy._sent = config, clients, ArrayRecord()  # what `prepare` would set
     replies = [
         Message(
             RecordDict(
@@ -293,7 +296,7 @@ def test_multi_krum_tells_small_changes_of_large_weights_apart(algorithm, caplog
     found = averaged(algorithm, "multikrum:1", values, [1] * 5)
     np.testing.assert_allclose(found, np.delete(values, 3, 0).mean(0), atol=2e-7)
     assert [text for text in caplog.messages if "multikrum" in text] == [
-        f"{NAMES.get(algorithm, algorithm)}, round 1: multikrum leaves out client 3"
+        f"{algorithm}, round 1: multikrum leaves out client 3"
     ]
 
 
@@ -317,7 +320,7 @@ def test_whom_multi_krum_leaves_out_is_told(algorithm, keys, make_config, run_fe
         rounds=2,
         public_fraction=0.1,
         output_dir=str(tmp_path / "run"),
-        **{"models": "mlp", f"{algorithm}.robust": "multikrum:1", **keys},
+        **{"models": "mlp", "robust": "multikrum:1", **keys},
     )
     caplog.set_level("INFO", logger="flwr")
     lines = [json.loads(line) for line in (run_federation(config) / "rounds.jsonl").read_text().splitlines()]
@@ -334,7 +337,7 @@ def test_whom_the_trimmed_mean_of_scores_leaves_out_is_told(
     algorithm, keys, make_config, run_federation, tmp_path, caplog
 ):
     """It leaves out whole clients, one of five, unlike a trimmed mean of single numbers."""
-    own = {"models": "mlp", f"{algorithm}.robust": "trimmed:0.2", "output_dir": str(tmp_path / "run"), **keys}
+    own = {"models": "mlp", "robust": "trimmed:0.2", "output_dir": str(tmp_path / "run"), **keys}
     config = make_config(algorithm=algorithm, clients=5, rounds=2, public_fraction=0.1, **own)
     caplog.set_level("INFO", logger="flwr")
     lines = [json.loads(line) for line in (run_federation(config) / "rounds.jsonl").read_text().splitlines()]
@@ -356,7 +359,7 @@ def test_whom_the_trimmed_mean_of_scores_leaves_out_is_told(
 @pytest.mark.parametrize("by_class", [False, True])
 def test_where_multi_krum_leaves_out_fewer_than_it_is_told_to_the_line_says_so(uploads, wrong, said, by_class, caplog):
     caplog.set_level("INFO", logger="flwr")
-    left_out = LeftOut("fedavg", Average("multikrum", wrong=wrong))
+    left_out = LeftOut(Average("multikrum", wrong=wrong))
     values = np.array([[80.0], [-50.0], [1.0], [1.1], [1.2]])[:uploads]
     if by_class:
         left_out.rows_of_class(range(uploads), 3, list(values))
@@ -365,7 +368,7 @@ def test_where_multi_krum_leaves_out_fewer_than_it_is_told_to_the_line_says_so(u
     else:
         left_out.kept(range(uploads), [values])
     for round in (1, 2):
-        left_out.tell(round)
+        left_out.tell("fedavg", round)
     assert caplog.messages == [f"fedavg, round 1: multikrum leaves out {said}"]
 
 
@@ -383,11 +386,9 @@ def test_flower_cuts_as_many_as_every_other_algorithm_does():
 @pytest.mark.parametrize("algorithm", AVERAGING)
 @pytest.mark.parametrize("robust", ["none", "median"])
 def test_running_statistics_are_averaged_and_integer_buffers_stay_at_home(algorithm, robust, lab):
-    config = lab.config(
-        algorithm=algorithm, models=NORMED, clients=3, **{f"{algorithm}.robust": robust, **AVERAGING[algorithm]}
-    )
+    config = lab.config(algorithm=algorithm, models=NORMED, clients=3, robust=robust, **AVERAGING[algorithm])
     strategy, arrays, exchange = first_round(lab.federation(config))
-    uploads = [reply.arrays or arrays_of(reply.message) for reply in exchange.replies]
+    uploads = [reply.arrays for reply in exchange.replies]
     learnt = from_record(strategy.aggregate_replies(1, arrays, exchange.replies))
     statistics = [name for name in learnt if "running" in name]
     assert [name.rpartition(".")[2] for name in statistics] == ["running_mean", "running_var"]
@@ -396,15 +397,6 @@ def test_running_statistics_are_averaged_and_integer_buffers_stay_at_home(algori
         sent = np.stack([upload[name] for upload in uploads])
         expected = np.median(sent, axis=0) if robust == "median" else sent.mean(0)  # each has trained on 3 batches
         np.testing.assert_allclose(learnt[name], expected, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedrep", "lgfedavg"])
-def test_the_log_says_how_weights_are_averaged(algorithm, monkeypatch):
-    said: list[str] = []
-    monkeypatch.setattr("strategies.base_weights.log", lambda level, text, *values: said.append(text % values))
-    config = {"algorithm": algorithm, f"{algorithm}.robust": "trimmed:0.2"}
-    build_strategy(RunConfig.from_flat(config)).summary()
-    assert said == ["\t├── robust = trimmed:0.2"]
 
 
 # --- one poisoned client of ten ------------------------------------------------------------------
@@ -462,7 +454,7 @@ def test_one_poisoned_client_of_ten(algorithm, keys, make_config, run_federation
             outlier_factor=0.0,
             test_fraction=0.5,
             output_dir=str(tmp_path / name),
-            **{"models": LINEAR, "learning_rate": 0.01, "rounds": 8, f"{algorithm}.robust": robust, **keys},
+            **{"models": LINEAR, "learning_rate": 0.01, "rounds": 8, "robust": robust, **keys},
         )
         run = run_federation(config, Tampering(config, POISONED, scaled(factor)))
         clients = json.loads((run / "rounds.jsonl").read_text().splitlines()[-1])["clients"]

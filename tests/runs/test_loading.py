@@ -32,7 +32,7 @@ def test_a_client_s_model_measures_what_its_run_has_measured(make_config, run_fe
 
 
 OPTIONS = {
-    "fedavg": [{"fedavg.fine-tune-epochs": 1}],
+    "fedavg": [{"fine-tune-epochs": 1}],
     "fedproto": [{"fedproto.predict": "prototype"}, {"fedproto.predict": "own-prototype"}],
     "fedtgp": [{"fedtgp.predict": "prototype"}],
     "fedgh": [{"fedgh.measured": "global"}],

@@ -3,7 +3,7 @@
 import json
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,12 +58,26 @@ def small(name: str, **keys: Any) -> RunConfig:
     return RunConfig.from_flat(flat)
 
 
+class Recording(LocalGrid):
+    """Keeps the messages that clients have answered with."""
+
+    def __init__(self, *arguments: Any, **keys: Any) -> None:
+        super().__init__(*arguments, **keys)
+        self.pulled: list[Message] = []
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = list(super().pull_messages(message_ids))
+        self.pulled += replies
+        return replies
+
+
 class Trained:
     """A federation after the training of round 1: what was sent, and what honest clients have answered."""
 
     def __init__(self, name: str, **keys: Any) -> None:
         config = small(name, **keys)
-        self.federation = Federation(LocalGrid(config.to_flat(), config.clients, run=7), config)
+        grid = Recording(config.to_flat(), config.clients, run=7)
+        self.federation = Federation(grid, config)
         self.federation.assemble()
         self.strategy = build_strategy(config)
         self.arrays = arrays = self.strategy.prepare(self.federation.roster, config)
@@ -73,8 +87,9 @@ class Trained:
         self.sent = [Sent.of(message) for message in sorted(messages, key=lambda one: one.metadata.dst_node_id)]
         exchanged = [one.message for one in self.sent]
         self.expected = expected_of(self.strategy)
-        replies = self.federation.exchange(exchanged, self.expected._replace(messages=True)).replies
-        self.honest = [reply.message for reply in replies]
+        grid.pulled.clear()
+        self.federation.exchange(exchanged, self.expected)
+        self.honest = sorted(grid.pulled, key=lambda reply: reply.metadata.src_node_id)
         self.spec = self.strategy.upload_spec(self.federation.roster.of(self.sent[1].node))
 
     def judged(self, answer: Message) -> Exchange:

@@ -19,13 +19,13 @@ from hetfl_flwr.server.messaging.exchange import Expected
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire import codec
-from hetfl_flwr.wire.codec import payload_bytes, wire_bytes
+from hetfl_flwr.wire.codec import wire_bytes
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 
 
-def exchange(federation, answers=None, uploads=UPLOAD, kind="train", keep=False):
+def exchange(federation, answers=None, uploads=UPLOAD, kind="train"):
     """Send every member one message; ``answers`` says by client id who answers otherwise than well."""
     federation.grid.answers = {
         one.node: answers[one.client_id] for one in federation.roster if one.client_id in (answers or {})
@@ -34,7 +34,7 @@ def exchange(federation, answers=None, uploads=UPLOAD, kind="train", keep=False)
         Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), node, kind)
         for node in federation.grid.get_node_ids()
     ]
-    return federation.exchange(messages, Expected(uploads and (lambda member: uploads), messages=keep))
+    return federation.exchange(messages, Expected(uploads and (lambda member: uploads)))
 
 
 # --- who is here ---------------------------------------------------------------------------------
@@ -469,26 +469,24 @@ def test_traffic_is_measured_for_each_client_both_ways_of_bad_replies_too():
         Message(RecordDict({"arrays": ArrayRecord({"a": Array(np.zeros(10 * (1 + k)))})}), 100 - k, "train")
         for k in range(4)
     ]
-    result = federation.exchange(sent, Expected(lambda one: UPLOAD, messages=True))
+    result = federation.exchange(sent, Expected(lambda one: UPLOAD))
     assert list(result.traffic) == [0, 1, 2, 3]
     assert [one.bytes_down for one in result.traffic.values()] == [80, 160, 240, 320]
     assert [one.wire_down for one in result.traffic.values()] == [wire_bytes(message) for message in sent]
     assert [one.bytes_up for one in result.traffic.values()] == [24, 24, 0, 0]  # 2 float32 and 2 int64
     up = [one.wire_up for one in result.traffic.values()]
-    assert up[:2] == [wire_bytes(reply.message) for reply in result.replies]
+    assert up[:2] == [wire_bytes(reply_with()(message)) for message in sent[:2]]
     assert up[0] > up[2] > up[3] == 0
-    assert payload_bytes(result.replies[0].message) == 24
 
 
-@pytest.mark.parametrize("keep", [False, True], ids=["arrays", "messages"])
-def test_an_upload_is_decoded_once_and_travels_on_as_arrays_or_as_its_message(monkeypatch, keep):
-    """Two arrays of each of two clients, for the check, the guard and the strategy; nothing is held in memory twice."""
+def test_an_upload_is_decoded_once(monkeypatch):
+    """Two arrays of each of two clients, for the check, the guard and the strategy."""
     decoded, read = [], codec._array
     monkeypatch.setattr(codec, "_array", lambda data, *rest: decoded.append(data) or read(data, *rest))
     federation = federation_of(member(0), member(1))
-    result = exchange(federation, keep=keep)
+    result = exchange(federation)
     for reply in result.replies:
-        assert (set(reply.arrays), reply.message is None) == (set() if keep else {"logits", "counts"}, not keep)
+        assert set(reply.arrays) == {"logits", "counts"}
         assert (reply.upload.client_id, reply.upload.samples) == (reply.client_id, 5)
     assert len(decoded) == 4
 
@@ -505,8 +503,7 @@ def test_replies_to_something_else_are_passed_over():
     stray.metadata.__dict__["_message_id"] = "of another round"
     late = reply_with({}, {"num-examples": 99})(stray)
     federation.grid._replies.append(late)
-    [reply] = exchange(federation, keep=True).replies
-    assert reply.message is not late
+    [reply] = exchange(federation).replies
     assert reply.samples == 5
 
 

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, RecordDict
 from numpy.typing import NDArray
 
 from hetfl_flwr.common.errors import PayloadError
@@ -17,7 +17,7 @@ from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.guard import Sizes
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.classes import numbered, wrong_list
-from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
+from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEN, STAGES
 from hetfl_flwr.wire.naming import called
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
@@ -95,23 +95,20 @@ class Reply:
     metrics : mapping of str to number
         What it has measured, ``num-examples`` among it.
     arrays : mapping of str to array
-        What it has uploaded. Empty where the message is kept in their place.
+        What it has uploaded.
     classes : mapping of str to list
         What it has measured class by class, as `hetfl_flwr.wire.classes` names it; None for a class without figure.
-    message : Message, optional
-        The answer as it came; None where the arrays stand for it.
     """
 
     client_id: int
     metrics: Mapping[str, float]
     arrays: Arrays = field(default_factory=dict)
-    message: Message | None = None
     classes: Mapping[str, list[float | None]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, message: Message, client_id: int) -> "Reply":
         """Decode a message that this process has written, or has checked before."""
-        return cls(client_id, _numbers(message), arrays_of(message), message)
+        return cls(client_id, _numbers(message), arrays_of(message))
 
     @property
     def samples(self) -> int:
@@ -153,13 +150,10 @@ class Expected(NamedTuple):
         What each client is to upload. None: no arrays are looked at.
     samples : callable, optional
         The largest numbers of samples that each client may say, by its registered rows and the run config. None: any.
-    messages : bool
-        Whether replies keep their messages in place of their arrays: one of both is enough to hold in memory.
     """
 
     uploads: Callable[[Member], PayloadSpec] | None = None
     samples: Callable[[Member], Most] | None = None
-    messages: bool = False
 
     def most(self, sent: "Sent", member: Member) -> Most:
         """Return what an answer is held against: of an evaluation the test samples that the client has registered."""
@@ -318,41 +312,11 @@ def read(
         metrics = _without_lists(metrics, member)
     _check_metrics(metrics, member, most, f"the {of} it is registered with")
     if spec is None:
-        return Reply(
-            member.client_id, _numbers(reply), message=reply, classes=numbered(content.metric_records[METRICS])
-        )
+        return Reply(member.client_id, _numbers(reply), classes=numbered(content.metric_records[METRICS]))
     if list(content.array_records) != [ARRAYS]:
         raise PayloadError(f"{member}: array records {_names(content.array_records)}, expected '{ARRAYS}'")
     arrays = decode(spec, content.array_records[ARRAYS], str(member), half=half)
-    return Reply(member.client_id, _numbers(reply), arrays, reply)
-
-
-def kept(reply: Reply, expected: Expected, *, half: bool) -> Reply:
-    """Return a reply with its message, in full precision, or with its arrays: what the strategy takes."""
-    if reply.message is None or expected.uploads is None:
-        return reply
-    if not expected.messages:
-        return replace(reply, message=None)
-    message = with_arrays(reply.message, to_record(reply.arrays)) if half else reply.message
-    return replace(reply, arrays={}, message=message)
-
-
-def averageable(replies: Iterable[Reply]) -> list[Message]:
-    """Return the messages that weigh anything, with the metrics that all of them have.
-
-    No mean is taken over no samples, and Flower's strategies raise where one client names other metrics than the rest.
-    """
-    weighty = [reply for reply in replies if reply.samples]
-    names = set.intersection(*(set(reply.metrics) for reply in weighty)) if weighty else set()
-    return [_with_metrics(reply.message, names) for reply in weighty if reply.message is not None]
-
-
-def _with_metrics(reply: Message, names: set[str]) -> Message:
-    metrics = reply.content.metric_records[METRICS]
-    kept = MetricRecord({name: value for name, value in metrics.items() if name in names})
-    reply = copy(reply)
-    reply.content = RecordDict({**reply.content, METRICS: kept})
-    return reply
+    return Reply(member.client_id, _numbers(reply), arrays)
 
 
 def _numbers(reply: Message) -> dict[str, float]:

@@ -19,7 +19,6 @@ from hetfl_flwr.server.messaging.exchange import (
     Sent,
     Traffic,
     cost,
-    kept,
     read,
     with_arrays,
 )
@@ -183,7 +182,7 @@ class Messenger:
         if sent.is_training and spec is not None:
             result.sizes[member.client_id] = measure(reply.arrays, spec, sent.arrays, min(reply.seen, most.seen))
             self.received(sent, member, reply)
-        return kept(reply, expected, half=half)
+        return reply
 
     def push(self, messages: Sequence[Message]) -> None:
         """Send messages; each that asks a client to train is answered by an upload."""

@@ -242,6 +242,11 @@ class Roster:
                 f"models = '{network},{network}@0.5'"
             )
 
+    def public_rows_of_others(self, member: Member) -> int:
+        """Return how many public samples all others have shared, which a client may have been brought."""
+        others = (block["inputs"] for client_id, block in self.public_samples.items() if client_id != member.client_id)
+        return sum(map(len, others))
+
     def _explain(self, what: str, algorithm: str, *, bodies: bool) -> None:
         """Refuse what makes equal architectures different models: inputs of another shape, or other classes."""
         if len(self._first_with(lambda member: member.model)) > 1:

@@ -23,7 +23,7 @@ from simulations.cli.options import RECIPES
 
 if TYPE_CHECKING:
     from hetfl_flwr.algorithms import Algorithm
-    from hetfl_flwr.server.strategy import FederatedStrategy
+    from hetfl_flwr.strategy import KnowledgeStrategy
 
 Row = dict[str, Any]
 
@@ -94,7 +94,7 @@ def algorithms() -> list[Row]:
     known words is shown as "something else", last.
     """
     from hetfl_flwr.algorithms import find, names
-    from hetfl_flwr.server.strategy import Sends
+    from hetfl_flwr.strategy import Sends
 
     words = get_args(Sends)
     return [
@@ -147,7 +147,7 @@ def wire(doc: str) -> list[str]:
     return [item for item in items if re.match("(down|up): ", item)] or items[:1]
 
 
-def _by_mode(algorithm: "Algorithm", say: Callable[[type["FederatedStrategy"]], Iterable[str]]) -> list[str]:
+def _by_mode(algorithm: "Algorithm", say: Callable[[type["KnowledgeStrategy"]], Iterable[str]]) -> list[str]:
     """Return what is said of a server side, then what is said of it in other modes and not in the default one."""
     lines = list(say(algorithm.strategy))
     _, *others = algorithm.modes.items() or [("", algorithm)]
@@ -163,14 +163,14 @@ def _paper(algorithm: "Algorithm") -> str:
 
 def _sends(algorithm: "Algorithm") -> str:
     """Return what leaves a client, in a known word."""
-    from hetfl_flwr.server.strategy import Sends
+    from hetfl_flwr.strategy import Sends
 
     *known, other = get_args(Sends)
     sends: str = getattr(algorithm.strategy, "sends", other)
     return sends if sends in known else other
 
 
-def _needs(strategy_class: type["FederatedStrategy"]) -> Iterator[str]:
+def _needs(strategy_class: type["KnowledgeStrategy"]) -> Iterator[str]:
     """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
     strategy = strategy_class()
     own = paragraph("Needs", inspect.getdoc(strategy_class) or "")

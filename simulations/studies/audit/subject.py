@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_flwr.algorithms import build_client
+from hetfl_flwr.client import KnowledgeClient
 from hetfl_flwr.common.errors import ConfigError, PayloadError, RunFolderError
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
-from hetfl_flwr.learning.client import FederatedClient
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.schema import read_summary
@@ -71,7 +71,7 @@ class Subject:
         Which client; C.
     model : SplitModel
         Its trained model. What a server that knows no model can do does not use it; what does says so.
-    client : FederatedClient
+    client : KnowledgeClient
         Its side of the algorithm, built anew: for the form of what it sends.
     kept : tuple of KeptUpload
         What it was sent and has uploaded, in order; at least one.
@@ -97,7 +97,7 @@ class Subject:
     client_id: int
     classes: int
     model: SplitModel
-    client: FederatedClient
+    client: KnowledgeClient
     kept: tuple[KeptUpload, ...]
     trained_on: Rows
     members: Rows
@@ -279,7 +279,7 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
     )
 
 
-def _check(kept: Sequence[KeptUpload], client: FederatedClient, most: int) -> None:
+def _check(kept: Sequence[KeptUpload], client: KnowledgeClient, most: int) -> None:
     """Refuse uploads and downloads that are not what their client declares, or that say more samples than it has.
 
     Sizes that are not fixed are those of public samples, which a client declares once it has the others'.

@@ -13,7 +13,7 @@ from hetfl_flwr.config import KEYS, RunConfig, meaning, read_toml
 from hetfl_flwr.data import data_spec
 from hetfl_flwr.models import assign, build_model
 from hetfl_flwr.server.messaging.member import Sharing
-from hetfl_flwr.server.strategy import Sends
+from hetfl_flwr.strategy import Sends
 from simulations.cli.catalogue import facts
 from simulations.cli.catalogue.facts import Kind
 from simulations.cli.catalogue.tables import table

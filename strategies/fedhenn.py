@@ -1,26 +1,40 @@
-"""FedHeNN of heterogeneous models, server side: the mean kernel of the clients' representations."""
+"""FedHeNN, server side: the mean kernel of the clients' representations, or the mean of their weights.
+
+Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
+
+Clients align on a set of unlabelled samples (RAD): R of the clients' public samples, drawn again for each round.
+"""
 
 from collections.abc import Sequence
 from logging import INFO
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hetfl_flwr.common.flower import log
-from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.learning.alignment.similarity import FEWEST_SAMPLES, median_scaled
-from hetfl_flwr.models.bounds import check_size
-from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.member import Member, Sharing
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.strategy import KnowledgeStrategy, Upload
-from hetfl_flwr.wire.samples import Numbers, PublicIndex
-from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, ArraySpec, Dim, PayloadSpec
-from strategies.fedhenn.alignment_set import as_sent, check_enough, draw, sharing_of
-from strategies.fedhenn.mean_kernel import Matrix, mean_kernel_factor
+from hetfl_flwr import (
+    MIN_ALIGNED,
+    TRAINED_SIZE,
+    Arrays,
+    ArraySpec,
+    Dim,
+    FederationError,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    PublicIndex,
+    Roster,
+    Sharing,
+    Upload,
+    check_size,
+    generator,
+    log,
+)
+from strategies.base_weights import WeightStrategy
+from strategies.mean_kernel import Matrix, mean_kernel_factor
+
+RadSize = Annotated[int, Field(ge=MIN_ALIGNED)]
 
 
 def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
@@ -31,6 +45,34 @@ def kernel_factor(rows: int | Dim, rank: int | Dim) -> PayloadSpec:
 def representations(rows: int | Dim, width: int) -> PayloadSpec:
     """Declare what goes up: what a body makes of R samples, (R, D), not all zero."""
     return PayloadSpec((ArraySpec("representations", (rows, width), "float32", nonzero=True, usual=TRAINED_SIZE),))
+
+
+def draw(roster: Roster, size: int, seed: int, number: int) -> NDArray[np.int64]:
+    """Draw an alignment set: the places (R, 2) of its rows."""
+    index = PublicIndex.of(roster.public_samples)
+    total = check_enough(len(index))
+    return index.places(generator(seed, number, "rad").choice(total, min(size, total), replace=False))
+
+
+def as_sent(roster: Roster, places: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
+    """Return an alignment set as it travels: numbers of rows in the pool."""
+    return PublicIndex.of(roster.public_samples).numbers(places).astype(np.int32)
+
+
+def check_enough(rows: int) -> int:
+    """Return a number of public samples.
+
+    Raises
+    ------
+    FederationError
+        They are too few to align on.
+    """
+    if rows < MIN_ALIGNED:
+        raise FederationError(
+            f"fedhenn aligns on {MIN_ALIGNED} public samples or more, but all clients together have {rows}: "
+            "raise public-fraction"
+        )
+    return rows
 
 
 class FedHeNN(KnowledgeStrategy):
@@ -44,10 +86,12 @@ class FedHeNN(KnowledgeStrategy):
     Wire   down: aligned (R,) int32, factor (R, r) float32, asked (R,) int32: 4 R (r + 2) bytes, in round 1 the 4 R of
            asked alone
            up: representations (R, D) float32: 4 R D bytes
-           ``rad = "value"``: aligned and asked are the samples themselves, (R, *shape) as they are stored
-           Before round 1 each client sends its public samples, and for ``rad = "index"`` is sent those of all others.
+           Before round 1 each client sends its public samples, and is sent those of all others.
     State  set (), the number of the set that the factor is over, its rows aligned (R, 2) int32 (client, row), factor
            (R, r) float32, kept (), its share of the trace.
+    Robust kernels, centred and scaled to a Frobenius norm of 1, as points: their geometric median (Pillutla et al.,
+           IEEE TSP 2022) is a kernel again, which a coordinate-wise median need not be. Holds all kernels at once: 8 K
+           R^2 bytes.
     Departs from the paper: clients upload representations, not weights for the server to run. K_mean is centred before
     its rank is cut. The server's work is the eigenvectors of one matrix a round, of size min(R, sum of D) for the
     linear kernel, R for the RBF kernel.
@@ -57,37 +101,15 @@ class FedHeNN(KnowledgeStrategy):
     kernel : {"linear", "rbf"}
         Kernel over representations.
     sigma : float
-        Width of the RBF kernel, above 0, in units of ``sigma-unit``. As it grows, "rbf" becomes "linear".
-    sigma_unit : {"one", "median"}
-        "one": the units of the representations. "median": for each network the median distance between its own
-        representations of the alignment set, the usual choice for RBF kernels; not in the paper.
-    kernels : {"raw", "unit-norm"}
-        What Eq. (5) averages. "raw": the kernels, of which that of the network with the largest representations counts
-        most. "unit-norm": the kernels, centred, over their Frobenius norms, so that all count alike; not in the paper.
-    rad : {"index", "value"}
-        How the alignment set travels. "index": row numbers; all clients hold all public samples. "value": the samples;
-        only the server holds all public samples.
+        Width of the RBF kernel, above 0. As it grows, "rbf" becomes "linear".
     rad_size : int
         R, 4 or more (5000 in the paper). Where there are fewer public samples, all of them.
     rank : int
         Columns of the factor at most, 0 or more. 0: as many as an exact factor needs.
-    robust : {"none", "median", "trimmed:SHARE", "multikrum:COUNT"}
-        How wrong uploads are kept from the mean, as in `hetfl_flwr.learning.aggregation.parse_robust`. "none": not at
-        all.
-        Kernels are centred and scaled to a Frobenius norm of 1, so that none counts for more by its length, and the
-        product of two is their CKA. "median": their geometric median (Pillutla et al., IEEE TSP 2022), a weighted mean
-        of them and so a kernel again, which a coordinate-wise median need not be. "trimmed": the mean of those that
-        remain when the share that is farthest from it is left out. "multikrum": of those that are nearest to each
-        other (Blanchard et al., NIPS 2017). Each holds all kernels at once: 8 K R^2 bytes, 21 MB for ten clients and
-        512 rows.
-
-    Raises
-    ------
-    ConfigError
-        ``robust`` is none of these.
     """
 
     sends = "representations"
+    averages = True
     sharing = Sharing(labelled=False)
 
     def __init__(
@@ -95,18 +117,10 @@ class FedHeNN(KnowledgeStrategy):
         *,
         kernel: Literal["linear", "rbf"] = "linear",
         sigma: Annotated[float, Field(gt=0)] = 10.0,
-        sigma_unit: Literal["one", "median"] = "one",
-        kernels: Literal["raw", "unit-norm"] = "raw",
-        rad: Literal["index", "value"] = "index",
-        rad_size: Annotated[int, Field(ge=FEWEST_SAMPLES)] = 512,
+        rad_size: RadSize = 512,
         rank: Annotated[int, Field(ge=0)] = 0,
-        robust: str = "none",
     ) -> None:
-        self.kernel, self.sigma, self.sigma_unit, self.kernels = kernel, sigma, sigma_unit, kernels
-        self.rad, self.rad_size, self.rank = rad, rad_size, rank
-        self.robust = parse_robust(robust)
-        self._left_out = LeftOut("fedhenn", self.robust)
-        self.sharing = sharing_of(rad)
+        self.kernel, self.sigma, self.rad_size, self.rank = kernel, sigma, rad_size, rank
 
     def check(self, roster: Roster) -> None:
         """Refuse inputs of different shapes, too few public samples, and representations that the server cannot keep.
@@ -130,13 +144,13 @@ class FedHeNN(KnowledgeStrategy):
 
         Rows that are in the pool no longer are left out of both; too few are none.
         """
-        shared, places = self.roster.public_samples, server_state["aligned"]
-        held = PublicIndex.of(shared).held(places)
-        held &= held.sum() >= FEWEST_SAMPLES
+        places = server_state["aligned"]
+        held = PublicIndex.of(self.roster.public_samples).held(places)
+        held &= held.sum() >= MIN_ALIGNED
         return {
-            "aligned": as_sent(shared, places[held], self.rad),
+            "aligned": as_sent(self.roster, places[held]),
             "factor": server_state["factor"][held],
-            "asked": as_sent(shared, self._draw(int(server_state["set"]) + 1), self.rad),
+            "asked": as_sent(self.roster, self._draw(int(server_state["set"]) + 1)),
         }
 
     def upload_spec(self, member: Member) -> PayloadSpec:
@@ -145,27 +159,66 @@ class FedHeNN(KnowledgeStrategy):
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average the kernels over the set that was asked for, as a factor."""
-        uploaded = [upload.arrays["representations"] for upload in uploads]
-        sigma = self.sigma if self.kernel == "rbf" else None
-        if sigma and self.sigma_unit == "median":
-            uploaded = [median_scaled(torch.from_numpy(one).double()).numpy() for one in uploaded]
         client_ids = [upload.client_id for upload in uploads]
         factor, kept = mean_kernel_factor(
-            uploaded,
+            [upload.arrays["representations"] for upload in uploads],
             self.robust,
-            sigma=sigma,
+            sigma=self.sigma if self.kernel == "rbf" else None,
             rank=self.rank,
-            unit_norm=self.kernels == "unit-norm",
-            told=lambda weights: self._left_out.note(client_ids, weights > 0),
+            told=lambda weights: self.left_out.note(client_ids, weights > 0),
         )
-        self._left_out.tell(round)
         if self.rank > 0:
             log(INFO, "fedhenn: a factor of rank %d keeps %.4f of the mean kernel", factor.shape[1], kept)
         number = int(server_state["set"]) + 1
         return _known(number, self._draw(number), factor, kept)
 
-    def _draw(self, number: int) -> Numbers:
-        return draw(self.roster.public_samples, self.rad_size, self.config.seed, number)
+    def _draw(self, number: int) -> NDArray[np.int64]:
+        return draw(self.roster, self.rad_size, self.config.seed, number)
+
+
+class FedHeNNHomogeneous(WeightStrategy):
+    """Averages the weights of like models, and draws the samples whose kernels clients hold to the global model's.
+
+    Eq. (4): the mean of the clients' weights by their numbers of training samples, as in FedAvg.
+
+    Wire   down: the weights, aligned (R,) int32: 4 bytes a parameter and running statistic, and 4 R
+           up: the weights
+           Before round 1 each client sends its public samples, and is sent those of all others.
+    Needs  one model
+    State  the global model.
+
+    Parameters
+    ----------
+    rad_size
+        As in `FedHeNN`.
+    """
+
+    sharing = Sharing(labelled=False)
+
+    def __init__(self, *, rad_size: RadSize = 512) -> None:
+        super().__init__()
+        self.rad_size = rad_size
+
+    def check(self, roster: Roster) -> None:
+        """Refuse heterogeneous models, inputs of different shapes, and too few public samples.
+
+        Raises
+        ------
+        FederationError
+            Names the clients that differ, or how many rows there are.
+        """
+        roster.check_sharing("fedhenn", labelled=False)
+        super().check(roster)
+        check_enough(sum(member.public for member in roster))
+
+    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
+        """Send the weights and the set to align on."""
+        places = draw(self.roster, self.rad_size, self.config.seed, round)
+        return {**server_state, "aligned": as_sent(self.roster, places)}
+
+
+MODES = {"heterogeneous": FedHeNN, "homogeneous": FedHeNNHomogeneous}
+"""The server side in each mode; the first is the default."""
 
 
 def _known(number: int, places: NDArray[np.integer[Any]], factor: Matrix, kept: float) -> Arrays:

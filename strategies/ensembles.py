@@ -9,13 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hetfl_flwr.common.arithmetic import torch_threads
+from hetfl_flwr import EVALUATION_BATCH, Batches, draw_batches, generator, kl_divergence, seeded, torch_threads, train
 from hetfl_flwr.common.errors import DivergedError
-from hetfl_flwr.common.seeding import generator, seeded
-from hetfl_flwr.data import Batches
-from hetfl_flwr.learning.distillation import kl_divergence
 from hetfl_flwr.learning.optimizers import Adam
-from hetfl_flwr.learning.training import EVALUATION_BATCH, draw_batches, train
 
 
 class Schedule(NamedTuple):

@@ -1,6 +1,6 @@
 """The mean of the kernels of several representations, and the factor that is sent in its place.
 
-Kernels and equations are those of `hetfl_flwr.learning.alignment.similarity`. The functions take and give NumPy arrays
+Kernels and equations are those of `hetfl_flwr.learning.alignment`. The functions take and give NumPy arrays
 (the server's side) and compute in float64.
 """
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from scipy.spatial.distance import cdist
 
-from hetfl_flwr.learning.aggregation import Average
+from hetfl_flwr import Average
 
 Matrix = NDArray[np.float64]
 
@@ -22,7 +22,6 @@ def mean_kernel_factor(
     *,
     sigma: float | None = None,
     rank: int = 0,
-    unit_norm: bool = False,
     told: Callable[[Matrix], object] | None = None,
 ) -> tuple[Matrix, float]:
     """Return a thin factor of the clients' mean kernel, centred: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
@@ -40,8 +39,6 @@ def mean_kernel_factor(
         Width of the RBF kernel, above 0. Default: the kernels are linear.
     rank : int
         Columns of the factor at most; 0: as many as an exact one needs.
-    unit_norm : bool
-        Whether kernels are centred and scaled to a Frobenius norm of 1 for the plain mean, too.
     told : callable, optional
         Is told what each kernel counts, (K,): 0 where a robust mean leaves it out.
 
@@ -59,7 +56,7 @@ def mean_kernel_factor(
     >>> (factor @ factor.T).round(6).tolist()[1], round(kept, 6)
     ([0.0, 4.5, 0.0, -4.5], 0.9)
     """
-    weights = _kernel_weights(representations, average, sigma, unit_norm=unit_norm)
+    weights = _kernel_weights(representations, average, sigma)
     if told:
         told(np.array(weights))
     if sigma is None:
@@ -123,15 +120,11 @@ def thin_factor_of_kernel(kernel: Matrix, rank: int = 0) -> tuple[Matrix, float]
 
 
 def _kernel_weights(
-    representations: Sequence[NDArray[np.floating]], average: Average, sigma: float | None, *, unit_norm: bool
+    representations: Sequence[NDArray[np.floating]], average: Average, sigma: float | None
 ) -> list[float]:
     """Return what each kernel counts: 1 / K; or its weight among kernels of norm 1, over its own norm."""
-    alike = 1 / len(representations)
     if average.form == "none":
-        if not unit_norm:
-            return [alike] * len(representations)
-        lengths = (float(np.linalg.norm(_own_kernel(one, sigma))) for one in representations)
-        return [alike / (length or 1.0) for length in lengths]
+        return [1 / len(representations)] * len(representations)
     kernels = np.stack([_own_kernel(representation, sigma).ravel() for representation in representations])
     products = kernels @ kernels.T
     norms = np.sqrt(np.diag(products))

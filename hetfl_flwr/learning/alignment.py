@@ -21,7 +21,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-FEWEST_SAMPLES = 4
+MIN_ALIGNED = 4
 """Centred, n samples span n - 1 dimensions: CKA of 2 samples is always 1, and of 3 seldom far from it."""
 
 
@@ -146,35 +146,14 @@ def kernel_cka(first: Tensor, second: Tensor) -> Tensor:
     return cka.to(torch.promote_types(first.dtype, second.dtype))
 
 
-def median_scaled(x: Tensor) -> Tensor:
-    """Return a representation over the median distance between its samples, which no gradient flows to.
-
-    The width of an RBF kernel is then in units of that distance, whatever the scale of a network's representations.
-
-    Parameters
-    ----------
-    x : Tensor
-        Shape (n, D), n at least 2. Where the median is 0, as it is.
-
-    Examples
-    --------
-    >>> median_scaled(torch.tensor([[0.0], [2.0], [6.0]])).flatten().tolist()
-    [0.0, 0.5, 1.5]
-    """
-    median = torch.pdist(x.detach()).median()
-    return x / torch.where(median == 0, torch.ones_like(median), median)
-
-
 def _check_matrices(first: Tensor, second: Tensor) -> None:
     shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
     if first.ndim != 2 or second.ndim != 2 or first.numel() == 0 or second.numel() == 0:
         raise ValueError(f"CKA of shapes {shapes}, expected two matrices of samples by features")
     if len(first) != len(second):
         raise ValueError(f"CKA of {len(first)} and {len(second)} samples, expected the same samples in both")
-    if len(first) < FEWEST_SAMPLES:
-        raise ValueError(
-            f"CKA of {len(first)} samples, expected at least {FEWEST_SAMPLES}: take more alignment samples"
-        )
+    if len(first) < MIN_ALIGNED:
+        raise ValueError(f"CKA of {len(first)} samples, expected at least {MIN_ALIGNED}: take more alignment samples")
     if not (first.is_floating_point() and second.is_floating_point()):
         raise ValueError(f"CKA of {first.dtype} and {second.dtype}, expected floating-point tensors")
 

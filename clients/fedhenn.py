@@ -1,0 +1,233 @@
+"""FedHeNN, client side: local training whose representations are pulled towards those of the others.
+
+Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from math import sqrt
+from typing import Annotated, Any, Literal
+
+import torch
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
+from torch import Tensor, nn
+
+from hetfl_flwr import (
+    EVALUATION_BATCH,
+    MIN_ALIGNED,
+    SEEN,
+    Arrays,
+    Dim,
+    KnowledgeClient,
+    Metrics,
+    Node,
+    PayloadSpec,
+    Terms,
+    evaluate,
+    generator,
+    linear_cka,
+    load_model_arrays,
+    model_arrays,
+    rbf_cka,
+    rbf_to_factor_cka,
+    row_numbers,
+    to_numpy,
+    weights,
+)
+from strategies.fedhenn import RadSize, kernel_factor, representations
+
+
+def _all_or_enough(rows: int) -> int:
+    if rows != 0 and rows < MIN_ALIGNED:
+        raise ValueError(f"expected 0 (all), or {MIN_ALIGNED} or more")
+    return rows
+
+
+class AligningClient(KnowledgeClient):
+    """Trains on ``CE + eta(t) (1 - CKA(K, K_target))``, where K is the kernel of its representations.
+
+    What both modes share: Eq. (4)-(5) over the round's alignment set, towards any target.
+
+    The body sees the alignment set in evaluation mode, in the loss as for the upload: running statistics are those of
+    the client's own samples, and dropout is no difference between clients. Each mini-batch costs one pass of the
+    body over the set (``align-batch`` of its R rows), forward and backward, and products of matrices (R, D) and (R, r),
+    for the RBF kernel (R, R) too.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    kernel, sigma, rad_size
+        As in `strategies.fedhenn.FedHeNN`.
+    eta0 : float
+        Weight of the alignment, 0 or more. 0 is local training (heterogeneous) or FedAvg (homogeneous).
+    schedule : {"sqrt", "constant"}
+        "sqrt": ``eta(t) = eta0 sqrt(t)`` with t = 0 in the first round; representations of untrained models are a poor
+        guide. "constant": ``eta(t) = eta0``.
+    align_batch : int
+        Rows of the alignment set drawn for each mini-batch, 4 or more. 0, or as many as there are: all.
+    """
+
+    has_distillation_term = True
+    tuned = "eta0"
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        kernel: Literal["linear", "rbf"] = "linear",
+        sigma: Annotated[float, Field(gt=0)] = 10.0,
+        rad_size: RadSize = 512,
+        eta0: Annotated[float, Field(ge=0)] = 0.01,
+        schedule: Literal["sqrt", "constant"] = "sqrt",
+        align_batch: Annotated[int, AfterValidator(_all_or_enough)] = 0,
+    ) -> None:
+        super().__init__(node)
+        self.kernel, self.sigma, self.rad_size = kernel, sigma, rad_size
+        self.eta0, self.schedule, self.align_batch = eta0, schedule, align_batch
+
+    def eta(self, round: int) -> float:
+        """Return the weight of the alignment in a round, from 1."""
+        return self.eta0 * (sqrt(round - 1) if self.schedule == "sqrt" else 1.0)
+
+    def train_aligned(
+        self, round: int, aligned: Tensor, target: Tensor, cka: Callable[[Tensor, Tensor], Tensor]
+    ) -> Metrics:
+        """Train for one round.
+
+        Parameters
+        ----------
+        round : int
+            The round, from 1.
+        aligned : Tensor
+            The alignment set (R, *shape), ready for the model.
+        target : Tensor
+            What stands for K_target, a row for each of the R samples. Without entries: there is none yet.
+        cka : callable
+            From representations (R, D) and the target to the CKA of their kernels.
+        """
+        eta, body, measured = self.eta(round), self.node.model.body, list[Tensor]()
+        rng = generator(self.node.config.seed, self.node.client_id, round, "align")
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
+            private = self.node.data_loss(self.node.model(inputs), labels)
+            if eta == 0 or target.numel() == 0:
+                return private
+            rows: Tensor | slice = slice(None)
+            if 0 < self.align_batch < len(aligned):
+                rows = torch.from_numpy(rng.choice(len(aligned), self.align_batch, replace=False)).to(aligned.device)
+            with _evaluating(body):
+                own = body(aligned[rows])
+            similarity = cka(own, target[rows])
+            measured.append(similarity.detach())
+            return Terms(private, eta * (1 - similarity))
+
+        samples, mean_loss = self.train(self.batches(round), loss)
+        metrics: Metrics = {SEEN: samples, "train-loss": mean_loss, "eta": eta}
+        return metrics | ({"cka": float(torch.stack(measured).mean())} if measured else {})
+
+    @torch.no_grad()
+    def represent(self, inputs: Tensor) -> Tensor:
+        """Return what the body makes of samples, as a tensor (R, D)."""
+        body = self.node.model.body
+        with _evaluating(body):
+            return torch.cat([body(some) for some in torch.split(inputs, EVALUATION_BATCH)]).float()
+
+    def set_spec(self, name: str, letter: str) -> PayloadSpec:
+        """Declare an alignment set, of R rows or whatever the letter is."""
+        return PayloadSpec((row_numbers(name, Dim(letter, self.rad_size), len(self.node.pool)),))
+
+    def samples_of(self, rows: NDArray[Any]) -> Tensor:
+        """Return the samples of an alignment set (R, *shape), ready for the model."""
+        return self.node.pool.samples.batch(torch.from_numpy(rows).long())[0]
+
+
+class FedHeNNClient(AligningClient):
+    """Is pulled towards the mean kernel of the last round's clients, and says what it makes of the next set.
+
+    Eq. (5): K_target is K_mean over the round's alignment set; there is none in the first round. After training, the
+    client uploads its representations of the set that the next round aligns on. Parameters as in `AligningClient`.
+
+    Wire   as in `strategies.fedhenn.FedHeNN`.
+    State  the model, the optimizer's moments.
+    Departs from the paper: it leaves open what the optimizer keeps between rounds. Here its moments go on with the
+    model, which stays with the client; in the authors' scripts they do not.
+    """
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the set to align on with a factor of the mean kernel, and the set to represent."""
+        most = self.rad_size
+        factor = kernel_factor(Dim("R", most), Dim("r", most))
+        return self.set_spec("aligned", "R") + factor + self.set_spec("asked", "Q")
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send representations of the set asked for."""
+        return representations(Dim("Q", self.rad_size), self.node.model.width)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train towards the mean kernel for one round, and represent the next set."""
+        factor = torch.from_numpy(download["factor"]).to(self.node.device)
+        cka = linear_cka if self.kernel == "linear" else self._rbf_cka
+        metrics = self.train_aligned(round, self.samples_of(download["aligned"]), factor, cka)
+        return {"representations": to_numpy(self.represent(self.samples_of(download["asked"])))}, metrics
+
+    def _rbf_cka(self, own: Tensor, factor: Tensor) -> Tensor:
+        return rbf_to_factor_cka(own, factor, self.sigma)
+
+
+class FedHeNNHomogeneousClient(AligningClient):
+    """Trains the global model, and is pulled towards that model's kernel.
+
+    Eq. (4): the client starts from the global model, whose kernel over the round's alignment set is K_target. The
+    trained model is both uploaded and kept. Parameters as in `AligningClient`.
+
+    Wire   as in `strategies.fedhenn.FedHeNNHomogeneous`.
+    State  the model, and whether it has trained yet; with ``moments = "kept"`` the optimizer's moments.
+    Departs from the paper: a client that has not trained yet is measured with the global model.
+    """
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect the global model, and the set to align on."""
+        return weights(self.node.model) + self.set_spec("aligned", "R")
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send the trained model."""
+        return weights(self.node.model)
+
+    def assess_spec(self) -> PayloadSpec:
+        """Expect the global model."""
+        return weights(self.node.model)
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train the global model towards its own kernel for one round."""
+        model = self.node.model
+        self.load(model, {name: download[name] for name in weights(model).names})
+        self.numbers["trained"] = 1
+        aligned = self.samples_of(download["aligned"])
+        cka = linear_cka if self.kernel == "linear" else self._rbf_cka
+        metrics = self.train_aligned(round, aligned, self.represent(aligned), cka)
+        return model_arrays(model), metrics
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure the own model and the global model on the own test set."""
+        shared = deepcopy(self.node.model)
+        load_model_arrays(shared, download)
+        if "trained" not in self.numbers:
+            self.load(self.node.model, download)
+        return {**super().assess(download), "global-accuracy": evaluate(shared, self.node.data.test).accuracy}
+
+    def _rbf_cka(self, own: Tensor, target: Tensor) -> Tensor:
+        return rbf_cka(own, target, self.sigma)
+
+
+MODES = {"heterogeneous": FedHeNNClient, "homogeneous": FedHeNNHomogeneousClient}
+"""The client side in each mode, as in `strategies.fedhenn.MODES`."""
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    module.eval()
+    yield
+    module.train()
