@@ -271,7 +271,7 @@ class Node:
             lost = "" if kept.exists() else "missing"
         except DamagedError:
             before, lost = None, "damaged"
-        found = unlike(before, self.data.digest) if before else ""  # the older ones have no digest of data
+        found = unlike(before, self.data.digest) if before else ""
         if not lost and not found:
             return False
         what = f"{self}: its {found} are not those of before"

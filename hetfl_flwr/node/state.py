@@ -13,13 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from hetfl_flwr.common.errors import DamagedError, StateError
-from hetfl_flwr.common.files import as_json, check_seal, header, is_sealed, read_header, seal
+from hetfl_flwr.common.files import as_json, check_seal, header, read_header, seal
 
 SCHEMA = 3
 """Version of the blob's layout; raised when older files can no longer be read."""
-
-RENAMED = {"partition": "client_id"}
-"""Fields of a stamp that once had another name: the name of today, by that one."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +70,11 @@ def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
     try:
         written = read_header(blob, "state")
         found = read_stamp(written)
-        if is_sealed(blob) or found.get("schema") == SCHEMA:
-            check_seal(blob)
+        check_seal(blob)
         numbers = {name: float(n) if isinstance(n, str) else n for name, n in dict(written["numbers"]).items()}
         round = int(written["round"])
         loaded = load(blob)
-        tensors = {name: loaded[name] for name in written.get("names", loaded)}  # safetensors has an order of its own
+        tensors = {name: loaded[name] for name in written["names"]}  # safetensors has an order of its own
     except DamagedError as error:
         raise DamagedError(f"{where}: damaged state ({error})") from None
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -88,14 +84,14 @@ def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
 
 
 def read_stamp(written: Mapping[str, Any]) -> dict[str, object]:
-    """Return the stamp in a blob's header, under the names of today.
+    """Return the stamp in a blob's header.
 
     Raises
     ------
     ValueError, KeyError, TypeError
         There is none.
     """
-    return {RENAMED.get(str(name), str(name)): value for name, value in dict(written["stamp"]).items()}
+    return dict(written["stamp"])
 
 
 def check_stamp(found: Mapping[str, object], stamp: Stamp, where: str) -> None:

@@ -263,7 +263,7 @@ class LocalGrid(Grid):
         StateError
             The data of a client have changed since, and without ``accept-loss``.
         """
-        before, rows = held.numbers.get("rows", {}), self._rows()
+        before, rows = held.numbers["rows"], self._rows()
         found = {client_id: unlike(digest, rows.get(client_id, digest)) for client_id, digest in before.items()}
         changed = [client_id for client_id, what in found.items() if what]
         if changed:

@@ -72,7 +72,7 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
         except (OSError, DamagedError) as error:
             raise RunFolderError(f"{path}: {_reason(error)}") from None
         _take_up(node, blob, path)
-    return _measured(node, _download(checkpoint, node), folder)
+    return _measured(node, checkpoint.download(node.client_id), folder)
 
 
 def load_deployed(folder: Path, client: int, place: Path) -> Node:
@@ -106,13 +106,7 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
     if said is not None and said["model"]:
         own["models"] = said["model"]
     node = _node(config.with_values(own), client, checkpoint.run)
-    return _measured(node, _download(checkpoint, node), folder)
-
-
-def _download(checkpoint: Checkpoint, node: Node) -> Arrays:
-    """Return what the server sent a client to be measured with; older checkpoints have the server state alone."""
-    download = checkpoint.download(node.client_id)
-    return checkpoint.arrays if download is None else download
+    return _measured(node, checkpoint.download(node.client_id), folder)
 
 
 def _measured(node: Node, download: Arrays, folder: Path) -> Node:

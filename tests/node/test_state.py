@@ -315,17 +315,6 @@ def test_the_first_round_s_optimizer_has_no_moments_to_load():
     assert optimizer.state_dict()["state"] == {}
 
 
-def test_a_stamp_of_a_version_that_called_the_client_id_partition_is_read(refusal):
-    blob = encode(some_state(), STAMP)
-    told = read_header(blob, "state")
-    del told["digest"]
-    told["stamp"]["partition"] = told["stamp"].pop("client_id")
-    older = seal(save(some_state().tensors, header("state", told)))
-    assert decode(older, STAMP, "here").numbers["rounds"] == 3
-    other = replace(STAMP, client_id=4)
-    assert "state of another client_id: found 3, expected 4" in refusal(StateError, decode, older, other, "here")
-
-
 def test_a_file_with_a_large_hole_is_damaged_and_not_read(refusal, tmp_path):
     store = FileStore(tmp_path, 3)
     store.write(encode(some_state(), STAMP))

@@ -21,7 +21,6 @@ from hetfl_flwr.common.errors import ConfigError, FederationError, RunFolderErro
 from hetfl_flwr.common.files import check_seal, header, read_header, seal
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import load_client_data
-from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.node import node as node_module
 from hetfl_flwr.node.stores import prune
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
@@ -670,13 +669,6 @@ def test_a_cell_of_a_row_that_nobody_trains_on_is_noticed(refusal, own, tmp_path
     line = refusal(StateError, go_on, folder)
     assert line.startswith("client 1: the validation or test samples are not those of before: the run would go on")
     go_on(folder, **{"accept-loss": True})
-
-
-def test_a_digest_of_an_earlier_version_says_nothing_of_test_rows():
-    assert unlike("ab", "ab-cd") == ""
-    assert unlike("ab", "ef-cd") == unlike("ab-cd", "ef-cd") == "training samples or labels"
-    assert unlike("ab-cd", "ab-ef") == "validation or test samples"
-    assert unlike("ab-cd", "ab-cd") == ""
 
 
 @pytest.mark.parametrize(

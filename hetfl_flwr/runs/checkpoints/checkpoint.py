@@ -87,9 +87,9 @@ class Checkpoint:
     downloads: Iterable[tuple[int, Arrays]] = ()
     versions: Sequence[Mapping[str, str]] = ()
 
-    def download(self, client_id: int) -> Arrays | None:
-        """Return what a client is measured with beside what it keeps; None where nothing is known of it."""
-        return dict(self.downloads).get(client_id)
+    def download(self, client_id: int) -> Arrays:
+        """Return what a client is measured with beside what it keeps; empty where it has never registered."""
+        return dict(self.downloads).get(client_id, {})
 
     def write(self, run_folder: Path, grid: object) -> None:
         """Write this checkpoint into a run folder, and remove all but the last two; that of a round is written once."""

@@ -157,9 +157,8 @@ class Guard:
         before = self.newest.get(client, {})
         counted = {}
         for name, size in sizes.items():
-            last = before.get(name, Size(0.0))
-            known = last.most if last.most < inf else 0.0  # earlier versions have not kept it
-            counted[name] = size._replace(work=size.work or 1 + last.work, most=max(size.most, known))
+            last = before.get(name, Size(0.0, most=0.0))
+            counted[name] = size._replace(work=size.work or 1 + last.work, most=max(size.most, last.most))
         return counted
 
     def keep(self, clients: Container[int]) -> None:
