@@ -44,9 +44,9 @@ CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
 NOTES_FILE = "notes.txt"
 """What was done with the data that nobody has asked for, a line each; missing where there is nothing to say."""
 
-UPLOADS_FILE = "uploads.log"
-"""Uploads as they were asked for, a client's number a line, where those of a run that was killed cannot be made again
-alike: their noise was drawn from entropy."""
+UPLOADS_FILE = "upload-counts.safetensors"
+"""How many uploads clients were asked for, where those of a run that was killed cannot be made again alike, as their
+noise was drawn from entropy."""
 
 KEPT_UPLOADS = "uploads"
 """Folder of what clients were sent and have uploaded, a file a round; there with ``keep-uploads``."""

@@ -255,7 +255,7 @@ class LocalGrid(Grid):
         numbers = {"clock": self.clock, "sent": self._sent, "due": sorted(self._due), "rows": self._rows()}
         return Held(numbers, {message: self._replies[message] for _, _, message, _ in self._due})
 
-    def take_up(self, held: Held) -> None:
+    def restore(self, held: Held) -> None:
         """Go on where `hold` was.
 
         Raises
