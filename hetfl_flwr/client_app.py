@@ -91,7 +91,7 @@ def register(message: Message, context: Context) -> Message:
     if client.keeps_state and isinstance(node.store, FileStore):
         node.store.check_writable()
     if origin:
-        node.take_up(str(origin[RUN]), int(origin[ROUND]))  # type: ignore[arg-type]
+        node.resume(str(origin[RUN]), int(origin[ROUND]))  # type: ignore[arg-type]
     state = node.registered_state()  # refuses another run's state before round 1
     node.prune(str(origin.get(RUN, "")))
     share = simulated() or shares(context.node_config, "share-names")

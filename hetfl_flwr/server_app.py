@@ -20,7 +20,7 @@ from hetfl_flwr.runs.observers.progress import Watch
 from hetfl_flwr.runs.observers.tracking import check_trackers, start_trackers
 from hetfl_flwr.runs.resolution import resolved
 from hetfl_flwr.runs.results import Results
-from hetfl_flwr.runs.resuming import Checkpoints, choice_of, go_on, origin_of, take_up
+from hetfl_flwr.runs.resuming import Checkpoints, choice_of, origin_of, restore, resume
 from hetfl_flwr.runs.schema import RESUME_FILE
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.grids import engine_of
@@ -50,12 +50,12 @@ def main(grid: Grid, context: Context) -> None:
             federation.assemble(strategy.check)
             results.ledger.begin(strategy.prepare(federation.roster, config), federation.roster)
             if choice:
-                take_up(choice, results, federation)
+                restore(choice, results, federation)
             rounds = (AsyncRounds if strategy.asynchronous else SyncRounds)(config, strategy, federation)
             trackers = start_trackers(config, results.folder)
             if choice:
                 rounds.resume(choice.checkpoint.under_way)
-                go_on(choice, results)
+                resume(choice, results)
             strategy.summary()
             lasting: list[RoundCallback] = [Checkpoints(results, federation, rounds, strategy)]
             if config.keep_uploads:

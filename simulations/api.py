@@ -463,12 +463,12 @@ def _split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[Rou
     ConfigError
         One is neither a name nor a callback.
     """
-    from hetfl_flwr.runs.callbacks import built_from, check_methods, got
+    from hetfl_flwr.runs.callbacks import built_from, check_methods
 
     items = [given] if isinstance(given, str) else list(given)
     names = [item for item in items if isinstance(item, str) and item.strip()]
     others = [item for item in items if not isinstance(item, str)]
-    objects: list[Any] = [built_from(item, str(got(item, "__name__"))) if isclass(item) else item for item in others]
+    objects: list[Any] = [built_from(item, item.__name__) if isclass(item) else item for item in others]
     for one in objects:
         check_methods(one, "callbacks", type(one).__name__)
     return names, objects

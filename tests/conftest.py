@@ -25,7 +25,7 @@ from simulations.engine.grid import LocalGrid
 from simulations.testing.fixtures import lab as lab
 from simulations.testing.lab import Lab, in_a_run
 
-collect_ignore = ["fixtures/clone", "fixtures/outside"]
+collect_ignore = ["fixtures/outside"]
 """Somebody else's project: its tests run in `test_outside.py`, as it would run them."""
 
 settings.register_profile("without a clock", deadline=None)  # a busy machine is no defect

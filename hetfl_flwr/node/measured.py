@@ -4,15 +4,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 from torch import nn
 
-from hetfl_flwr.common.errors import DamagedError, StateError
-from hetfl_flwr.common.files import header, read_header, read_sealed, replace_file, seal
+from hetfl_flwr.common.blobs import pack, read_blob
+from hetfl_flwr.common.errors import StateError
+from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.wire.spec import Arrays
+
+MEASURED = "measured"
+"""The kind of file that this is."""
 
 
 class Measured(NamedTuple):
@@ -40,30 +41,19 @@ class Measured(NamedTuple):
         StateError
             It cannot be written.
         """
-        own = {"predictor": self.digest, "round": self.round, "names": list(self.download)}
-        arrays = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in self.download.items()}
+        content = pack(MEASURED, {"predictor": self.digest, "round": self.round}, self.download)
         try:
-            replace_file(path, seal(save(arrays, header("measured", own))))
+            replace_file(path, content)
         except OSError as error:
             raise StateError(f"{path}: cannot be written: {error.strerror}") from None
 
     @classmethod
     def read(cls, path: Path) -> "Measured | None":
-        """Return what was written; None where nothing was.
-
-        Raises
-        ------
-        DamagedError
-            It is not as it was written.
-        """
+        """Return what was written; None where nothing was. Raises DamagedError as `read_blob`."""
         if not path.exists():
             return None
-        try:
-            blob = read_sealed(path)
-            own, arrays = read_header(blob, "measured"), load(blob)
-            return cls({name: arrays[name] for name in own["names"]}, str(own["predictor"]), int(own["round"]))
-        except (OSError, DamagedError, KeyError, SafetensorError) as error:
-            raise DamagedError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        blob = read_blob(path, MEASURED)
+        return cls(blob.arrays, blob.values["predictor"], blob.values["round"])
 
 
 def digest_of(model: nn.Module) -> str:

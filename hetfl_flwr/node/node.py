@@ -15,7 +15,7 @@ from hetfl_flwr.algorithms import chosen, resolve_models
 from hetfl_flwr.common.errors import ConfigError, DamagedError, ModelError, StateError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import log
-from hetfl_flwr.config import BUNDLED, FIT, RunConfig, Value, for_node, to_toml
+from hetfl_flwr.config import BUNDLED, FIT, RunConfig, Value, for_node
 from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
 from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.learning.quality import balanced_weights
@@ -32,7 +32,6 @@ from hetfl_flwr.node.stores import (
     ContextSlot,
     FileSlot,
     Slot,
-    kept_config,
     kept_inputs,
     kept_measured,
     prune,
@@ -197,18 +196,15 @@ class Node:
         """Save what must survive until the next round; in a state folder, with what it takes to read it back."""
         if self.config.state_dir:
             folder = run_folder(self.config, self.stamp.run)
-            path, inputs = kept_config(folder, self.client_id), kept_inputs(folder, self.client_id)
-            if not path.exists():
-                replace_file(path, to_toml(self.config.with_values({"clients": self.clients}).to_flat()).encode())
-            if not (inputs.exists() and state_file(folder, self.client_id).exists()):
-                replace_file(inputs, pack_inputs(self.data))
+            if not (kept_inputs(folder, self.client_id).exists() and state_file(folder, self.client_id).exists()):
+                self._keep_inputs()
         self.store.save(state, self.stamp)
 
     def keep_measured(self, measured: Measured) -> None:
         """In a state folder, keep what this client was measured with last."""
         measured.write(kept_measured(run_folder(self.config, self.stamp.run), self.client_id))
 
-    def take_up(self, run: str, round: int) -> None:
+    def resume(self, run: str, round: int) -> None:
         """Go on with the state that this client had in another run after a round, if it is on this node's disk.
 
         Parameters
@@ -249,7 +245,7 @@ class Node:
         """
         state = self._intact(self.store.read, self.stamp, self.store.where)
         if self.config.state_dir and self._have_other_data(self.stamp.run):
-            replace_file(self._kept_inputs(self.stamp.run), pack_inputs(self.data))
+            self._keep_inputs()
         if state is None and self.config.accept_loss:
             state = self._intact(self.store.kept, self.stamp, self.store.where)
             self.store.forget()
@@ -267,20 +263,21 @@ class Node:
         if not state_file(kept.parent, self.client_id).exists():
             return False
         try:
-            before = data_digest(kept)
-            lost = "" if kept.exists() else "missing"
-        except DamagedError:
-            before, lost = None, "damaged"
-        found = unlike(before, self.data.digest) if before else ""  # the older ones have no digest of data
-        if not lost and not found:
-            return False
-        what = f"{self}: its {found} are not those of before"
-        if lost:
-            what = f"{self}: what its state says of its data is {lost} ({kept}), and they may be others"
+            different = unlike(data_digest(kept), self.data.digest)
+        except DamagedError as error:
+            what = f"{self}: its data cannot be compared with those of before ({error})"
+        else:
+            if not different:
+                return False
+            what = f"{self}: its {different} are not those of before"
         if simulated() and not self.config.accept_loss:
             raise StateError(f"{what}: it would go on with other results, which accept-loss = true allows")
         log(WARNING, "%s, and it goes on with them", what)
         return True
+
+    def _keep_inputs(self) -> None:
+        config = self.config.with_values({"clients": self.clients})
+        replace_file(self._kept_inputs(self.stamp.run), pack_inputs(config, self.data))
 
     def _kept_inputs(self, run: str) -> Path:
         return kept_inputs(run_folder(self.config, run), self.client_id)

@@ -1,6 +1,6 @@
 """What happens around an algorithm's own work when a client answers a message.
 
-Download and upload are checked, the state is taken up and saved. After measuring, the best model so far is kept on
+The state is restored and saved, and the upload is checked. After measuring, the best model so far is kept on
 demand, and the samples of other domains are measured, too.
 """
 
@@ -57,7 +57,7 @@ class Session:
     ) -> tuple[list[NDArray[Any]], int, Metrics]:
         """Let a client learn for a round; return its upload, number of samples and other metrics."""
         node = self._node
-        download = client.download_spec().check(parameters, "server")
+        download = dict(zip(client.download_spec().names, parameters, strict=True))
         self.restore(client)
         self._replaced.clear()
         with seeded(node.config.seed, node.client_id, round, "train"):
@@ -74,7 +74,7 @@ class Session:
         self, client: "KnowledgeClient", parameters: list[NDArray[Any]], round: int | None
     ) -> tuple[float, int, Metrics]:
         """Let a client measure; return loss, samples and other metrics. A `round` of None: the last."""
-        download = client.assess_spec().check(parameters, "server")
+        download = dict(zip(client.assess_spec().names, parameters, strict=True))
         self.restore(client)
         with seeded(self._node.config.seed, self._node.client_id, "evaluate"):
             metrics = client.assess(download)

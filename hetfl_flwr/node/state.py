@@ -6,20 +6,17 @@ does not fit raises: state never leaks between runs, algorithms, models or clien
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from hetfl_flwr.common.blobs import sealed, unpack
 from hetfl_flwr.common.errors import DamagedError, StateError
-from hetfl_flwr.common.files import as_json, check_seal, header, is_sealed, read_header, seal
+from hetfl_flwr.common.files import as_json
 
-SCHEMA = 3
-"""Version of the blob's layout; raised when older files can no longer be read."""
-
-RENAMED = {"partition": "client_id"}
-"""Fields of a stamp that once had another name: the name of today, by that one."""
+STATE = "state"
+"""The kind of file that a client's state is."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,6 @@ class Stamp:
     algorithm: str
     model: str
     client_id: int
-    schema: int = SCHEMA
 
 
 @dataclass
@@ -53,49 +49,29 @@ class ClientState:
 
 
 def encode(state: ClientState, stamp: Stamp) -> bytes:
-    """Write state, stamp and a digest of all of it as one safetensors blob."""
+    """Write state, stamp and a checksum of all of it as one blob."""
     numbers = {name: as_json(number) for name, number in state.numbers.items()}
-    own = {"stamp": asdict(stamp), "numbers": numbers, "round": state.round, "names": list(state.tensors)}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-    return seal(save(tensors, header("state", own)))
+    return sealed(STATE, {"stamp": asdict(stamp), "numbers": numbers, "round": state.round}, tensors, save)
 
 
-def decode(blob: bytes, stamp: Stamp, where: str) -> ClientState:
-    """Read a blob after checking its digest and its stamp.
+def decode(content: bytes, stamp: Stamp, where: str) -> ClientState:
+    """Read a blob after checking its checksum and its stamp.
 
     Raises
     ------
     DamagedError
         The blob is not as it was written.
     StateError
-        It belongs to another run, algorithm, model, client or schema: names which, found and expected.
+        It belongs to another run, algorithm, model or client: names which, found and expected.
     """
     try:
-        written = read_header(blob, "state")
-        found = read_stamp(written)
-        if is_sealed(blob) or found.get("schema") == SCHEMA:
-            check_seal(blob)
-        numbers = {name: float(n) if isinstance(n, str) else n for name, n in dict(written["numbers"]).items()}
-        round = int(written["round"])
-        loaded = load(blob)
-        tensors = {name: loaded[name] for name in written.get("names", loaded)}  # safetensors has an order of its own
+        blob = unpack(content, STATE, load)
     except DamagedError as error:
         raise DamagedError(f"{where}: damaged state ({error})") from None
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(f"{where}: damaged state ({type(error).__name__})") from None
-    check_stamp(found, stamp, where)
-    return ClientState(tensors, numbers, round)
-
-
-def read_stamp(written: Mapping[str, Any]) -> dict[str, object]:
-    """Return the stamp in a blob's header, under the names of today.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        There is none.
-    """
-    return {RENAMED.get(str(name), str(name)): value for name, value in dict(written["stamp"]).items()}
+    check_stamp(blob.values["stamp"], stamp, where)
+    numbers = {name: float(n) if isinstance(n, str) else n for name, n in blob.values["numbers"].items()}
+    return ClientState(blob.arrays, numbers, blob.values["round"])
 
 
 def check_stamp(found: Mapping[str, object], stamp: Stamp, where: str) -> None:

@@ -11,10 +11,11 @@ from typing import Protocol
 
 from flwr.app import ConfigRecord, Context
 
-from hetfl_flwr.common.errors import DamagedError, StateError
-from hetfl_flwr.common.files import check_size, digest_in, read_file, replace_file
+from hetfl_flwr.common.blobs import checksum_in
+from hetfl_flwr.common.errors import StateError
+from hetfl_flwr.common.files import read_file, replace_file
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.node.state import ClientState, Stamp, decode, encode
+from hetfl_flwr.node.state import STATE, ClientState, Stamp, decode, encode
 
 RECORD, CHOICE = "hetfl-state", "hetfl-choice"
 """Keys of the client's records in ``Context.state``: its state, and the model that it has chosen."""
@@ -183,7 +184,7 @@ class FileStore(BlobStore):
         Returns
         -------
         str or None
-            The digest that the content names; None where there is no content.
+            The checksum that the content names; None where there is no content.
         """
         if not self._path.exists():
             return None
@@ -191,7 +192,7 @@ class FileStore(BlobStore):
             path.hardlink_to(self._path)
         except OSError:  # another disk, or one without second names
             path.write_bytes(read_file(self._path))
-        return digest_in(path)
+        return checksum_in(path, STATE)
 
     def keep(self) -> None:
         """Give the file a second name, in one step; a copy where the disk knows no second names."""
@@ -237,12 +238,9 @@ class FileStore(BlobStore):
 
     def _content(self, path: Path) -> bytes | None:
         try:
-            check_size(path)
             return read_file(path)
         except FileNotFoundError:
             return None
-        except DamagedError as error:
-            raise DamagedError(f"{_called(path)}: damaged state ({error})") from None
         except OSError as error:
             raise StateError(f"{_called(path)}: cannot be read: {error.strerror}") from None
 
@@ -262,13 +260,8 @@ def state_file(folder: Path, client_id: int) -> Path:
     return folder / f"client-{client_id}.safetensors"
 
 
-def kept_config(folder: Path, client_id: int) -> Path:
-    """Return the file beside a client's state that holds its config, ``clients`` being how many there are."""
-    return folder / f"client-{client_id}.toml"
-
-
 def kept_inputs(folder: Path, client_id: int) -> Path:
-    """Return the file beside a client's state that says what its model takes, which its data need not be there for."""
+    """Return the file beside a client's state that has its config and says what its model takes."""
     return folder / f"inputs-{client_id}.safetensors"
 
 
@@ -292,7 +285,7 @@ def prune(state_dir: Path, client_id: int, keep: int, needed: Collection[str]) -
         Ids of runs that stay in any case; they count among these.
     """
     beside = rf"(inputs|measured)-{client_id}\.safetensors|choice-{client_id}\.json"
-    own = re.compile(rf"client-{client_id}\.(checkpoint\.safetensors|safetensors|toml)|{beside}")
+    own = re.compile(rf"client-{client_id}\.(checkpoint\.)?safetensors|{beside}")
     found: dict[str, list[Path]] = {}
     for folder in state_dir.glob("run-*"):
         if files := [path for path in folder.iterdir() if own.fullmatch(path.name)]:

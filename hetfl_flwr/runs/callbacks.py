@@ -1,7 +1,5 @@
 """Who is told of a run's rounds: its results, the progress bar, trackers, and callbacks of a user's own."""
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -16,7 +14,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted, ends_process, place, reason, unknown
+from hetfl_flwr.common.errors import ConfigError, HetflError, ends_process, place, reason, unknown
 from hetfl_flwr.common.flower import FLOWER_LOGGER, log
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, parse_callbacks
@@ -158,9 +156,7 @@ class Guarded(RoundCallback):
             try:
                 with _torch_as_it_was():
                     tell(callback)
-            except (KeyboardInterrupt, Interrupted):
-                raise
-            except BaseException as error:  # SystemExit, too: a callback does not end the run
+            except (Exception, SystemExit) as error:  # a callback does not end the run
                 if ends_process(error):
                     raise
                 del self.callbacks[name]
@@ -207,30 +203,21 @@ def own_callbacks(config: RunConfig) -> Guarded:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's kind and text in one line; its kind alone where it cannot say its text."""
-    try:
-        said = f"{type(error).__name__}: {reason(error)}"
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # SystemExit, too
-        said = type(error).__name__
-    return printable(" ".join(said.split()), 300)
+    """Return an error's kind and text in one line."""
+    return printable(" ".join(f"{type(error).__name__}: {reason(error)}".split()), 300)
 
 
 def _built(name: str) -> RoundCallback:
     path, _, attribute = name.partition(":")
     try:
-        with _named_interrupts():
-            module = import_module(path)
-    except CtrlC:
-        raise
-    except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
+        module = import_module(path)
+    except (Exception, SystemExit) as error:
         said = str(error) if isinstance(error, HetflError) else one_line(error)
         where = f" ({place(error)})" if place(error) else ""
         hint = "; put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else where
         raise ConfigError(f"callbacks = '{name}': module '{path}' cannot be imported: {said}{hint}") from error
     if attribute not in vars(module):
-        own = [key for key, value in vars(module).items() if isclass(value) and got(value, "__module__") == path]
+        own = [key for key, value in vars(module).items() if isclass(value) and value.__module__ == path]
         raise ConfigError(f"callbacks = '{name}': {unknown(f'class of module {path!r}', attribute, own)}")
     return built_from(vars(module)[attribute], name)
 
@@ -241,55 +228,17 @@ def built_from(kind: object, name: str) -> RoundCallback:
         raise ConfigError(f"callbacks = '{name}': is no class, but of type {type(kind).__name__}")
     check_methods(kind, f"callbacks = '{name}'", name.rpartition(":")[2])
     try:
-        with _named_interrupts():
-            built: Any = kind()
-    except CtrlC:
-        raise
-    except BaseException as error:  # SystemExit, too
+        built: Any = kind()
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"callbacks = '{name}': cannot be built without arguments: {one_line(error)}") from error
     return built  # type: ignore[no-any-return]  # its methods are there
 
 
 def check_methods(thing: object, key: str, name: str) -> None:
     """Refuse what is no callback."""
-    lacking = [method for method in METHODS if not _has(thing, method)]
+    lacking = [method for method in METHODS if not callable(getattr(thing, method, None))]
     if lacking:
         raise ConfigError(f"{key}: {name} has no method {', '.join(lacking)}; a callback has begin, round and end")
-
-
-def _has(thing: object, method: str) -> bool:
-    return callable(got(thing, method))
-
-
-def got(thing: object, name: str) -> object:
-    """Return an attribute; None where there is none, or where a metaclass or a property raises."""
-    try:
-        return getattr(thing, name, None)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # SystemExit, too
-        return None
-
-
-class CtrlC(KeyboardInterrupt):
-    """The user's own, not one that a callback raises."""
-
-
-@contextmanager
-def _named_interrupts() -> Iterator[None]:
-    """Raise `CtrlC` where the user interrupts, so that a KeyboardInterrupt is somebody else's."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        raise CtrlC
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 @contextmanager

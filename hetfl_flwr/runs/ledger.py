@@ -127,7 +127,7 @@ class Ledger:
             "uploads": self.uploads.counts,
         }
 
-    def go_on(self, counts: Mapping[str, Mapping[int, Any]], members: Iterable[Member]) -> None:
+    def restore(self, counts: Mapping[str, Mapping[int, Any]], members: Iterable[Member]) -> None:
         """Take up what `counts` has returned, save for the uploads, in a run of these clients."""
         self._members = {member.client_id: member for member in members}
         self._traffic = {client: Traffic(**traffic) for client, traffic in counts["traffic"].items()}

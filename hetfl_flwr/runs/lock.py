@@ -80,7 +80,7 @@ class FolderLock:
             self._path.write_text(mine.model_dump_json() + "\n")
 
     def release(self) -> None:
-        """Give the folder free."""
+        """Release the lock."""
         if self._lock.is_locked:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)

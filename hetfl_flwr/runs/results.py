@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import Self
 
 from hetfl_flwr.algorithms import for_flower
+from hetfl_flwr.common.blobs import pack
 from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, to_toml
 from hetfl_flwr.data.sources.folders import dataset_called
 from hetfl_flwr.runs.callbacks import RoundCallback
-from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, Choice, checkpoints, pack, remove
+from hetfl_flwr.runs.checkpoints.checkpoint import KNOWLEDGE, Checkpoint, checkpoints, remove
 from hetfl_flwr.runs.ledger import Ledger
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.runs.schema import (
@@ -35,7 +36,7 @@ from hetfl_flwr.runs.schema import (
     round_line,
     summary_file,
 )
-from hetfl_flwr.runs.settings import PASSING, begun_as, changed_by_hand, check_unchanged, settings_file
+from hetfl_flwr.runs.settings import PASSING, check_unchanged, settings_file
 from hetfl_flwr.server.messaging.upload_counts import UploadCounts
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.naming import OWN
@@ -64,8 +65,8 @@ class Results(RoundCallback):
         What the run has reached so far.
     lines : dict of int to str
         Digests of the lines of ``rounds.jsonl``, by round.
-    begun : int or None
-        The id under which the run was begun; None where that is not known before it goes on.
+    begun : int
+        The id under which the run was begun.
 
     Raises
     ------
@@ -79,7 +80,7 @@ class Results(RoundCallback):
         self.engine = engine
         self.run = run
         self.lines: dict[int, str] = {}
-        self.begun: int | None = run
+        self.begun = run
         self._known: list[tuple[bytes, Round]] = []
         self._notes: list[str] = []
         noise = noise_source(config.noise_source, engine) if config.noise_multiplier > 0 else None
@@ -94,7 +95,6 @@ class Results(RoundCallback):
         self._lock = FolderLock(folder, run)
         try:
             self._check_free()
-            self.begun = begun_as(folder) if config.resume else run
             if not config.resume:
                 self._begin()
         except BaseException:
@@ -148,17 +148,15 @@ class Results(RoundCallback):
         """Write summary, clients and the server state so far."""
         ledger = self.ledger
         with self.writing():
-            replace_file(self.folder / SERVER_STATE_FILE, pack(from_record(ledger.arrays), {"round": ledger.reached}))
+            server_state = pack(KNOWLEDGE, {"round": ledger.reached}, from_record(ledger.arrays))
+            replace_file(self.folder / SERVER_STATE_FILE, server_state)
             replace_file(self.folder / CLIENTS_FILE, clients_file(ledger.clients()))
             replace_file(self.folder / SUMMARY_FILE, summary_file(ledger.summary()))
 
     def sync(self) -> None:
         """Let all rounds reach the disk."""
-        with self.writing():
-            for name in (ROUNDS_FILE, UPLOADS_FILE):
-                if (self.folder / name).exists():
-                    with (self.folder / name).open("a") as file:
-                        os.fsync(file.fileno())
+        with self.writing(), (self.folder / ROUNDS_FILE).open("a") as file:
+            os.fsync(file.fileno())
 
     def _check_free(self) -> None:
         """Refuse to begin where a run is, or to go on with another one."""
@@ -193,7 +191,7 @@ class Results(RoundCallback):
         and one that was being written when the run was killed, are dropped then.
         """
         path, known = self.folder / ROUNDS_FILE, dict[int, tuple[bytes, Round]]()
-        self.lines = {int(round): digest for round, digest in checkpoint.counts["lines"].items()}
+        self.lines = dict(checkpoint.counts["lines"])
         self._notes, number = list[str](), 0
         for number, line, entry in read_rounds(self.folder, self._notes.append):
             digest = self.lines.get(entry.round)
@@ -214,26 +212,20 @@ class Results(RoundCallback):
         rest = f"the figures of all rounds until {checkpoint.round} are lost"
         return f"{path} {what}, by the checkpoint of round {checkpoint.round}: {rest}"
 
-    def go_on(self, choice: Choice) -> None:
-        """Write the folder as it was at a checkpoint: from here on the run goes on.
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Write the folder as it was at a checkpoint, with the config of this process.
 
-        Rounds and checkpoints after it, which are damaged and given up or are run again, are dropped, and the config
-        is that of today.
+        Rounds and checkpoints after it are removed.
         """
-        checkpoint = choice.checkpoint
-        for key in changed_by_hand(self.folder, checkpoint.config):
-            warn(f"{self.folder / CONFIG_FILE} was changed since it was written, and holds: {key}")
         for note in self._notes:
             warn(note)
-        if self.begun is None:
-            self.begun = checkpoint.run if checkpoint.begun is None else checkpoint.begun
+        self.begun = checkpoint.begun
         with self.writing():
             self._write_settings()
             for folder in checkpoints(self.folder):
                 if int(folder.name.removeprefix("round-")) > checkpoint.round:
                     remove(folder)
             replace_file(self.folder / ROUNDS_FILE, b"".join(line + b"\n" for line, _ in self._known))
-        self.ledger.uploads.repair()
         self.ledger.rounds = [entry for _, entry in self._known]
 
     @contextmanager

@@ -64,12 +64,12 @@ class Checkpoints(RoundCallback):
         checkpoint = Checkpoint(
             ledger.done,
             results.run,
+            results.begun,
             lasting(results.config),
             {**ledger.counts(), **federation.messenger.guards.counts(), "lines": results.lines},
             federation.roster.trained,
             arrays,
             self._rounds.under_way(),
-            begun=results.begun,
             members={member.client_id: data_of(member) for member in federation.roster},
             downloads=((member.client_id, sent(member, arrays)) for member in federation.roster),
             versions=ledger.versions,
@@ -91,11 +91,11 @@ def choice_of(results: Results) -> Choice | None:
     if not results.config.resume:
         return None
     choice = choose(results.folder, results.config)
-    uploads = {int(client): count for client, count in choice.checkpoint.counts["uploads"].items()}
-    lost = [loss for loss in (results.read_log(choice.checkpoint), results.ledger.uploads.go_on(uploads)) if loss]
+    checkpoint, uploads = choice.checkpoint, results.ledger.uploads
+    lost = [loss for loss in (results.read_log(checkpoint), uploads.resume(checkpoint.counts["uploads"])) if loss]
     if lost and not results.config.accept_loss:
         raise RunFolderError(f"{lost[0]}; {GO_ON}")
-    return choice._replace(records=tuple(lost))
+    return choice._replace(losses=[*choice.losses, *((-1, loss) for loss in lost)])
 
 
 GO_ON = "--accept-loss (accept-loss = true) goes on like that"
@@ -113,7 +113,7 @@ def origin_of(choice: Choice | None, grid: Grid, *, newest: bool) -> Origin | No
     return Origin(checkpoint.run, NEWEST if newest or choice.losses else checkpoint.round, checkpoint.trained, sent)
 
 
-def take_up(choice: Choice, results: Results, federation: Federation) -> None:
+def restore(choice: Choice, results: Results, federation: Federation) -> None:
     """Go back to a checkpoint in memory: clients, federation and the server state are as they were.
 
     Raises
@@ -126,25 +126,22 @@ def take_up(choice: Choice, results: Results, federation: Federation) -> None:
         raise RunFolderError(f"{results.folder} is of a run in another engine: go on with it in that one")
     stops = not results.config.accept_loss and results.engine != "deployment"
     choice.losses.extend(other_data(checkpoint, federation.roster, stops=stops))
-    checkpoint.load_clients(results.folder, federation.grid, choice.lost)
-    counts: dict[str, dict[int, Any]] = {
-        name: {int(client): value for client, value in counted.items()} for name, counted in checkpoint.counts.items()
-    }
-    federation.roster.trained = {k: round for k, round in checkpoint.trained.items() if k not in choice.lost}
-    federation.messenger.guards.go_on(counts)
-    federation.registration.note([*choice.losses, *((-1, loss) for loss in choice.records)])
-    ledger.go_on(counts, federation.roster)
+    checkpoint.load_clients(results.folder, federation.grid)
+    federation.roster.trained = dict(checkpoint.trained)
+    federation.messenger.guards.restore(checkpoint.counts)
+    federation.registration.note(choice.losses)
+    ledger.restore(checkpoint.counts, federation.roster)
     ledger.done, ledger.arrays = checkpoint.round, to_record(checkpoint.arrays)
 
 
-def go_on(choice: Choice, results: Results) -> None:
-    """Begin to write the run folder: nothing speaks against going on any more."""
-    results.go_on(choice)
+def resume(choice: Choice, results: Results) -> None:
+    """Begin to write the run folder, once nothing can refuse the run any more."""
+    results.resume(choice.checkpoint)
     before, [now] = choice.checkpoint.versions, results.ledger.versions
     if before and (said := changed(before[-1], now)):
         warn(f"versions differ from those that the run was made with, and bits may: {said}")
     results.ledger.versions = [*(dict(one) for one in before if one != now), now]
-    for loss in (*(loss for _, loss in choice.losses), *choice.records):
+    for _, loss in choice.losses:
         warn(loss)
 
 

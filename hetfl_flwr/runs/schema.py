@@ -44,9 +44,9 @@ CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE = (
 NOTES_FILE = "notes.txt"
 """What was done with the data that nobody has asked for, a line each; missing where there is nothing to say."""
 
-UPLOADS_FILE = "uploads.log"
-"""Uploads as they were asked for, a client's number a line, where those of a run that was killed cannot be made again
-alike: their noise was drawn from entropy."""
+UPLOADS_FILE = "upload-counts.safetensors"
+"""How many uploads clients were asked for, where those of a run that was killed cannot be made again alike, as their
+noise was drawn from entropy."""
 
 KEPT_UPLOADS = "uploads"
 """Folder of what clients were sent and have uploaded, a file a round; there with ``keep-uploads``."""
@@ -118,11 +118,11 @@ ClientKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 """A number of a client, or of a round, as a key of JSON."""
 
 
-class Quality(TypedDict, total=False):
+class Quality(TypedDict):
     """How well models tell classes apart beyond accuracy: of one client, or means over clients.
 
-    None: nobody has measured it. Runs of earlier versions lack the keys. ``majority`` is the accuracy of always
-    predicting the class that most of a client's training samples have.
+    None: nobody has measured it. ``majority`` is the accuracy of always predicting the class that most of a client's
+    training samples have.
     """
 
     balanced_accuracy: Fraction | None
@@ -198,15 +198,14 @@ class ClientRecord(TypedDict):
     """One client of ``clients.json``; None where it is not known, or has no meaning.
 
     ``partition`` is the client id, under the name that Flower has for it. ``name`` is the client's own, where it has
-    one, and no other client's; versions before 0.2 do not know it. A client's accuracies are on its own test
+    one, and no other client's. A client's accuracies are on its own test
     samples, at the first evaluation and at the last. ``recall`` is that of each class with test samples, by its name,
     or by its number where the names stay on the node; ``untested`` and ``unpredicted`` are as in `PerClass`, by name.
-    ``class_names`` are those of all of its classes in their order, unless they stay on the node; earlier versions do
-    not write them.
+    ``class_names`` are those of all of its classes in their order, unless they stay on the node.
     """
 
     partition: Client
-    name: NotRequired[str | None]
+    name: str | None
     model: str | None
     dataset: str | None
     owners: Count | None
@@ -221,14 +220,14 @@ class ClientRecord(TypedDict):
     versions: dict[str, str] | None
     uploads: Count | None
     epsilon: Epsilon | None
-    balanced_accuracy: NotRequired[Fraction | None]
-    macro_f1: NotRequired[Fraction | None]
-    auc: NotRequired[Fraction | None]
-    majority: NotRequired[Fraction | None]
-    recall: NotRequired[dict[str, Fraction] | None]
-    untested: NotRequired[list[str] | None]
-    unpredicted: NotRequired[list[str] | None]
-    class_names: NotRequired[list[str] | None]
+    balanced_accuracy: Fraction | None
+    macro_f1: Fraction | None
+    auc: Fraction | None
+    majority: Fraction | None
+    recall: dict[str, Fraction] | None
+    untested: list[str] | None
+    unpredicted: list[str] | None
+    class_names: list[str] | None
 
 
 def name_of(client: ClientRecord) -> str:
@@ -268,10 +267,10 @@ class Summary(TypedDict):
     epsilon: Epsilon | None
     noise_source: str | None
     versions: dict[str, str]
-    balanced_accuracy: NotRequired[Fraction | None]
-    macro_f1: NotRequired[Fraction | None]
-    auc: NotRequired[Fraction | None]
-    majority: NotRequired[Fraction | None]
+    balanced_accuracy: Fraction | None
+    macro_f1: Fraction | None
+    auc: Fraction | None
+    majority: Fraction | None
     lost_rounds: NotRequired[list[Count]]
     earlier_versions: NotRequired[list[dict[str, str]]]
     costs: NotRequired[dict[str, Number]]

@@ -1,13 +1,11 @@
 """The config of a run folder: ``config.toml``, and what of it may differ when the run goes on.
 
-Its first line, a comment, names the run and a checksum of the rest, so that a file that was changed by hand, or is of
-another run, is noticed. What holds is what the checkpoints say of the config; where they name a key otherwise than the
-file does, the run is not gone on with, or, where the key may change, this is said.
+Its first line, a comment, names the run, so that a checkpoint of another run is noticed. Where a checkpoint has another
+value of a key that may not change, the run does not go on.
 """
 
 import re
 from collections.abc import Mapping
-from hashlib import blake2b
 from pathlib import Path
 
 from hetfl_flwr.algorithms import resolve
@@ -28,16 +26,15 @@ FOLDERS = ("dataset", "data-dir", "state-dir")
 PASSING: Mapping[str, Value] = {"resume": False, "accept-loss": False, "output-dir": ""}
 """Keys of one process of a run: a run folder holds these values."""
 
-_MARK = re.compile(rb"# run ([0-9]{1,20}), checksum ([0-9a-f]{32})\n")
+_MARK = re.compile(rb"# run ([0-9]{1,20})\n")
 
 KeptConfig = Mapping[str, Value]
 """A config as a checkpoint has it: keys and values."""
 
 
-def settings_file(config: RunConfig, begun: int | None) -> bytes:
+def settings_file(config: RunConfig, begun: int) -> bytes:
     """Write ``config.toml``, of a run that was begun under an id."""
-    content = to_toml(lasting(config)).encode()
-    return f"# run {begun}, checksum {_checksum(begun, content)}\n".encode() + content
+    return f"# run {begun}\n{to_toml(lasting(config))}".encode()
 
 
 def lasting(config: RunConfig) -> dict[str, Value]:
@@ -82,19 +79,9 @@ def resolved_config_of(folder: Path) -> RunConfig:
 
 
 def begun_as(folder: Path) -> int | None:
-    """Return the id under which a folder's run was begun; None where ``config.toml`` does not say, or was changed."""
-    content = (folder / CONFIG_FILE).read_bytes()
-    found = _MARK.match(content)
-    return int(found[1]) if found and _fits(found, content) else None
-
-
-def changed_by_hand(folder: Path, kept: KeptConfig) -> list[str]:
-    """Return the keys, with both values, that ``config.toml`` has otherwise than the checkpoint, if it was changed."""
-    content = (folder / CONFIG_FILE).read_bytes()
-    found = _MARK.match(content)
-    if found and _fits(found, content):
-        return []
-    return [f"{key} = {ours!r}, and was {theirs!r}" for key, ours, theirs in _differing(config_of(folder), kept)]
+    """Return the id under which a folder's run was begun; None where ``config.toml`` does not name it."""
+    found = _MARK.match((folder / CONFIG_FILE).read_bytes())
+    return int(found[1]) if found else None
 
 
 def check_unchanged(folder: Path, config: RunConfig) -> None:
@@ -105,40 +92,28 @@ def check_unchanged(folder: Path, config: RunConfig) -> None:
     ConfigError
         Names a key that differs, and both values; or the file, and what is wrong in it.
     """
-    before = resolved_config_of(folder).to_flat()
-    for key, value in config.to_flat().items():
-        if before.get(key) != value and not _may_change(key, before.get(key), value):
-            raise ConfigError(
-                f"{folder} was run with {key} = {before.get(key)!r}, not {value!r}: "
-                "only rounds, checkpoint-every, track, callbacks, node-keys, accept-loss, how to start and where "
-                "folders lie may change on resume"
-            )
+    before, now = resolved_config_of(folder).to_flat(), config.to_flat()
+    for key in _differing(before, now):
+        raise ConfigError(
+            f"{folder} was run with {key} = {before.get(key)!r}, not {now[key]!r}: only rounds, checkpoint-every, "
+            "track, callbacks, node-keys, accept-loss, how to start and where folders lie may change on resume"
+        )
 
 
 def unlike(folder: Path, kept: KeptConfig) -> str:
-    """Say in what ``config.toml`` differs from a checkpoint's config, in keys that may not; nothing if it does not.
+    """Return in what ``config.toml`` differs from a checkpoint's config, in keys that may not; empty: in nothing.
 
-    Keys that the checkpoint does not know, of a later version, count as they are today.
+    Keys that the checkpoint does not have count as equal.
     """
-    config = config_of(folder)
-    differing = [one for one in _differing(config, kept) if not _may_change(*one)]
-    return ", ".join(f"{key} = {ours!r}, and {theirs!r} in the checkpoint" for key, ours, theirs in differing[:3])
+    here = config_of(folder).to_flat()
+    differing = _differing(here, kept)
+    return ", ".join(f"{key} = {here.get(key)!r}, and {kept[key]!r} in the checkpoint" for key in differing[:3])
+
+
+def _differing(one: KeptConfig, other: KeptConfig) -> list[str]:
+    """Return the keys of a config that have another value in another one, and may not when the run goes on."""
+    return [key for key in other if one.get(key) != other[key] and not _may_change(key, one.get(key), other[key])]
 
 
 def _may_change(key: str, one: object, other: object) -> bool:
-    """Say whether a key may have one value where it had the other."""
     return key in CHANGEABLE or (key in FOLDERS and is_folder(str(one)) and is_folder(str(other)))
-
-
-def _differing(config: RunConfig, kept: Mapping[str, Value]) -> list[tuple[str, object, object]]:
-    """Return the keys of a checkpoint's config that another has otherwise, with that one's value and its own."""
-    here = config.to_flat()
-    return [(key, here.get(key), value) for key, value in kept.items() if key not in PASSING and here.get(key) != value]
-
-
-def _fits(mark: re.Match[bytes], content: bytes) -> bool:
-    return mark[2].decode() == _checksum(int(mark[1]), content[mark.end() :])
-
-
-def _checksum(begun: int | None, content: bytes) -> str:
-    return blake2b(f"{begun}\n".encode() + content, digest_size=16).hexdigest()

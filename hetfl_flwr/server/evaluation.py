@@ -42,7 +42,7 @@ class Evaluation:
             for reply in self._known.values()
         }
 
-    def take_up(self, held: Mapping[str, Any]) -> None:
+    def restore(self, held: Mapping[str, Any]) -> None:
         """Know again what `hold` has returned, of those who are here; nothing where a loss of state is accepted."""
         known = {} if self._federation.config.accept_loss else {int(client): one for client, one in held.items()}
         for member in self._federation.roster:

@@ -1,6 +1,5 @@
 """Models that the server builds: the clients' own where they have one, or a small one that all have beside theirs."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from logging import WARNING
 
@@ -16,10 +15,10 @@ from hetfl_flwr.wire.weights import fingerprint
 def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> SplitModel:
     """Return the clients' one model with the weights that it has before round 1.
 
-    What nodes have registered is not taken on trust. Built is what most of them have registered (of several, what the
-    first client has), among models of the zoo and those that the run config lists: no node can make the server run
-    other code. It is no larger than `build_bounded` allows. Where it is not the model that the nodes have, what fewer
-    of them have registered is built: one that lies in a field keeps nobody from the run.
+    What nodes have registered is not taken on trust. Built is what the first of them has registered, among models of
+    the zoo and those that the run config lists: no node can make the server run other code. It is no larger than
+    `build_bounded` allows. Where it is not the model that the node says it has, what the next one has registered is
+    built: one that lies in a field keeps nobody from the run.
 
     Parameters
     ----------
@@ -72,8 +71,7 @@ def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
 
     Each is a `global_model` of those clients that name it. One that cannot be built, as it is neither of the zoo nor of
     the run config's list or is another one here, is left out with a warning, so that a client that lies keeps nobody
-    from the run; unless that would leave out half of the clients or more. Of one whose weights are other than the built
-    model's a warning tells, too.
+    from the run; unless no model is left. Of one whose weights are other than the built model's a warning tells, too.
 
     Parameters
     ----------
@@ -83,7 +81,7 @@ def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
     Raises
     ------
     FederationError, ModelError
-        As `global_model`, of the first model that cannot be built, where it cannot be left out.
+        As `global_model`, of the first model, where none can be built.
     """
     models, refused = dict[str, SplitModel](), dict[str, FederationError | ModelError]()
     for name in dict.fromkeys(member.model for member in roster):
@@ -94,7 +92,7 @@ def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
             refused[name] = error
         else:
             _warn_of_others(its, models[name])
-    if 2 * sum(member.model in refused for member in roster) >= len(roster):
+    if not models:
         raise next(iter(refused.values()))
     for refusal in refused.values():
         log(WARNING, "left out: %s", refusal)
@@ -125,19 +123,13 @@ def small_global_model(name: str, roster: Roster, config: RunConfig) -> SplitMod
 
 
 def _candidates(members: Sequence[Member], *, bodies: bool) -> list[Member]:
-    """Return the first client of each kind: first of what most clients have.
-
-    Where bodies alone are exchanged, classes and so numbers of parameters may differ among those that most have.
-    """
-
-    def kind(member: Member) -> tuple[object, ...]:
-        alike = (member.model, member.shape, member.vocabulary, member.body if bodies else member.weights)
-        return alike if bodies else (*alike, member.classes, member.parameters)
-
-    support = Counter(map(kind, members))
-    exact = Counter((kind(member), member.classes) for member in members)
-    first = {(kind(member), member.classes): member for member in reversed(members)}
-    return sorted(first.values(), key=lambda one: (-support[kind(one)], -exact[kind(one), one.classes], one.client_id))
+    """Return the first client of each kind."""
+    first: dict[tuple[object, ...], Member] = {}
+    for member in members:
+        weights = member.body if bodies else member.weights
+        kind = (member.model, member.shape, member.vocabulary, weights, member.classes, member.parameters)
+        first.setdefault(kind, member)
+    return [*first.values()]
 
 
 def _warn_of_others(members: Iterable[Member], model: SplitModel) -> None:

@@ -97,9 +97,9 @@ class SyncRounds:
     def resume(self, under_way: UnderWay) -> None:
         """Share public samples again: they were counted when the run began."""
         self._federation.share(self._sharing)
-        self._evaluation.take_up(under_way.numbers.get("measured", {}))
+        self._evaluation.restore(under_way.numbers.get("measured", {}))
         if isinstance(self._federation.grid, KeepsClients):
-            self._federation.grid.take_up(Held(under_way.numbers["engine"], {}))
+            self._federation.grid.restore(Held(under_way.numbers["engine"], {}))
 
     def under_way(self) -> UnderWay:
         """Return where the engine stands, and what need not be measured again: between rounds, nothing is under way."""
@@ -218,7 +218,7 @@ class AsyncRounds:
         expected = self._waiting.keys() - set(numbers["came"])
         federation.messenger.expect({message: self._waiting[message][0].node for message in expected})
         self._came.extend(replies[message] for message in numbers["came"])
-        federation.grid.take_up(Held(numbers["engine"], replies))
+        federation.grid.restore(Held(numbers["engine"], replies))
 
     def play(self, number: int, arrays: ArrayRecord) -> Played:
         """Take in as many uploads as there are clients, each answered at once."""

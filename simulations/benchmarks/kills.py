@@ -24,11 +24,11 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from safetensors.torch import load
 
 from hetfl_flwr import client_app, server_app  # noqa: F401  # before the first child, which then need not import them
-from hetfl_flwr.common.files import read_header
+from hetfl_flwr.common.blobs import unpack
 from hetfl_flwr.config import Value
+from hetfl_flwr.node.state import STATE as CLIENT_STATE
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import LOCK_FILE
 from hetfl_flwr.runs.schema import CLIENTS_FILE, ROUNDS_FILE, SERVER_STATE_FILE, SUMMARY_FILE
@@ -175,9 +175,9 @@ def outcome(folder: Path) -> dict[str, Any]:
     checkpoint, states = Checkpoint.read(folder), {}
     for client_id in checkpoint.clients:
         blob = checkpoint.client_state(folder, client_id)
-        head = read_header(blob, "state")
-        del head["digest"], head["stamp"]["run"]
-        states[client_id] = head, {name: tensor.numpy().tobytes() for name, tensor in load(blob).items()}
+        values, arrays, _ = unpack(blob, CLIENT_STATE)
+        del values["stamp"]["run"]
+        states[client_id] = values, {name: array.tobytes() for name, array in arrays.items()}
     return {
         "rounds": rounds,
         "summary": {**json.loads((folder / SUMMARY_FILE).read_text()), "seconds": 0},

@@ -255,7 +255,7 @@ class LocalGrid(Grid):
         numbers = {"clock": self.clock, "sent": self._sent, "due": sorted(self._due), "rows": self._rows()}
         return Held(numbers, {message: self._replies[message] for _, _, message, _ in self._due})
 
-    def take_up(self, held: Held) -> None:
+    def restore(self, held: Held) -> None:
         """Go on where `hold` was.
 
         Raises
@@ -263,7 +263,7 @@ class LocalGrid(Grid):
         StateError
             The data of a client have changed since, and without ``accept-loss``.
         """
-        before, rows = held.numbers.get("rows", {}), self._rows()
+        before, rows = held.numbers["rows"], self._rows()
         found = {client_id: unlike(digest, rows.get(client_id, digest)) for client_id, digest in before.items()}
         changed = [client_id for client_id, what in found.items() if what]
         if changed:

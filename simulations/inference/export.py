@@ -35,7 +35,7 @@ EXTRA = "hetfl.json"
 """Name of what travels within a ``.pt2`` file."""
 
 FORMAT = 3
-"""Of the description. Those before it lack the number, and what columns, words and images are made of."""
+"""Version of the description."""
 
 WORD = r"\w+"
 """What a word is, in lower case: letters, digits and underscores."""
@@ -153,7 +153,7 @@ def description(node: Node) -> dict[str, Any]:
 
 
 def _of_table(node: Node) -> dict[str, Any]:
-    """Return what the columns of a table are; nothing where the client's state was kept by an older version."""
+    """Return what the columns of a table are."""
     return {"columns": [asdict(column) | _reading(column) for column in node.data.train.arrays.columns]}
 
 

@@ -9,16 +9,17 @@ from pathlib import Path
 from flwr.app import Context, RecordDict
 
 from hetfl_flwr.algorithms import build_client
+from hetfl_flwr.common.blobs import verified
 from hetfl_flwr.common.errors import DamagedError, PayloadError, RunFolderError, StateError
-from hetfl_flwr.common.files import read_header, read_sealed
-from hetfl_flwr.config import RunConfig, Value, read_toml
+from hetfl_flwr.common.files import read_file
+from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import ClientData
 from hetfl_flwr.data.sources.folders import TABLES, ending, stem
 from hetfl_flwr.node.measured import Measured, digest_of
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.session import Session
-from hetfl_flwr.node.state import decode, read_stamp
-from hetfl_flwr.node.stores import kept_config, kept_inputs, kept_measured, state_file
+from hetfl_flwr.node.state import STATE, decode
+from hetfl_flwr.node.stores import kept_inputs, kept_measured, state_file
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
 from hetfl_flwr.runs.schema import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
 from hetfl_flwr.runs.settings import config_of
@@ -66,13 +67,12 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
     node = _node(config, client_id, checkpoint.run)
     if client_id in checkpoint.clients:
-        path = checkpoint.client_file(folder, client_id)
         try:
             blob = checkpoint.client_state(folder, client_id)
-        except (OSError, DamagedError) as error:
-            raise RunFolderError(f"{path}: {_reason(error)}") from None
-        _take_up(node, blob, path)
-    return _measured(node, _download(checkpoint, node), folder)
+        except DamagedError as error:
+            raise RunFolderError(str(error)) from None
+        _restore(node, blob, checkpoint.client_file(folder, client_id))
+    return _measured(node, checkpoint.download(node.client_id), folder)
 
 
 def load_deployed(folder: Path, client: int, place: Path) -> Node:
@@ -97,7 +97,7 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
     """
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
     state = place / f"run-{checkpoint.run}"
-    if kept_config(state, client).exists():
+    if kept_inputs(state, client).exists():
         return _from_state(state, client, data=True)  # measured with what it was sent last
     if not place.exists():
         raise RunFolderError(f"{place}: no such folder or file of client {client}'s node")
@@ -106,13 +106,7 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
     if said is not None and said["model"]:
         own["models"] = said["model"]
     node = _node(config.with_values(own), client, checkpoint.run)
-    return _measured(node, _download(checkpoint, node), folder)
-
-
-def _download(checkpoint: Checkpoint, node: Node) -> Arrays:
-    """Return what the server sent a client to be measured with; older checkpoints have the server state alone."""
-    download = checkpoint.download(node.client_id)
-    return checkpoint.arrays if download is None else download
+    return _measured(node, checkpoint.download(node.client_id), folder)
 
 
 def _measured(node: Node, download: Arrays, folder: Path) -> Node:
@@ -212,28 +206,27 @@ def _no_run(folder: Path, otherwise: str) -> str:
 
 def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
     states = [state_file(path, client_id) for path in (folder, *folder.glob("run-*"))]
-    found = [path for path in states if path.exists() and kept_config(path.parent, client_id).exists()]
+    found = [path for path in states if path.exists() and kept_inputs(path.parent, client_id).exists()]
     if not found:
         raise RunFolderError(_no_run(folder, f" and no state-dir with client {client_id}"))
     path = max(found, key=lambda path: path.stat().st_mtime)
-    config = RunConfig.from_flat(read_toml(kept_config(path.parent, client_id)))
-    inputs = kept_inputs(path.parent, client_id)
+    config, without_samples = unpack_inputs(kept_inputs(path.parent, client_id))
     try:
-        blob = read_sealed(path)
-        run = int(str(read_stamp(read_header(blob, "state"))["run"]))
-    except (OSError, DamagedError, KeyError, TypeError, ValueError) as error:
+        blob = read_file(path)
+        run = int(verified(blob, STATE)["stamp"]["run"])
+    except (OSError, DamagedError) as error:
         raise RunFolderError(f"{path}: {_reason(error)}") from None
     measured = Measured.read(kept_measured(path.parent, client_id)) or Measured({}, "", -1)
 
     def made(data: ClientData | None) -> Node:
         node = _node(config, client_id, run, data)
-        _take_up(node, blob, path)
+        _restore(node, blob, path)
         return _measured(node, measured.download, folder)
 
-    if data or not inputs.exists():
+    if data:
         return made(None)
     try:
-        node = made(unpack_inputs(inputs))
+        node = made(without_samples)
     except (ValueError, RuntimeError):  # measuring takes samples, as where statistics are taken of them
         return made(None)
     state = node.read_state()
@@ -256,7 +249,7 @@ def _node(config: RunConfig, client_id: int, run: int, data: ClientData | None =
     return node
 
 
-def _take_up(node: Node, blob: bytes, path: Path) -> None:
+def _restore(node: Node, blob: bytes, path: Path) -> None:
     """Give a client the state that it has saved."""
     decode(blob, node.stamp, str(path))
     node.store.write(blob)

@@ -4,24 +4,25 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import load
 
+from hetfl_flwr.common.blobs import read_blob
+from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, DataSpec, Samples
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import Column
-from hetfl_flwr.node.inputs import read_inputs
+from hetfl_flwr.node.inputs import INPUTS
 
 
-def unpack_inputs(path: Path) -> ClientData:
-    """Return data without samples from what `hetfl_flwr.node.inputs.pack_inputs` has written.
+def unpack_inputs(path: Path) -> tuple[RunConfig, ClientData]:
+    """Return a client's config and data without samples from what `hetfl_flwr.node.inputs.pack_inputs` has written.
 
     Raises
     ------
     DamagedError
         It is not as it was written.
     """
-    blob, metadata = read_inputs(path)
-    tensors = load(blob)
+    blob = read_blob(path, INPUTS)
+    metadata, tensors = blob.values, {name: torch.from_numpy(array) for name, array in blob.arrays.items()}
     spec = DataSpec(tuple(metadata["shape"]), metadata["classes"], metadata["vocabulary"])
     arrays = Arrays(
         spec,
@@ -32,9 +33,9 @@ def unpack_inputs(path: Path) -> ClientData:
         centre=tensors["centre"],
         class_names=tuple(metadata["class names"]),
         input_names=tuple(metadata["input names"]),
-        columns=tuple(Column(**{**one, "values": tuple(one["values"])}) for one in metadata.get("columns", ())),
-        brightest=metadata.get("brightest", 255.0),
-        words=None if metadata.get("words") is None else partial(list, metadata["words"]),
+        columns=tuple(Column(**{**one, "values": tuple(one["values"])}) for one in metadata["columns"]),
+        brightest=metadata["brightest"],
+        words=None if metadata["words"] is None else partial(list, metadata["words"]),
     )
     none = Samples(arrays, torch.zeros(0, dtype=torch.int64))
-    return ClientData(spec, none, none, none)
+    return RunConfig.from_flat(metadata["config"]), ClientData(spec, none, none, none)

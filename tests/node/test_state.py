@@ -1,6 +1,5 @@
 import errno
 import json
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -8,11 +7,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 from flwr.app import Context, RecordDict
-from safetensors.torch import save
 from torch import nn
 
-from hetfl_flwr.common.errors import DamagedError, StateError
-from hetfl_flwr.common.files import check_seal, header, read_header, seal
+from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.training import make_optimizer
@@ -126,44 +123,10 @@ def test_the_state_of_something_else_is_refused_by_what_was_found_and_expected(r
     assert f"found {other!r}, expected {value!r}" in said
 
 
-def damaged(blob):
-    yield from (blob[: len(blob) // 2], blob[:-1], blob[:5], b"", b"\xff" * 100, bytes(100))
-    header = json.dumps({"__metadata__": {"state": json.dumps({"stamp": 3})}}).encode()
-    yield len(header).to_bytes(8, "little") + header
-    header = json.dumps({"__metadata__": {"state": json.dumps({"stamp": [], "numbers": {}})}}).encode()
-    yield len(header).to_bytes(8, "little") + header
-
-
-@pytest.mark.parametrize("kind", range(8))
-def test_a_damaged_blob_is_refused(refusal, kind):
-    blob = list(damaged(encode(some_state(), STAMP)))[kind]
-    assert refusal(StateError, decode, blob, STAMP, "here").startswith("here: ")
-
-
 def test_the_header_holds_json_as_other_programs_read_it():
     blob = encode(some_state(), STAMP)
     size = int.from_bytes(blob[:8], "little")
     assert '"best": "-Infinity"' in json.loads(blob[8 : 8 + size])["__metadata__"]["state"]
-
-
-@pytest.mark.parametrize(
-    "inner",
-    ["[]", "3", "[" * 10**5, "{", '"x"'],
-    ids=["list", "number", "deep", "cut", "text"],
-)
-def test_a_header_that_holds_no_object_is_refused(refusal, inner):
-    header = json.dumps({"__metadata__": {"state": inner}}).encode()
-    blob = len(header).to_bytes(8, "little") + header
-    assert refusal(DamagedError, read_header, blob, "state") == "its header cannot be read"
-    assert refusal(StateError, decode, blob, STAMP, "here") == "here: damaged state (its header cannot be read)"
-
-
-def test_a_header_is_read_by_its_name(refusal):
-    blob = seal(save({"x": torch.ones(2)}, header("mine", {"round": 3})))
-    assert read_header(blob, "mine") == {"digest": check_seal(blob), "round": 3}
-    assert "its header cannot be read" in refusal(DamagedError, read_header, blob, "yours")
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        header("mine", {"loss": float("nan")})
 
 
 def test_a_folder_holds_one_file_a_client_and_no_remains(tmp_path):
@@ -313,27 +276,3 @@ def test_the_first_round_s_optimizer_has_no_moments_to_load():
     optimizer = make_optimizer(RunConfig(), nn.Linear(2, 2).parameters())
     load_optimizer(optimizer, optimizer_tensors(optimizer))
     assert optimizer.state_dict()["state"] == {}
-
-
-def test_a_stamp_of_a_version_that_called_the_client_id_partition_is_read(refusal):
-    blob = encode(some_state(), STAMP)
-    told = read_header(blob, "state")
-    del told["digest"]
-    told["stamp"]["partition"] = told["stamp"].pop("client_id")
-    older = seal(save(some_state().tensors, header("state", told)))
-    assert decode(older, STAMP, "here").numbers["rounds"] == 3
-    other = replace(STAMP, client_id=4)
-    assert "state of another client_id: found 3, expected 4" in refusal(StateError, decode, older, other, "here")
-
-
-def test_a_file_with_a_large_hole_is_damaged_and_not_read(refusal, tmp_path):
-    store = FileStore(tmp_path, 3)
-    store.write(encode(some_state(), STAMP))
-    os.truncate(tmp_path / "client-3.safetensors", 2**40)
-    assert refusal(DamagedError, store.read).endswith("client-3.safetensors: damaged state (its size does not fit)")
-
-
-def test_a_large_blob_is_read(tmp_path):
-    blob = encode(ClientState({"large": torch.zeros(2**23)}), STAMP)
-    FileStore(tmp_path, 3).write(blob)
-    assert FileStore(tmp_path, 3).read() == blob

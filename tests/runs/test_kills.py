@@ -144,7 +144,7 @@ class Killed:
         self.check()
         assert self.round == expected
         names = {path.name for path in self.folder.iterdir()}
-        kinds = {"safetensors", "checkpoint.safetensors", "toml"}
+        kinds = {"safetensors", "checkpoint.safetensors"}
         assert names <= {"inputs-0.safetensors", *(f"client-0.{kind}" for kind in kinds)}
 
 
@@ -369,7 +369,7 @@ def test_a_client_whose_disk_is_full_says_so_keeps_its_older_state_and_comes_bac
     assert held[0] == held[1] != file.read_bytes()
     assert ["train-loss" in entry["clients"]["1"] for entry in rounds[1:]] == [True, False, True, True]
     assert sorted(path.name for path in file.parent.iterdir()) == [
-        *(f"client-{k}.{kind}" for k in range(3) for kind in ("safetensors", "toml")),
+        *(f"client-{k}.safetensors" for k in range(3)),
         *(f"inputs-{k}.safetensors" for k in range(3)),
     ]
 

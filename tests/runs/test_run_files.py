@@ -42,8 +42,8 @@ SUMMARY |= {"algorithm": "a", "dataset": "d", "engine": None, "accuracy_per_clie
 SUMMARY |= {"versions": {"hetfl": "1"}, "epsilon": 0.25}
 CLIENT: dict[str, Any] = dict.fromkeys(ClientRecord.__annotations__) | {"partition": 4, "model": "mlp", "epsilon": 0.5}
 
-LATER = {*QUALITIES, "classes", "recall", "untested", "unpredicted", "not_averaged"}
-"""Keys that folders of earlier versions lack."""
+OPTIONAL = {*QUALITIES, "classes", "recall", "untested", "unpredicted", "not_averaged"}
+"""Keys that have a default."""
 
 DEEP = {"lists": "[" * 100_000, "objects": '{"a":' * 100_000}
 HUGE = {"1e400": "1e400", "5000 digits": "9" * 5000, "4000 digits": "9" * 4000, "negative": "-1e400"}
@@ -124,7 +124,7 @@ def test_whatever_writes_json_writes_no_number_that_json_has_not():
 # --- damaged -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", [field.name for field in fields(Round) if field.name not in LATER])
+@pytest.mark.parametrize("key", [field.name for field in fields(Round) if field.name not in OPTIONAL])
 def test_a_line_that_lacks_a_key_is_left_out_and_the_key_is_named(tmp_path, capsys, key):
     lacking = {name: value for name, value in json.loads(round_line(ROUND)).items() if name != key}
     assert read(tmp_path, json.dumps(lacking), round_line(ROUND)) == [ROUND]

@@ -224,7 +224,7 @@ def test_of_bodies_that_are_averaged_the_heads_may_differ():
         *((algorithm, {"shape": HUGE}) for algorithm in ("fedavg", "fedprox", *BODIES)),
     ],
 )
-def test_built_is_what_most_clients_name(algorithm, lie):
+def test_a_lie_about_name_or_shape_keeps_nobody_from_the_run(algorithm, lie):
     """One client with the others' fingerprint, but another name or shape, keeps nobody from the run."""
     honest = [client(1), client(2)]
     found = prepared(make(algorithm), client(0, **lie), *honest)

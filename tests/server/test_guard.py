@@ -155,7 +155,7 @@ def test_what_it_knows_survives_a_checkpoint():
     sizes = {"c": Size(1.0, 7, inf)}
     guard.set_aside({client: {"w": Size(0.1 + client / 3, 7, 1.5, 6, most=client / 7), **sizes} for client in range(3)})
     counts = json.loads(json.dumps(guard.counts(), allow_nan=False))
-    other.go_on({int(client): sizes for client, sizes in counts.items()})
+    other.restore({int(client): sizes for client, sizes in counts.items()})
     assert other.newest == guard.newest
 
 
@@ -539,7 +539,7 @@ def test_what_the_guards_know_is_part_of_a_checkpoint(tmp_path, run_federation):
     whole = Checkpoint.read(run_federation(config.with_values({"rounds": 3, "output-dir": str(tmp_path / "b")})))
     for kind in ("sizes", "claims", "tests"):
         assert parts.counts[kind] == whole.counts[kind]
-        assert parts.counts[kind].keys() == {"0", "1", "2"}
+        assert parts.counts[kind].keys() == {0, 1, 2}
 
 
 def test_where_few_are_drawn_the_first_uploads_are_not_taken_on_trust():

@@ -544,7 +544,7 @@ def test_an_upload_that_is_made_again_counts_again_unless_it_is_the_same_bits(sm
     summary, uploads, _ = told(folder)
     assert uploads == expected
     assert summary["noise_source"] == source
-    assert (folder / "uploads.log").exists() == (source == "system")
+    assert (folder / "upload-counts.safetensors").exists() == (source == "system")
 
 
 def test_without_noise_no_epsilon_is_told(small, run_federation):

@@ -36,15 +36,12 @@ def _inputs_digest(arrays: Arrays, rows: bytes) -> bytes:
 
 
 def unlike(before: str, now: str) -> str:
-    """Return in what a client's data differ by two of their digests, as messages say it; empty: in nothing.
-
-    Digests of earlier versions have the part before the dash alone.
-    """
+    """Return in what a client's data differ by two of their digests, as messages say it; empty: in nothing."""
     trained, _, measured = before.partition("-")
     trained_now, _, measured_now = now.partition("-")
     if trained != trained_now:
         return "training samples or labels"
-    return "validation or test samples" if measured and measured != measured_now else ""
+    return "validation or test samples" if measured != measured_now else ""
 
 
 @dataclass(frozen=True)

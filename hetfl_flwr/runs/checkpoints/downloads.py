@@ -2,16 +2,23 @@
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.runs.checkpoints.metadata import Sent
 from hetfl_flwr.wire.spec import Arrays
 
 PREFIX = "sent to clients: "
 """How the names of arrays begin that are none of the server state's."""
+
+
+class Sent(TypedDict):
+    """Clients that are sent the same to measure with."""
+
+    clients: list[int]
+    arrays: dict[str, str]
+    """By the name of an array in their download: the name under which the checkpoint has it."""
 
 
 def pooled(state: Arrays, downloads: Iterable[tuple[int, Arrays]]) -> tuple[dict[str, NDArray[Any]], list[Sent]]:

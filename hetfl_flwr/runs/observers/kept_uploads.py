@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from rich.filesize import decimal
 
+from hetfl_flwr.common.blobs import pack
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
-from hetfl_flwr.runs.checkpoints.checkpoint import pack
 from hetfl_flwr.runs.schema import KEPT_UPLOADS, Round
 from hetfl_flwr.runs.settings import begun_as
 from hetfl_flwr.server.federation import Federation
@@ -21,6 +21,10 @@ from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 _NAME = re.compile(r"round-([1-9][0-9]{0,17})\.safetensors")
+
+
+UPLOADS = "uploads"
+"""The kind of file that holds the uploads of a round."""
 
 
 class _Came(NamedTuple):
@@ -123,7 +127,7 @@ def _packed(run: int | None, number: int, came: list[_Came]) -> bytes:
             arrays |= {f"download.{downloads[alike]}.{name}": array for name, array in one.download.items()}
         arrays |= {f"upload.{position}.{name}": array for name, array in one.upload.items()}
         rows.append({"client": one.client_id, "samples": one.samples, "download": downloads[alike]})
-    return pack(arrays, {"run": run, "round": number, "uploads": rows})
+    return pack(UPLOADS, {"run": run, "round": number, "uploads": rows}, arrays)
 
 
 def _digest(arrays: Arrays) -> str:

@@ -81,7 +81,6 @@ class Registration:
         self._founders: list[Member] = []
         self._unavailable = Counter[int]()
         self.clients = 0
-        self._too_few = ""
         self._noted: list[Failure] = []
         self._next_look = 0.0
         self._attendance = Attendance(messenger.grid, keys, origin, config.round_timeout)
@@ -111,17 +110,14 @@ class Registration:
         listed = self._keys.clients if self._keys else ()
         start = Start(self.config, self.roster, fixed=self._own, listed=listed)
         self._wait(start)
-        self._leave_out_strangers(start)
         start.check_enough()
         if check is not None:
             self._settle(check, start)
             start.check_enough()
         self._founders = list(self.roster)
-        self.clients = self.config.clients or start.bound or len(self.roster)
+        self.clients = start.announced or len(self.roster)
         self._number_of = {member.node: member.client_id for member in self._founders}
         self._noted += start.failures
-        for member, announced in start.disagreeing():
-            self._note(member, f"says that there are {member.clients} clients, most say {announced}")
         self._name_versions(self.roster)
         self._check_origin()
 
@@ -141,7 +137,7 @@ class Registration:
             if start.may_begin(pending) or now > deadline or start.hopeless(pending, now):
                 break
             if now >= report:
-                log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(pending), deadline - now)
+                log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(), deadline - now)
                 report, pause = now + pause, 2 * pause
             time.sleep(max(self._messenger.poll, 0.1))
         if not start.may_begin(len(self._attendance.asked())):
@@ -169,16 +165,6 @@ class Registration:
                 start.refuse(refusal)
             if time.monotonic() > deadline:
                 break
-
-    def _leave_out_strangers(self, start: Start) -> None:
-        """Settle how many clients a deployment has where the operator does not say it, and leave out all beyond."""
-        if self._own or self._keys or self._bound:
-            return
-        self._bound = start.bound
-        for member in list(self.roster):
-            if member.client_id >= self._bound:
-                self.roster.remove(member.node)
-                start.refuse(Failure(-1, REGISTRATION, _beyond(member, self._bound), member.node))
 
     def _settle(self, check: Check, start: Start) -> None:
         """Set aside, in a deployment, each client with which the algorithm cannot work beside those who came before.

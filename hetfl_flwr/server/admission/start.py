@@ -1,6 +1,5 @@
 """The start of a federation: how many clients there are to be, who is missing, and when it may begin."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import islice
 from logging import WARNING
@@ -11,7 +10,7 @@ from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.member import MOST_CLIENTS, Member
+from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import REGISTRATION
 
@@ -28,8 +27,8 @@ FIRST_REPORT = 10.0
 class Start:
     """Decides when a federation begins.
 
-    In a deployment the operator says how many clients there are, and no node's word counts for that. In the local
-    engine and the simulation all nodes are the user's own: without ``clients`` there are as many as most of them say.
+    In a deployment the operator says how many clients there are, not the nodes. In the local engine and the simulation
+    all nodes are the user's own: without ``clients`` there are as many as they say.
 
     Parameters
     ----------
@@ -91,49 +90,30 @@ class Start:
         """How many clients a deployment waits for, where its operator says so."""
         return self.config.clients or len(self._numbers)
 
-    def announced(self, pending: int = 0) -> int | None:
-        """Return how many clients there are, as more than half of the nodes say; None where that many do not agree.
-
-        Parameters
-        ----------
-        pending : int
-            Nodes that have not said anything yet.
-        """
-        voters = self.voters
-        votes = Counter(member.clients for member in voters).most_common(1)
-        return next((number for number, count in votes if 2 * count > len(voters) + pending), None)
-
     @property
-    def bound(self) -> int:
-        """How many clients a deployment has, as the operator says, or else the middle one of the nodes that are here.
-
-        A client's number is below it.
-        """
-        said = sorted(member.clients for member in self.roster) or [0]
-        return self._numbers[-1] + 1 if self._numbers else said[len(said) // 2]
-
-    @property
-    def voters(self) -> list[Member]:
-        """Those who are here, less strangers: those with numbers that no client has."""
-        numbers = self._numbers or range(MOST_CLIENTS if self.fixed else self.bound)
-        return [member for member in self.roster if member.client_id in numbers]
+    def announced(self) -> int:
+        """How many clients there are, as the operator or the user's own nodes say; 0 where nobody has said it."""
+        if self.config.clients or self._listed:
+            return self.config.clients or self._numbers[-1] + 1
+        return max((member.clients for member in self.roster if self.fixed), default=0)
 
     def may_begin(self, pending: int) -> bool:
         """Say whether there is nobody left to wait for."""
+        here = len(self.roster)
         if self.fixed:
-            wanted = self.config.clients or self.announced(pending)
-            return not pending and wanted is not None and len(self.roster) + len(self.refused) >= wanted
-        here = self._here()
-        if self.config.start_clients and len(here) >= self.fewest and self._draws_enough(self.voters):
+            return not pending and 0 < self.announced <= here + len(self.refused)
+        if self.config.start_clients and here >= self.fewest and self._draws_enough(self.roster):
             return True
         if self.config.clients and not (self._listed and self.complete):
-            return len(here) >= self.config.clients
+            return here >= self.config.clients
         return self.complete
 
     @property
     def complete(self) -> bool:
         """Whether all clients that there are to be are here, or cannot take part."""
-        return self.fixed or (bool(self._numbers) and (self._here() | self._failed()).issuperset(self._numbers))
+        here = {member.client_id for member in self.roster}
+        failed = {refusal.client_id for refusal in self.refused.values()}  # -1 of those whose client is not known
+        return self.fixed or (bool(self._numbers) and (here | failed).issuperset(self._numbers))
 
     def hopeless(self, pending: int, now: float) -> bool:
         """Say whether for `PATIENCE` seconds all that are here have been refused, as by a mistake in the run config."""
@@ -177,7 +157,7 @@ class Start:
 
     def _drawn(self, clients: Iterable[Member]) -> int:
         here = list(clients)
-        return len(draw(here, self.config, self.config.clients or self.bound or len(here), 1))
+        return len(draw(here, self.config, self.announced or len(here), 1))
 
     def check_enough(self) -> None:
         """Refuse to begin with too few clients.
@@ -207,16 +187,13 @@ class Start:
             return f"start-clients = {self.fewest}"
         return f"without start-clients a run begins with more than half of its {self._wanted} clients"
 
-    def missing(self, pending: int = 0) -> str:
+    def missing(self) -> str:
         """Say in words who is not here yet."""
         numbers = self._numbers
-        if not numbers and self.fixed:
-            numbers = range(self.announced(pending) or 0)
-        elif not numbers:
+        if not numbers and not self.fixed:
             return f"{len(self.roster)} of start-clients = {self.config.start_clients} clients are here"
-        if not numbers:
-            said = _said(self.roster)
-            return f"the nodes do not agree on how many there are: {said}" if said else "no client is here"
+        if not numbers and not (numbers := range(self.announced)):
+            return "no client is here"
         here = {member.client_id for member in self.roster}.intersection(numbers)
         wanted = self.config.clients or len(numbers)
         count = len(numbers) - len(here)
@@ -225,30 +202,9 @@ class Start:
         some = "" if wanted == len(numbers) else f" {wanted - len(here)} of"
         return f"{len(here)} of {wanted} clients are here; missing:{some} client {missing}{more}"
 
-    def disagreeing(self) -> Iterable[tuple[Member, int]]:
-        """Go through the clients that say another number than most, with the number that most say."""
-        announced = self.announced()
-        if announced is not None:
-            yield from ((member, announced) for member in self.roster if member.clients != announced)
-
-    def _here(self) -> set[int]:
-        """Return the clients that are here, less those with numbers that no client has."""
-        return {member.client_id for member in self.voters}
-
-    def _failed(self) -> set[int]:
-        """Return the clients that, by their keys, have said that they cannot take part."""
-        return {refusal.client_id for refusal in self.refused.values()} - {-1}
-
 
 def patience(config: RunConfig, *, fixed: bool) -> float:
     """Return for how many seconds nodes are waited for."""
     if config.start_timeout or fixed:
         return config.start_timeout or config.round_timeout
     return min(config.round_timeout, LONGEST_START)
-
-
-def _said(roster: Roster) -> str:
-    first: dict[int, Member] = {}
-    for member in roster:
-        first.setdefault(member.clients, member)
-    return ", ".join(f"{member} says {number}" for number, member in islice(first.items(), 3))

@@ -87,7 +87,7 @@ class KeepsClients(Protocol):
     def hold(self) -> Held:
         """Let clients that have something to do finish it, and return what is under way, which stays so."""
 
-    def take_up(self, held: Held) -> None:
+    def restore(self, held: Held) -> None:
         """Go on where `hold` was."""
 
 

@@ -157,9 +157,8 @@ class Guard:
         before = self.newest.get(client, {})
         counted = {}
         for name, size in sizes.items():
-            last = before.get(name, Size(0.0))
-            known = last.most if last.most < inf else 0.0  # earlier versions have not kept it
-            counted[name] = size._replace(work=size.work or 1 + last.work, most=max(size.most, known))
+            last = before.get(name, Size(0.0, most=0.0))
+            counted[name] = size._replace(work=size.work or 1 + last.work, most=max(size.most, last.most))
         return counted
 
     def keep(self, clients: Container[int]) -> None:
@@ -173,7 +172,7 @@ class Guard:
             for client, sizes in self.newest.items()
         }
 
-    def go_on(self, counts: Mapping[int, Mapping[str, Sequence[Any]]]) -> None:
+    def restore(self, counts: Mapping[int, Mapping[str, Sequence[Any]]]) -> None:
         """Take up what `counts` has returned."""
         self.newest = {
             client: {name: Size(*map(_from_json, size)) for name, size in sizes.items()}
@@ -272,11 +271,11 @@ class Guards:
         """Return what is known of each client, as JSON can hold it."""
         return {"sizes": self.uploads.counts(), "claims": self.claims.counts(), "tests": self.tests.counts()}
 
-    def go_on(self, counts: Mapping[str, Mapping[int, Any]]) -> None:
+    def restore(self, counts: Mapping[str, Mapping[int, Any]]) -> None:
         """Take up what `counts` has returned."""
-        self.uploads.go_on(counts["sizes"])
-        self.claims.go_on(counts["claims"])
-        self.tests.go_on(counts["tests"])
+        self.uploads.restore(counts["sizes"])
+        self.claims.restore(counts["claims"])
+        self.tests.restore(counts["tests"])
 
 
 def _claimed(samples: Mapping[int, int]) -> dict[int, Sizes]:

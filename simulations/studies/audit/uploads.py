@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
-from safetensors import SafetensorError
 from typing_extensions import TypedDict
 
+from hetfl_flwr.common.blobs import read_blob
 from hetfl_flwr.common.errors import DamagedError, RunFolderError
-from hetfl_flwr.runs.checkpoints.checkpoint import unpack
-from hetfl_flwr.runs.observers.kept_uploads import kept_files
+from hetfl_flwr.runs.observers.kept_uploads import UPLOADS, kept_files
 from hetfl_flwr.runs.schema import CONFIG_FILE
 from hetfl_flwr.runs.settings import begun_as
 from hetfl_flwr.server.messaging.exchange import MOST_SAMPLES
@@ -64,15 +63,15 @@ def kept_uploads(run_folder: Path) -> Iterator[KeptUpload]:
     begun = begun_as(run_folder)
     for number, path in kept_files(run_folder):
         try:
-            arrays, metadata = unpack(path)
-            if None not in (begun, of := metadata.get("run")) and of != begun:  # earlier versions do not say it
-                raise RunFolderError(f"{path} is of run {of}, and {run_folder / CONFIG_FILE} of run {begun}")
+            metadata, arrays, _ = read_blob(path, UPLOADS)
+        except DamagedError as error:
+            raise RunFolderError(str(error)) from None
+        if begun not in (None, metadata["run"]):
+            raise RunFolderError(f"{path} is of run {metadata['run']}, and {run_folder / CONFIG_FILE} of run {begun}")
+        try:
             yield from _unpacked(number, arrays, metadata)
         except DamagedError as error:
             raise RunFolderError(f"{path}: damaged ({error})") from None
-        except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
-            said = getattr(error, "strerror", None) or type(error).__name__
-            raise RunFolderError(f"{path}: cannot be read: {said}") from None
 
 
 def _unpacked(number: int, arrays: Arrays, metadata: dict[str, Any]) -> Iterator[KeptUpload]:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from math import ceil, inf, isfinite
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hetfl_flwr.common.errors import RunFolderError, unknown
 from hetfl_flwr.common.files import replace_file
@@ -33,10 +32,6 @@ POINTS = 500
 
 Course = tuple[list[int], list[float]]
 """Rounds or bytes, and what was reported there."""
-
-Versions = Annotated[dict[str, str], BeforeValidator(lambda one: {"commit": one} if isinstance(one, str) else one)]
-"""What made a run. Older lines have the commit alone, as a text: no other version was recorded."""
-
 
 NAMED = (*PACKAGES, "processor", "threads", "device")
 """What a table says of the environments of its runs."""
@@ -70,7 +65,7 @@ class Record(BaseModel):
     cell: str
     seed: int
     settings: dict[str, Value]
-    versions: list[Versions] = Field(validation_alias=AliasChoices("versions", "commits"))
+    versions: list[dict[str, str]]
     figures: dict[str, float | None]
     courses: dict[str, Course] = {}
     clients: dict[int, float] = {}

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
 
 from hetfl_flwr.common.errors import HetflError, RunFolderError
@@ -15,7 +15,7 @@ from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.runs.figures.tables import byte_size
 from simulations.studies.backends.backend import Backend
 from simulations.studies.reproduce.recipe import Cell
-from simulations.studies.reproduce.records import PLACES, Versions
+from simulations.studies.reproduce.records import PLACES
 from simulations.studies.tuning import Search, run_searches, usual_space
 
 SEED = 999
@@ -52,7 +52,7 @@ class Found(BaseModel):
     validation: float
     payload: float
     seconds: float
-    versions: Versions = Field(validation_alias=AliasChoices("versions", "commit"))
+    versions: dict[str, str]
 
     def is_of(self, cell: Cell) -> bool:
         """Whether it was found for this cell with these settings."""

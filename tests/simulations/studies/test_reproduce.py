@@ -275,11 +275,11 @@ def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):
 
 
 def test_runs_of_other_versions_are_kept_and_their_table_says_which(run_recipe, recipe, tmp_path):
-    """FedHe's runs are an older line, which has the commit alone, and one that was resumed; local's are alike."""
+    """Of FedHe's runs one has the commit alone, and one was resumed; local's are alike."""
     old, new = {"torch": "1.0", "threads": "1"}, {"torch": "2.0", "threads": "2", "commit": "4567def"}
     fedhe, *others = jobs(list(load(str(recipe)).cells()), 2, tmp_path)
     one = {"cell": fedhe.cell.folder, "seed": 0, "settings": asked(fedhe), "figures": {"accuracy": 0.5, "bytes_up": 1}}
-    kept = [one | {"commits": ["0123abc"]}]
+    kept = [one | {"versions": [{"commit": "0123abc"}]}]
     for job, versions in zip(others, ([new], [old, new], [new]), strict=True):
         kept.append(one | {"cell": job.cell.folder, "seed": job.seed, "settings": asked(job), "versions": versions})
     path = tmp_path / "results" / "small.jsonl"

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from hetfl_flwr import audit, load
+from hetfl_flwr.common.blobs import pack, read_blob
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.checkpoints.checkpoint import pack, unpack
+from hetfl_flwr.runs.observers.kept_uploads import UPLOADS
 from simulations.cli.command import main
 from simulations.deployment.rehearsal import write_digits
 from simulations.studies.audit import reconstruction, training
@@ -235,7 +236,7 @@ def test_an_upload_of_a_client_that_there_is_not_is_named(lab, monkeypatch):
 def forged(folder, client, value=None, samples=None):
     """Write other numbers into what a client has uploaded in round 1."""
     path = folder / "uploads" / "round-1.safetensors"
-    arrays, metadata = unpack(path)
+    metadata, arrays, _ = read_blob(path, UPLOADS)
     if value is not None:
         arrays = {
             name: np.full_like(array, value)
@@ -245,7 +246,7 @@ def forged(folder, client, value=None, samples=None):
         }
     if samples is not None:
         metadata["uploads"][client]["samples"] = samples
-    path.write_bytes(pack(arrays, metadata))
+    path.write_bytes(pack(UPLOADS, metadata, arrays))
     return folder
 
 
@@ -269,9 +270,9 @@ def test_an_upload_that_no_client_may_send_is_named(lab, algorithm, value):
 def test_a_download_that_no_server_has_sent_is_named(lab, change):
     folder = lab.run(lab.config(**KEPT, algorithm="fedavg"))
     path = folder / "uploads" / "round-1.safetensors"
-    arrays, metadata = unpack(path)
+    metadata, arrays, _ = read_blob(path, UPLOADS)
     changed = {name: change(array) if name.startswith("download.") else array for name, array in arrays.items()}
-    path.write_bytes(pack(changed, metadata))
+    path.write_bytes(pack(UPLOADS, metadata, changed))
     with pytest.raises(RunFolderError, match=r"array '.*' (has|is|of)") as raised:
         audited(folder, shadows=2, mimics=2)
     assert "\n" not in str(raised.value)
@@ -283,10 +284,10 @@ def test_a_download_that_no_server_has_sent_is_named(lab, change):
 )
 def test_a_row_that_is_no_whole_number_in_range_is_named(lab, key, values):
     path = lab.run(lab.config(**KEPT, algorithm="fedavg")) / "uploads" / "round-1.safetensors"
-    arrays, metadata = unpack(path)
+    metadata, arrays, _ = read_blob(path, UPLOADS)
     for value in values:
         metadata["uploads"][0][key] = value
-        path.write_bytes(pack(arrays, metadata))
+        path.write_bytes(pack(UPLOADS, metadata, arrays))
         with pytest.raises(RunFolderError, match=r"round-1.safetensors: damaged .*" + key):
             list(kept_uploads(path.parent.parent))
 

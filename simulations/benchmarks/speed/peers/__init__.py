@@ -1,1 +1,0 @@
-"""The local engine against other frameworks' loops: their own code, from a clone of theirs."""
