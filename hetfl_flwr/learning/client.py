@@ -1,12 +1,13 @@
 """What a node asks of an algorithm's client side."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from hetfl_flwr.common.flower import Scalar
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 Metrics = dict[str, Scalar]
@@ -41,6 +42,9 @@ class FederatedClient(Protocol):
 
     def predictor(self) -> nn.Module:
         """Return what is measured, from inputs to logits."""
+
+    def forward_of(self, model: SplitModel, download: Arrays) -> Callable[[Tensor], Tensor]:
+        """Return what a model computes with weights as they travel."""
 
     def local_steps(self, samples: int) -> int:
         """Return the steps of a round."""

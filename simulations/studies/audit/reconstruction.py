@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment  # type: ignore[attr-defined]
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 STEPS, RATE = 400, 0.05
@@ -111,7 +111,12 @@ def class_pictures(logits: Callable[[Tensor], Tensor], classes: int, centre: Ten
 
 
 def invert_gradient(
-    model: nn.Module, gradient: Sequence[Tensor], labels: Tensor, centre: Tensor, smooth: float = 1e-3
+    outputs: Callable[[Tensor], Tensor],
+    parameters: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    labels: Tensor,
+    centre: Tensor,
+    smooth: float = 1e-3,
 ) -> Tensor:
     """Return the batch (B, *shape) whose gradient points where one that is known does.
 
@@ -121,10 +126,12 @@ def invert_gradient(
 
     Parameters
     ----------
-    model : Module
-        With the weights before the step.
+    outputs : callable
+        From inputs to the logits of the model before the step.
+    parameters : sequence of Tensor
+        That it computes with.
     gradient : sequence of Tensor
-        Of each of its parameters, up to a common positive factor.
+        Of each of them, up to a common positive factor.
     labels : Tensor
         Those of the batch, (B,), which are known.
     centre : Tensor
@@ -132,11 +139,10 @@ def invert_gradient(
     smooth : float
         Weight of the total variation.
     """
-    parameters = list(model.parameters())
     wanted = torch.cat([one.flatten() for one in gradient])
 
     def loss(inputs: Tensor) -> Tensor:
-        value = functional.cross_entropy(model(inputs), labels)
+        value = functional.cross_entropy(outputs(inputs), labels)
         found = torch.cat([one.flatten() for one in torch.autograd.grad(value, parameters, create_graph=True)])
         return 1 - functional.cosine_similarity(found, wanted, dim=0)
 
