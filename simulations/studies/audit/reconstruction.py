@@ -1,6 +1,7 @@
 """Reconstruction of inputs by optimisation: from embeddings and outputs, from what predicts a class, from gradients."""
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 
 import numpy as np
 import torch
@@ -8,6 +9,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment  # type: ignore[attr-defined]
 from torch import Tensor
 from torch.nn import functional
+
+from simulations.studies.audit.findings import NotFittedError
 
 STEPS, RATE = 400, 0.05
 """Steps of Adam on pixels in [0, 1], and their size."""
@@ -54,11 +57,19 @@ def optimised(
         Random pixels to start from, so many times; the result with the least loss is kept. 0: once, from grey.
     steps : int
         Of Adam, 1 or more.
+
+    Raises
+    ------
+    NotFittedError
+        No start leads to a finite loss.
     """
     random = torch.Generator().manual_seed(0)
     begins = [torch.rand(tuple(shape), generator=random) for _ in range(starts)] or [torch.full(tuple(shape), 0.5)]
     ends = [_descended(loss, begin.to(centre.device), centre, smooth, signed, steps) for begin in begins]
-    return min(ends, key=lambda end: end[0])[1]
+    finite = [end for end in ends if isfinite(end[0]) and end[1].isfinite().all()]
+    if not finite:
+        raise NotFittedError("the loss of its pictures is not finite")
+    return min(finite, key=lambda end: end[0])[1]
 
 
 def _descended(

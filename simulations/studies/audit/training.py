@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from hetfl_flwr.learning.training import draw_batches, make_optimizer
 from hetfl_flwr.models import SplitModel
+from simulations.studies.audit.findings import NotFittedError
 from simulations.studies.audit.subject import Rows, Subject
 
 Predictor = Callable[[Tensor], Tensor]
@@ -76,8 +77,17 @@ def distilled(model: SplitModel, loss: Callable[[], Tensor]) -> SplitModel:
 
 @torch.no_grad()
 def logits_of(predictor: Predictor, rows: Rows) -> Tensor:
-    """Return what is predicted of some samples: logits (N, C)."""
-    return predictor(rows.inputs)
+    """Return what is predicted of some samples: logits (N, C).
+
+    Raises
+    ------
+    NotFittedError
+        They are not finite.
+    """
+    logits = predictor(rows.inputs)
+    if not logits.isfinite().all():
+        raise NotFittedError("its predictions are not finite")
+    return logits
 
 
 def fitted_head(features: Tensor, labels: Tensor, classes: int) -> Predictor:

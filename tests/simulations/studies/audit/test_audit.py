@@ -9,11 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from hetfl_flwr import audit, load
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.training import take_statistics
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoints.checkpoint import pack, unpack
 from hetfl_flwr.wire.weights import loaded
 from simulations.cli.command import main
@@ -194,7 +196,7 @@ def test_every_kind_of_payload_has_an_attack(lab, algorithm):
 def divides(model, rate):
     """The slow twin of a part of HeteroFL's network: what each layer of its body gives is divided by the rate."""
     for layer in model.body.modules():
-        if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
+        if isinstance(layer, nn.Linear | nn.Conv2d):
             layer.register_forward_hook(lambda layer, inputs, output: output / rate)
     return model
 
@@ -296,6 +298,25 @@ def test_an_upload_that_no_client_may_send_is_named(lab, algorithm, value):
     with pytest.raises(RunFolderError, match=r"array '.*' has values (that are not finite|above)") as raised:
         audited(folder, shadows=2, mimics=2)
     assert "\n" not in str(raised.value)
+
+
+def deep(spec):
+    layers = [nn.Flatten(), nn.Linear(64, 16), *(nn.Linear(16, 16) for _ in range(8))]
+    return SplitModel(nn.Sequential(*layers), nn.Linear(16, spec.classes))
+
+
+@pytest.mark.parametrize("liars", [[1], [0, 1, 2]])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep"])
+def test_an_upload_of_huge_weights_takes_its_client_alone_out_of_the_attacks(lab, algorithm, liars):
+    """The weights of ten layers are within the limit of each, and what they make of a sample overflows."""
+    folder = lab.run(lab.config(**KEPT | {"models": "test_audit:deep"}, algorithm=algorithm))
+    for client in liars:
+        forged(folder, client, value=9e5)
+    found = audited(folder, shadows=2, mimics=2)
+    assert any(one.measure == "AUC" for one in found.findings) == (len(liars) < 3)
+    said = {attack: why for attack, why in found.skipped.items() if "cannot be fitted" in why}
+    assert len(said) >= 4
+    assert all(f"client {', '.join(map(str, liars))} has sent" in why for why in said.values())
 
 
 @pytest.mark.parametrize(
