@@ -4,23 +4,25 @@ Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federa
 ICLR 2021 (arXiv 2010.01264).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from hetfl_flwr import (
     EVALUATION_BATCH,
     SEEN,
     Arrays,
-    Batches,
     KnowledgeClient,
     Metrics,
     Node,
     PayloadSpec,
+    SplitModel,
     has_batch_norm,
     model_arrays,
+    take_statistics,
 )
 from strategies.heterofl import BatchNorm, down, part_weights, up
 
@@ -86,19 +88,28 @@ class HeteroFLClient(KnowledgeClient):
         """Train the own part of the global model."""
         model, counts = self.node.model, self.node.data.train.class_counts(self.node.data.spec.classes)
         self._take_up(download)
-        absent, rate = counts == 0, self._rate(download)
-        scaled = {} if rate == 1 else scaled_parameters(model.body)
+        absent, forward = counts == 0, self.forward_of(model, download)
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            divided = {f"body.{name}": parameter / rate for name, parameter in scaled.items()}
-            logits = functional_call(model, divided, (inputs,)) if divided else model(inputs)
+            logits = forward(inputs)
             return self.node.data_loss(logits.masked_fill(absent, 0.0) if self.mask else logits, labels)
 
         samples, mean_loss = self.train(self.batches(round), loss)
         trained = {name: array for name, array in model_arrays(model).items() if name in self._part.names}
         has = {"classes": (~absent).cpu().numpy().astype(np.uint8)} if self.mask else {}
-        self._settle(rate)
+        self._settle(self._rate(download))
         return {**has, **trained}, {SEEN: samples, "train-loss": mean_loss}
+
+    def forward_of(self, model: SplitModel, download: Arrays) -> Callable[[Tensor], Tensor]:
+        """Return what a part computes: the layers of its body divide by r."""
+        rate = self._rate(download)
+        scaled = {} if rate == 1 else {f"body.{name}": one for name, one in scaled_parameters(model.body).items()}
+
+        def divided(inputs: Tensor) -> Tensor:
+            logits: Tensor = functional_call(model, {name: one / rate for name, one in scaled.items()}, (inputs,))
+            return logits
+
+        return divided if scaled else model
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the own part of the global model on the own test set."""
@@ -122,7 +133,9 @@ class HeteroFLClient(KnowledgeClient):
             for parameter in scaled_parameters(self.node.model.body).values():
                 parameter.div_(rate)
         if self.batch_norm == "static" and has_batch_norm(self.node.model):
-            take_statistics(self.node.model, self.node.data.train)
+            samples = self.node.data.train
+            parts = torch.arange(len(samples)).tensor_split(-(-len(samples) // EVALUATION_BATCH))
+            take_statistics(self.node.model, (samples.batch(rows)[0] for rows in parts))
 
 
 def scaled_parameters(body: nn.Module) -> dict[str, nn.Parameter]:
@@ -130,21 +143,3 @@ def scaled_parameters(body: nn.Module) -> dict[str, nn.Parameter]:
     layers = [layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)]
     own = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
     return {name: parameter for name, parameter in body.named_parameters() if parameter in own}
-
-
-@torch.no_grad()
-def take_statistics(model: nn.Module, samples: Batches) -> None:
-    """Set batch norm's running mean and variance to the mean of those of all batches of some samples."""
-    was_training = model.training
-    norms = [layer for layer in model.eval().modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
-    momenta = [layer.momentum for layer in norms]
-    for layer in norms:
-        layer.reset_running_stats()
-        layer.momentum = None
-        layer.train()
-    batches = torch.arange(len(samples)).tensor_split(-(-len(samples) // EVALUATION_BATCH))
-    for rows in batches:
-        model(samples.batch(rows)[0])
-    for layer, momentum in zip(norms, momenta, strict=True):
-        layer.momentum = momentum
-    model.train(was_training)

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.learning.training import evaluate as evaluate
     from hetfl_flwr.learning.training import make_optimizer as make_optimizer
     from hetfl_flwr.learning.training import most_drawn as most_drawn
+    from hetfl_flwr.learning.training import take_statistics as take_statistics
     from hetfl_flwr.learning.training import train as train
     from hetfl_flwr.models import SplitModel as SplitModel
     from hetfl_flwr.models import has_batch_norm as has_batch_norm
@@ -164,7 +165,7 @@ _NAMES = {
     "hetfl_flwr.learning.server_training": ("ServerTraining", "Tensors"),
     "hetfl_flwr.learning.training": (
         *("Terms", "Loss", "train", "descend", "evaluate", "draw_batches"),
-        *("make_optimizer", "most_drawn", "EVALUATION_BATCH"),
+        *("make_optimizer", "most_drawn", "take_statistics", "EVALUATION_BATCH"),
     ),
     "hetfl_flwr.models": ("SplitModel", "split", "parse_models", "parse_width", "has_batch_norm"),
     "hetfl_flwr.models.bounds": ("check_size",),

@@ -1,7 +1,7 @@
 """Base of the client sides: what an algorithm writes, and what it works with."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, final
 
@@ -14,6 +14,7 @@ from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.metrics import Metrics as Metrics
 from hetfl_flwr.learning.quality import measure
 from hetfl_flwr.learning.training import Loss, draw_epochs, make_optimizer, train
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.session import Session
 from hetfl_flwr.wire.messages import ROUND
@@ -111,6 +112,20 @@ class KnowledgeClient(NumPyClient, ABC):
         It is asked for when the client is told to `assess`, and measured on validation samples and other domains, too.
         """
         return self.node.model
+
+    def forward_of(self, model: SplitModel, download: Arrays) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return what a model computes with weights as they travel, from inputs (B, ...): by default the model itself.
+
+        An attacker asks for it to read uploads and to train as the client does.
+
+        Parameters
+        ----------
+        model : SplitModel
+            Of the client's architecture. The function follows its parameters, and has gradients by them.
+        download : mapping of str to array
+            What the server sent.
+        """
+        return model
 
     def assess_spec(self) -> PayloadSpec:
         """Return what the server sends along when it asks to `assess`: by default nothing."""

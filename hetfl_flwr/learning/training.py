@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hetfl_flwr.common.errors import DivergedError
 from hetfl_flwr.config import RunConfig
@@ -209,6 +210,35 @@ def _descend_apart(
     before_step()
     optimizer.step()
     return terms.own + terms.distillation
+
+
+@torch.no_grad()
+def take_statistics(
+    model: nn.Module, batches: Iterable[Tensor], outputs: Callable[[Tensor], Tensor] | None = None
+) -> None:
+    """Set batch norm's running mean and variance to the mean of those of some batches; the model's mode is put back.
+
+    Parameters
+    ----------
+    model : Module
+        Whose batch norm.
+    batches : iterable of Tensor
+        Inputs (B, ...) of each batch.
+    outputs : callable, optional
+        What the model computes. Default: the model itself.
+    """
+    was_training = model.training
+    norms = [layer for layer in model.eval().modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
+    momenta = [layer.momentum for layer in norms]
+    for layer in norms:
+        layer.reset_running_stats()
+        layer.momentum = None
+        layer.train()
+    for inputs in batches:
+        (outputs or model)(inputs)
+    for layer, momentum in zip(norms, momenta, strict=True):
+        layer.momentum = momentum
+    model.train(was_training)
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from safetensors.numpy import load_file
 from torch import nn
 from torch.nn import functional
 
-from clients.heterofl import HeteroFLClient, take_statistics
+from clients.heterofl import HeteroFLClient
 from hetfl_flwr.algorithms import build_client, build_strategy, resolve
 from hetfl_flwr.common.errors import FederationError, ModelError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import DataSpec, Samples
-from hetfl_flwr.data.arrays.samples import Arrays as Stored
+from hetfl_flwr.data import DataSpec
 from hetfl_flwr.learning.aggregation import parse_robust
+from hetfl_flwr.learning.training import take_statistics
 from hetfl_flwr.models import SplitModel, build_bounded, build_model, parse_models, trainable_count
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.member import Member
@@ -234,9 +234,8 @@ def test_batch_norm_is_measured_with_the_statistics_of_the_client_s_training_sam
     layers = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1), nn.Dropout(0.9))
     layers[0].weight.data.fill_(3.0)
     table = torch.tensor([[0.0], [2.0], [4.0], [6.0]])
-    arrays = Stored(DataSpec((1,), 2), table, torch.zeros(4, dtype=torch.int64), 4, 1.0, torch.zeros(1))
     layers[1].running_mean.fill_(77)
-    take_statistics(layers.train(), Samples(arrays, torch.arange(4)))
+    take_statistics(layers.train(), [table])
     assert (float(layers[1].running_mean), float(layers[1].running_var)) == (9.0, pytest.approx(60.0))
     assert layers.training
     assert layers[1].momentum == 0.1

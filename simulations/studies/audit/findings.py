@@ -7,9 +7,14 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_flwr.common.errors import HetflError
 from simulations.studies.audit.measures import LOW_RATE, auc, chance_rate, true_positive_rate
 
 Scores = NDArray[np.float64]
+
+
+class NotFittedError(HetflError):
+    """An attack comes to numbers that are not finite, as on an upload of huge values."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from simulations.studies.audit.readings import (
     public_rows,
 )
 from simulations.studies.audit.subject import Subject
-from simulations.studies.audit.training import embedded
+from simulations.studies.audit.training import embedded, forward_of
 
 Values = NDArray[np.float64]
 
@@ -171,7 +171,8 @@ def by_gradient(name: str, cases: Sequence[Case]) -> Found:
         labels = batch.labels
         if len(batch) == 1 and before.head.bias is not None:
             labels = torch.tensor([reconstruction.inferred_label(gradient[-1])], device=labels.device)
-        found = reconstruction.invert_gradient(before.eval(), gradient, labels, subject.centre)
+        forward = forward_of(before.eval(), subject)
+        found = reconstruction.invert_gradient(forward, [*before.parameters()], gradient, labels, subject.centre)
         ordered = reconstruction.matched(subject.picture(found), subject.picture(batch.inputs))
         found = torch.from_numpy(ordered).float().to(subject.centre.device) - subject.centre
         return found, batch.inputs, subject.known.inputs.mean(0, keepdim=True).expand_as(batch.inputs)

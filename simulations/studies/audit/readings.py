@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.learning.training import EVALUATION_BATCH, take_statistics
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.wire.factors import multiplied
 from hetfl_flwr.wire.spec import Arrays
@@ -28,6 +29,7 @@ from simulations.studies.audit.training import (
     distilled,
     embedded,
     fitted_head,
+    forward_of,
     fresh,
     logits_of,
     predicting,
@@ -71,23 +73,33 @@ def reading_of(subject: Subject) -> Reading | None:
 
 @dataclass
 class Weights:
-    """All weights of a model, its own one or a small one, or the change of them in factors."""
+    """All weights of a model, its own one or a small one, or the change of them in factors.
+
+    Parameters
+    ----------
+    lacks : bool
+        Whether batch norm's statistics do not come with them.
+    """
 
     subject: Subject
     model: SplitModel
     factors: bool = False
     payload: str = "a model"
     knows: str = "the architecture"
+    lacks: bool = False
 
     @classmethod
     def of(cls, subject: Subject) -> "Weights | None":
         """Return the reading where an upload has the names of all weights of a model that the client works with."""
         names = {_bare(name) for name in subject.last.upload} - {"classes"}
         for model in _models(subject):
-            if names == set(weights(model).names) or names == set(model.state_dict()):
-                own = model is subject.model
+            own = "its model" if model is subject.model else "a small model"
+            if names in (set(weights(model).names), set(model.state_dict())):
                 factors = any(name.endswith(".left") for name in subject.last.upload)
-                return cls(subject, model, factors, "its model" if own else "a small model")
+                return cls(subject, model, factors, own)
+            if names == {name for name, _ in model.named_parameters()}:
+                knows = f"{cls.knows}; its own statistics for batch norm, of its own samples"
+                return cls(subject, model, False, f"{own} without batch norm's statistics", knows, lacks=True)
         return None
 
     def start(self) -> SplitModel:
@@ -96,7 +108,7 @@ class Weights:
 
     def predictor(self, upload: Arrays) -> Predictor:
         """Return what the model predicts."""
-        return predicting(self.model_of(upload))
+        return self._predicting(self.model_of(upload))
 
     def model_of(self, upload: Arrays) -> SplitModel:
         """Return the model that an upload, of the last round, has brought."""
@@ -113,9 +125,17 @@ class Weights:
         that which is clipped, and gets noise.
         """
         if not self.subject.config.clipping_norm or self.factors:
-            return predicting(trained(self.start(), rows, self.subject, rng))
+            return self._predicting(trained(self.start(), rows, self.subject, rng))
         begin = loaded(self.model, self._whole(self.subject.last.download))
         return self.predictor(_imitated(trained(begin, rows, self.subject, rng, rounds=1), self.subject, rng))
+
+    def _predicting(self, model: SplitModel) -> Predictor:
+        """Return what a model predicts, with batch norm's statistics of the attacker's samples where none were sent."""
+        if self.lacks:
+            inputs = self.subject.known.inputs
+            batches = inputs.tensor_split(-(-len(inputs) // EVALUATION_BATCH))
+            take_statistics(model, batches, forward_of(model, self.subject))
+        return predicting(model, forward_of(model, self.subject))
 
     def _followed(self) -> dict[str, NDArray[Any]]:
         """Return the model that the client has begun the last round with, from what it was sent so far."""

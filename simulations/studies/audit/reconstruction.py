@@ -1,13 +1,16 @@
 """Reconstruction of inputs by optimisation: from embeddings and outputs, from what predicts a class, from gradients."""
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment  # type: ignore[attr-defined]
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
+
+from simulations.studies.audit.findings import NotFittedError
 
 STEPS, RATE = 400, 0.05
 """Steps of Adam on pixels in [0, 1], and their size."""
@@ -54,11 +57,19 @@ def optimised(
         Random pixels to start from, so many times; the result with the least loss is kept. 0: once, from grey.
     steps : int
         Of Adam, 1 or more.
+
+    Raises
+    ------
+    NotFittedError
+        No start leads to a finite loss.
     """
     random = torch.Generator().manual_seed(0)
     begins = [torch.rand(tuple(shape), generator=random) for _ in range(starts)] or [torch.full(tuple(shape), 0.5)]
     ends = [_descended(loss, begin.to(centre.device), centre, smooth, signed, steps) for begin in begins]
-    return min(ends, key=lambda end: end[0])[1]
+    finite = [end for end in ends if isfinite(end[0]) and end[1].isfinite().all()]
+    if not finite:
+        raise NotFittedError("the loss of its pictures is not finite")
+    return min(finite, key=lambda end: end[0])[1]
 
 
 def _descended(
@@ -111,7 +122,12 @@ def class_pictures(logits: Callable[[Tensor], Tensor], classes: int, centre: Ten
 
 
 def invert_gradient(
-    model: nn.Module, gradient: Sequence[Tensor], labels: Tensor, centre: Tensor, smooth: float = 1e-3
+    outputs: Callable[[Tensor], Tensor],
+    parameters: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    labels: Tensor,
+    centre: Tensor,
+    smooth: float = 1e-3,
 ) -> Tensor:
     """Return the batch (B, *shape) whose gradient points where one that is known does.
 
@@ -121,10 +137,12 @@ def invert_gradient(
 
     Parameters
     ----------
-    model : Module
-        With the weights before the step.
+    outputs : callable
+        From inputs to the logits of the model before the step.
+    parameters : sequence of Tensor
+        That it computes with.
     gradient : sequence of Tensor
-        Of each of its parameters, up to a common positive factor.
+        Of each of them, up to a common positive factor.
     labels : Tensor
         Those of the batch, (B,), which are known.
     centre : Tensor
@@ -132,11 +150,10 @@ def invert_gradient(
     smooth : float
         Weight of the total variation.
     """
-    parameters = list(model.parameters())
     wanted = torch.cat([one.flatten() for one in gradient])
 
     def loss(inputs: Tensor) -> Tensor:
-        value = functional.cross_entropy(model(inputs), labels)
+        value = functional.cross_entropy(outputs(inputs), labels)
         found = torch.cat([one.flatten() for one in torch.autograd.grad(value, parameters, create_graph=True)])
         return 1 - functional.cosine_similarity(found, wanted, dim=0)
 

@@ -13,15 +13,18 @@ from hetfl_flwr.common.files import as_json, replace_file
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.runs.figures.tables import table_of
+from hetfl_flwr.server.messaging.differences import listed
 from hetfl_flwr.wire.privacy import DELTA
 from simulations.reports.runs import load_run
 from simulations.studies.accounting import Guarantee, guarantees
 from simulations.studies.audit import picturing
-from simulations.studies.audit.findings import Finding, Pictures
+from simulations.studies.audit.findings import Finding, NotFittedError, Pictures
 from simulations.studies.audit.meter import (
     IMITATIONS,
     Attack,
+    Case,
     Estimate,
+    Found,
     bias_changes,
     by_bias,
     by_counts,
@@ -77,7 +80,7 @@ class Audit:
     findings : list of Finding
         The figures.
     skipped : mapping of str to str
-        Attacks that do not fit, and why.
+        Attacks that do not fit, or cannot be fitted to some clients' uploads, and why.
     pictures : list of Path
         Files with originals above and what was made of them below.
     guarantees : list of Guarantee
@@ -143,11 +146,25 @@ def audited(
         if not fitting:
             skipped[attack.name] = attack.fits(cases[0])
             continue
-        found = attack.run(attack.name, fitting)
+        found, why = _ran(attack, fitting)
         findings += found.findings
         pictures += found.pictures
+        if why:
+            skipped[attack.name] = why
     said = {"findings": _rows(findings), "skipped": skipped, "guarantees": _rows(noised)}
     return Audit(findings, skipped, _written(folder / FOLDER, said, pictures), noised, unknown)
+
+
+def _ran(attack: Attack, cases: Sequence[Case]) -> tuple[Found, str]:
+    """Return what an attack finds of the clients that it can be fitted to, and why not of others; empty: of all."""
+    try:
+        return attack.run(attack.name, cases), ""
+    except NotFittedError as error:
+        why = str(error)
+    fitted = [case for case in cases if len(cases) > 1 and not _ran(attack, [case])[1]]
+    others = [case.subject.client_id for case in cases if case not in fitted or len(fitted) == len(cases)]
+    found = _ran(attack, fitted)[0] if 0 < len(fitted) < len(cases) else Found([], [])
+    return found, f"cannot be fitted to what client {listed(others)} has sent: {why}"
 
 
 def _without_data(folder: Path, noised: list[Guarantee], unknown: str) -> Audit:

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from hetfl_flwr.learning.training import draw_batches, make_optimizer
 from hetfl_flwr.models import SplitModel
+from simulations.studies.audit.findings import NotFittedError
 from simulations.studies.audit.subject import Rows, Subject
 
 Predictor = Callable[[Tensor], Tensor]
@@ -28,28 +29,37 @@ def embedded(model: SplitModel, inputs: Tensor) -> Tensor:
     return features
 
 
-def predicting(model: nn.Module) -> Predictor:
-    """Return a model as a predictor, in evaluation mode."""
+def predicting(model: nn.Module, forward: Predictor | None = None) -> Predictor:
+    """Return a model, or what is computed with its weights, as a predictor in evaluation mode."""
 
     def predict(inputs: Tensor) -> Tensor:
-        logits: Tensor = model.eval()(inputs)
+        model.eval()
+        logits: Tensor = (forward or model)(inputs)
         return logits
 
     return predict
 
 
+def forward_of(model: SplitModel, subject: Subject) -> Predictor:
+    """Return what a model computes with weights as they travel, by the client's method."""
+    return subject.client.forward_of(model, subject.last.download)
+
+
 def trained(
     model: SplitModel, rows: Rows, subject: Subject, rng: np.random.Generator, *, rounds: int = 0
 ) -> SplitModel:
-    """Train a model as the run config says, for some rounds; 0: as many as the client has by its last upload."""
+    """Train a model as the run config says, for some rounds; 0: as many as the client has by its last upload.
+
+    Its weights are as they travel.
+    """
     config = subject.config
     steps = min(subject.client.local_steps(len(rows)) * (rounds or len(subject.kept)), MOST_STEPS)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = make_optimizer(config, parameters)
+    optimizer, forward = make_optimizer(config, parameters), forward_of(model, subject)
     model.train()
     for batch in draw_batches(rng, len(rows), config.batch_size, epochs=1, batches=steps):
         optimizer.zero_grad(set_to_none=True)
-        functional.cross_entropy(model(rows.inputs[batch]), rows.labels[batch]).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(forward(rows.inputs[batch]), rows.labels[batch]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return model.eval()
 
@@ -67,8 +77,17 @@ def distilled(model: SplitModel, loss: Callable[[], Tensor]) -> SplitModel:
 
 @torch.no_grad()
 def logits_of(predictor: Predictor, rows: Rows) -> Tensor:
-    """Return what is predicted of some samples: logits (N, C)."""
-    return predictor(rows.inputs)
+    """Return what is predicted of some samples: logits (N, C).
+
+    Raises
+    ------
+    NotFittedError
+        They are not finite.
+    """
+    logits = predictor(rows.inputs)
+    if not logits.isfinite().all():
+        raise NotFittedError("its predictions are not finite")
+    return logits
 
 
 def fitted_head(features: Tensor, labels: Tensor, classes: int) -> Predictor:

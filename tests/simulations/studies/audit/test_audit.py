@@ -9,11 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from hetfl_flwr import audit, load
 from hetfl_flwr.common.blobs import pack, read_blob
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.learning.training import take_statistics
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.observers.kept_uploads import UPLOADS
+from hetfl_flwr.wire.weights import loaded
 from simulations.cli.command import main
 from simulations.deployment.rehearsal import write_digits
 from simulations.studies.audit import reconstruction, training
@@ -22,8 +27,10 @@ from simulations.studies.audit.picturing import by_gradient, by_means, fits_grad
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.sent import as_sent, pooled_upload, read_together, upload_norm
 from simulations.studies.audit.subject import Rows, subjects_of
+from simulations.studies.audit.training import predicting
 from simulations.studies.audit.uploads import KeptUpload, kept_uploads
 
+NORMED = "simulations.testing.lab:normed"
 KEPT = {"keep_uploads": True, "models": "mlp", "clients": 3, "rounds": 1}
 OVERFITTED = KEPT | {"clients": 12, "local_batches": 0, "local_epochs": 40, "learning_rate": 0.003}
 
@@ -116,9 +123,7 @@ def test_strangers_have_the_classes_of_members_where_all_clients_test_on_all_cla
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_label_that_no_bias_tells_is_said_to_be_known(cases, monkeypatch, bias):
-    monkeypatch.setattr(
-        "simulations.studies.audit.reconstruction.invert_gradient", lambda model, gradient, labels, centre: centre[None]
-    )
+    monkeypatch.setattr("simulations.studies.audit.reconstruction.invert_gradient", lambda *args: args[-1][None])
     keys = {"algorithm": "fedavg", "optimizer": "sgd", "local_batches": 1, "batch_size": 1, "head_bias": bias}
     known = by_gradient("x", cases(**keys, most=1)).findings[0].knows
     assert ("the labels of the batch (worst case)" in known) != bias
@@ -189,6 +194,43 @@ def test_every_kind_of_payload_has_an_attack(lab, algorithm):
     assert all(path.stat().st_size > 1000 for path in found.pictures)
 
 
+def divides(model, rate):
+    """The slow twin of a part of HeteroFL's network: what each layer of its body gives is divided by the rate."""
+    for layer in model.body.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            layer.register_forward_hook(lambda layer, inputs, output: output / rate)
+    return model
+
+
+@pytest.mark.parametrize("wide", ["lenet5", NORMED])
+def test_a_part_of_a_network_predicts_as_its_method_does(lab, wide):
+    """With batch norm, whose statistics stay with the client, they are those of the attacker's samples."""
+    keys = {"algorithm": "heterofl", "models": f"{wide},{wide}@0.5", "rounds": 2}
+    [_, narrow, *_] = cases_of(subjects_of(lab.run(lab.config(**KEPT | keys))), shadows=2)
+    subject, upload = narrow.subject, narrow.subject.last.upload
+    assert subject.last.download["rate"] == 0.5
+    sent = {name: array for name, array in upload.items() if name != "classes"}
+    model = divides(loaded(subject.model, sent), 0.5)
+    inputs = subject.strangers.inputs
+    with torch.no_grad():
+        if wide == NORMED:
+            take_statistics(model, [subject.known.inputs])
+        twin = model.eval()(inputs)
+        torch.testing.assert_close(narrow.predictor(inputs), twin, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(predicting(loaded(subject.model, sent))(inputs), twin)
+
+
+def test_an_imitation_with_a_client_s_own_samples_in_its_order_is_its_upload(lab):
+    """A part of a network is trained with the division by its width."""
+    keys = {"algorithm": "heterofl", "heterofl.mask": False, "models": "mlp,mlp@0.5"}
+    for case in cases_of(subjects_of(lab.run(lab.config(**KEPT | keys))), shadows=2):
+        subject = case.subject
+        order = generator(subject.config.seed, subject.client_id, 1, "batches")
+        found = training.trained(case.reading.start(), subject.trained_on, subject, order).state_dict()
+        for name, array in subject.last.upload.items():
+            np.testing.assert_allclose(found[name].numpy(), array, rtol=1e-4, atol=1e-6)
+
+
 def test_python_and_the_command_say_the_same(lab, monkeypatch, capsys):
     folder = lab.run(lab.config(**KEPT | {"clients": 2}, algorithm="fedproto"))
     frame = audit(load(folder), shadows=2, clients=1)
@@ -257,6 +299,25 @@ def test_an_upload_that_no_client_may_send_is_named(lab, algorithm, value):
     with pytest.raises(RunFolderError, match=r"array '.*' has values (that are not finite|above)") as raised:
         audited(folder, shadows=2, mimics=2)
     assert "\n" not in str(raised.value)
+
+
+def deep(spec):
+    layers = [nn.Flatten(), nn.Linear(64, 16), *(nn.Linear(16, 16) for _ in range(8))]
+    return SplitModel(nn.Sequential(*layers), nn.Linear(16, spec.classes))
+
+
+@pytest.mark.parametrize("liars", [[1], [0, 1, 2]])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep"])
+def test_an_upload_of_huge_weights_takes_its_client_alone_out_of_the_attacks(lab, algorithm, liars):
+    """The weights of ten layers are within the limit of each, and what they make of a sample overflows."""
+    folder = lab.run(lab.config(**KEPT | {"models": "test_audit:deep"}, algorithm=algorithm))
+    for client in liars:
+        forged(folder, client, value=9e5)
+    found = audited(folder, shadows=2, mimics=2)
+    assert any(one.measure == "AUC" for one in found.findings) == (len(liars) < 3)
+    said = {attack: why for attack, why in found.skipped.items() if "cannot be fitted" in why}
+    assert len(said) >= 4
+    assert all(f"client {', '.join(map(str, liars))} has sent" in why for why in said.values())
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_the_gradient_of_one_sample_is_that_sample_and_noise_is_none(known, monk
     gradient = [one.detach() for one in torch.autograd.grad(loss, list(model.parameters()))]
     if not known:
         gradient = [torch.randn_like(one) for one in gradient]
-    found = invert_gradient(model, gradient, labels, CENTRE, smooth=0.0)
+    found = invert_gradient(model, [*model.parameters()], gradient, labels, CENTRE, smooth=0.0)
     assert (likeness(found, pictures) > 30) == known
 
 
