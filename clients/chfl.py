@@ -42,12 +42,15 @@ class CHFLClient(KnowledgeClient):
     The temperature falls with the epochs of the whole run, counted from 1 to ``rounds * local-epochs``; where
     ``local-batches`` is above 0, a round counts as one. It acts on the non-target term alone: nothing with 2 classes.
 
+    The teacher's logits are computed at the start of each epoch ("the fixed teacher signal within a training epoch"),
+    in evaluation mode, so that training consumes the same random numbers as without them: one more forward pass an
+    epoch. Where ``augment`` changes the images that are trained on, they are of the unchanged ones.
+
     Wire   as in `strategies.chfl.CHFL`.
     State  the model, the optimizer's moments; in "avg" and "avgkd" the head's with ``moments = "kept"`` alone.
     Departs from the paper: by default the teacher is the mean of the heads: see ``reduce``. The length of a round is
     the run config's (the paper's is one epoch: ``local-batches = 0``).
-    By default a client is measured with its own head as it has trained it, also where the next round begins with the
-    mean: see ``measured``.
+    A client is measured with its own head as it has trained it, also where the next round begins with the mean.
 
     Parameters
     ----------
@@ -67,16 +70,6 @@ class CHFLClient(KnowledgeClient):
     initial_head : {"own", "shared"}
         What the head's first weights are: drawn for each client, as its body's are, or for all clients the same.
         Algorithm 1 begins with one global head (line 2 of the server) and does not say what local heads begin with.
-    teacher : {"epoch", "step"}
-        When the teacher's logits are computed. "epoch": once, at the start of each epoch, as its text has it ("the
-        fixed teacher signal within a training epoch"), in evaluation mode (no dropout, batch norm by its running
-        statistics), so that they depend on no other sample of the batch and training consumes the same random numbers
-        as without them: one more forward pass an epoch. Where ``augment`` changes the images that are trained on, they
-        are of the unchanged ones. "step": at each step, of the features that the own head gets, as Eq. (5) has both
-        heads on the same features; no gradient flows through them.
-    measured : {"trained", "averaged"}
-        Which head a client is measured with in the modes "avg" and "avgkd", the paper does not say: the own one after
-        its training, or the mean of all that the next round begins with. No meaning in other modes.
     beta : float
         Half the height of the temperature's fall, which begins at nearly ``2 beta + 1`` and ends at 1; 0 or more. 0: a
         temperature of 1 throughout.
@@ -97,8 +90,6 @@ class CHFLClient(KnowledgeClient):
         reduce: Literal["sum", "mean"] = "mean",
         alpha: Annotated[float, Field(ge=0)] = 0.5,
         initial_head: Literal["own", "shared"] = "own",
-        teacher: Literal["epoch", "step"] = "epoch",
-        measured: Literal["trained", "averaged"] = "trained",
         beta: Annotated[float, Field(ge=0)] = 5.0,
     ) -> None:
         super().__init__(node)
@@ -107,12 +98,7 @@ class CHFLClient(KnowledgeClient):
         if mode != "solo" and node.model.head.bias is None:
             remedy = "build it with bias=True" if node.config.head_bias else "set head-bias to true"
             raise ModelError(f"{node}: its head has no bias, but chfl adds up heads with one: {remedy}")
-        self.mode = mode
-        self.reduce = reduce
-        self.alpha = alpha
-        self.teacher = teacher
-        self.measured = measured
-        self.beta = beta
+        self.mode, self.reduce, self.alpha, self.beta = mode, reduce, alpha, beta
         if initial_head == "shared" and not node.restored:
             node.model.head.load_state_dict(_first_head(node))
 
@@ -124,40 +110,25 @@ class CHFLClient(KnowledgeClient):
         """Send the own head."""
         return EMPTY if self.mode == "solo" else linear_head(self.node.model.classes, self.node.model.width)
 
-    def assess_spec(self) -> PayloadSpec:
-        """Expect the same as for training, where the mean of the heads is measured."""
-        return self.download_spec() if self.measured == "averaged" else EMPTY
-
-    def assess(self, download: Arrays) -> Metrics:
-        """Measure the own model, or the own body with the mean of all heads."""
-        if self.measured == "averaged":
-            self._take_up(download)
-        return super().assess(download)
-
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train, epoch by epoch; with ``teacher = "epoch"``, each begins with the teacher's logits on its samples."""
+        """Train, epoch by epoch; each begins with the teacher's logits on its samples."""
         teacher = self._take_up(download)
-        lessons: deque[tuple[Tensor | None, float]] = deque()
+        lessons: deque[tuple[Tensor, float]] = deque()
         distances, right = [], []
 
         def batches() -> Iterator[Tensor]:
             for number, rows in enumerate(self.epochs(round)):
                 if teacher is not None:
                     temperature = self._temperature(round, number)
-                    fixed = self._taught(teacher, rows) if self.teacher == "epoch" else [None] * len(rows)
-                    lessons.extend((logits, temperature) for logits in fixed)
+                    lessons.extend((logits, temperature) for logits in self._taught(teacher, rows))
                 yield from rows
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
-            if teacher is None:
-                return self.node.data_loss(self.node.model(inputs), labels)
-            target, temperature = lessons.popleft()
-            if target is None:
-                features = self.node.model.body(inputs)
-                logits, target = self.node.model.head(features), functional.linear(features.detach(), *teacher)
-            else:
-                logits = self.node.model(inputs)
+            logits = self.node.model(inputs)
             private = self.node.data_loss(logits, labels)
+            if teacher is None:
+                return private
+            target, temperature = lessons.popleft()
             on_target, among_rest = decoupled_kd(logits, target, labels, temperature)
             distances.append((on_target + among_rest).detach() * len(labels))
             right.append((target.argmax(1) == labels).sum())

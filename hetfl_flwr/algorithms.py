@@ -12,7 +12,7 @@ values of its key ``mode`` to the classes; the first is the default, and the cla
 import inspect
 import pkgutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -263,20 +263,19 @@ def check_options(config: RunConfig) -> None:
 
 def _check_capable(config: RunConfig, algorithm: Algorithm) -> None:
     """Refuse keys of the run that not all algorithms can follow, by what the classes say of themselves."""
-    server, client = algorithm.strategy, algorithm.client
-    asked = {
-        "robust": (config.robust, "none", server.averages or not server.exchanges, "averages no uploads"),
+    able: dict[str, tuple[object, object, Callable[[Algorithm], bool]]] = {
+        "robust": (config.robust, "none", lambda one: one.strategy.averages or not one.strategy.exchanges),
         "fine-tune-epochs": (
             config.fine_tune_epochs,
             0,
-            client.fine_tunes or not server.exchanges,
-            "has no global model to fine-tune",
+            lambda one: one.client.fine_tunes or not one.strategy.exchanges,
         ),
-        "projection": (config.projection, "none", client.has_distillation_term, "has no distillation term in its loss"),
+        "projection": (config.projection, "none", lambda one: one.client.has_distillation_term),
     }
-    for key, (value, default, able, lacks) in asked.items():
-        if value != default and not able:
-            raise ConfigError(f"{key} = {value}: {config.algorithm} {lacks}")
+    for key, (value, default, can) in able.items():
+        if value != default and not can(algorithm):
+            others = ", ".join(name for name in names() if can(find(name)))
+            raise ConfigError(f"{key} = {value} is not for {config.algorithm}; it is for {others}")
 
 
 def _check_pooled(config: RunConfig, algorithm: Algorithm) -> None:

@@ -49,7 +49,6 @@ class CHFL(KnowledgeStrategy):
     Wire   down: the sum of the heads that came in the round before, weight (C, D) float32, bias (C,) float32, and how
            many they are, heads () int32: 4 C (D + 1) + 4 bytes
            up:   the own head, weight (C, D) float32, bias (C,) float32: 4 C (D + 1) bytes
-           to measure, with ``measured = "averaged"``: down the same
            ``mode = "solo"``: nothing either way
     Needs  equal classes
     State  the same as it sends down.
@@ -61,8 +60,6 @@ class CHFL(KnowledgeStrategy):
     mode : {"kd", "solo", "avg", "avgkd"}
         As in `clients.chfl.CHFLClient`. "solo": nothing is exchanged, and clients need not even agree on
         widths and classes.
-    measured : {"trained", "averaged"}
-        As in `clients.chfl.CHFLClient`.
     """
 
     sends = "parts of weights"
@@ -73,10 +70,8 @@ class CHFL(KnowledgeStrategy):
         self,
         *,
         mode: Literal["kd", "solo", "avg", "avgkd"] = "kd",
-        measured: Literal["trained", "averaged"] = "trained",
     ) -> None:
         self.mode = mode
-        self.measured = measured
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that differ in their classes or embedding widths.
@@ -100,10 +95,6 @@ class CHFL(KnowledgeStrategy):
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the sum of the heads."""
         return server_state
-
-    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
-        """Send the same along when the mean of the heads is measured."""
-        return server_state if self.measured == "averaged" else {}
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect a head."""

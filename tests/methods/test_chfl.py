@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from clients.parts import chfl
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from clients import chfl
 from clients.chfl import CHFLClient
 from hetfl_flwr.algorithms import check_options, resolve
 from hetfl_flwr.common.errors import ConfigError, FederationError, ModelError, PayloadError
@@ -231,39 +231,6 @@ def test_avg_begins_with_the_mean_of_the_heads(reduce):
 
 
 @pytest.mark.parametrize(
-    ("keys", "accuracy"),
-    [
-        ({"mode": "avg"}, 1.0),
-        ({"mode": "avg", "measured": "averaged"}, 0.0),
-        ({"mode": "avgkd", "measured": "averaged"}, 0.0),
-        ({"mode": "kd", "measured": "averaged"}, 1.0),
-    ],
-)
-def test_a_client_is_measured_with_its_own_head_or_with_the_mean(keys, accuracy):
-    """All samples are of class 0, which the own head says and the mean of the two heads does not."""
-    client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4), **keys)
-    with torch.no_grad():
-        client.node.model.head.weight.zero_()
-        client.node.model.head.bias.copy_(torch.tensor([1.0, 0.0, 0.0]))
-    mean = [np.zeros((3, 2), np.float32), np.array([0, 4, 0], np.float32), np.array(2, np.int32)]
-    _, _, metrics = client.evaluate(mean if keys.get("measured") else [], {"round": 1})
-    assert metrics["accuracy"] == accuracy
-
-
-def test_the_mean_of_the_heads_is_sent_along_to_be_measured(make_config, run_federation, tmp_path):
-    """What clients are measured with differs, and nothing else."""
-    keys = {"algorithm": "chfl", "chfl.mode": "avg", "models": "mlp,lenet5", "partition": "classes:3", "rounds": 2}
-    trained, averaged = (
-        entries(run_federation(make_config(**keys, output_dir=str(tmp_path / by), **{"chfl.measured": by})))
-        for by in ("trained", "averaged")
-    )
-    for one, other in zip(trained[1:], averaged[1:], strict=True):
-        for client, scores in one["clients"].items():
-            assert scores["train-loss"] == other["clients"][client]["train-loss"]
-        assert one["accuracy"] != other["accuracy"]
-
-
-@pytest.mark.parametrize(
     ("reduce", "distillation"),
     [
         # the teacher is where the student begins
@@ -340,7 +307,6 @@ def test_a_client_whose_head_has_diverged_says_so(refusal):
         ("beta", -1.0),
         ("gamma", 1.0),
         ("initial-head", "both"),
-        ("teacher", "batch"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_key(key, value, refusal):
@@ -461,11 +427,11 @@ def plain_distillation(student: Tensor, teacher: Tensor, labels: Tensor, tempera
     return torch.stack(terms).mean()
 
 
-@pytest.mark.parametrize(("mode", "teacher"), [("kd", "epoch"), ("avgkd", "epoch"), ("kd", "step"), ("avgkd", "step")])
-def test_the_teacher_is_fixed_within_an_epoch_or_new_at_each_step(mode, teacher, make_config, make_node):
-    """A loop by hand over a body with batch norm and dropout, beside another model. "epoch": the global head's logits
-    on all samples of an epoch are taken at its start, in evaluation mode. "step": they are of the very features that
-    the own head gets. The optimizer's momentum goes on, save that of a head that is replaced. Two rounds of two epochs.
+@pytest.mark.parametrize("mode", ["kd", "avgkd"])
+def test_the_teacher_is_fixed_within_an_epoch(mode, make_config, make_node):
+    """A loop by hand over a body with batch norm and dropout, beside another model. The global head's logits on all
+    samples of an epoch are taken at its start, in evaluation mode. The optimizer's momentum goes on, save that of a
+    head that is replaced. Two rounds of two epochs.
     """
     keys = {"local_batches": 0, "local_epochs": 2, "batch_size": 100, "optimizer": "sgd", "momentum": 0.9}
     config, clients, server_state = play(
@@ -474,7 +440,7 @@ def test_the_teacher_is_fixed_within_an_epoch_or_new_at_each_step(mode, teacher,
         partition="classes:6",
         learning_rate=0.05,
         **keys,
-        **{"chfl.mode": mode, "chfl.beta": 2.0, "chfl.teacher": teacher, "chfl.reduce": "sum"},
+        **{"chfl.mode": mode, "chfl.beta": 2.0, "chfl.reduce": "sum"},
     )
     nodes = [make_node(config, client_id) for client_id in range(2)]
     optimizers = [torch.optim.SGD(node.model.parameters(), lr=0.05, momentum=0.9) for node in nodes]
@@ -488,21 +454,18 @@ def test_the_teacher_is_fixed_within_an_epoch_or_new_at_each_step(mode, teacher,
                 if round == 2 and mode == "avgkd":
                     replace_head(model.head, weight / 2, bias / 2, optimizer)
                 for number, batches in enumerate(passes(node, round), 1):
-                    if round == 2 and teacher == "epoch":
+                    if round == 2:
                         with torch.no_grad():
                             features = model.eval().body(data.batch(torch.arange(len(data)))[0])
                             fixed = functional.linear(features, weight, bias)
                     model.train()
                     for rows in batches:
                         inputs, labels = data.batch(rows)
-                        features = model.body(inputs)
-                        logits = model.head(features)
+                        logits = model(inputs)
                         loss = functional.cross_entropy(logits, labels)
                         if round == 2:
-                            fresh = functional.linear(features.detach(), weight, bias)
-                            told = fixed[rows] if teacher == "epoch" else fresh
                             temperature = 2.0 * (1 + cos(pi * (2 + number) / 4)) + 1
-                            loss = loss + 0.5 * plain_distillation(logits, told, labels, temperature)
+                            loss = loss + 0.5 * plain_distillation(logits, fixed[rows], labels, temperature)
                         optimizer.zero_grad()
                         loss.backward()
                         optimizer.step()
@@ -548,7 +511,7 @@ def test_all_clients_can_begin_with_one_head(make_config, make_node):
 def test_a_shared_head_is_drawn_once(make_config, make_node, run_federation, tmp_path):
     """Clients that an engine builds anew for each message, in one process or two, end as those that live on."""
     keys = {"models": f"{NORMED},mlp", "clients": 2, "rounds": 3, "partition": "classes:4", "width": 64}
-    keys |= {"chfl.initial-head": "shared", "chfl.teacher": "step"}
+    keys |= {"chfl.initial-head": "shared"}
     _, _, expected = play(make_config, make_node, **keys)
     for workers in (1, 2):
         config = make_config(algorithm="chfl", output_dir=str(tmp_path / str(workers)), **keys)

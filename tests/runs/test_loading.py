@@ -34,7 +34,7 @@ OPTIONS = {
     "fedproto": [{"fedproto.predict": "prototype"}, {"fedproto.predict": "own-prototype"}],
     "fedtgp": [{"fedtgp.predict": "prototype"}],
     "fedgh": [{"fedgh.measured": "global"}],
-    "chfl": [{"chfl.mode": "avg", "chfl.measured": "averaged"}],
+    "chfl": [{"chfl.mode": "avg"}],
     "heterofl": [{"models": "lenet5,lenet5@0.5"}],
     "lgfedavg": [{"lgfedavg.mode": "body"}],
     "fedhenn": [{"fedhenn.mode": "homogeneous"}],
