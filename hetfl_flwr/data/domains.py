@@ -25,6 +25,7 @@ from hetfl_flwr.data.owners import read_owners
 from hetfl_flwr.data.sources.bundled import resized
 from hetfl_flwr.data.sources.catalogue import CATALOGUE, ROTATED
 from hetfl_flwr.data.sources.columns import Kind
+from hetfl_flwr.data.sources.finding import check_place
 from hetfl_flwr.data.sources.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.sources.hub import Source, open_source
 from hetfl_flwr.data.sources.reading import Reading
@@ -109,6 +110,20 @@ def own_data_sets(dataset: str) -> int:
     """
     names = dataset.split(",")
     return len(names) if len(names) > 1 and all(is_folder(name.strip()) for name in names) else 0
+
+
+def check_places(dataset: str, data_dir: str) -> None:
+    """Refuse data sets whose files are not where they are to be, without reading them; the hub's are not looked for.
+
+    Raises
+    ------
+    DataError
+        One is not there, or has a name that none has.
+    """
+    for base in {family.base: None for family in parse_families(dataset)}:
+        entry = CATALOGUE.get(base)
+        if entry is None or not entry.bundled:
+            check_place(entry.place if entry else base, data_dir, entry)
 
 
 def domain_labels(families: Sequence[Family]) -> tuple[str, ...]:

@@ -37,12 +37,16 @@ def _rows(found: Iterable[tuple[str, Doubts]], each: Sequence[tuple[str, object]
 
 
 def _classes(found: Iterable[tuple[str, Doubts]], each: Sequence[tuple[str, object]]) -> list[str]:
+    """Return a line for the classes that are doubtful in the same runs."""
     lines, seen = [], list(found)
     for kind, text in DOUBTS.items():
-        ours = [(method, one.classes[kind]) for method, one in seen if kind in one.classes]
-        if ours:
-            classes = list(dict.fromkeys(name for _, names in ours for name in names))
-            lines.append(text.format(listed(classes)) + _where([method for method, _ in ours], each))
+        runs = dict[str, list[int]]()
+        for run, (_, one) in enumerate(seen):
+            for name in one.classes.get(kind, ()):
+                runs.setdefault(name, []).append(run)
+        for same in dict.fromkeys(map(tuple, runs.values())):
+            classes = [name for name, those in runs.items() if tuple(those) == same]
+            lines.append(text.format(listed(classes)) + _where([seen[run][0] for run in same], each))
     return lines
 
 

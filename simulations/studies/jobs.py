@@ -73,6 +73,8 @@ def run_all(
 ) -> dict[Path, str]:
     """Run what has not ended yet, and return what went wrong with which, by folder.
 
+    What needs data that are not there is said once, before anything runs, and does not begin.
+
     Parameters
     ----------
     wanted : sequence of Job
@@ -92,8 +94,11 @@ def run_all(
     Interrupted
         After Ctrl-C, when all that were running have ended their rounds.
     """
-    left = [job for job in wanted if not job.finished]
-    failed: dict[Path, str] = {}
+    unfinished = [job for job in wanted if not job.finished]
+    failed = {job.folder: lack for job in unfinished if (lack := backend.lacks(job))}
+    for lack in dict.fromkeys(failed.values()):
+        console.print(lack, markup=False)
+    left = [job for job in unfinished if job.folder not in failed]
     if not left:
         return failed
     label, total = f"{len(left)} runs", sum(job.rounds for job in left)

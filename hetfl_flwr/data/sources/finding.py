@@ -88,26 +88,52 @@ def found_splits(dataset: str, reading: Reading, entry: "DatasetEntry | None") -
     DataError
         It cannot be found or read, or has no training split.
     """
-    origin, called = (entry.origin, dataset) if entry else ("", dataset)
     if is_folder(dataset):
         return _from_own(dataset, reading)
-    if not reading.data_dir:
+    if folder := folder_below(dataset, reading.data_dir, entry):
+        return _from_folder(folder, reading)
+    if reading.by_file:
+        raise DataError(f"partition 'files': {dataset} is of the hub: give a folder of your own, such as ./wards")
+    return Found(dataset, _from_hub(dataset, dataset))
+
+
+def check_place(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> None:
+    """Refuse a data set whose files are not where they are to be; what is on the hub is not looked for.
+
+    Raises
+    ------
+    DataError
+        They are not there.
+    """
+    if not is_folder(dataset):
+        folder_below(dataset, data_dir, entry)
+    elif own_file(dataset) is None:
+        own_folder(dataset)
+
+
+def folder_below(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> Path | None:
+    """Return the folder below ``data-dir`` that holds a data set; None where there is no ``data-dir``: it is the hub's.
+
+    Raises
+    ------
+    DataError
+        There is none, or the data set is not on the hub.
+    """
+    origin = entry.origin if entry else ""
+    if not data_dir:
         if entry and origin:
             raise DataError(
                 f"{dataset} is not on the hub: get it from {origin}, put it into a folder <data-dir>/{dataset} as "
                 f"{entry.form or EXPECTED}, and set data-dir"
             )
-        if reading.by_file:
-            raise DataError(f"partition 'files': {called} is of the hub: give a folder of your own, such as ./wards")
-        return Found(called, _from_hub(dataset, called))
-    folder = local_folder(dataset, reading.data_dir)
-    if folder is None:
-        raise DataError(
-            f"data-dir '{reading.data_dir}' holds no {called}: expected in "
-            f"'{Path(reading.data_dir, dataset)}' {(entry and entry.form) or EXPECTED}; "
-            + (f"get it from {origin}" if origin else "or leave data-dir empty to download it")
-        )
-    return _from_folder(folder, reading)
+        return None
+    if folder := local_folder(dataset, data_dir):
+        return folder
+    raise DataError(
+        f"data-dir '{data_dir}' holds no {dataset}: expected in "
+        f"'{Path(data_dir, dataset)}' {(entry and entry.form) or EXPECTED}; "
+        + (f"get it from {origin}" if origin else "or leave data-dir empty to download it")
+    )
 
 
 def _from_own(dataset: str, reading: Reading) -> Found:

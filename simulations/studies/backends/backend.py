@@ -62,6 +62,9 @@ class WorkerPool(Protocol):
 class Backend(Protocol):
     """What runs happen on."""
 
+    def lacks(self, job: JobLike) -> str:
+        """Return what a run needs that is not where it would happen, as far as is known here; empty: nothing."""
+
     def open(self, wanted: Sequence[JobLike]) -> AbstractContextManager[WorkerPool]:
         """Make room for these runs. Where the block is left by an exception, what runs ends its round first.
 

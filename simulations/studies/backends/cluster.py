@@ -57,6 +57,10 @@ class RayBackend:
     address: str = ""
     fetch_every: float = FETCH_EVERY
 
+    def lacks(self, job: JobLike) -> str:
+        """Return nothing: what is on the machines of a cluster is known there alone."""
+        return ""
+
     @contextmanager
     def open(self, wanted: Sequence[JobLike]) -> Iterator["RayPool"]:
         """Connect to the cluster. Where the block is left by an exception, runs end their rounds and are fetched.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetfl_flwr.common.errors import HetflError
+from hetfl_flwr.config import RunConfig
 from simulations.studies.backends.backend import Ended, JobLike
 from simulations.studies.backends.work import processes, run_one
 
@@ -23,6 +24,19 @@ class LocalBackend:
     """
 
     workers: int = 1
+
+    def lacks(self, job: JobLike) -> str:
+        """Return which data set of a run is not on this machine."""
+        from hetfl_flwr.data.domains import check_places
+
+        said = {key: value for key, value in job.settings.items() if key in ("dataset", "data-dir")}
+        try:
+            config = RunConfig.from_flat(said)
+            if config.dataset:  # else a bundled one, by the method
+                check_places(config.dataset, config.data_dir)
+        except HetflError as error:
+            return str(error)
+        return ""
 
     @contextmanager
     def open(self, wanted: Sequence[JobLike]) -> Iterator["ProcessPool"]:

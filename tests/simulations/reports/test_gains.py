@@ -243,6 +243,18 @@ def test_compare_takes_a_measure_and_refuses_what_is_none_or_was_not_measured(tm
     assert "fedhe helps 1 of 3 clients, harms none in macro F1" in done.out
 
 
+def test_classes_that_are_doubtful_in_different_runs_are_not_said_together(tmp_path):
+    """Each method never predicts one class, and both never a third."""
+    folders = study(tmp_path)
+    for number, folder in enumerate(folders):
+        records = json.loads((folder / "clients.json").read_text())
+        records[1]["unpredicted"] = ["a" if number < 3 else "b", "c"]
+        (folder / "clients.json").write_text(json.dumps(records))
+    assert doubts_of([load_run(folder) for folder in folders]) == [
+        "client 1: never predicts class a (local); never predicts class c; never predicts class b (fedhe)"
+    ]
+
+
 def test_doubts_of_all_runs_are_said_once_with_the_runs_that_they_are_of(tmp_path, hetfl):
     """The first client has 12 to 14 test rows by seed, the second never predicts a class in some runs."""
     folders = study(tmp_path)

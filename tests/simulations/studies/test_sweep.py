@@ -19,7 +19,7 @@ from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
 from simulations.cli.command import app
 from simulations.studies.backends.local import LocalBackend
-from simulations.studies.jobs import Job
+from simulations.studies.jobs import Job, run_all
 from simulations.studies.sweeps import jobs, parse_grid, run_sweep
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "rounds": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
@@ -191,6 +191,18 @@ def test_from_python_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
         sweep("fedhe", grid={"learning-rate": [1e30, 0.001]}, out=tmp_path, **keys)
     [kept] = sweep("fedhe", grid={"learning-rate": [0.001]}, out=tmp_path, **keys)
     assert compare([kept]).accuracy.tolist() == [kept.summary["accuracy"]]
+
+
+def test_data_that_are_not_there_are_said_once_and_their_runs_do_not_begin(tmp_path, console):
+    small: dict = {"algorithm": "fedhe", "clients": 2, "rounds": 1, "models": "mlp"}
+    lacking = {"dataset": "mnist", "data-dir": str(tmp_path)}
+    settings = [small | lacking, small | {"dataset": "digits"}, small | lacking]
+    wanted = [Job(str(number), tmp_path / "runs" / str(number), one) for number, one in enumerate(settings)]
+    failed = run_all(wanted, LocalBackend(), console)
+    assert set(failed) == {wanted[0].folder, wanted[2].folder}
+    assert console.file.getvalue().count("holds no ylecun/mnist") == 1
+    assert [job.folder.exists() for job in wanted] == [False, True, False]
+    assert wanted[1].finished
 
 
 def test_the_command_shows_the_runs_side_by_side(tmp_path, run_small):
