@@ -20,14 +20,14 @@ from hetfl_flwr.common.packages import lacking
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.models import trainable_count
-from hetfl_flwr.node.keeper import Keeper
+from hetfl_flwr.node.client_cache import ClientCache
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from hetfl_flwr.node.machine.meter import Meter
 from hetfl_flwr.node.machine.threads import check_threads
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.runs.resolution import NOT_POOLED
-from hetfl_flwr.server.messaging.member import LONGEST_NOTE, MOST_NOTES, Member
+from hetfl_flwr.server.messaging.member import LONGEST_NOTE, MAX_NOTES, Member
 from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
 from hetfl_flwr.wire.messages import (
@@ -191,7 +191,7 @@ def _node(context: Context, before: str = "") -> Node:
     if context.run_config.get("pooled") and not simulated():
         raise ConfigError(NOT_POOLED)
     node = Node.from_context(context, before)
-    if not isinstance(context, Keeper):  # whose engine sees to its own processes
+    if not isinstance(context, ClientCache):  # whose engine sees to its own processes
         check_threads(node.config.threads)
         keep_freed_memory()
     return node
@@ -220,7 +220,7 @@ def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
         for note in notes:
             log(WARNING, "%s: %s", node, printable(note))
         return fit
-    most = MOST_NOTES - len(fit)
+    most = MAX_NOTES - len(fit)
     left = [f"and {len(notes) - most + 1} more lines on the data"] if len(notes) > most else []
     return (*fit, *(printable(note, LONGEST_NOTE) for note in [*notes[: most - len(left)], *left]))
 

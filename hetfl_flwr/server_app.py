@@ -24,10 +24,10 @@ from hetfl_flwr.runs.resuming import Checkpoints, choice_of, origin_of, restore,
 from hetfl_flwr.runs.schema import RESUME_FILE
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.grids import engine_of
-from hetfl_flwr.server.rounds import AsyncRounds, Played, Rounds, SyncRounds
+from hetfl_flwr.server.rounds import AsyncRounds, RoundResult, Rounds, SyncRounds
 from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee
 
-MOST_LOST = 3
+MAX_LOST = 3
 """Rounds in a row that a run may lose as nodes leave or restart; with one more, who lets it run learns that it ends."""
 
 app = ServerApp()
@@ -59,7 +59,7 @@ def main(grid: Grid, context: Context) -> None:
             strategy.summary()
             lasting: list[RoundCallback] = [Checkpoints(results, federation, rounds, strategy)]
             if config.keep_uploads:
-                lasting.insert(0, KeptUploads(federation, strategy.upload_spec))
+                lasting.insert(0, KeptUploads(federation, strategy.upload_spec, results.begun))
             _federate(results, federation, rounds, [*lasting, Notes(federation.roster), Watch(), trackers, own])
     except HetflError as error:
         log(ERROR, "%s", error)
@@ -88,7 +88,7 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
             entry = ledger.add(number, perf_counter() - began, played, federation)
             lost = lost + 1 if played.lost else 0
             too_few = number and len(played.trained.replies) < config.min_clients
-            if too_few and (not played.lost or lost > MOST_LOST or number == config.rounds):
+            if too_few and (not played.lost or lost > MAX_LOST or number == config.rounds):
                 results.round(entry)
                 raise _too_few(number, played, config)
             notify(entry)
@@ -97,7 +97,7 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
     _log_outcome(results)
 
 
-def _check_processes(number: int, played: Played, results: Results) -> None:
+def _check_processes(number: int, played: RoundResult, results: Results) -> None:
     """End a simulation that has lost a process of Ray: Flower (1.41) keeps it, and it fails every message it is given.
 
     Raises
@@ -113,7 +113,7 @@ def _check_processes(number: int, played: Played, results: Results) -> None:
         )
 
 
-def _too_few(number: int, played: Played, config: RunConfig) -> TooFewClients:
+def _too_few(number: int, played: RoundResult, config: RunConfig) -> TooFewClients:
     good, wanted = len(played.trained.replies), config.min_clients
     few = f"only {played.able} clients could be asked to train"
     reasons = [failure.reason for failure in played.trained.failures]

@@ -166,7 +166,7 @@ class FedDF(KnowledgeStrategy):
         Who is alone with its model has arrays that no others are compared with; what these come to is compared here.
         """
         sizes = {one: measure_learnt("logits", array) for one, array in logits.items()}
-        far = Guard(self.config.outlier_factor).set_aside(sizes)
+        far = Guard(self.config.outlier_factor).reject_outliers(sizes)
         for member in self.roster:
             if member.client_id in far:
                 log(WARNING, "feddf: %s: %s on public samples: it teaches nobody", member, far[member.client_id])

@@ -6,29 +6,31 @@ A simulated device has a speed (``client-speed``): the time of a step is then it
 and the choice the same on every machine.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil, inf
 from statistics import median
 from time import perf_counter
 
 import torch
+from flwr.app import ConfigRecord, Context
 from torch.nn import functional
 
-from hetfl_flwr.common.errors import ConfigError, DamagedError
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import RunConfig, simulated_speeds
 from hetfl_flwr.data import Batches
 from hetfl_flwr.learning.training import descend, make_optimizer
 from hetfl_flwr.models import SplitModel, parse_models, trainable_count
-from hetfl_flwr.node.stores import Slot
 
 TIMED = 3
 """Steps of which the median counts, after one that warms up."""
 
 MB = 1e6
+
+CHOICE = "hetfl-choice"
+"""Key of the model that a client has chosen, in ``Context.state``."""
 
 
 @dataclass(frozen=True)
@@ -110,23 +112,14 @@ def fit(
     )
 
 
-def fit_once(slot: Slot, choose: Callable[[], Fit]) -> Fit:
-    """Return what was chosen before in this run, or in the one that it goes on with; else choose now.
-
-    Raises
-    ------
-    DamagedError
-        What was kept cannot be read.
-    """
-    content = slot.read()
-    if content is None:
-        chosen = choose()
-        slot.write(json.dumps(asdict(chosen), allow_nan=False).encode())
-        return chosen
-    try:
-        return Fit(**json.loads(content))
-    except (ValueError, TypeError):
-        raise DamagedError(f"{slot.where}: the choice of a model is damaged; remove it to choose again") from None
+def fit_once(context: Context, choose: Callable[[], Fit]) -> Fit:
+    """Return what was chosen before in this run, as a client's Context has it; else choose now."""
+    kept, run = context.state.config_records.get(CHOICE, ConfigRecord()), str(context.run_id)
+    if kept.get("run") == run:
+        return Fit(str(kept["model"]), str(kept["reason"]))
+    chosen = choose()
+    context.state[CHOICE] = ConfigRecord({"run": run, "model": chosen.model, "reason": chosen.reason})
+    return chosen
 
 
 def device_speed(config: RunConfig, client_id: int) -> float:

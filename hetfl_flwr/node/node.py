@@ -20,18 +20,15 @@ from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
 from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.learning.quality import balanced_weights
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, has_batch_norm, mixed
+from hetfl_flwr.node.client_cache import NodeContext
 from hetfl_flwr.node.fitting import Fit, device_speed, fit, fit_once
 from hetfl_flwr.node.inputs import data_digest, pack_inputs
-from hetfl_flwr.node.keeper import Surroundings
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.node.measured import Measured
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
-from hetfl_flwr.node.reuse import keeper_of
+from hetfl_flwr.node.reuse import cache_of
 from hetfl_flwr.node.state import ClientState, Stamp, StateStore, decode
 from hetfl_flwr.node.stores import (
-    ContextSlot,
-    FileSlot,
-    Slot,
     kept_inputs,
     kept_measured,
     prune,
@@ -103,7 +100,7 @@ class Node:
         HetflError
             What is wrong with the config, the data or the model, in one line.
         """
-        keeper = keeper_of(context)
+        keeper = cache_of(context)
         around = keeper.surroundings(lambda: _surroundings(context, before=before))
         torch.set_num_threads(around["config"].threads)
         trained = keeper.trained_model(around)
@@ -306,7 +303,7 @@ class Node:
         return f"client {self.client_id} ({self.model_name})"
 
 
-def _surroundings(context: Context, data: ClientData | None = None, before: str = "") -> Surroundings:
+def _surroundings(context: Context, data: ClientData | None = None, before: str = "") -> NodeContext:
     client_id, clients = _identity(context.node_config)
     config = resolve_models(_with_data(for_node(RunConfig.from_flat(context.run_config), context.node_config)))
     torch.set_num_threads(config.threads)
@@ -316,7 +313,7 @@ def _surroundings(context: Context, data: ClientData | None = None, before: str 
     if config.pretrained and "model" not in context.node_config:
         check_pretrained(config.candidates)
     run = str(context.run_id)
-    name, why = _model_name(config, client_id, clients, data, _slot(context, config, before, client_id))
+    name, why = _model_name(context, config, client_id, clients, data, before)
     return {
         "config": config,
         "client_id": client_id,
@@ -324,32 +321,33 @@ def _surroundings(context: Context, data: ClientData | None = None, before: str 
         "model_name": name,
         "why": why,
         "data": data,
-        "store": run_store(config, run, client_id) if config.state_dir else keeper_of(context).store,
+        "store": run_store(config, run, client_id) if config.state_dir else cache_of(context).store,
         "stamp": Stamp(run=run, algorithm=config.algorithm, model=name, client_id=client_id),
         "public_samples": PublicSampleStore(context),
     }
 
 
-def _model_name(config: RunConfig, client_id: int, clients: int, data: ClientData, slot: Slot) -> tuple[str, str]:
+def _model_name(
+    context: Context, config: RunConfig, client_id: int, clients: int, data: ClientData, before: str
+) -> tuple[str, str]:
     """Return the model of a client, and why it has this one, if it has chosen it itself."""
     if config.models != FIT:
         order = drawn_order(config.seed, clients) if config.assignment == "random" else ()
         return assign(config.models, client_id, order), ""
 
     def choose() -> Fit:
+        runs = (str(context.run_id), before) if config.state_dir else ()
+        saved = (run_store(config, run, client_id).model() for run in runs if run)
+        if model := next(filter(None, saved), None):
+            return Fit(model, f"client {client_id}, models = fit: {model}, as its saved state is of this model")
         speed = device_speed(config, client_id) if simulated() else None
         return fit(config, data.train, lambda name: _built(config, name, data, client_id), client_id, speed)
 
-    chosen = fit_once(slot, choose)
+    chosen = fit_once(context, choose)
     return chosen.model, chosen.reason
 
 
-def _slot(context: Context, config: RunConfig, before: str, client_id: int) -> Slot:
-    run = str(context.run_id)
-    return FileSlot(config, run, before, client_id) if config.state_dir else ContextSlot(context, run)
-
-
-def _new_model(around: Surroundings) -> SplitModel:
+def _new_model(around: NodeContext) -> SplitModel:
     """Build a client's model with its initial weights."""
     return _built(around["config"], around["model_name"], around["data"], around["client_id"])
 

@@ -13,7 +13,7 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import ZOO, SplitModel, build_model, mixed
 from hetfl_flwr.models.building import WidthBy
 from hetfl_flwr.models.vision import Stem
-from hetfl_flwr.node.keeper import Keeper, Surroundings
+from hetfl_flwr.node.client_cache import ClientCache, NodeContext
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.node.pool import PublicSampleStore
 from hetfl_flwr.node.stores import ContextStore
@@ -21,7 +21,7 @@ from hetfl_flwr.node.stores import ContextStore
 KEEP = "HETFL_KEEP"
 """Environment variable: ``resident`` in a process that answers several messages of one app."""
 
-MOST_MODELS = 32
+MAX_MODELS = 32
 """Models that a process keeps: those of the architectures used last."""
 
 
@@ -31,23 +31,23 @@ class _Nothing:
     def __init__(self, context: Context) -> None:
         self.store = ContextStore(context, str(context.run_id))
 
-    def surroundings(self, make: Callable[[], Surroundings]) -> Surroundings:
+    def surroundings(self, make: Callable[[], NodeContext]) -> NodeContext:
         return make()
 
-    def trained_model(self, around: Surroundings) -> None:
+    def trained_model(self, around: NodeContext) -> None:
         return None
 
 
 class _Process:
     """Keeps data and models in a process that answers several messages; the state goes where it would without."""
 
-    _made: ClassVar[dict[str, Surroundings]] = {}
+    _made: ClassVar[dict[str, NodeContext]] = {}
 
     def __init__(self, context: Context) -> None:
         self.store = ContextStore(context, str(context.run_id))
         self._context = context
 
-    def surroundings(self, make: Callable[[], Surroundings]) -> Surroundings:
+    def surroundings(self, make: Callable[[], NodeContext]) -> NodeContext:
         context = self._context
         configs = [sorted(config.items()) for config in (context.run_config, context.node_config)]
         key = repr((context.run_id, context.node_id, *configs))
@@ -58,7 +58,7 @@ class _Process:
         store = made["store"] if made["config"].state_dir else self.store
         return {**made, "store": store, "public_samples": PublicSampleStore(context)}
 
-    def trained_model(self, around: Surroundings) -> SplitModel | None:
+    def trained_model(self, around: NodeContext) -> SplitModel | None:
         stamp = around["stamp"]
         try:
             state = around["store"].load(stamp, f"client {stamp.client_id}")
@@ -68,9 +68,9 @@ class _Process:
         return shared.with_weights(state.tensors) if state and shared else None
 
 
-def keeper_of(context: Context) -> Keeper:
+def cache_of(context: Context) -> ClientCache:
     """Return who keeps what stays of a client: the Context itself where it can, or else the process, if it stays."""
-    if isinstance(context, Keeper):
+    if isinstance(context, ClientCache):
         return context
     return _Process(context) if os.environ.get(KEEP) == "resident" else _Nothing(context)
 
@@ -110,7 +110,7 @@ class Shared:
         return self.model
 
 
-def shared_model(around: Surroundings) -> Shared | None:
+def shared_model(around: NodeContext) -> Shared | None:
     """Return this process's model of a client's architecture.
 
     Clients of one architecture take turns with it. Models of the user's own, which may keep what no state holds, are
@@ -124,7 +124,7 @@ def shared_model(around: Surroundings) -> Shared | None:
     return _model(name, spec, layout, config.device, config.mixed_precision)
 
 
-@lru_cache(maxsize=MOST_MODELS)
+@lru_cache(maxsize=MAX_MODELS)
 def _model(name: str, spec: DataSpec, layout: tuple[int, bool, WidthBy, Stem], device: str, precision: str) -> Shared:
     width, head_bias, width_by, stem = layout
     built = build_model(name, spec, seed=0, width=width, head_bias=head_bias, width_by=width_by, stem=stem)

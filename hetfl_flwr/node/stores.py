@@ -7,82 +7,17 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Protocol
 
 from flwr.app import ConfigRecord, Context
 
-from hetfl_flwr.common.blobs import checksum_in
+from hetfl_flwr.common.blobs import checksum_in, verified
 from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.common.files import read_file, replace_file
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.state import STATE, ClientState, Stamp, decode, encode
 
-RECORD, CHOICE = "hetfl-state", "hetfl-choice"
-"""Keys of the client's records in ``Context.state``: its state, and the model that it has chosen."""
-
-
-class Slot(Protocol):
-    """Where a few bytes lie from one message of a run to the next."""
-
-    where: str
-
-    def read(self) -> bytes | None:
-        """Return what was written in this run, or in the one that it goes on with."""
-
-    def write(self, content: bytes) -> None:
-        """Write it."""
-
-
-class ContextSlot:
-    """A slot in Flower's Context: goes with the run."""
-
-    where = "the Context of this node"
-
-    def __init__(self, context: Context, run: str) -> None:
-        self._records, self._run = context.state.config_records, run
-
-    def read(self) -> bytes | None:
-        """Return this run's bytes."""
-        content = self._records.get(CHOICE, ConfigRecord()).get(self._run)
-        return content if isinstance(content, bytes) else None
-
-    def write(self, content: bytes) -> None:
-        """Replace the bytes of any run."""
-        self._records[CHOICE] = ConfigRecord({self._run: content})
-
-
-class FileSlot:
-    """A slot beside a client's state on disk.
-
-    Parameters
-    ----------
-    config : RunConfig
-        With a state folder.
-    run, before : str
-        The run, and the one that it goes on with, if any, which is read where this one has written nothing yet.
-    client_id : int
-        Which client.
-    """
-
-    def __init__(self, config: RunConfig, run: str, before: str, client_id: int) -> None:
-        runs = [run, before] if before else [run]
-        self._paths = [run_folder(config, each) / f"choice-{client_id}.json" for each in runs]
-        self.where = _called(self._paths[0])
-
-    def read(self) -> bytes | None:
-        """Return the bytes of this run, or those of the one before, which are this one's from now on."""
-        for path in self._paths:
-            if path.exists():
-                self.where = _called(path)
-                content = path.read_bytes()
-                if path != self._paths[0]:
-                    self.write(content)
-                return content
-        return None
-
-    def write(self, content: bytes) -> None:
-        """Replace this run's bytes in one step."""
-        replace_file(self._paths[0], content)
+RECORD = "hetfl-state"
+"""Key of the client's state in ``Context.state``."""
 
 
 class BlobStore(ABC):
@@ -213,6 +148,14 @@ class FileStore(BlobStore):
         """Return what was kept, or None."""
         return self._content(self._kept)
 
+    def model(self) -> str | None:
+        """Return the model that the state is of; None where there is no state that can be read."""
+        try:
+            content = self.read()
+            return None if content is None else str(verified(content, STATE)["stamp"]["model"])
+        except StateError:
+            return None  # who reads the state says what is wrong with it
+
     def check_writable(self) -> None:
         """Raise StateError where nothing could be written; nothing is left of the attempt."""
         folder = self._path.parent
@@ -284,8 +227,7 @@ def prune(state_dir: Path, client_id: int, keep: int, needed: Collection[str]) -
     needed : collection of str
         Ids of runs that stay in any case; they count among these.
     """
-    beside = rf"(inputs|measured)-{client_id}\.safetensors|choice-{client_id}\.json"
-    own = re.compile(rf"client-{client_id}\.(checkpoint\.)?safetensors|{beside}")
+    own = re.compile(rf"client-{client_id}\.(checkpoint\.)?safetensors|(inputs|measured)-{client_id}\.safetensors")
     found: dict[str, list[Path]] = {}
     for folder in state_dir.glob("run-*"):
         if files := [path for path in folder.iterdir() if own.fullmatch(path.name)]:

@@ -20,7 +20,7 @@ from hetfl_flwr.server.messaging.exchange import Traffic
 from hetfl_flwr.server.messaging.grids import simulated_time
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.upload_counts import UploadCounts
-from hetfl_flwr.server.rounds import Played
+from hetfl_flwr.server.rounds import RoundResult
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.naming import distinct
 from hetfl_flwr.wire.privacy import epsilon
@@ -74,7 +74,7 @@ class Ledger:
         self.arrays = arrays
         self._members = {member.client_id: member for member in members}
 
-    def add(self, round: int, seconds: float, played: Played, federation: Federation) -> Round:
+    def add(self, round: int, seconds: float, played: RoundResult, federation: Federation) -> Round:
         """Take in a round that has been played."""
         roster, trained, evaluated = federation.roster, played.trained, played.evaluated
         self._members |= {member.client_id: member for member in roster}

@@ -1,8 +1,5 @@
 """Checkpoints of a run that goes on: when they are written, and how the run takes one up again."""
 
-from hashlib import blake2b
-from typing import Any
-
 from flwr.serverapp import Grid
 
 from hetfl_flwr.common.errors import Interrupted, RunFolderError
@@ -12,17 +9,14 @@ from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, Choice, choose
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.schema import Round, Summary
-from hetfl_flwr.runs.settings import lasting
+from hetfl_flwr.runs.settings import check_unchanged, lasting
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.grids import KeepsClients
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.rounds import Rounds
 from hetfl_flwr.strategy import KnowledgeStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import NEWEST
-from hetfl_flwr.wire.naming import called
 
 
 class Checkpoints(RoundCallback):
@@ -66,16 +60,16 @@ class Checkpoints(RoundCallback):
             results.run,
             results.begun,
             lasting(results.config),
-            {**ledger.counts(), **federation.messenger.guards.counts(), "lines": results.lines},
+            results.log.known,
+            {**ledger.counts(), **federation.messenger.guards.counts()},
             federation.roster.trained,
             arrays,
             self._rounds.under_way(),
-            members={member.client_id: data_of(member) for member in federation.roster},
             downloads=((member.client_id, sent(member, arrays)) for member in federation.roster),
             versions=ledger.versions,
         )
-        results.sync()
         with results.writing():
+            results.log.sync()
             checkpoint.write(results.folder, federation.grid)
         results.write()
 
@@ -87,13 +81,20 @@ def choice_of(results: Results) -> Choice | None:
     ------
     RunFolderError
         What is damaged or lost, and without ``accept-loss``: names it, what it means, and what can be done.
+    ConfigError
+        The config differs from the checkpoint's in a key that may not.
     """
-    if not results.config.resume:
+    config = results.config
+    if not config.resume:
         return None
-    choice = choose(results.folder, results.config)
-    checkpoint, uploads = choice.checkpoint, results.ledger.uploads
-    lost = [loss for loss in (results.read_log(checkpoint), uploads.resume(checkpoint.counts["uploads"])) if loss]
-    if lost and not results.config.accept_loss:
+    choice = choose(results.folder, accept_loss=config.accept_loss)
+    checkpoint, lost = choice.checkpoint, list[str]()
+    check_unchanged(results.folder, checkpoint.config, config)
+    if wrong := results.log.read(checkpoint.rounds):
+        lost.append(f"{wrong}: the figures of all rounds until {checkpoint.round} are lost")
+    if wrong := results.ledger.uploads.resume(checkpoint.counts["uploads"]):
+        lost.append(wrong)
+    if lost and not config.accept_loss:
         raise RunFolderError(f"{lost[0]}; {GO_ON}")
     return choice._replace(losses=[*choice.losses, *((-1, loss) for loss in lost)])
 
@@ -110,7 +111,7 @@ def origin_of(choice: Choice | None, grid: Grid, *, newest: bool) -> Origin | No
         return None
     checkpoint = choice.checkpoint
     sent = checkpoint.under_way.numbers.get("sent", 0)
-    return Origin(checkpoint.run, NEWEST if newest or choice.losses else checkpoint.round, checkpoint.trained, sent)
+    return Origin(checkpoint.run, NEWEST if newest or choice.gone_back else checkpoint.round, checkpoint.trained, sent)
 
 
 def restore(choice: Choice, results: Results, federation: Federation) -> None:
@@ -119,13 +120,11 @@ def restore(choice: Choice, results: Results, federation: Federation) -> None:
     Raises
     ------
     RunFolderError
-        It is of another engine; or, but for a deployment and ``accept-loss``, a client has other data than it had.
+        It is of another engine.
     """
     checkpoint, ledger = choice.checkpoint, results.ledger
     if isinstance(federation.grid, KeepsClients) and "engine" not in checkpoint.under_way.numbers:
         raise RunFolderError(f"{results.folder} is of a run in another engine: go on with it in that one")
-    stops = not results.config.accept_loss and results.engine != "deployment"
-    choice.losses.extend(other_data(checkpoint, federation.roster, stops=stops))
     checkpoint.load_clients(results.folder, federation.grid)
     federation.roster.trained = dict(checkpoint.trained)
     federation.messenger.guards.restore(checkpoint.counts)
@@ -143,46 +142,3 @@ def resume(choice: Choice, results: Results) -> None:
     results.ledger.versions = [*(dict(one) for one in before if one != now), now]
     for _, loss in choice.losses:
         warn(loss)
-
-
-def data_of(member: Member) -> dict[str, Any]:
-    """Return what a client has said of its data, as JSON can hold it."""
-    names = {"class_names": member.class_digests, "input_names": member.input_digests}
-    digests = {name: blake2b(" ".join(each).encode(), digest_size=32).hexdigest() for name, each in names.items()}
-    return {**{name: getattr(member, name) for name in COUNTED}, "shape": list(member.shape), **digests}
-
-
-def _other(name: str, now: object, before: object) -> str:
-    if name in ("class_names", "input_names"):
-        return f"other names of its {'classes' if name == 'class_names' else 'columns or words'}, or another order"
-    return f"{name} = {now}, and {before} before"
-
-
-COUNTED = ("train", "public", "validation", "test", "classes")
-"""What a client says of its data beside the shape of an input."""
-
-
-def other_data(checkpoint: Checkpoint, roster: Roster, *, stops: bool) -> list[tuple[int, str]]:
-    """Return the clients that say something else of their data than they did, and what.
-
-    In a deployment data grow, and what one node says stops nobody: it is noted.
-
-    Raises
-    ------
-    RunFolderError
-        There are such clients, and this `stops` the resume.
-    """
-    found = []
-    for member in roster:
-        before, now = checkpoint.members.get(member.client_id, {}), data_of(member)
-        if odd := [_other(name, now[name], value) for name, value in before.items() if now[name] != value]:
-            found.append(
-                (
-                    member.client_id,
-                    f"{called(member.client_id, member.name)} has other data than before: {', '.join(odd)}",
-                )
-            )
-    if found and stops:
-        more = f" ({len(found) - 1} more clients have, too)" * (len(found) > 1)
-        raise RunFolderError(f"{found[0][1]}{more}: the run would go on with other results; {GO_ON}")
-    return found

@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BufferedReader
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, Self, TypeVar
@@ -50,15 +49,6 @@ noise was drawn from entropy."""
 
 KEPT_UPLOADS = "uploads"
 """Folder of what clients were sent and have uploaded, a file a round; there with ``keep-uploads``."""
-
-LONGEST_LINE = 2**26
-"""Bytes of a line of ``rounds.jsonl``, at most."""
-
-LARGEST_JSON = 2**28
-"""Bytes of ``summary.json`` or ``clients.json``, at most."""
-
-AT_ONCE = 2**18
-"""Bytes that are read at a time to find the end of a longer one."""
 
 CHECKPOINTS, SERVER_STATE_FILE = "checkpoint", "knowledge.safetensors"
 RUN_FILES = (
@@ -315,7 +305,7 @@ def read_rounds(folder: Path, tell: Callable[[str], object] = warn) -> Iterator[
         try:
             yield number, whole, _ROUND.validate_json(whole, strict=True)
         except ValidationError as error:
-            if whole != line or len(line) > LONGEST_LINE:
+            if whole != line:
                 why = why or first_problem(error).replace("line 1 column", "column")
                 damaged.append(number)
     if len(damaged) == 1:
@@ -326,33 +316,16 @@ def read_rounds(folder: Path, tell: Callable[[str], object] = warn) -> Iterator[
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Go through the lines of a file, each with its end if it has one; of one that is far too long, the beginning."""
+    """Go through the lines of a file, each with its end if it has one."""
     if not path.exists():
         return
     if not path.is_file():
         raise RunFolderError(f"{path} is no file")
     try:
         with path.open("rb") as file:
-            while line := file.readline(LONGEST_LINE + 1):
-                yield line
-                if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
-                    _skip_line(file)
+            yield from file
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _skip_line(file: BufferedReader) -> None:
-    """Go on to the next line. Holes, of which the disk knows that they hold nothing, are not read."""
-    while True:
-        try:
-            file.seek(os.lseek(file.fileno(), file.tell(), os.SEEK_DATA))
-        except OSError:  # nothing but a hole follows, or nothing
-            file.seek(0, os.SEEK_END)
-        if not (more := file.read(AT_ONCE)):
-            return
-        if (end := more.find(b"\n")) >= 0:
-            file.seek(end + 1 - len(more), os.SEEK_CUR)
-            return
 
 
 def rounds_written(folder: Path) -> int:
@@ -410,8 +383,6 @@ def _content(path: Path) -> bytes | None:
     try:
         if path.exists() and not path.is_file():
             raise RunFolderError(f"{path} is no file")
-        if path.exists() and path.stat().st_size > LARGEST_JSON:
-            raise RunFolderError(f"{path} is larger than {LARGEST_JSON} bytes, which none is")
         return read_file(path) if path.exists() else None
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None

@@ -14,9 +14,9 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.admission.draw import draw_to_evaluate
 from hetfl_flwr.server.evaluation import Evaluation
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected, Reply, Sent, Traffic
+from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected, Reply, Request, Traffic
 from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.grids import Held, KeepsClients, UnderWay
+from hetfl_flwr.server.messaging.grids import InFlight, KeepsClients, UnderWay
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import packed, unpacked
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Played:
+class RoundResult:
     """What came of a round.
 
     Parameters
@@ -59,7 +59,7 @@ class Played:
 class Rounds(Protocol):
     """A way to run rounds."""
 
-    def start(self, arrays: ArrayRecord) -> Played:
+    def start(self, arrays: ArrayRecord) -> RoundResult:
         """Share public samples if the algorithm needs them, and evaluate before any training: round 0."""
 
     def resume(self, under_way: UnderWay) -> None:
@@ -68,7 +68,7 @@ class Rounds(Protocol):
     def under_way(self) -> UnderWay:
         """Return what `resume` needs besides the server state and the clients' states."""
 
-    def play(self, number: int, arrays: ArrayRecord) -> Played:
+    def play(self, number: int, arrays: ArrayRecord) -> RoundResult:
         """Run one round. With too few valid replies the server state stays as it was.
 
         Raises
@@ -89,29 +89,29 @@ class SyncRounds:
         self._expected = expected_of(strategy)
         self._evaluation = Evaluation(federation)
 
-    def start(self, arrays: ArrayRecord) -> Played:
+    def start(self, arrays: ArrayRecord) -> RoundResult:
         """Share public samples if the algorithm needs them, and evaluate before any training."""
         noted, shared = self._federation.notes(), self._federation.share(self._sharing)
-        return Played(arrays, shared, self._evaluation.evaluate(self._strategy, 0, arrays), noted)
+        return RoundResult(arrays, shared, self._evaluation.evaluate(self._strategy, 0, arrays), noted)
 
     def resume(self, under_way: UnderWay) -> None:
         """Share public samples again: they were counted when the run began."""
         self._federation.share(self._sharing)
         self._evaluation.restore(under_way.numbers.get("measured", {}))
         if isinstance(self._federation.grid, KeepsClients):
-            self._federation.grid.restore(Held(under_way.numbers["engine"], {}))
+            self._federation.grid.restore(InFlight(under_way.numbers["engine"], {}))
 
     def under_way(self) -> UnderWay:
         """Return where the engine stands, and what need not be measured again: between rounds, nothing is under way."""
         grid, measured = self._federation.grid, {"measured": self._evaluation.hold()}
         return UnderWay(measured | ({"engine": grid.hold().numbers} if isinstance(grid, KeepsClients) else {}))
 
-    def play(self, number: int, arrays: ArrayRecord) -> Played:
+    def play(self, number: int, arrays: ArrayRecord) -> RoundResult:
         """Run one round."""
         federation, strategy = self._federation, self._strategy
         if federation.stop_requested:
             raise Interrupted
-        played = Played(arrays, left_out=federation.notes())
+        played = RoundResult(arrays, left_out=federation.notes())
         played.left_out += federation.welcome(number, strategy.check)
         played.trained.add(federation.share(self._sharing))
         drawn = federation.samples.holding(federation.draw(number), self._sharing)
@@ -164,16 +164,16 @@ class AsyncRounds:
         self._strategy = strategy
         self._expected = expected_of(strategy)
         self._federation = federation
-        self._waiting: dict[str, tuple[Sent, float]] = {}
+        self._waiting: dict[str, tuple[Request, float]] = {}
         self._came: deque[Message] = deque()
         self._sent = 0
         self._wanted, self._last, self._asks = 0, False, True
         self._to_evaluate: set[int] = set()
 
-    def start(self, arrays: ArrayRecord) -> Played:
+    def start(self, arrays: ArrayRecord) -> RoundResult:
         """Evaluate before any training."""
         noted = self._federation.notes()
-        return Played(arrays, evaluated=self._evaluate(0, arrays), left_out=noted)
+        return RoundResult(arrays, evaluated=self._evaluate(0, arrays), left_out=noted)
 
     def under_way(self) -> UnderWay:
         """Return the messages that clients have been sent, the replies that have come, and where the engine stands."""
@@ -212,22 +212,22 @@ class AsyncRounds:
         self._to_evaluate = {member.node for member in federation.roster if member.client_id in numbers["to evaluate"]}
         deadline = time.monotonic() + self._config.round_timeout
         self._waiting = {
-            message: (Sent(messages[f"message.{message}"], Traffic(**traffic)), deadline)
+            message: (Request(messages[f"message.{message}"], Traffic(**traffic)), deadline)
             for message, traffic in numbers["waiting"].items()
         }
         expected = self._waiting.keys() - set(numbers["came"])
         federation.messenger.expect({message: self._waiting[message][0].node for message in expected})
         self._came.extend(replies[message] for message in numbers["came"])
-        federation.grid.restore(Held(numbers["engine"], replies))
+        federation.grid.restore(InFlight(numbers["engine"], replies))
 
-    def play(self, number: int, arrays: ArrayRecord) -> Played:
+    def play(self, number: int, arrays: ArrayRecord) -> RoundResult:
         """Take in as many uploads as there are clients, each answered at once."""
         federation = self._federation
         if federation.stop_requested:
             raise Interrupted
-        played = Played(arrays, carry=True, left_out=federation.notes())
+        played = RoundResult(arrays, carry=True, left_out=federation.notes())
         played.left_out += federation.welcome(number, self._strategy.check)
-        self._forget_gone()
+        self._drop_departed()
         members = list(federation.roster)
         waiting = {sent.node for sent, _ in self._waiting.values()}
         free = federation.messenger.refuse_busy((one for one in members if one.node not in waiting), played.trained)
@@ -250,17 +250,17 @@ class AsyncRounds:
     def _evaluate(self, number: int, arrays: ArrayRecord) -> Exchange:
         return Evaluation(self._federation).evaluate(self._strategy, number, arrays)
 
-    def _take(self, number: int, played: Played) -> None:
+    def _take(self, number: int, played: RoundResult) -> None:
         """Use the next reply that has come, or look for more of them; those beyond this round wait for the next."""
         if self._came:
             self._use(self._came.popleft(), number, played)
             return
         self._came.extend(self._federation.messenger.pull(self._waiting))
-        self._give_up(played)
+        self._time_out(played)
         if not self._came:
             self._federation.messenger.pause()
 
-    def _use(self, reply: Message, number: int, played: Played) -> None:
+    def _use(self, reply: Message, number: int, played: RoundResult) -> None:
         """Learn from a reply, and ask its client for more."""
         federation = self._federation
         sent, _ = self._waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
@@ -274,18 +274,18 @@ class AsyncRounds:
         if sent.node not in federation.messenger.busy():
             self._ask(federation.roster.of(sent.node), number, played)
 
-    def _judged(self, reply: Message, sent: Sent, played: Played) -> list[Reply]:
+    def _judged(self, reply: Message, sent: Request, played: RoundResult) -> list[Reply]:
         """Return the reply, as it may be used, or nothing."""
         alone, messenger = Exchange(), self._federation.messenger
         client_id = self._federation.roster.of(sent.node).client_id
         messenger.judge(reply, sent, alone, self._expected if sent.is_training else METRICS_ALONE)
-        messenger.set_aside(alone, {client_id: sent})
+        messenger.reject_outliers(alone, {client_id: sent})
         result = played.trained if sent.is_training else played.evaluated
         result.add(alone)
         result.replies += alone.replies
         return alone.replies
 
-    def _ask(self, member: Member, number: int, played: Played) -> None:
+    def _ask(self, member: Member, number: int, played: RoundResult) -> None:
         """Send a client that has nothing to do its next message: to evaluate where that is due, else to train."""
         strategy, view = self._strategy, self._federation.view([member])
         if member.node in self._to_evaluate and played.trained.replies:
@@ -302,11 +302,11 @@ class AsyncRounds:
 
     def _push(self, messages: Iterable[Message]) -> None:
         for message in self._federation.messenger.as_sent(messages):
-            sent = Sent.of(message)
+            sent = Request.of(message)
             self._federation.messenger.push([message])
             self._waiting[message.metadata.message_id] = sent, time.monotonic() + self._config.round_timeout
 
-    def _give_up(self, played: Played) -> None:
+    def _time_out(self, played: RoundResult) -> None:
         """Count clients that have not answered in time, or have restarted, as failures.
 
         They are asked again in the next round.
@@ -315,16 +315,16 @@ class AsyncRounds:
         for message, (sent, deadline) in list(self._waiting.items()):
             if message not in came and (time.monotonic() > deadline or not messenger.is_under_way(message)):
                 del self._waiting[message]
-                messenger.give_up(sent, played.trained if sent.is_training else played.evaluated)
+                messenger.time_out(sent, played.trained if sent.is_training else played.evaluated)
 
-    def _forget_gone(self) -> None:
+    def _drop_departed(self) -> None:
         gone = [message for message, (sent, _) in self._waiting.items() if sent.node not in self._federation.roster]
         self._federation.messenger.leave(gone)
         for message in gone:
             del self._waiting[message]
 
 
-def _packed_reply(reply: Message, sent: Sent) -> bytes:
+def _packed_reply(reply: Message, sent: Request) -> bytes:
     try:
         return packed(reply)
     except ValueError as error:  # a number that no message can hold, of a client in this process

@@ -70,7 +70,7 @@ class SampleSharing:
         came = {reply.client_id: reply.arrays for reply in collected.replies}
         rows = self._messenger.guards.rows
         rows.keep({member.client_id for member in self._roster})
-        far = rows.set_aside({client_id: measure_rows(block["inputs"]) for client_id, block in came.items()})
+        far = rows.reject_outliers({client_id: measure_rows(block["inputs"]) for client_id, block in came.items()})
         for member in self._roster:
             if why := far.get(member.client_id):
                 collected.failures.append(Failure(member.client_id, STAGES[SHARE], f"{member}: {why}", member.node))

@@ -27,7 +27,7 @@ from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig, Value, simulated_latency, simulated_links, simulated_seconds, simulated_speeds
 from hetfl_flwr.data.arrays.client_data import unlike
 from hetfl_flwr.node.stores import FileStore, run_store
-from hetfl_flwr.server.messaging.grids import Held
+from hetfl_flwr.server.messaging.grids import InFlight
 from hetfl_flwr.wire.codec import wire_bytes
 from hetfl_flwr.wire.cost_metrics import FLOPS
 from hetfl_flwr.wire.messages import METRICS
@@ -246,16 +246,16 @@ class LocalGrid(Grid):
             if remains != self._scratch:
                 shutil.rmtree(remains, ignore_errors=True)
 
-    def hold(self) -> Held:
+    def hold(self) -> InFlight:
         """Let clients that have something to do finish it, and return what is under way, which stays so.
 
         Nobody hears of a reply before its time, so that this changes no bit.
         """
         self._settle()
         numbers = {"clock": self.clock, "sent": self._sent, "due": sorted(self._due), "rows": self._rows()}
-        return Held(numbers, {message: self._replies[message] for _, _, message, _ in self._due})
+        return InFlight(numbers, {message: self._replies[message] for _, _, message, _ in self._due})
 
-    def restore(self, held: Held) -> None:
+    def restore(self, held: InFlight) -> None:
         """Go on where `hold` was.
 
         Raises

@@ -8,7 +8,7 @@ import torch
 from flwr.app import Context
 
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.node.keeper import Surroundings
+from hetfl_flwr.node.client_cache import NodeContext
 from hetfl_flwr.node.reuse import shared_model
 from hetfl_flwr.node.state import ClientState, Stamp, check_stamp, encode
 from hetfl_flwr.node.stores import BlobStore, ContextStore
@@ -103,9 +103,9 @@ class ResidentContext(Context):
     def __init__(self, *args: Any, file: BlobStore | None = None, **keys: Any) -> None:
         super().__init__(*args, **keys)
         self.store = MemoryStore(file or ContextStore(self, str(self.run_id)))
-        self._surroundings: Surroundings | None = None
+        self._surroundings: NodeContext | None = None
 
-    def surroundings(self, make: Callable[[], Surroundings]) -> Surroundings:
+    def surroundings(self, make: Callable[[], NodeContext]) -> NodeContext:
         """Return the client's surroundings, which are made once."""
         if self._surroundings is None:
             self._surroundings = make()
@@ -116,7 +116,7 @@ class ResidentContext(Context):
         """A digest of the client's data; empty before they have been read."""
         return self._surroundings["data"].digest if self._surroundings else ""
 
-    def trained_model(self, around: Surroundings) -> SplitModel | None:
+    def trained_model(self, around: NodeContext) -> SplitModel | None:
         """Return a model that this process has already, with the client's saved weights; None where it has saved none.
 
         See `shared_model`.

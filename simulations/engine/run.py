@@ -11,9 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
-from hetfl_flwr.common.files import replace_file
-from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.errors import ConfigError, Interrupted
 from hetfl_flwr.config import RunConfig, Value
 
 if TYPE_CHECKING:
@@ -129,56 +127,20 @@ def _check_split(config: RunConfig) -> None:
 
 def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     """Return the config of the run to go on with, and its id."""
+    from hetfl_flwr.algorithms import resolve
     from hetfl_flwr.runs.checkpoints.checkpoint import choose
     from hetfl_flwr.runs.resolution import resolved
-    from hetfl_flwr.runs.settings import check_unchanged, resolved_config_of
 
     if "output-dir" not in chosen:
         raise ConfigError("--resume needs --out: which run folder to go on with")
     folder = Path(str(chosen["output-dir"])).expanduser().resolve()
-    _check_config_is_there(folder, accept_loss=chosen.get("accept-loss") is True)
-    asked = resolved_config_of(folder).with_values({**chosen, "output-dir": str(folder), "resume": True})
+    checkpoint = choose(folder, accept_loss=chosen.get("accept-loss") is True).checkpoint
+    before = resolve(RunConfig.from_flat(dict(checkpoint.config)))
+    asked = before.with_values({**chosen, "output-dir": str(folder), "resume": True})
     settled = resolved(asked, "local")
-    check_unchanged(folder, settled)
-    checkpoint = choose(folder, settled).checkpoint
     if asked.rounds < checkpoint.round:
         raise ConfigError(f"{folder} has reached round {checkpoint.round}: --rounds {asked.rounds} would take it back")
     return settled, checkpoint.run
-
-
-def _check_config_is_there(folder: Path, *, accept_loss: bool) -> None:
-    """Where a run folder's config is lost, say that its checkpoints have it, or take it from there.
-
-    Raises
-    ------
-    RunFolderError, ConfigError
-        It is lost, and that is not accepted; or no checkpoint has it.
-    """
-    from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
-    from hetfl_flwr.runs.schema import CONFIG_FILE
-    from hetfl_flwr.runs.settings import config_of, settings_file
-
-    try:
-        config_of(folder)
-    except HetflError as error:
-        for checkpoint in checkpoints(folder):
-            try:
-                kept = Checkpoint.read_one(checkpoint)
-                config = RunConfig.from_flat(dict(kept.config))
-            except HetflError:
-                continue
-            if not accept_loss:
-                raise type(error)(
-                    f"{error}; {checkpoint} has the config: --accept-loss (accept-loss = true) takes it from there"
-                ) from None
-            path = folder / CONFIG_FILE
-            try:
-                replace_file(path, settings_file(config, kept.begun))
-            except OSError:  # there is a folder in its place
-                raise error from None
-            warn(f"{path} was missing or damaged: it is taken from {checkpoint}")
-            return
-        raise
 
 
 @contextmanager

@@ -182,11 +182,12 @@ def _check(left: Sequence[Job]) -> None:
 
     Clients are built once for all runs that differ in their seed alone.
     """
-    from hetfl_flwr.runs.settings import check_unchanged
+    from hetfl_flwr.runs.settings import check_unchanged, resolved_config_of
 
     for job in left:
         if (job.folder / "config.toml").exists():
-            check_unchanged(job.folder, RunConfig.from_flat(job.settings))
+            before = resolved_config_of(job.folder).to_flat()
+            check_unchanged(job.folder, before, RunConfig.from_flat(job.settings))
     alike: dict[tuple[object, ...], Job] = {}
     for job in left:
         alike.setdefault(tuple((key, value) for key, value in job.settings.items() if key != "seed"), job)

@@ -30,7 +30,7 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.server.messaging.exchange import Sent
+from hetfl_flwr.server.messaging.exchange import Request
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record
@@ -142,7 +142,7 @@ class Forgetful(LocalGrid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         messages = list(messages)
-        training = [one for one in map(Sent.of, messages) if one.is_training]
+        training = [one for one in map(Request.of, messages) if one.is_training]
         if any(one.round == self._before for one in training):
             self._folder.mkdir()
             self.load_clients(self._folder, self.save_clients(self._folder).keys() - {1})

@@ -9,7 +9,7 @@ from fixtures.federations.members import member
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.callbacks import RunInfo
 from hetfl_flwr.runs.observers.notes import Notes
-from hetfl_flwr.server.messaging.member import MOST_NOTES
+from hetfl_flwr.server.messaging.member import MAX_NOTES
 
 AFTER = SimpleNamespace()
 """Stands for a round, of which nothing is looked at."""
@@ -40,4 +40,4 @@ def test_a_line_of_a_stranger_begins_with_who_says_it(tmp_path, engine, lines):
 
 def test_who_registers_again_and_again_is_heard_only_so_often(tmp_path):
     again = [[member(0, notes=tuple(f"{time} {line}" for line in range(100)))] for time in range(10)]
-    assert len(written(tmp_path, again[0].copy(), "deployment", tuple(again))) == MOST_NOTES
+    assert len(written(tmp_path, again[0].copy(), "deployment", tuple(again))) == MAX_NOTES

@@ -498,7 +498,7 @@ def test_the_last_two_checkpoints_are_kept_and_the_newest_is_found_by_number(mak
 
 def test_without_a_run_or_a_checkpoint_there_is_nothing_to_resume(refusal, make_config, run_federation):
     config = make_config(checkpoint_every=0)
-    assert "holds no run to resume" in refusal(RunFolderError, run_federation, resumed(config))
+    assert "has no checkpoint to resume from" in refusal(RunFolderError, run_federation, resumed(config))
     assert not Path(config.output_dir).exists()
     with Meddled(config, push=crash_in(1)) as grid, pytest.raises(Crash):
         run_federation(config, grid)

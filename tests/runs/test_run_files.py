@@ -214,10 +214,3 @@ def test_what_is_no_file_is_refused_and_not_waited_for(refusal, tmp_path, name, 
     make(tmp_path / name)
     readers = {"rounds.jsonl": lambda folder: list(read_rounds(folder)), "summary.json": read_summary}
     assert refusal(RunFolderError, readers.get(name, read_clients), tmp_path) == f"{tmp_path / name} is no file"
-
-
-@pytest.mark.parametrize(("name", "read"), [("summary.json", read_summary), ("clients.json", read_clients)])
-def test_a_file_with_a_large_hole_is_refused_without_being_read(refusal, tmp_path, name, read):
-    (tmp_path / name).touch()
-    os.truncate(tmp_path / name, 2**40)
-    assert refusal(RunFolderError, read, tmp_path).startswith(f"{tmp_path / name} is larger than ")

@@ -22,7 +22,7 @@ from hetfl_flwr.common.errors import PayloadError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.training import draw_batches, most_drawn
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import LONGEST_REASON, Exchange, Sent
+from hetfl_flwr.server.messaging.exchange import LONGEST_REASON, Exchange, Request
 from hetfl_flwr.server.rounds import expected_of
 from hetfl_flwr.wire.codec import NPY_HEADER, decode, from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SHARE
@@ -84,7 +84,7 @@ class Trained:
         self.federation.share(self.strategy.sharing)
         view = self.federation.view(list(self.federation.roster))
         messages = self.strategy.configure_train(1, arrays, ConfigRecord(), view)
-        self.sent = [Sent.of(message) for message in sorted(messages, key=lambda one: one.metadata.dst_node_id)]
+        self.sent = [Request.of(message) for message in sorted(messages, key=lambda one: one.metadata.dst_node_id)]
         exchanged = [one.message for one in self.sent]
         self.expected = expected_of(self.strategy)
         grid.pulled.clear()

@@ -68,43 +68,21 @@ def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    "fields",
     [
-        ({"client_id": "first"}, "client_id is no valid client_id of a client: input should be a valid integer"),
-        ({"client_id": -1}, "client_id is no valid client_id of a client: input should be greater than or equal to 0"),
-        ({"client_id": 2**31}, "client_id is no valid client_id of a client: input should be less than 1000000"),
-        ({"client_id": 3}, "client_id = 3 of 3 clients"),
-        ({"clients": 2**40}, "clients is no valid clients of a client: input should be less than"),
-        ({"clients": 0}, "clients is no valid clients of a client: input should be greater than"),
-        ({"model": "mlp\nclient 0 (mlp): broke"}, "model is no valid model of a client: expected printable characters"),
-        ({"model": "\x1b[31m"}, "model is no valid model of a client: expected printable characters"),
-        ({"model": "m" * 201}, "model is no valid model of a client: string should have at most 200 characters"),
-        ({"model": ""}, "model is no valid model of a client: value should have at least 1 item"),
-        ({"weights": "w" * 201}, "weights is no valid weights of a client: string should have at most"),
-        ({"parameters": -1}, "parameters is no valid parameters of a client: input should be greater"),
-        ({"width": 2**40}, "width is no valid width of a client: input should be less than"),
-        ({"classes": 10**6}, "classes is no valid classes of a client: input should be less than"),
-        ({"classes": True}, "classes is no valid classes of a client: input should be a valid integer"),
-        ({"shape": 3}, "shape is no valid shape of a client: input should be a valid tuple"),
-        ({"shape": [1, 300_000, 300_000]}, "shape is no valid shape of a client: expected at most 268435456 numbers"),
-        ({"shape": [-1]}, "shape is no valid shape of a client: input should be greater than"),
-        ({"shape": [1] * 9}, "shape is no valid shape of a client: tuple should have at most 8 items"),
-        ({"dtype": "object"}, "dtype is no valid dtype of a client: string should match pattern"),
-        ({"train": 2**62}, "train is no valid train of a client: input should be less than"),
-        ({"test": -1}, "test is no valid test of a client: input should be greater than"),
-        ({"public": 6}, "public = 6 of train = 5 samples"),
-        ({"round": -2}, "round is no valid round of a client: input should be greater than"),
-        ({"torch": "2.8\nclient 0"}, "torch is no valid torch of a client: string should match pattern"),
-        ({"holds": [0, -5]}, "holds is no valid holds of a client: input should be greater than"),
-        ({"holds": [-1] * 10**6}, "holds is no valid holds of a client: input should be greater than"),
-        ({"shape": [-1] * 10**6}, "shape is no valid shape of a client: input should be greater than"),
-        ({"class_names": ["\n"] * 10**6}, "class_names is no valid class_names of a client: expected printable"),
-        ({"notes": ["\n"] * 10**6}, "notes is no valid notes of a client: expected printable characters"),
+        *({"client_id": wrong} for wrong in ("first", -1, 2**31)),
+        *({"model": wrong} for wrong in ("mlp\nclient 0 (mlp): broke", "\x1b[31m", "m" * 201, "")),
+        *({"shape": wrong} for wrong in (3, [1, 300_000, 300_000], [-1], [1] * 9, [-1] * 10**6)),
+        *({"classes": wrong} for wrong in (10**6, True)),
+        *({"clients": 2**40}, {"clients": 0}, {"weights": "w" * 201}, {"parameters": -1}, {"width": 2**40}),
+        *({"dtype": "object"}, {"train": 2**62}, {"test": -1}, {"round": -2}, {"torch": "2.8\nclient 0"}),
+        *({"holds": [-1] * 10**6}, {"class_names": ["\n"] * 10**6}, {"notes": ["\n"] * 10**6}),
+        *({"client_id": 3}, {"public": 6}),  # of 3 clients, and of 5 training samples
     ],
     ids=lambda value: f"{value}"[:30],
 )
-def test_what_a_node_says_of_itself_is_checked(refusal, fields, said):
-    """Whatever a stranger says, the refusal is one short line that repeats none of it."""
+def test_what_a_node_says_of_itself_is_checked(refusal, fields):
+    """Whatever a stranger says, the refusal is one short line that names the field and repeats none of it."""
     post = Post([])
     post.engine = "local"
     federation = Federation(post, RunConfig(clients=2))
@@ -112,28 +90,9 @@ def test_what_a_node_says_of_itself_is_checked(refusal, fields, said):
     began = time.process_time()
     line = refusal(FederationError, federation.assemble)
     assert time.process_time() - began < 5  # a million faults were looked for one after the other: 8 to 26 s
-    assert line.startswith(f"node 55: {said}")
+    assert line.startswith(f"node 55: {next(iter(fields))} ")
     assert line.isprintable()
     assert len(line) < 200
-
-
-def test_two_nodes_that_claim_one_partition_are_both_named(refusal):
-    post = Post([member(1, node=8), member(1, node=9)])
-    post.engine = "local"
-    federation = Federation(post, RunConfig(clients=2))
-    said = refusal(FederationError, federation.assemble)
-    assert said == "partition-id 1 is claimed by two nodes, 8 and 9"
-
-
-def test_too_few_nodes_are_counted(refusal):
-    federation = Federation(Post([member(0)]), RunConfig(clients=3, min_clients=2, round_timeout=0.05))
-    assert refusal(FederationError, federation.assemble) == "min-clients = 2, but there are 1 clients"
-
-
-def test_a_run_begins_with_fewer_clients_than_wanted_if_there_are_enough():
-    federation = Federation(Post([member(0)]), RunConfig(clients=3, start_clients=1, round_timeout=0.05))
-    federation.assemble()
-    assert client_ids(federation.roster) == [0]
 
 
 def test_without_a_number_of_clients_the_nodes_say_how_many_to_wait_for():
@@ -166,13 +125,6 @@ def test_more_clients_are_demanded_than_are_drawn(refusal):
     assert refusal(ConfigError, RunConfig, clients=20, nonparticipating_fraction=0.9, min_clients=3) == line
     assert RunConfig(clients=21, fraction=0.1, min_clients=3).min_clients == 3
     assert RunConfig(clients=0, start_clients=20, fraction=0.5, min_clients=5).min_clients == 5
-
-
-def test_a_node_that_fails_the_register_says_why(refusal):
-    post = Post([member(0)])
-    post.engine, post.register = "local", fails("client 0, query: no such\nmodel")
-    said = refusal(FederationError, Federation(post, RunConfig(clients=1)).assemble)
-    assert said == "client 0, query: no such model"
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,11 @@ def uploads(*values: float, **keys: Any) -> dict[int, dict[str, Size]]:
     ],
 )
 def test_a_size_is_far_from_the_median_of_all(values, far):
-    assert list(Guard(5.0).set_aside(uploads(*values))) == far
+    assert list(Guard(5.0).reject_outliers(uploads(*values))) == far
 
 
 def test_the_reason_names_array_size_and_median():
-    assert Guard(5.0).set_aside(uploads(2.0, 2.0, 2.0, 90.0)) == {
+    assert Guard(5.0).reject_outliers(uploads(2.0, 2.0, 2.0, 90.0)) == {
         3: "array 'logits' has size 90, 45 times the clients' median 2"
     }
 
@@ -73,7 +73,7 @@ def test_the_reason_names_array_size_and_median():
 def test_one_array_that_is_far_is_enough():
     came = {client: {"a": Size(1.0), "b": Size(1.0)} for client in range(4)}
     came[2]["b"] = Size(50.0)
-    assert list(Guard(5.0).set_aside(came)) == [2]
+    assert list(Guard(5.0).reject_outliers(came)) == [2]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_one_array_that_is_far_is_enough():
 )
 def test_an_array_that_most_do_not_change_is_changed_slightly_at_most(values, far):
     came = {client: {"w": Size(1.0), "mean": Size(value, still=0.5)} for client, value in enumerate(values)}
-    said = Guard(5.0).set_aside(came)
+    said = Guard(5.0).reject_outliers(came)
     assert list(said) == far
     assert all(reason.endswith((", and most clients' is 0", " to compare it with")) for reason in said.values())
 
@@ -100,27 +100,27 @@ def test_an_array_that_most_do_not_change_is_changed_slightly_at_most(values, fa
 def test_of_values_that_are_mostly_0_none_is_far_that_could_be_learnt():
     came = {client: {"w": Size(1.0), "bias": Size(0.0)} for client in range(4)}
     for value, far in ((99.0, set()), (101.0, {4})):
-        assert Guard(5.0).set_aside({**came, 4: {"w": Size(1.0), "bias": Size(value)}}).keys() == far
+        assert Guard(5.0).reject_outliers({**came, 4: {"w": Size(1.0), "bias": Size(value)}}).keys() == far
 
 
 def test_a_client_that_has_trained_on_more_may_change_more_up_to_a_limit():
     """Three times the work: its change may be three times as large as the factor allows the others; four at most."""
     came = {client: {"weight": Size(1.0, work=7)} for client in range(5)}
     guard = Guard(5.0)
-    assert guard.set_aside({**came, 5: {"weight": Size(14.0, work=7)}}).keys() == {5}
-    assert guard.set_aside({**came, 5: {"weight": Size(14.0, work=21)}}) == {}
-    assert guard.set_aside({**came, 5: {"weight": Size(19.0, work=70)}}) == {}
-    assert guard.set_aside({**came, 5: {"weight": Size(21.0, work=70)}}).keys() == {5}
+    assert guard.reject_outliers({**came, 5: {"weight": Size(14.0, work=7)}}).keys() == {5}
+    assert guard.reject_outliers({**came, 5: {"weight": Size(14.0, work=21)}}) == {}
+    assert guard.reject_outliers({**came, 5: {"weight": Size(19.0, work=70)}}) == {}
+    assert guard.reject_outliers({**came, 5: {"weight": Size(21.0, work=70)}}).keys() == {5}
 
 
 def test_a_client_that_has_uploaded_more_may_be_ahead():
     """In an asynchronous run one client is at its fourth upload, the others at their first: 4 * 5 * 1 is allowed."""
     guard = Guard(5.0)
-    guard.set_aside(uploads(1.0, 1.0, 1.0, 1.0))
+    guard.reject_outliers(uploads(1.0, 1.0, 1.0, 1.0))
     for value in (2.0, 4.0):
-        assert guard.set_aside({3: {"logits": Size(value)}}) == {}
-    assert guard.set_aside({3: {"logits": Size(21.0)}}).keys() == {3}
-    assert guard.set_aside({3: {"logits": Size(19.0)}}) == {}
+        assert guard.reject_outliers({3: {"logits": Size(value)}}) == {}
+    assert guard.reject_outliers({3: {"logits": Size(21.0)}}).keys() == {3}
+    assert guard.reject_outliers({3: {"logits": Size(19.0)}}) == {}
 
 
 def test_the_size_of_few_numbers_is_inexact():
@@ -132,28 +132,30 @@ def test_the_size_of_few_numbers_is_inexact():
     for numbers, allowed in ((2, 5 * 4.0), (10, 5 * np.exp(3 / np.sqrt(20))), (200, 5 * np.exp(0.15)), (0, 5.0)):
         for value, far in ((0.99 * allowed, []), (1.01 * allowed, [4])):
             came = {**uploads(1.0, 1.0, 1.0, 1.0), 4: {"logits": Size(value, numbers=numbers)}}
-            assert list(Guard(5.0).set_aside(came)) == far
+            assert list(Guard(5.0).reject_outliers(came)) == far
 
 
 def test_up_to_what_is_usual_nothing_is_far():
     came = {**uploads(0.1, 0.1, 0.1), 3: {"logits": Size(9.0, usual=10.0)}, 4: {"logits": Size(11.0, usual=10.0)}}
-    assert list(Guard(5.0).set_aside(came)) == [4]
+    assert list(Guard(5.0).reject_outliers(came)) == [4]
 
 
 def test_an_upload_that_comes_alone_is_held_against_the_newest_of_the_others():
     guard = Guard(5.0)
     for client, value in enumerate([1.0, 1.0, 1.2]):
-        assert guard.set_aside({client: {"logits": Size(value)}}) == {}
-    assert list(guard.set_aside({0: {"logits": Size(100.0)}})) == [0]
+        assert guard.reject_outliers({client: {"logits": Size(value)}}) == {}
+    assert list(guard.reject_outliers({0: {"logits": Size(100.0)}})) == [0]
     assert guard.newest[0]["logits"] == Size(1.0, work=1)  # what was set aside is nobody's measure
-    assert guard.set_aside({0: {"logits": Size(1.1)}}) == {}
+    assert guard.reject_outliers({0: {"logits": Size(1.1)}}) == {}
 
 
 def test_what_it_knows_survives_a_checkpoint():
     """Sizes go through JSON, whose keys are texts, and come back as the same bits."""
     guard, other = Guard(5.0), Guard(5.0)
     sizes = {"c": Size(1.0, 7, inf)}
-    guard.set_aside({client: {"w": Size(0.1 + client / 3, 7, 1.5, 6, most=client / 7), **sizes} for client in range(3)})
+    guard.reject_outliers(
+        {client: {"w": Size(0.1 + client / 3, 7, 1.5, 6, most=client / 7), **sizes} for client in range(3)}
+    )
     counts = json.loads(json.dumps(guard.counts(), allow_nan=False))
     other.restore({int(client): sizes for client, sizes in counts.items()})
     assert other.newest == guard.newest
@@ -161,20 +163,22 @@ def test_what_it_knows_survives_a_checkpoint():
 
 def test_while_others_are_to_follow_what_is_unusual_is_set_aside_and_known():
     guard = Guard(5.0)
-    said = guard.set_aside({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True)
+    said = guard.reject_outliers({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True)
     assert said == {0: "array 'logits' has size 1e+05, more than 100, and too few clients are known to compare it with"}
-    assert guard.set_aside({1: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
-    assert guard.set_aside({2: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
-    assert guard.set_aside({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True).keys() == {0}
+    assert guard.reject_outliers({1: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
+    assert guard.reject_outliers({2: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
+    assert guard.reject_outliers({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True).keys() == {0}
     large = Guard(5.0)  # arrays of another scale lose the uploads before the third
     for client in range(2):
-        assert large.set_aside({client: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True).keys() == {client}
-    assert large.set_aside({2: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
-    assert large.set_aside({0: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
+        assert large.reject_outliers({client: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True).keys() == {
+            client
+        }
+    assert large.reject_outliers({2: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
+    assert large.reject_outliers({0: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
 
 
 def test_factor_0_turns_it_off():
-    assert Guard(0.0).set_aside(uploads(1.0, 1.0, 1.0, 1e9)) == {}
+    assert Guard(0.0).reject_outliers(uploads(1.0, 1.0, 1.0, 1e9)) == {}
 
 
 @given(
@@ -186,7 +190,7 @@ def test_a_minority_of_any_sizes_is_set_aside_and_no_honest_client_is(honest, ho
     hostile = hostile[: (len(honest) - 1) // 2]
     values = [(value, False) for value in honest] + [(value, True) for value in hostile]
     order.shuffle(values)
-    far = Guard(5.0).set_aside(uploads(*(value for value, _ in values)))
+    far = Guard(5.0).reject_outliers(uploads(*(value for value, _ in values)))
     assert list(far) == [client for client, (_, bad) in enumerate(values) if bad]
 
 
@@ -200,7 +204,7 @@ def test_colluders_move_the_bound_no_further_than_it_is_said(honest, hostile, or
     hostile = hostile[: (len(honest) - 1) // 2]
     values = [*honest, *hostile]
     order.shuffle(values)
-    far = Guard(5.0).set_aside(uploads(*values))
+    far = Guard(5.0).reject_outliers(uploads(*values))
     assert all(client in far for client, value in enumerate(values) if value > 30 * max(honest))
     assert not [client for client in far if values[client] <= 5 * min(honest)]
 
@@ -252,21 +256,21 @@ def test_once_training_has_settled_no_slight_change_is_far():
     much before; else it is what the others' changes make of it."""
     spec, sent = PayloadSpec((ArraySpec("bias", (600,), "float32", update=True),)), np.full(600, 0.1, np.float32)
 
-    def set_aside(before: float, change: float) -> list[int]:
+    def reject_outliers(before: float, change: float) -> list[int]:
         guard = Guard(5.0)
         for changes in (dict.fromkeys(range(4), before), dict.fromkeys(range(3), 0.0003) | {3: change}):
             sizes = {
                 client: measure({"bias": sent + np.float32(one)}, spec, {"bias": sent}, 50)
                 for client, one in changes.items()
             }
-            far = guard.set_aside(sizes)
+            far = guard.reject_outliers(sizes)
         return list(far)
 
-    assert set_aside(0.02, 0.0017) == set_aside(0.02, 0.0199) == []
-    assert set_aside(0.02, 0.0201) == [3]
-    assert set_aside(0.002, 0.0019) == []
-    assert set_aside(0.002, 0.0021) == [3]
-    assert set_aside(0.0003, 0.0017) == [3]
+    assert reject_outliers(0.02, 0.0017) == reject_outliers(0.02, 0.0199) == []
+    assert reject_outliers(0.02, 0.0201) == [3]
+    assert reject_outliers(0.002, 0.0019) == []
+    assert reject_outliers(0.002, 0.0021) == [3]
+    assert reject_outliers(0.0003, 0.0017) == [3]
 
 
 @pytest.mark.parametrize("loud", [1, 2])
@@ -278,7 +282,7 @@ def test_who_changes_much_from_the_start_makes_no_change_usual(loud):
         sizes = {
             client: measure({"weight": sent + change}, spec, {"weight": sent}, 50) for client, change in changes.items()
         }
-        assert list(guard.set_aside(sizes)) == list(range(5 - loud, 5))
+        assert list(guard.reject_outliers(sizes)) == list(range(5 - loud, 5))
 
 
 def test_a_bias_near_to_0_may_move_as_its_weights_may():
@@ -288,18 +292,18 @@ def test_a_bias_near_to_0_may_move_as_its_weights_may():
     spec = PayloadSpec(tuple(ArraySpec(name, shape, "float32", update=True) for name, shape in HEAD.items()))
     sent = {"weight": np.full((2, 64), 0.1, np.float32), "bias": np.full(2, 0.01, np.float32)}
 
-    def set_aside(change: float) -> dict[int, str]:
+    def reject_outliers(change: float) -> dict[int, str]:
         guard = Guard(5.0)
         for changes in (dict.fromkeys(range(4), 0.01), dict.fromkeys(range(3), 0.00003) | {3: change}):
             sizes = {
                 client: measure({**sent, "bias": sent["bias"] + np.float32(one)}, spec, sent, 50)
                 for client, one in changes.items()
             }
-            far = guard.set_aside(sizes)
+            far = guard.reject_outliers(sizes)
         return far
 
-    assert set_aside(0.0028) == set_aside(0.0099) == {}
-    assert list(set_aside(0.0101)) == [3]
+    assert reject_outliers(0.0028) == reject_outliers(0.0099) == {}
+    assert list(reject_outliers(0.0101)) == [3]
 
 
 def test_who_says_that_it_has_trained_on_nothing_is_given_no_more_with_each_round():
@@ -315,7 +319,7 @@ def test_who_says_that_it_has_trained_on_nothing_is_given_no_more_with_each_roun
             client: measure({"weight": np.full(400, size, np.float32)}, spec, sent, samples)
             for client, (size, samples) in enumerate(said)
         }
-        assert guard.set_aside(sizes).keys() == far
+        assert guard.reject_outliers(sizes).keys() == far
 
 
 @pytest.mark.parametrize("said", [None, 0, 9, 2**53])

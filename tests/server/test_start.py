@@ -717,7 +717,7 @@ def test_strangers_that_come_while_others_are_waited_for_are_named_up_to_a_numbe
         stranger = member(40, node=1000 + number)
         clock.events[clock.now + 1 + number] = lambda stranger=stranger: post.members.update({stranger.node: stranger})
     lines = [failure.reason for failure in federation.welcome(1)]
-    assert len(lines) == 1 + registration.MOST_NAMED + 1
+    assert len(lines) == 1 + registration.MAX_NAMED + 1
     assert sum("says that it is client 40, but there are 3 clients" in line for line in lines) == 20
     assert "30 more nodes were refused while others were waited for" in lines
 

@@ -40,7 +40,7 @@ def unlike(before: str, now: str) -> str:
     trained, _, measured = before.partition("-")
     trained_now, _, measured_now = now.partition("-")
     if trained != trained_now:
-        return "training samples or labels"
+        return "training samples, labels or names"
     return "validation or test samples" if measured != measured_now else ""
 
 
@@ -104,15 +104,16 @@ class ClientData:
     def digest(self) -> str:
         """A digest of what the client trains on, as it is stored and scaled, and of what it measures itself by.
 
-        It tells one client's data from what they become when a row, a label, a cell or their order changes. The part
-        before the dash is of training inputs and all labels, the other one of validation and test inputs; see
-        `unlike`.
+        It tells one client's data from what they become when a row, a label, a cell, a name of a class or column, or
+        their order changes. The part before the dash is of training inputs, all labels and names, the other one of
+        validation and test inputs; see `unlike`.
         """
         arrays, digest = self.train.arrays, blake2b(digest_size=8)
         peak = arrays.peak if isinstance(arrays.peak, Tensor) else torch.tensor(arrays.peak)
         labels = (samples.labels for samples in (self.train, self.validation, self.test))
         for tensor in (arrays.centre, peak, *labels):
             _take_in(digest, tensor)
+        digest.update(repr((arrays.class_names, arrays.input_names, arrays.words and [*arrays.words()])).encode())
         for first in range(0, len(self.train), ROWS_AT_ONCE):
             _take_in(digest, arrays.inputs[self.train.rows[first : first + ROWS_AT_ONCE]])
         measured = (_inputs_digest(samples.arrays, _bytes(samples.rows)) for samples in (self.validation, self.test))

@@ -19,11 +19,11 @@ import numpy as np
 from hetfl_flwr.common.blobs import pack, read_blob, verified
 from hetfl_flwr.common.errors import DamagedError, RunFolderError
 from hetfl_flwr.common.files import read_file, replace_file
-from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.state import STATE
-from hetfl_flwr.runs.checkpoints.downloads import PREFIX, Sent, pooled
-from hetfl_flwr.runs.schema import CHECKPOINTS, CONFIG_FILE, SERVER_STATE_FILE
-from hetfl_flwr.runs.settings import KeptConfig, begun_as, unlike
+from hetfl_flwr.runs.checkpoints.downloads import PREFIX, Download, pooled
+from hetfl_flwr.runs.round_log import Known
+from hetfl_flwr.runs.schema import CHECKPOINTS, SERVER_STATE_FILE
+from hetfl_flwr.runs.settings import KeptConfig
 from hetfl_flwr.server.messaging.grids import KeepsClients, UnderWay
 from hetfl_flwr.wire.spec import Arrays
 
@@ -53,6 +53,8 @@ class Checkpoint:
         The id under which the run was begun; another than `run` once Flower has resumed it.
     config : mapping
         The run's config.
+    rounds : Known
+        What ``rounds.jsonl`` holds.
     counts : mapping
         What is counted of each client so far, by name and client id.
     trained : mapping of int to int
@@ -63,8 +65,6 @@ class Checkpoint:
         Messages between server and clients.
     clients : mapping of int to str
         Checksums of the clients' states, by client id, where the engine keeps them. Known once it is written.
-    members : mapping of int to mapping
-        What each client has said of its data, by client id: see `data_of`.
     downloads : iterable of (int, mapping of str to array)
         What each client is sent to measure with, by client id. When a checkpoint has been read, `download` returns it.
     versions : sequence of mapping
@@ -75,12 +75,12 @@ class Checkpoint:
     run: int
     begun: int
     config: KeptConfig
+    rounds: Known
     counts: Mapping[str, Mapping[int, Any]]
     trained: Mapping[int, int]
     arrays: Arrays
     under_way: UnderWay = field(default_factory=UnderWay)
     clients: Mapping[int, str] = field(default_factory=dict)
-    members: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     downloads: Iterable[tuple[int, Arrays]] = ()
     versions: Sequence[Mapping[str, str]] = ()
 
@@ -104,11 +104,11 @@ class Checkpoint:
             "run": self.run,
             "begun": self.begun,
             "config": self.config,
+            "rounds": self.rounds,
             "counts": self.counts,
             "trained": self.trained,
             "under way": self.under_way.numbers,
             "clients": clients,
-            "members": self.members,
             "downloads": sent,
             "versions": self.versions,
         }
@@ -155,13 +155,7 @@ class Checkpoint:
         RunFolderError
             There is none, or it is damaged.
         """
-        found = checkpoints(run_folder)
-        if not found:
-            raise RunFolderError(
-                f"{run_folder} has no checkpoint to resume from: it was interrupted before the first one, or they were "
-                "removed"
-            )
-        return cls.read_one(found[0])
+        return cls.read_one(newest(run_folder))
 
     @classmethod
     def read_one(cls, folder: Path) -> Self:
@@ -178,12 +172,13 @@ class Checkpoint:
             raise RunFolderError(str(error)) from None
         if folder.name != f"round-{values['round']}":
             raise RunFolderError(f"{folder}: damaged (it is of round {values['round']})")
-        sent: list[Sent] = values["downloads"]
+        sent: list[Download] = values["downloads"]
         return cls(
             round=values["round"],
             run=values["run"],
             begun=values["begun"],
             config=values["config"],
+            rounds=values["rounds"],
             counts={name: _by_number(counted) for name, counted in values["counts"].items()},
             trained=_by_number(values["trained"]),
             arrays={name: array for name, array in arrays.items() if not name.startswith((PREFIX, MESSAGE))},
@@ -196,7 +191,6 @@ class Checkpoint:
                 },
             ),
             clients=_by_number(values["clients"]),
-            members=_by_number(values["members"]),
             downloads=[
                 (client, {name: arrays[key] for name, key in alike["arrays"].items()})
                 for alike in sent
@@ -213,61 +207,60 @@ class Choice(NamedTuple):
     ----------
     checkpoint : Checkpoint
         The newest that is whole.
+    gone_back : bool
+        Whether a newer one is damaged.
     losses : list of (int, str)
         What is lost, and whose it was; -1 where it is not one client's.
     """
 
     checkpoint: Checkpoint
+    gone_back: bool
     losses: list[tuple[int, str]]
 
 
-def choose(run_folder: Path, config: RunConfig) -> Choice:
-    """Choose the checkpoint that a run goes on from: the newest; with ``accept-loss``, the newest that is whole.
+def choose(run_folder: Path, *, accept_loss: bool) -> Choice:
+    """Choose the checkpoint that a run goes on from: the newest; or, if a loss is accepted, the newest that is whole.
 
     Raises
     ------
     RunFolderError
-        There is none, or it is another run's, or it is damaged and no loss is accepted: names what is damaged, and what
-        can be done.
+        There is none, or it is damaged and no loss is accepted: names what is damaged, and what can be done.
     """
-    found = checkpoints(run_folder)
-    if not found:
-        Checkpoint.read(run_folder)
+    newest(run_folder)
     damage: list[str] = []
-    for folder in found:
+    for folder in checkpoints(run_folder):
         try:
-            checkpoint = _whole(folder, run_folder)
+            checkpoint = Checkpoint.read_one(folder)
+            for client_id in checkpoint.clients:
+                checkpoint.client_state(run_folder, client_id)
         except (RunFolderError, DamagedError) as error:
             damage.append(str(error))
             continue
-        if differs := unlike(run_folder, checkpoint.config):
-            raise RunFolderError(
-                f"{folder} is of a run with another config than {run_folder / CONFIG_FILE}: {differs}: "
-                "give that file the config back with which the run was begun"
-            )
-        if damage and not config.accept_loss:
+        if damage and not accept_loss:
             raise RunFolderError(
                 f"{damage[0]}; the checkpoint of round {checkpoint.round} is whole: --accept-loss (accept-loss = true) "
                 "goes back to it and runs the rounds since then again"
             )
-        return Choice(checkpoint, [(-1, f"{one}; gone back to round {checkpoint.round}") for one in damage])
+        losses = [(-1, f"{one}; gone back to round {checkpoint.round}") for one in damage]
+        return Choice(checkpoint, bool(damage), losses)
     raise RunFolderError(f"{damage[0]}; no other checkpoint is there")
 
 
-def _whole(folder: Path, run_folder: Path) -> Checkpoint:
-    """Read a checkpoint, and the clients' states to see that they are whole.
+def newest(run_folder: Path) -> Path:
+    """Return the folder of a run's newest checkpoint.
 
     Raises
     ------
-    RunFolderError, DamagedError
-        It is damaged, or of another run.
+    RunFolderError
+        There is none.
     """
-    checkpoint, begun = Checkpoint.read_one(folder), begun_as(run_folder)
-    if begun not in (None, checkpoint.begun):
-        raise RunFolderError(f"{folder} is of run {checkpoint.begun}, and {run_folder / CONFIG_FILE} of run {begun}")
-    for client_id in checkpoint.clients:
-        checkpoint.client_state(run_folder, client_id)
-    return checkpoint
+    found = checkpoints(run_folder)
+    if not found:
+        raise RunFolderError(
+            f"{run_folder} has no checkpoint to resume from: it holds no run, the run was interrupted before the first "
+            "one, or they were removed"
+        )
+    return found[0]
 
 
 def checkpoints(run_folder: Path) -> list[Path]:

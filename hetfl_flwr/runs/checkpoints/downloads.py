@@ -13,7 +13,7 @@ PREFIX = "sent to clients: "
 """How the names of arrays begin that are none of the server state's."""
 
 
-class Sent(TypedDict):
+class Download(TypedDict):
     """Clients that are sent the same to measure with."""
 
     clients: list[int]
@@ -21,7 +21,7 @@ class Sent(TypedDict):
     """By the name of an array in their download: the name under which the checkpoint has it."""
 
 
-def pooled(state: Arrays, downloads: Iterable[tuple[int, Arrays]]) -> tuple[dict[str, NDArray[Any]], list[Sent]]:
+def pooled(state: Arrays, downloads: Iterable[tuple[int, Arrays]]) -> tuple[dict[str, NDArray[Any]], list[Download]]:
     """Return the arrays to be kept beside a server state, and who is sent which.
 
     Examples

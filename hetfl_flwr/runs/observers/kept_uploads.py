@@ -1,22 +1,18 @@
 """What clients were sent and have uploaded, kept in the run folder: a file a round, for whoever audits the run."""
 
 import re
-import shutil
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from rich.filesize import decimal
 
 from hetfl_flwr.common.blobs import pack
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.schema import KEPT_UPLOADS, Round
-from hetfl_flwr.runs.settings import begun_as
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import Reply, Sent
+from hetfl_flwr.server.messaging.exchange import Reply, Request
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
@@ -48,10 +44,12 @@ class KeptUploads(RoundCallback):
         The clients, whose answers it is given.
     upload_spec : callable
         What each of them is to upload.
+    run : int
+        The id under which the run was begun.
     """
 
-    def __init__(self, federation: Federation, upload_spec: Callable[[Member], PayloadSpec]) -> None:
-        self._federation, self._upload_spec = federation, upload_spec
+    def __init__(self, federation: Federation, upload_spec: Callable[[Member], PayloadSpec], run: int) -> None:
+        self._federation, self._upload_spec, self._run = federation, upload_spec, run
         self._folder = Path()
         self._came: list[_Came] = []
         federation.messenger.received = self._take
@@ -62,13 +60,11 @@ class KeptUploads(RoundCallback):
         Raises
         ------
         ConfigError
-            No client uploads anything, or the disk cannot take what they upload.
+            No client uploads anything.
         """
         if not any(self._upload_spec(member).arrays for member in self._federation.roster):
             raise ConfigError(f"keep-uploads = true: clients upload nothing under {run.config.algorithm}")
-        self._folder, self._rounds = run.folder / KEPT_UPLOADS, run.config.rounds
-        if run.after is not None:
-            self._check_room(run.after)
+        self._folder = run.folder / KEPT_UPLOADS
         for number, path in kept_files(run.folder):
             if number > (run.after or 0):
                 path.unlink()
@@ -78,35 +74,21 @@ class KeptUploads(RoundCallback):
 
         Raises
         ------
-        ConfigError
-            Before the first round: the disk cannot take what clients will upload.
         RunFolderError
             The file cannot be written.
         """
         came, self._came = self._came, []
-        if entry.round == 0:  # from here on the server knows the public samples, by which uploads may be sized
-            self._check_room(0)
         if came:
             try:
                 replace_file(
                     self._folder / f"round-{entry.round}.safetensors",
-                    _packed(begun_as(self._folder.parent), entry.round, came),
+                    _packed(self._run, entry.round, came),
                 )
             except OSError as error:
                 raise RunFolderError(f"{self._folder} cannot be written: {error.strerror}") from None
 
-    def _take(self, sent: Sent, member: Member, reply: Reply) -> None:
+    def _take(self, sent: Request, member: Member, reply: Reply) -> None:
         self._came.append(_Came(member.client_id, reply.samples, sent.arrays, reply.arrays))
-
-    def _check_room(self, after: int) -> None:
-        """Refuse what the disk cannot take: of each upload its largest size, and as much for what was sent."""
-        a_round = 2 * sum(self._upload_spec(member).nbytes for member in self._federation.roster)
-        wanted, free = a_round * (self._rounds - after), shutil.disk_usage(self._folder.parent).free
-        if wanted > free:
-            raise ConfigError(
-                f"keep-uploads = true: up to {decimal(wanted)} in all rounds, and {decimal(free)} are free in "
-                f"{self._folder.parent}: use fewer rounds, or another output-dir"
-            )
 
 
 def kept_files(run_folder: Path) -> list[tuple[int, Path]]:
@@ -115,7 +97,7 @@ def kept_files(run_folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for match, path in found if match)
 
 
-def _packed(run: int | None, number: int, came: list[_Came]) -> bytes:
+def _packed(run: int, number: int, came: list[_Came]) -> bytes:
     """Write a round of a run as one blob, in which what many clients were sent alike stands once."""
     arrays: dict[str, Any] = {}
     rows: list[dict[str, int]] = []

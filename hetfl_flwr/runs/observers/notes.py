@@ -11,7 +11,7 @@ from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.observers.progress import visible
 from hetfl_flwr.runs.schema import NOTES_FILE, Round
 from hetfl_flwr.server.messaging.differences import listed, unlike_columns
-from hetfl_flwr.server.messaging.member import MOST_NOTES, Member
+from hetfl_flwr.server.messaging.member import MAX_NOTES, Member
 
 MOST_SAID = 50
 """Lines that are said at a time; all of them are written."""
@@ -71,7 +71,7 @@ class Notes(RoundCallback):
         for member in self._members:
             heard = self._heard.setdefault(member.client_id, set())
             for line in member.notes:
-                if line not in heard and len(heard) < MOST_NOTES:
+                if line not in heard and len(heard) < MAX_NOTES:
                     heard.add(line)
                     said.setdefault(line, []).append(member.client_id)
         return [f"client {listed(client_ids)} says: {quoted(line)}" for line, client_ids in said.items()]

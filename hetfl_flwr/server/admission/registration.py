@@ -31,13 +31,13 @@ Check = Callable[[Roster], object]
 NEWCOMERS = 5.0
 """Seconds between two looks for nodes that have come while a round of a deployment is running."""
 
-MOST_NAMED = 20
+MAX_NAMED = 20
 """Nodes that are refused, while others are waited for, and named one by one."""
 
-MOST_UNAVAILABLE = 3
+MAX_UNAVAILABLE = 3
 """Times in a row that a node which is online may be said not to be, before it is refused."""
 
-MOST_AHEAD = 1_000_000
+MAX_AHEAD = 1_000_000
 """Rounds, or messages of an asynchronous run, that a client's state may be ahead of the server's checkpoint."""
 
 
@@ -127,7 +127,7 @@ class Registration:
         deadline, report, pause = began + start.seconds, began, FIRST_REPORT
         while True:
             present = self._attendance.present()
-            self._forget_gone(present, start)
+            self._drop_departed(present, start)
             for refusal in self._attendance.ask(present):
                 start.refuse(refusal)
             self._take_in_answered(present, start, deadline)
@@ -148,7 +148,7 @@ class Registration:
         if self._own:
             self._messenger.leave(self._attendance.give_up())
 
-    def _forget_gone(self, present: Mapping[int, Presence], start: Start) -> None:
+    def _drop_departed(self, present: Mapping[int, Presence], start: Start) -> None:
         """Forget who has left or restarted. Their numbers are free: all that were refused may have another chance."""
         left = self._attendance.left(present)
         if any(node in self.roster for node in left):
@@ -218,7 +218,7 @@ class Registration:
         """
         present = self._attendance.present()
         if self._own:
-            self._messenger.forget_gone(present)
+            self._messenger.drop_departed(present)
         self._forget_absent(present)
         before = {member.node for member in self.roster}
         failures = (self._query_all if self._own else self._query_on)(present, check)
@@ -292,10 +292,10 @@ class Registration:
                 self._attendance.forget_others(self.roster)
             refused = self._registered_all(self._answered(), present, check)
             failures += [*refused, *self._attendance.ask(present)]
-        more = len(failures) - MOST_NAMED
+        more = len(failures) - MAX_NAMED
         if more > 0:
             line = f"{more} more nodes were refused while others were waited for"
-            failures[MOST_NAMED:] = [Failure(-1, REGISTRATION, line, 0)]
+            failures[MAX_NAMED:] = [Failure(-1, REGISTRATION, line, 0)]
         return failures
 
     def _enough(self, round: int) -> bool:
@@ -325,7 +325,7 @@ class Registration:
         if isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
             self._forget(node)
             self._unavailable[node] += 1
-            if self._unavailable[node] > MOST_UNAVAILABLE:
+            if self._unavailable[node] > MAX_UNAVAILABLE:
                 why = f"node {node}: could not be reached {self._unavailable[node]} times in a row, and is online"
                 return Failure(presence.client_id, REGISTRATION, why, node)
             self._attendance.forget(node)
@@ -354,7 +354,7 @@ class Registration:
         """
         member = _member(reply, node, own=self._own)
         latest = max([self._origin.sent if self._origin else 0, *self.roster.trained.values()])
-        if member.round > latest + MOST_AHEAD:
+        if member.round > latest + MAX_AHEAD:
             raise FederationError(f"node {node}: says that its state is of round {member.round}, after round {latest}")
         if self._keys and member.client_id != presence.client_id:
             raise FederationError(

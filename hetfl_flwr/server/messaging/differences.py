@@ -9,7 +9,7 @@ from hetfl_flwr.wire.naming import called
 Kind = Literal["class", "column"]
 """What has a name that clients must agree on."""
 
-MOST_LACKING = 5
+MAX_LACKING = 5
 """Classes that a message names."""
 
 
@@ -52,8 +52,8 @@ def way_to_equal_classes(members: Sequence[Member]) -> str:
     who, missing = next(((member, missing) for member, missing in lack.items() if missing), (members[0], []))
     if not missing:  # a node that says a name twice
         return ""
-    less = ", ".join(repr(name) for name in missing[:MOST_LACKING])
-    more = f" and {len(missing) - MOST_LACKING} more" if len(missing) > MOST_LACKING else ""
+    less = ", ".join(repr(name) for name in missing[:MAX_LACKING])
+    more = f" and {len(missing) - MAX_LACKING} more" if len(missing) > MAX_LACKING else ""
     return f"; {who} has no class {less}{more}: name all classes, those too that not all data have, with classes"
 
 

@@ -28,16 +28,16 @@ FRACTIONS = {
 }
 """Metrics that are fractions in [0, 1]."""
 
-MOST_SAMPLES = 2**53
+MAX_SAMPLES = 2**53
 """More samples than a client has; sums of weights up to here are exact in float64."""
 
 LONGEST_REASON = 500
 """Characters of a failure's reason that are kept: what it quotes may come from the client, and be of any length."""
 
-MOST_METRICS = 100
+MAX_METRICS = 100
 """Metrics that one reply may have."""
 
-MOST_ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 """Arrays and other entries that one reply may have, in all of its records."""
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+([ ./:][A-Za-z0-9_-]+)*")
@@ -137,8 +137,8 @@ class Most(NamedTuple):
         Of ``samples-seen``.
     """
 
-    samples: int = MOST_SAMPLES
-    seen: int = MOST_SAMPLES
+    samples: int = MAX_SAMPLES
+    seen: int = MAX_SAMPLES
 
 
 class Expected(NamedTuple):
@@ -155,7 +155,7 @@ class Expected(NamedTuple):
     uploads: Callable[[Member], PayloadSpec] | None = None
     samples: Callable[[Member], Most] | None = None
 
-    def most(self, sent: "Sent", member: Member) -> Most:
+    def most(self, sent: "Request", member: Member) -> Most:
         """Return what an answer is held against: of an evaluation the test samples that the client has registered."""
         if sent.is_evaluation:
             return Most(member.test)
@@ -201,14 +201,14 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Sent:
+class Request:
     """A message on its way, and what it costs: measured before a Grid in this process hands it over."""
 
     message: Message
     traffic: Traffic
 
     @classmethod
-    def of(cls, message: Message) -> "Sent":
+    def of(cls, message: Message) -> "Request":
         """Measure a message."""
         numbers, payload, wire = payload_numbers(message), payload_bytes(message), wire_bytes(message)
         return cls(message, Traffic(numbers_down=numbers, bytes_down=payload, wire_down=wire))
@@ -265,7 +265,7 @@ def cost(reply: Message, member: Member) -> Traffic:
 
 def read(
     reply: Message,
-    sent: Sent,
+    sent: Request,
     member: Member,
     spec: PayloadSpec | None,
     most: Most,
@@ -279,7 +279,7 @@ def read(
     ----------
     reply : Message
         What came.
-    sent : Sent
+    sent : Request
         What it answers.
     member : Member
         Who was asked.
@@ -382,11 +382,11 @@ def _names(records: Iterable[str]) -> str:
 def _check_bounds(content: RecordDict, member: Member) -> None:
     """Refuse a reply of too many entries before any of them is looked at."""
     metrics = sum(map(len, content.metric_records.values()))
-    if metrics > MOST_METRICS:
-        raise PayloadError(f"{member}: {metrics} metrics, expected at most {MOST_METRICS}")
+    if metrics > MAX_METRICS:
+        raise PayloadError(f"{member}: {metrics} metrics, expected at most {MAX_METRICS}")
     entries = len(content) + sum(map(len, content.values()))
-    if entries > MOST_ENTRIES:
-        raise PayloadError(f"{member}: {entries} entries, expected at most {MOST_ENTRIES}")
+    if entries > MAX_ENTRIES:
+        raise PayloadError(f"{member}: {entries} entries, expected at most {MAX_ENTRIES}")
 
 
 def _without_lists(metrics: Mapping[str, object], member: Member) -> dict[str, object]:
@@ -415,7 +415,7 @@ def _check_metrics(metrics: Mapping[str, object], member: Member, most: Most, ro
 
 def _check_samples(name: str, number: object, member: Member, most: int, why: str) -> None:
     """Refuse a number of samples that a client cannot have."""
-    if not isinstance(number, int) or not 0 <= number <= MOST_SAMPLES:
+    if not isinstance(number, int) or not 0 <= number <= MAX_SAMPLES:
         raise PayloadError(f"{member}: metric '{name}' is {brief(number)}, expected a number of samples")
     if number > most:
         raise PayloadError(f"{member}: metric '{name}' is {number}, expected at most {most}, {why}")

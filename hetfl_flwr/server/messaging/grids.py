@@ -51,7 +51,7 @@ class ListsNodes(Protocol):
         """Return the nodes' records, as Flower's SuperLink has them."""
 
 
-class Held(NamedTuple):
+class InFlight(NamedTuple):
     """Where an engine stands between two rounds: numbers that JSON can hold, and replies not yet handed out."""
 
     numbers: Mapping[str, Any]
@@ -84,10 +84,10 @@ class KeepsClients(Protocol):
     def load_clients(self, folder: Path, client_ids: Set[int]) -> None:
         """Take up the state of each of these clients, and forget that of all others."""
 
-    def hold(self) -> Held:
+    def hold(self) -> InFlight:
         """Let clients that have something to do finish it, and return what is under way, which stays so."""
 
-    def restore(self, held: Held) -> None:
+    def restore(self, held: InFlight) -> None:
         """Go on where `hold` was."""
 
 

@@ -17,20 +17,20 @@ from hetfl_flwr.wire.factors import product
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, PayloadSpec, learnt
 
-FEWEST = 3
+MIN_KNOWN = 3
 """With fewer sizes than this, none of them is the odd one."""
 
 ROWS_FACTOR = 1000.0
 """The factor for public samples, where a column of few rows may differ a lot, such as capital gains, and for numbers of
 samples."""
 
-UNHEARD_OF = 100.0
+MAX_SIZE = 100.0
 """Size above which an array is not taken before it can be compared."""
 
 WIDEST = 30.0
 """Times the median up to which the clients' own spread, or few numbers, may widen the bound."""
 
-MOST_MORE = 4.0
+MAX_MORE = 4.0
 """Times by which more training than the median client's may raise the bound, and by which few numbers may."""
 
 DEVIATIONS = 3.0
@@ -59,7 +59,7 @@ class Size(NamedTuple):
         How many entries it is taken of. 0: of so many that it is exact.
     still : float
         Values up to this are not far where most clients' are 0: of a change, `SLIGHT` times the size of what was sent,
-        or of 1 where only zeros were; else `UNHEARD_OF`.
+        or of 1 where only zeros were; else `MAX_SIZE`.
     most : float
         Of a change, the largest value among the client's uploads so far; else infinity. Values up to the median of it
         are never far: once training has settled, honest changes differ by more than the factor, and each may still be
@@ -70,7 +70,7 @@ class Size(NamedTuple):
     work: float = 0
     usual: float = 0.0
     numbers: int = 0
-    still: float = UNHEARD_OF
+    still: float = MAX_SIZE
     most: float = inf
 
     @property
@@ -94,15 +94,15 @@ class Guard:
     For a client with more training behind it than the median client the bound is raised in proportion, four times at
     most: what a client says of its training is held against the run config and its registered rows, and the rows are
     its own word. Sizes of 0 are left out of m and s. Where most clients have one, in arrays that do not learn, such as
-    frozen layers and constant buffers, a size is far if it is above `Size.still`; where `FEWEST` clients or
-    more are known, but fewer sizes are left, if it is above that and `UNHEARD_OF`. Small sizes are never far: they move
+    frozen layers and constant buffers, a size is far if it is above `Size.still`; where `MIN_KNOWN` clients or
+    more are known, but fewer sizes are left, if it is above that and `MAX_SIZE`. Small sizes are never far: they move
     no mean.
 
     Fewer than half of the clients in m leave it among the honest sizes, whatever they send. So no size is taken that is
     above 120 times the largest honest one, or four times the factor where that is more, or `Size.usual`; up to there
     they can stretch the bound. Where honest sizes differ by more than the factor they can pull it down, too, to the
-    factor times the smallest: then honest uploads are set aside. An array that fewer than `FEWEST` clients have at all
-    is compared with nobody's.
+    factor times the smallest: then honest uploads are set aside. An array that fewer than `MIN_KNOWN` clients have at
+    all is not compared.
 
     Parameters
     ----------
@@ -117,9 +117,9 @@ class Guard:
     Examples
     --------
     >>> guard = Guard(5.0)
-    >>> guard.set_aside({client: {"logits": Size(2.0 + client)} for client in range(3)})
+    >>> guard.reject_outliers({client: {"logits": Size(2.0 + client)} for client in range(3)})
     {}
-    >>> guard.set_aside({1: {"logits": Size(900.0)}})
+    >>> guard.reject_outliers({1: {"logits": Size(900.0)}})
     {1: "array 'logits' has size 900, 225 times the clients' median 4"}
     """
 
@@ -127,7 +127,7 @@ class Guard:
         self.factor = factor
         self.newest: dict[int, Sizes] = {}
 
-    def set_aside(self, came: Mapping[int, Sizes], *, others_follow: bool = False) -> dict[int, str]:
+    def reject_outliers(self, came: Mapping[int, Sizes], *, others_follow: bool = False) -> dict[int, str]:
         """Return the clients whose uploads are far from the others', each with the reason.
 
         Parameters
@@ -135,15 +135,15 @@ class Guard:
         came : mapping
             The sizes of new uploads, by client: those of a round, or the one that has come.
         others_follow : bool
-            Whether sizes of more clients are still to come, so that it pays to take no risk: until `FEWEST` are known,
-            a size above `UNHEARD_OF` is far, too, and known from then on.
+            Whether sizes of more clients are still to come, so that it pays to take no risk: until `MIN_KNOWN` are
+            known, a size above `MAX_SIZE` is far, too, and known from then on.
         """
         if self.factor == 0 or not came:
             return {}
         came = {client: self._counted(client, sizes) for client, sizes in came.items()}
         all_sizes = {**self.newest, **came}
         reasons: dict[int, str] = {}
-        unknown = others_follow and len(all_sizes) < FEWEST
+        unknown = others_follow and len(all_sizes) < MIN_KNOWN
         for name, sizes in _by_array(all_sizes):
             known = _Known.of(sizes.values())
             for client in came.keys() & sizes.keys() - reasons.keys():
@@ -180,18 +180,18 @@ class Guard:
         }
 
     def _far(self, size: Size, known: "_Known", *, unknown: bool) -> str | None:
-        if unknown and size.value > UNHEARD_OF:
-            return f"size {size.value:.3g}, more than {UNHEARD_OF:g}, and too few clients are known to compare it with"
-        if known.clients >= FEWEST and 2 * known.heard < known.clients:
+        if unknown and size.value > MAX_SIZE:
+            return f"size {size.value:.3g}, more than {MAX_SIZE:g}, and too few clients are known to compare it with"
+        if known.clients >= MIN_KNOWN and 2 * known.heard < known.clients:
             return f"size {size.value:.3g}, and most clients' is 0" if size.value > size.still else None
-        if known.clients >= FEWEST > known.heard and size.value > (most := max(UNHEARD_OF, size.still)):
+        if known.clients >= MIN_KNOWN > known.heard and size.value > (most := max(MAX_SIZE, size.still)):
             return f"size {size.value:.3g}, more than {most:.3g}, and too few clients' is not 0 to compare it with"
-        if known.heard < FEWEST or size.value <= min(size.usual, known.most):
+        if known.heard < MIN_KNOWN or size.value <= min(size.usual, known.most):
             return None
-        more = min(max(1.0, size.work / known.work), MOST_MORE) if known.work else 1.0
+        more = min(max(1.0, size.work / known.work), MAX_MORE) if known.work else 1.0
         distance = log(size.value) - known.middle
         spread = max(log(self.factor), min(DEVIATIONS * known.deviation, log(WIDEST)))
-        inexact = min(DEVIATIONS * size.error, log(MOST_MORE))
+        inexact = min(DEVIATIONS * size.error, log(MAX_MORE))
         bound = max(spread, min(spread + inexact, log(WIDEST)))
         if distance <= bound + log(more):
             return None
@@ -212,7 +212,7 @@ class _Known(NamedTuple):
     def of(cls, sizes: Collection[Size]) -> Self:
         """Compute it. Middle and deviation are of the logarithms."""
         heard = [one for one in sizes if one.value > 0]
-        if len(heard) < FEWEST:
+        if len(heard) < MIN_KNOWN:
             return cls(len(sizes), len(heard))
         logs = np.log([one.value for one in heard])
         middle = float(np.median(logs))
@@ -247,7 +247,7 @@ class Guards:
         self.uploads = Guard(factor)
         self.rows, self.claims, self.tests = (Guard(ROWS_FACTOR if factor else 0.0) for _ in range(3))
 
-    def set_aside(
+    def reject_outliers(
         self, sizes: Mapping[int, Sizes], trained: Mapping[int, int], tested: Mapping[int, int], here: Set[int]
     ) -> dict[int, str]:
         """Return the clients whose replies are far from the others', each with the reason.
@@ -263,9 +263,9 @@ class Guards:
         """
         for guard in (self.uploads, self.claims, self.tests):
             guard.keep(here)
-        far = self.claims.set_aside(_claimed(trained)) | self.tests.set_aside(_claimed(tested))
+        far = self.claims.reject_outliers(_claimed(trained)) | self.tests.reject_outliers(_claimed(tested))
         near = {client: one for client, one in sizes.items() if client not in far}
-        return far | self.uploads.set_aside(near, others_follow=len(here) >= FEWEST)
+        return far | self.uploads.reject_outliers(near, others_follow=len(here) >= MIN_KNOWN)
 
     def counts(self) -> dict[str, dict[int, Any]]:
         """Return what is known of each client, as JSON can hold it."""
@@ -327,7 +327,7 @@ def measure_learnt(name: str, values: NDArray[Any]) -> dict[str, Size]:
     return measure({name: np.where(np.isfinite(values), values, np.inf)}, spec, {}, 0)
 
 
-def _size(values: NDArray[np.float64], work: float = 0, usual: float = 0.0, still: float = UNHEARD_OF) -> Size:
+def _size(values: NDArray[np.float64], work: float = 0, usual: float = 0.0, still: float = MAX_SIZE) -> Size:
     return Size(root_mean_square(values), work, usual, int(np.count_nonzero(values)), still)
 
 

@@ -15,10 +15,10 @@ from hetfl_flwr.models.bounds import MOST_NUMBERS
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import MOST_NAMES, called
 
-MOST_CLIENTS = 1_000_000
+MAX_CLIENTS = 1_000_000
 """More clients than a federation has."""
 
-MOST_ROWS = 2**40
+MAX_ROWS = 2**40
 """More samples than a client has."""
 
 
@@ -46,13 +46,13 @@ Name = Annotated[Text, Field(max_length=LONGEST_NAME)]
 Names = Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES), FailFast()]
 """Names of a stranger's classes or columns, or their digests."""
 
-MOST_NOTES, LONGEST_NOTE = 200, 600
+MAX_NOTES, LONGEST_NOTE = 200, 600
 """Lines that a client says of its data, and characters of one, at most."""
 
 Note = Annotated[str, Field(max_length=LONGEST_NOTE), AfterValidator(_printable)]
 """A line that a stranger says of its data."""
 
-Rows = Annotated[int, Field(strict=True, ge=0, le=MOST_ROWS)]
+Rows = Annotated[int, Field(strict=True, ge=0, le=MAX_ROWS)]
 """A number of samples."""
 
 
@@ -104,8 +104,8 @@ class Member:
     """
 
     node: int
-    client_id: Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)]
-    clients: Annotated[int, Field(strict=True, ge=1, le=MOST_CLIENTS)]
+    client_id: Annotated[int, Field(strict=True, ge=0, lt=MAX_CLIENTS)]
+    clients: Annotated[int, Field(strict=True, ge=1, le=MAX_CLIENTS)]
     model: Annotated[Text, Field(min_length=1, pattern=r"^[\w.:@/+-]+$")]
     parameters: Annotated[int, Field(strict=True, ge=0, le=2**40)]
     width: Annotated[int, Field(strict=True, ge=1, le=2**20)]
@@ -126,8 +126,8 @@ class Member:
     test: Rows
     round: Annotated[int, Field(strict=True, ge=-1, le=2**53)]
     holds: Annotated[
-        tuple[Annotated[int, Field(strict=True, ge=0, lt=MOST_CLIENTS)], ...],
-        Field(max_length=MOST_CLIENTS),
+        tuple[Annotated[int, Field(strict=True, ge=0, lt=MAX_CLIENTS)], ...],
+        Field(max_length=MAX_CLIENTS),
         FailFast(),
     ]
     dataset: Text
@@ -137,7 +137,7 @@ class Member:
     input_digests: Names
     input_names: Names
     owners: Rows
-    notes: Annotated[tuple[Note, ...], Field(max_length=MOST_NOTES), FailFast()]
+    notes: Annotated[tuple[Note, ...], Field(max_length=MAX_NOTES), FailFast()]
     hetfl: Version
     flwr: Version
     torch: Version

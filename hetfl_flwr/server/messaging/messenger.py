@@ -16,7 +16,7 @@ from hetfl_flwr.server.messaging.exchange import (
     Exchange,
     Expected,
     Reply,
-    Sent,
+    Request,
     Traffic,
     cost,
     read,
@@ -83,7 +83,7 @@ class Messenger:
         self._own = engine_of(grid) != "deployment"
         self.engaged: Callable[[], set[int]] = set
         self.idle: Callable[[], object] = lambda: None
-        self.received: Callable[[Sent, Member, Reply], object] = lambda sent, member, reply: None
+        self.received: Callable[[Request, Member, Reply], object] = lambda sent, member, reply: None
         self._under_way: dict[str, int] = {}  # messages that are waited for, and their nodes
         self._late: dict[str, int] = {}  # those that nobody waits for any longer
         self._doubtful: set[str] = set()  # those that are lost, unless their replies have come by now
@@ -102,17 +102,17 @@ class Messenger:
         """
         result = Exchange()
         sent = {
-            message.metadata.dst_node_id: Sent.of(message)
+            message.metadata.dst_node_id: Request.of(message)
             for message in sorted(
                 self.as_sent(messages), key=lambda message: self.roster.of(message.metadata.dst_node_id).client_id
             )
         }
         for node, reply in self.answers([one.message for one in sent.values()]):
             self.judge(reply, sent[node], result, expected)
-        self.set_aside(result, {self.roster.of(node).client_id: one for node, one in sent.items()})
+        self.reject_outliers(result, {self.roster.of(node).client_id: one for node, one in sent.items()})
         return result.ordered()
 
-    def set_aside(self, result: Exchange, sent: Mapping[int, Sent]) -> None:
+    def reject_outliers(self, result: Exchange, sent: Mapping[int, Request]) -> None:
         """Move replies that are far larger than those of others from the good ones to the failures.
 
         Of training these are the uploads and ``num-examples``, of evaluations ``num-examples`` alone.
@@ -121,13 +121,13 @@ class Messenger:
         ----------
         result : Exchange
             Replies that have been judged.
-        sent : mapping of int to Sent
+        sent : mapping of int to Request
             What each client was sent.
         """
         trained = {reply.client_id: reply.samples for reply in result.replies if reply.client_id in result.sizes}
         tested = {reply.client_id: reply.samples for reply in result.replies if sent[reply.client_id].is_evaluation}
         members = {member.client_id: member for member in self.roster}
-        far = self.guards.set_aside(result.sizes, trained, tested, members.keys())
+        far = self.guards.reject_outliers(result.sizes, trained, tested, members.keys())
         result.replies = [reply for reply in result.replies if reply.client_id not in far]
         for client_id, why in far.items():
             member = members[client_id]
@@ -148,7 +148,7 @@ class Messenger:
             for message in written
         ]
 
-    def judge(self, reply: Message | str, sent: Sent, result: Exchange, expected: Expected = METRICS_ALONE) -> bool:
+    def judge(self, reply: Message | str, sent: Request, result: Exchange, expected: Expected = METRICS_ALONE) -> bool:
         """Count a reply's cost, decode it, and put it with the good ones or the failures. A text says why it is absent.
 
         Returns
@@ -174,7 +174,7 @@ class Messenger:
             self.roster.trained[member.client_id] = sent.round
         return True
 
-    def _taken(self, message: Message, sent: Sent, member: Member, result: Exchange, expected: Expected) -> Reply:
+    def _taken(self, message: Message, sent: Request, member: Member, result: Exchange, expected: Expected) -> Reply:
         """Decode and check a reply, and measure what it uploads."""
         most = expected.most(sent, member)
         spec, half = expected.uploads(member) if expected.uploads else None, self.config.half
@@ -222,7 +222,7 @@ class Messenger:
         """
         self._doubtful |= {message for message, of in {**self._late, **self._under_way}.items() if of == node}
 
-    def forget_gone(self, present: Collection[int]) -> None:
+    def drop_departed(self, present: Collection[int]) -> None:
         """Expect no late reply of nodes that are not there any more, where one that comes back begins anew."""
         self._late = {message: node for message, node in self._late.items() if node in present}
 
@@ -234,14 +234,14 @@ class Messenger:
         """Return the nodes that have lost what they were sent last, as they left or restarted."""
         return self._have_lost
 
-    def _count_back(self, reply: Message | str, sent: Sent, member: Member) -> None:
+    def _count_back(self, reply: Message | str, sent: Request, member: Member) -> None:
         """Count no upload where the client says that it has come to an error instead."""
         if isinstance(reply, str) or not (sent.is_training and reply.has_error()):
             return
         if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
             self.uploads.refused(member.client_id)
 
-    def give_up(self, sent: Sent, result: Exchange) -> None:
+    def time_out(self, sent: Request, result: Exchange) -> None:
         """Count a message as not answered in time, or as lost; its node is busy until a late reply is in."""
         message = sent.message.metadata.message_id
         late = f"no reply within {self.config.round_timeout:g} s"
@@ -313,7 +313,7 @@ class Messenger:
         self.leave(messages)
         for message, kind in messages.items():
             if early:
-                self._punctuality.give_up(message, kind, limit)
+                self._punctuality.time_out(message, kind, limit)
             else:
                 self._punctuality.missed(kind)
         late = f"no reply within {self.config.round_timeout:g} s"

@@ -29,7 +29,7 @@ class Punctuality:
         """Count a message that was."""
         self._points[kind] = max(self._points[kind] - 1, 0)
 
-    def give_up(self, message: str, kind: Kind, limit: float) -> None:
+    def time_out(self, message: str, kind: Kind, limit: float) -> None:
         """Take note that a message was not waited for until its time was over, which is to come."""
         self._open[message] = kind, limit
 

@@ -11,10 +11,9 @@ from typing_extensions import TypedDict
 
 from hetfl_flwr.common.blobs import read_blob
 from hetfl_flwr.common.errors import DamagedError, RunFolderError
+from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.observers.kept_uploads import UPLOADS, kept_files
-from hetfl_flwr.runs.schema import CONFIG_FILE
-from hetfl_flwr.runs.settings import begun_as
-from hetfl_flwr.server.messaging.exchange import MOST_SAMPLES
+from hetfl_flwr.server.messaging.exchange import MAX_SAMPLES
 from hetfl_flwr.wire.spec import STATISTIC_LIMIT, Arrays
 
 
@@ -60,14 +59,14 @@ def kept_uploads(run_folder: Path) -> Iterator[KeptUpload]:
     RunFolderError
         A file is damaged, or cannot be read, or is another run's.
     """
-    begun = begun_as(run_folder)
+    begun = {Checkpoint.read_one(folder).begun for folder in checkpoints(run_folder)[:1]}
     for number, path in kept_files(run_folder):
         try:
             metadata, arrays, _ = read_blob(path, UPLOADS)
         except DamagedError as error:
             raise RunFolderError(str(error)) from None
-        if begun not in (None, metadata["run"]):
-            raise RunFolderError(f"{path} is of run {metadata['run']}, and {run_folder / CONFIG_FILE} of run {begun}")
+        if begun - {metadata["run"]}:
+            raise RunFolderError(f"{path} is of another run than the checkpoint of {run_folder}")
         try:
             yield from _unpacked(number, arrays, metadata)
         except DamagedError as error:
@@ -87,7 +86,7 @@ def _unpacked(number: int, arrays: Arrays, metadata: dict[str, Any]) -> Iterator
         raise DamagedError(f"uploads {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
     known = -1
     for position, row in enumerate(rows):
-        if not 0 <= row["samples"] <= MOST_SAMPLES:
+        if not 0 <= row["samples"] <= MAX_SAMPLES:
             raise DamagedError(f"client {row['client']} says that it has {row['samples']} samples")
         if row["download"] > known + 1:  # they are numbered as they first occur
             raise DamagedError(f"client {row['client']} was sent download {row['download']}, which is not there")

@@ -234,7 +234,7 @@ def test_a_refused_run_leaves_the_files_of_its_folder_alone(hetfl, here):
     ("arguments", "said"),
     [
         (["fedhe", *SMALL, "--out", "run"], "already holds a run: go on with it by --resume, or name another folder"),
-        (["fedhe", *SMALL, "--out", "empty", "--resume"], "empty holds no run to resume"),
+        (["fedhe", *SMALL, "--out", "empty", "--resume"], "empty has no checkpoint to resume from"),
         (["fedhe", "--out", "run", "--resume", "--seed", "3"], "was run with seed = 0, not 3: only rounds, ch"),
         (["fedhe", "--out", "run", "--resume", "--rounds", "1"], "has reached round 2: --rounds 1 would take it back"),
         (["local", "--out", "run", "--resume"], "was run with algorithm = 'fedhe', not 'local'"),

@@ -10,7 +10,7 @@ from hetfl_flwr.node.pool import PublicSampleStore
 from hetfl_flwr.node.state import Stamp, StateStore
 
 
-class Surroundings(TypedDict):
+class NodeContext(TypedDict):
     """What a `Node` has besides its model."""
 
     config: RunConfig
@@ -25,15 +25,15 @@ class Surroundings(TypedDict):
 
 
 @runtime_checkable
-class Keeper(Protocol):
+class ClientCache(Protocol):
     """A Context that an engine keeps in its own process, with what can be used again for the next message."""
 
     @property
     def store(self) -> StateStore:
         """Where the client's state lies if no state folder is set."""
 
-    def surroundings(self, make: Callable[[], Surroundings]) -> Surroundings:
+    def surroundings(self, make: Callable[[], NodeContext]) -> NodeContext:
         """Return what `make` makes, or has made for an earlier message."""
 
-    def trained_model(self, around: Surroundings) -> SplitModel | None:
+    def trained_model(self, around: NodeContext) -> SplitModel | None:
         """Return a model with the weights that were saved last, ready for training; None: one is to be built."""
