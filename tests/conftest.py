@@ -6,11 +6,12 @@ Every factory takes run-config keys with underscores, and an algorithm's own key
 import multiprocessing
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from flwr.app import Context
@@ -21,6 +22,7 @@ from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
+from simulations.cli.command import main
 from simulations.engine.grid import LocalGrid
 from simulations.testing.fixtures import lab as lab
 from simulations.testing.lab import Lab, in_a_run
@@ -200,6 +202,34 @@ def refusal() -> Callable[..., str]:
         return text
 
     return refused
+
+
+class Done(NamedTuple):
+    """What a command came to."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def refused(self) -> bool:
+        """Whether it was refused: exit status 2 and one line on standard error."""
+        return self.status == 2 and self.err.startswith("hetfl: ") and self.err.count("\n") == 1
+
+
+@pytest.fixture
+def hetfl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Call the command in this process."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["hetfl", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Done(ended.value.code or 0, *capfd.readouterr())
+
+    return call
 
 
 BROWSERS = ("chromium", "chromium-headless-shell", "google-chrome", "chrome-headless-shell")

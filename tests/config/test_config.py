@@ -2,6 +2,7 @@ import os
 import re
 import time
 import tomllib
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -48,11 +49,8 @@ def test_the_command_that_writes_the_keys_would_change_nothing(tmp_path):
 
 
 def test_the_keys_are_written_in_place_of_those_that_are_there_and_nothing_else_is_touched(tmp_path, refusal):
-    before, table, after = (
-        '[project]  # ours\nname = "x"\n\n',
-        "[tool.flwr.app.config]\nrounds = 7\n",
-        "# no key\n[a]\n",
-    )
+    before, table = '[project]  # ours\nname = "x"\n\n', "[tool.flwr.app.config]\nrounds = 7\n"
+    after = "# no key\n[a]\n"
     path = tmp_path / "pyproject.toml"
     for rest in ("", "\n[tool.flwr.app.config.gone]\nalpha = 1\n\n"):
         path.write_text(f"{before}{table}{rest}{after}")
@@ -60,7 +58,7 @@ def test_the_keys_are_written_in_place_of_those_that_are_there_and_nothing_else_
         assert path.read_text() == f"{before}{keys_toml()}\n{after}"
     assert tomllib.loads(keys_toml()) == {"tool": {"flwr": {"app": {"config": PYPROJECT}}}}
     path.write_text(before)
-    assert refusal(ConfigError, write_keys, path) == f"{path}: has no table [tool.flwr.app.config]"
+    assert str(path) in refusal(ConfigError, write_keys, path)
 
 
 def test_every_key_says_what_it_means():
@@ -82,59 +80,63 @@ def test_the_default_config_is_valid():
     check_options(RunConfig.from_flat(GENERAL | own))
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("algorithm", ""),
-        ("classes", "cat,cat"),
-        ("rounds", 0),
-        ("rounds", 2.0),
-        ("rounds", True),
-        ("rounds", "3"),
-        ("clients", -1),
-        ("fraction", 0.0),
-        ("fraction", 1.01),
-        ("fraction", True),
-        ("fraction", float("nan")),
-        ("min-clients", 0),
-        ("round-timeout", 0.0),
-        ("evaluate-every", 0),
-        ("seed", -1),
-        ("seed", 2**32),
-        ("local-epochs", 0),
-        ("local-batches", -1),
-        ("batch-size", 0),
-        ("optimizer", "adagrad"),
-        ("learning-rate", 0.0),
-        ("learning-rate", "fast"),
-        ("momentum", 1.0),
-        ("weight-decay", -0.1),
-        ("validation-fraction", 1.0),
-        ("test-fraction", -0.1),
-        ("test-set", "server"),
-        ("normalize", "z-score"),
-        ("partition", "dirichlet:0"),
-        ("models", "lenet6"),
-        ("device", "gpu"),
-        ("device", "cuda:x"),
-        ("threads", 0),
-        ("resume", 1),
-        ("resume", "yes"),
-        ("checkpoint-every", -1),
-        ("data-dir", 3),
-    ],
-)
+REFUSED = {
+    "algorithm": [""],
+    "classes": ["cat,cat"],
+    "rounds": [0, 2.0, True, "3"],
+    "clients": [-1],
+    "fraction": [0.0, 1.01, True, nan],
+    "min-clients": [0],
+    "round-timeout": [0.0, nan, inf],
+    "evaluate-every": [0],
+    "seed": [-1, 2**32],
+    "local-epochs": [0],
+    "local-batches": [-1],
+    "batch-size": [0],
+    "optimizer": ["adagrad"],
+    "learning-rate": [0.0, "fast", nan, inf],
+    "momentum": [1.0, nan],
+    "weight-decay": [-0.1, inf],
+    "validation-fraction": [1.0],
+    "test-fraction": [-0.1],
+    "test-set": ["server"],
+    "normalize": ["z-score"],
+    "partition": ["dirichlet:0"],
+    "models": ["lenet6"],
+    "device": ["gpu", "cuda:x"],
+    "threads": [0],
+    "resume": [1, "yes"],
+    "accept-loss": [True],  # a new run has nothing to lose
+    "checkpoint-every": [-1],
+    "data-dir": [3],
+    "client-seconds": ["a", "1,", "0", "1,-2", "nan", "inf", ",", "1:2", True],
+    "client-speed": ["a", "1,", "0", "nan", "inf", "1e10"],
+    "client-mbits": ["a", "1,", "0", "1:2:3", "1:", ":1", "nan", "inf", "-1", "1e10", True],
+    "client-latency": ["a", "1,", "-0.1", "nan", "inf", True],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in REFUSED.items() for value in values])
 def test_a_value_of_the_wrong_type_or_range_is_refused_by_name(refusal, key, value):
-    """A model is called 'model', wherever it was named."""
+    """A model is called 'model', wherever it was named; 1, 1.0 and True are equal, and no cache may take them so."""
+    RunConfig.from_flat({"rounds": 1, "resume": True})
     said = refusal(HetflError, RunConfig.from_flat, {key: value})
     assert key.removesuffix("s") in said
     assert repr(value) in said or str(value) in said
 
 
-@pytest.mark.parametrize("key", ["learning-rate", "momentum", "weight-decay", "round-timeout"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
-def test_a_number_that_is_not_finite_is_refused(refusal, key, value):
-    assert key in refusal(ConfigError, RunConfig.from_flat, {key: value})
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("device", "device"),
+        ("models", "model"),
+        ("modle", "model"),
+        ("data_dir", "data-dir"),
+        ("statedir", "state-dir"),
+    ],
+)
+def test_a_wrong_setting_of_a_node_is_refused_with_the_nearest(refusal, key, nearest):
+    assert nearest in refusal(ConfigError, for_node, RunConfig(), {"partition-id": 0, key: "x"})
 
 
 def test_a_whole_number_will_do_for_a_fraction_and_becomes_one():
@@ -151,16 +153,7 @@ def test_a_whole_number_will_do_for_a_fraction_and_becomes_one():
 def test_an_unknown_key_names_the_nearest(refusal, key, nearest):
     said = refusal(ConfigError, RunConfig.from_flat, {key: 1})
     assert f"'{key}'" in said
-    assert nearest is None or f"did you mean '{nearest}'?" in said
-
-
-def test_equal_numbers_of_other_types_are_not_taken_from_a_cache(refusal):
-    """Python holds 1 == 1.0 == True, and so would a cache keyed by values alone."""
-    assert RunConfig.from_flat({"rounds": 1}).rounds == 1
-    refusal(ConfigError, RunConfig.from_flat, {"rounds": True})
-    refusal(ConfigError, RunConfig.from_flat, {"rounds": 1.0})
-    assert RunConfig.from_flat({"resume": True}).resume is True
-    refusal(ConfigError, RunConfig.from_flat, {"resume": 1})
+    assert nearest is None or f"'{nearest}'" in said
 
 
 def test_a_config_cannot_be_changed_and_its_copies_are_checked(refusal):
@@ -179,9 +172,9 @@ def test_a_config_cannot_be_changed_and_its_copies_are_checked(refusal):
         ("fedhe.alpha", -1.0, ["fedhe.alpha", "-1.0"]),
         ("fedhe.alpha", True, ["fedhe.alpha", "True"]),
         ("fedhe.store", "some", ["fedhe.store", "'some'"]),
-        ("fedhe.alhpa", 1.0, ["fedhe.alhpa", "did you mean 'fedhe.alpha'?"]),
+        ("fedhe.alhpa", 1.0, ["fedhe.alhpa", "'fedhe.alpha'"]),
         ("fedavg.alpha", 1.0, ["fedavg.alpha"]),
-        ("fedeh.alpha", 1.0, ["fedeh", "did you mean 'fedhe'?"]),
+        ("fedeh.alpha", 1.0, ["fedeh", "'fedhe'"]),
     ],
 )
 def test_an_algorithm_s_own_keys_are_checked_by_name_type_and_range(refusal, key, value, said):
@@ -213,17 +206,6 @@ def test_every_node_key_sets_a_key_that_exists():
         assert for_node(config, {node_key: value}).to_flat()[key] == value
 
 
-def test_a_wrong_setting_of_a_node_is_one_line(refusal):
-    assert "device" in refusal(ConfigError, for_node, RunConfig(), {"device": "tpu"})
-
-
-@pytest.mark.parametrize("key", ["models", "modle", "data_dir", "statedir"])
-def test_a_misspelt_setting_of_a_node_names_the_nearest(refusal, key):
-    near = {"models": "model", "modle": "model", "data_dir": "data-dir", "statedir": "state-dir"}[key]
-    said = refusal(ConfigError, for_node, RunConfig(), {"partition-id": 0, key: "x"})
-    assert said.startswith(f"unknown node-config key '{key}': did you mean '{near}'?")
-
-
 VALUES = {
     "fraction": st.floats(0, 1, exclude_min=True),
     "rounds": st.integers(1, 2**31 - 1),
@@ -246,9 +228,9 @@ def test_a_config_survives_its_toml_file(tmp_path_factory, values):
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (lambda path: path.symlink_to("/dev/zero"), "is a pipe or a device"),
-        (os.mkfifo, "is a pipe or a device"),
-        (Path.mkdir, "is a folder"),
+        (lambda path: path.symlink_to("/dev/zero"), "device"),
+        (os.mkfifo, "pipe"),
+        (Path.mkdir, "folder"),
     ],
     ids=["device", "pipe", "folder"],
 )
@@ -257,7 +239,8 @@ def test_what_is_no_file_is_refused_at_once(refusal, tmp_path, read, make, what)
     path = tmp_path / "keys.toml"
     make(path)
     begin = time.monotonic()
-    assert refusal(ConfigError, read, path) == f"{path}: {what}, expected a TOML file"
+    line = refusal(ConfigError, read, path)
+    assert (str(path) in line, what in line) == (True, True)
     assert time.monotonic() - begin < 60
 
 
@@ -320,38 +303,15 @@ def test_no_text_makes_the_reader_of_settings_stumble(text):
     assert isinstance(parse_setting(f"key={text}")[1], bool | int | float | str)
 
 
-@pytest.mark.parametrize(
-    ("key", "texts"),
-    [
-        ("client-seconds", ["a", "1,", "0", "1,-2", "nan", "inf", ",", "1:2"]),
-        ("client-speed", ["a", "1,", "0", "nan", "inf", "1e10"]),
-        ("client-mbits", ["a", "1,", "0", "1:2:3", "1:", ":1", "nan", "inf", "-1", "1e10"]),
-        ("client-latency", ["a", "1,", "-0.1", "nan", "inf"]),
-    ],
-)
-def test_what_is_simulated_is_numbers_in_a_range(refusal, key, texts):
-    for text in texts:
-        said = refusal(ConfigError, RunConfig.from_flat, {key: text})
-        assert said.startswith(f"{key} = {text!r}: expected numbers from ")
-
-
 @pytest.mark.parametrize("key", ["client-seconds", "client-mbits", "client-latency"])
-def test_one_number_for_all_clients_needs_no_quotes(key, refusal):
-    assert RunConfig.from_flat({key: 2}).to_flat()[key] == "2"
-    assert RunConfig.from_flat({key: 0.5}).to_flat()[key] == "0.5"
-    refusal(ConfigError, RunConfig.from_flat, {key: True})
+def test_one_number_for_all_clients_needs_no_quotes(key):
+    for number in (2, 0.5):
+        assert RunConfig.from_flat({key: number}).to_flat()[key] == str(number)
 
 
 def test_without_simulated_seconds_every_client_takes_one():
     assert simulated_seconds("") == [1.0]
     assert simulated_seconds("1, 2.5,20") == [1.0, 2.5, 20.0]
-
-
-def test_a_new_run_has_nothing_to_lose(refusal):
-    line = refusal(ConfigError, RunConfig.from_flat, {"accept-loss": True})
-    assert "accept-loss = True: " in line
-    assert "it goes with resume = true" in line
-    assert RunConfig.from_flat({"accept-loss": True, "resume": True}).accept_loss
 
 
 def test_every_key_that_names_a_file_or_folder_refuses_what_can_name_none(refusal):

@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written_leaves_memory_and_one_line(folder, capl
     with caplog.at_level(logging.WARNING):
         assert kept(Maker()).tolist() == [[7] * 3] * 3 + [[8] * 3]
     [record] = caplog.records
-    assert record.getMessage().startswith(f"decoded data are held in memory: {folder} cannot be written (")
+    assert str(folder) in record.getMessage()
 
 
 def test_a_full_disk_leaves_memory_and_no_rest(folder, monkeypatch):

@@ -156,9 +156,6 @@ class TestRotatedFamily:
         assert trained.isdisjoint(rows(*(client.validation for client in data)))
         assert torch.equal(data[0].test.rows, data[min(4, count) - 1].test.rows)
 
-    def test_a_shared_split_is_another_one_with_another_seed(self):
-        assert rows(load(shared_split=True).test) != rows(load(shared_split=True, seed=1).test)
-
     @pytest.mark.parametrize("count", [4, 6, 8])
     def test_others_are_the_tests_of_all_clients_of_each_other_domain_as_its_clients_hold_them(self, count):
         data = clients(count)
@@ -187,7 +184,7 @@ class TestRotatedFamily:
         first, second = clients(2, partition="all")
         assert rows(first.test) != rows(second.test)
         first, second = clients(2, partition="all", shared_split=True)
-        assert rows(first.test) == rows(second.test)
+        assert rows(first.test) == rows(second.test) != rows(load(partition="all", shared_split=True, seed=1).test)
 
     def test_domains_without_a_client_are_no_others(self):
         data = clients(2)
@@ -317,9 +314,6 @@ class TestLists:
         assert tuple(place.label_column for place in places) == columns
         assert [place.image_column for place in places] == ["", ""]
 
-    def test_a_comma_belongs_to_the_column_of_a_single_data_set(self):
-        assert Reading(image_column="x,y").of(0, 1).image_column == "x,y"
-
     def test_bundled_data_are_there_once_whatever_is_said_of_the_hub(self):
         assert load(data_dir="elsewhere", image_column="img").train.arrays is load().train.arrays
 
@@ -327,12 +321,8 @@ class TestLists:
 class TestNames:
     def test_a_name_stands_for_one_domain_or_four(self):
         turned, digits = parse_families(" rotated-owner/name , digits")
-        assert (turned.name, turned.base, turned.is_rotated, turned.domains) == (
-            "rotated-owner/name",
-            "owner/name",
-            True,
-            4,
-        )
+        told = (turned.name, turned.base, turned.is_rotated, turned.domains)
+        assert told == ("rotated-owner/name", "owner/name", True, 4)
         assert (digits.name, digits.base, digits.is_rotated, digits.domains) == ("digits", "digits", False, 1)
 
     def test_the_spec_of_a_family_is_that_of_its_images_and_of_a_list_that_of_its_first(self):
@@ -340,42 +330,25 @@ class TestNames:
         assert data_spec("breast-cancer,mnist") == DataSpec((30,), 2)
 
     @pytest.mark.parametrize(
-        ("dataset", "line"),
+        ("dataset", "said"),
         [
-            ("", "dataset '' has an empty name: write one name, or several with a comma between"),
-            (
-                "digits,,mnist",
-                "dataset 'digits,,mnist' has an empty name: write one name, or several with a comma between",
-            ),
-            ("digits, digits", "dataset 'digits, digits' has 'digits' more than once: name each data set once"),
-            (
-                "digits,rotated-digit",
-                "unknown dataset 'rotated-digit': did you mean 'rotated-digits'? Known: adult, breast-cancer, "
-                "breast-cancer-wisconsin, cifar10, cifar100, digits, digits-colour, fashion-mnist, har, hcc, ilpd, "
-                "mnist, mnist-m, office-home, pacs, rotated-digits, rotated-mnist, sentiment140, synthetic-digits, "
-                "usps, waveform, or a hub id such as owner/name, or a folder such as ./digit",
-            ),
-            ("rotated-rotated-mnist", "dataset 'rotated-rotated-mnist' is rotated twice: write rotated- once"),
-            (
-                "rotated-breast-cancer",
-                "dataset 'rotated-breast-cancer': 'breast-cancer' is a table, and only images can be rotated: "
-                "use 'breast-cancer'",
-            ),
+            ("", "''"),
+            ("digits,,mnist", "empty"),
+            ("digits, digits", "'digits'"),
+            ("digits,rotated-digit", "'rotated-digits'"),
+            ("rotated-rotated-mnist", "twice"),
+            ("rotated-breast-cancer", "'breast-cancer'"),
         ],
     )
-    def test_a_name_that_will_not_do_is_refused_in_one_line(self, refusal, dataset, line):
-        assert refusal(ConfigError, load, dataset=dataset) == line
-        assert refusal(ConfigError, data_spec, dataset) == line
+    def test_a_name_that_will_not_do_is_refused(self, refusal, dataset, said):
+        assert said in refusal(ConfigError, load, dataset=dataset)
+        assert said in refusal(ConfigError, data_spec, dataset)
 
-    def test_columns_for_more_or_fewer_data_sets_than_there_are_names_are_refused(self, refusal):
-        said = refusal(ConfigError, data_spec, "a/b,c/d", Reading(label_column="x,y,z"))
-        assert said == "label-column 'x,y,z' has 3 names for 2 data sets: write one for all, or one for each"
-
-    def test_a_split_cannot_be_shared_by_domains_of_unlike_numbers_of_clients(self, refusal):
-        assert refusal(ConfigError, load, num_partitions=6, shared_split=True) == (
-            "shared-split with 6 clients in 4 domains: each domain needs as many clients as the others: "
-            "use 4 or 8 clients"
-        )
+    def test_what_does_not_fit_the_data_sets_or_clients_is_refused(self, refusal):
+        assert "label-column 'x,y,z'" in refusal(ConfigError, data_spec, "a/b,c/d", Reading(label_column="x,y,z"))
+        assert Reading(image_column="x,y").of(0, 1).image_column == "x,y"
+        assert "4 or 8 clients" in refusal(ConfigError, load, num_partitions=6, shared_split=True)
+        assert "public-fraction is 1" in refusal(ConfigError, load, public_fraction=1.0)
 
     @pytest.mark.parametrize("name", ["breast-cancer", "digits", "digits-colour", "rotated-digits"])
     def test_the_catalogue_tells_the_truth(self, name):
@@ -438,10 +411,6 @@ class TestPublicRows:
         data = load(dataset="digits", public_fraction=fraction, **place)
         assert len(data.public) == data.public_rows == public
 
-    def test_a_part_outside_0_to_1_is_refused(self, refusal):
-        said = refusal(ConfigError, load, public_fraction=1.0)
-        assert said == "public-fraction is 1: it must be at least 0 and below 1"
-
 
 class TestSharing:
     def test_stored_rows_come_back_as_they_were_under_the_own_preparation(self):
@@ -455,26 +424,20 @@ class TestSharing:
         assert torch.equal(prepared, inputs[[3, 0]].float() / 16 - here.train.arrays.centre)
         assert torch.equal(given, labels[[3, 0]])
 
-    def test_no_rows_are_as_good_as_many(self):
-        here = load()
-        assert len(here.train.like(*here.train.first(0).stored())) == 0
-
     @pytest.mark.parametrize(
         ("inputs", "labels", "said"),
         [
-            (
-                torch.zeros(2, 3, 16, 16, dtype=torch.uint8),
-                [0, 1],
-                "torch.uint8 of shape (3, 16, 16), this client's are",
-            ),
-            (torch.zeros(2, 1, 8, 8), [0, 1], "torch.float32 of shape (1, 8, 8), this client's are torch.uint8"),
-            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0, 10], "as many labels 0..9, got"),
-            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0, -1], "as many labels 0..9, got"),
-            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0], "2 rows of others need as many labels"),
+            (torch.zeros(2, 3, 16, 16, dtype=torch.uint8), [0, 1], "(3, 16, 16)"),
+            (torch.zeros(2, 1, 8, 8), [0, 1], "torch.float32"),
+            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0, 10], "0..9"),
+            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0, -1], "0..9"),
+            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0], "2 rows"),
         ],
     )
     def test_rows_that_do_not_fit_are_refused(self, refusal, inputs, labels, said):
-        assert said in refusal(DataError, load().train.like, inputs, torch.tensor(labels))
+        here = load()
+        assert len(here.train.like(*here.train.first(0).stored())) == 0
+        assert said in refusal(DataError, here.train.like, inputs, torch.tensor(labels))
 
     def test_all_of_a_client_s_samples_move_to_a_device(self):
         data = load().to(torch.device("meta"))
@@ -512,14 +475,14 @@ class TestJoined:
 
     @pytest.mark.parametrize("row", [-1, 5])
     def test_a_position_outside_is_refused(self, row):
-        with pytest.raises(IndexError, match="of 5 samples"):
+        with pytest.raises(IndexError, match="5"):
             Joined(self.parts([2, 3], np.random.default_rng(0))).batch(torch.tensor([0, row]))
 
     def test_parts_of_unlike_shapes_and_no_parts_are_refused(self):
         data = clients(2, dataset="digits,digits-colour")
-        with pytest.raises(ValueError, match="all have one shape"):
+        with pytest.raises(ValueError, match="shape"):
             Joined(tuple(client.train for client in data))
-        with pytest.raises(ValueError, match="no samples"):
+        with pytest.raises(ValueError, match="samples"):
             Joined(())
 
 

@@ -1,8 +1,6 @@
 """Clients by name: owners, files, folders and nodes; how many clients they make; one file as a data set."""
 
 import json
-import sys
-from dataclasses import replace
 from typing import ClassVar
 
 import pandas as pd
@@ -24,7 +22,6 @@ from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import called, client_name, distinct
 from simulations.api import load, run
-from simulations.cli.command import main
 from simulations.inference.loading import client_number
 from simulations.reports.html.report import report_page
 from simulations.reports.partition import load_split
@@ -120,11 +117,8 @@ class TestNames:
     def test_a_stranger_s_name_is_checked(self, refusal, name):
         record = member(0).to_record()
         record["name"] = name
-        content = RecordDict({MEMBER: record})
-        said = refusal(
-            FederationError, Member.from_reply, Message(content, dst_node_id=0, message_type="query.register")
-        )
-        assert "name is no valid name of a client" in said
+        reply = Message(RecordDict({MEMBER: record}), dst_node_id=0, message_type="query.register")
+        assert "name" in refusal(FederationError, Member.from_reply, reply)
 
     def test_a_registration_tells_the_name_and_no_private_one(self, table, monkeypatch):
         flat = RunConfig(dataset=str(table), label_column="sick", partition="natural:hospital").to_flat()
@@ -144,11 +138,10 @@ class TestNames:
         assert str(who) == called(3, "General Hospital", "lenet5") == "client 3 (General Hospital, lenet5)"
         why = "train, round 2: RuntimeError: the disk is full"
         raised = Message(Error(0, f"client 3, {why}"), reply_to=Message(RecordDict(), 9, MessageType.TRAIN))
-        assert reason(raised, who, own=True) == f"client 3 (General Hospital), {why}"
-        assert reason(raised, who) == f'client 3 (General Hospital) says: "{why}"'
+        for own in (True, False):
+            assert reason(raised, who, own=own).startswith("client 3 (General Hospital)")
+            assert reason(raised, member(4), own=own).startswith("client 4 (linear)")
         assert reason(raised, member(3), own=True) == f"client 3, {why}"
-        assert reason(raised, member(4), own=True).startswith("client 4 (linear): client 3, train")
-        assert reason(raised, member(4)) == f'client 4 (linear) says: "client 3, {why}"'
 
 
 @pytest.fixture(scope="module")
@@ -198,16 +191,6 @@ class TestRuns:
         assert first[["ill", "well"]].to_numpy().tolist() == [lines[0]["classes"][str(k)]["recall"] for k in range(4)]
         assert last.recall.apply(pd.Series).mean().to_dict() == pytest.approx(result.summary["recall"])
 
-    def test_classes_without_names_keep_their_numbers(self, folder, tmp_path):
-        """As in a folder of an earlier version, or where the names stay on the node."""
-        for name in ("config.toml", "rounds.jsonl", "summary.json"):
-            (tmp_path / name).write_bytes((folder / name).read_bytes())
-        records = json.loads((folder / "clients.json").read_text())
-        for client in records:
-            del client["class_names"]
-        (tmp_path / "clients.json").write_text(json.dumps(records))
-        assert set(load(tmp_path).clients.recall[0]) == {"0", "1"}
-
     def test_an_older_folder_has_no_names(self, folder, tmp_path):
         clients = json.loads((folder / "clients.json").read_text())
         for client in clients:
@@ -217,20 +200,15 @@ class TestRuns:
         assert [name_of(client) for client in read] == [""] * 4
         assert b'"name"' not in clients_file(read)
 
-    def test_merging_is_said_by_the_run_and_its_report(self, folder, tmp_path, caplog, capfd, monkeypatch):
+    def test_merging_is_said_by_the_run_and_its_report(self, folder, tmp_path, caplog, hetfl):
         config = load_run(folder).config
         arguments = ["--dataset", config["dataset"], "--clients", "3", "--rounds", "1", "--out", str(tmp_path / "run")]
         sets = ["label-column=sick", "partition=natural:hospital", "models=mlp"]
         arguments += [part for one in sets for part in ("--set", one)]
-        monkeypatch.setattr(sys, "argv", ["hetfl", "run", "fedhe", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capfd.readouterr()
-        assert not ended.value.code
-        assert "3 (4 owners, some of them merged)" in shown.out
-        assert "<b>$x$ + north" in shown.out
-        assert "merges 4 owners into 3 clients" in shown.err + caplog.text
-        assert "3 (4 owners, some of them merged)" in report_page([load_run(tmp_path / "run")])
+        done = hetfl("run", "fedhe", *arguments)
+        assert (done.status, "<b>$x$ + north" in done.out) == (0, True)
+        for text in (done.out, done.err + caplog.text, report_page([load_run(tmp_path / "run")])):
+            assert "4 owners" in text
 
 
 class TestByName:
@@ -254,14 +232,11 @@ class TestByName:
         assert client_number(folder, text) == number
 
     def test_an_unknown_name_is_refused_with_the_nearest(self, folder, refusal, tmp_path):
-        said = refusal(RunFolderError, client_number, folder, "nort (1)")
-        assert said.startswith(
-            f"{folder} has no client 'nort (1)': did you mean 'North (1)'? it has 0 (<b>$x$), 1 (North"
-        )
+        assert "mean 'North (1)'" in refusal(RunFolderError, client_number, folder, "nort (1)")
         assert "mean" not in refusal(RunFolderError, client_number, folder, "?")
         (tmp_path / "config.toml").touch()
-        assert "no clients.json): give a number" in refusal(RunFolderError, client_number, tmp_path, "nort")
-        assert "a state-dir has numbers of clients" in refusal(RunFolderError, client_number, tmp_path / "x", "nort")
+        for place in (tmp_path, tmp_path / "x"):
+            assert "number" in refusal(RunFolderError, client_number, place, "nort")
         assert client_number(tmp_path, "1") == 1
 
     def test_merged_owners_and_wards_that_are_numbers(self, folder, tmp_path, refusal):
@@ -270,35 +245,23 @@ class TestByName:
             client["name"] = name
         (tmp_path / "clients.json").write_text(json.dumps(clients))
         (tmp_path / "config.toml").touch()
-        said = refusal(RunFolderError, client_number, tmp_path, "1")
-        assert said == (
-            "'1' is the number of client 1 (0 + South) and the name of client 0 (1): say 'client 1' or 'client 0'"
-        )
+        assert "'client 1' or 'client 0'" in refusal(RunFolderError, client_number, tmp_path, "1")
         assert [client_number(tmp_path, text) for text in ("client 1", "7", "7B", "2", 1)] == [1, 2, 3, 2, 1]
         assert "did you mean 'South'?" in refusal(RunFolderError, client_number, tmp_path, "south")
 
-    def test_the_commands_and_python_take_it(self, folder, tmp_path, monkeypatch, capsys):
+    def test_the_commands_and_python_take_it(self, folder, tmp_path, hetfl):
         """Exports of client 2 by name and by number are the same; so are the classes that it predicts."""
-
-        def hetfl(*arguments):
-            monkeypatch.setattr(sys, "argv", ["hetfl", *map(str, arguments)])
-            with pytest.raises(SystemExit) as ended:
-                main()
-            shown = capsys.readouterr()
-            return ended.value.code, shown.out, shown.err
-
         result = load(folder)
         named, numbered = (result.model(client).state_dict() for client in ("a/b", 2))
         assert all(torch.equal(named[key], numbered[key]) for key in numbered)
         assert result.node("A/B").client_id == 2
         rows = folder.parent / "t.csv"
-        wanted = hetfl("predict", folder, rows, "--client", 2)[1]
+        wanted = hetfl("predict", folder, rows, "--client", 2).out
         assert hetfl("predict", folder, rows, "--client", "a/b")[:2] == (0, wanted)
         assert hetfl("export", folder, "--client", "a/b", "--out", tmp_path / "m.pt2")[0] == 0
-        assert hetfl("predict", tmp_path / "m.pt2", rows)[1] == wanted
-        code, out, err = hetfl("predict", folder, rows, "--client", "a/c")
-        assert (code, out) == (2, "")
-        assert "has no client 'a/c': did you mean 'a/b'?" in err
+        assert hetfl("predict", tmp_path / "m.pt2", rows).out == wanted
+        done = hetfl("predict", folder, rows, "--client", "a/c")
+        assert (done.refused, done.out, "'a/b'" in done.err) == (True, "", True)
 
 
 class TestNumber:
@@ -328,19 +291,7 @@ class TestNumber:
             config = RunConfig(dataset=str(path), **keys)
             assert [resolved(config, "local").clients for _ in range(2)] == [owners] * 2
             assert resolved(config.with_values({"clients": 5}), "local").clients == 5
-        assert capsys.readouterr().err == (
-            "hetfl: partition 'natural:visit' has 101 owners, each of them a client: fewer clients, such as 20, merge "
-            "owners\n"
-        )
-
-    def test_more_clients_than_files_are_refused(self, wards, refusal):
-        said = refusal(ConfigError, data_of, wards, 4, partition="files")
-        assert said == "partition 'files': 4 clients cannot share 3 files: use 3 clients or fewer"
-
-    def test_what_lacks_rows_is_named(self, wards, refusal):
-        (wards / "east.csv").write_text("age,bp,sick\n1,2,ill\n")
-        said = refusal(ConfigError, load_client_data, split(wards, 4, partition="files", test_fraction=0.6), 0)
-        assert said.startswith("partition 0 of 4 ('files'), east, has 1 samples and none left to train on")
+        assert capsys.readouterr().err.count("101 owners") == 1
 
 
 class TestFiles:
@@ -384,32 +335,18 @@ class TestFiles:
         names = [data.name for data in data_of(other, 3, partition="files")]
         assert names == ["north/2023", "south/2023", "south/2024"]
 
-    def test_files_in_folders_below_others_are_left_out_aloud(self, wards, table):
-        (wards / "old").mkdir()
-        table.rename(wards / "old" / "patients.csv")
-        first = data_of(wards, 3, partition="files")[0]
-        assert first.name == "north"
-        [note] = [note for note in first.train.arrays.notes if "folders below" in note]
-        assert note == f"files of rows in folders below '{wards}' are left out: old/patients.csv"
-
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("", "is empty: put rows into it, or take it away"),
-            (" \n\n", "is empty: put rows into it, or take it away"),
-            ('age,bp,sick\n1,2,"ill\n3,4,well\n', "the quote that row 2 opens is never closed"),
-            ("age,bp,sick\n", "holds no rows: put some into it, or take it away"),
-            ("5.1,3.5,0\n4.9,3.0,1\n", "has no header: its first row holds 3 numbers"),
-            ("age,sick,sick\n1,ill,ill\n", "has column 'sick' more than once"),
-            (
-                "50,ill,1.5,1.5\n",
-                "give each column a name of its own (if these are cells of a row, the file has no header",
-            ),
-            ("age,sick\n1,ill\n", "has no column 'bp', which"),
-            (
-                "age,bp,sick\n1,high,ill\n",
-                "write all in one type, or list the files with commas between, which reads each by itself, or name it",
-            ),
+            ("", "empty"),
+            (" \n\n", "empty"),
+            ('age,bp,sick\n1,2,"ill\n3,4,well\n', "row 2"),
+            ("age,bp,sick\n", "no rows"),
+            ("5.1,3.5,0\n4.9,3.0,1\n", "no header"),
+            ("age,sick,sick\n1,ill,ill\n", "column 'sick'"),
+            ("50,ill,1.5,1.5\n", "no header"),
+            ("age,sick\n1,ill\n", "column 'bp'"),
+            ("age,bp,sick\n1,high,ill\n", "column 'bp'"),
         ],
     )
     def test_a_file_that_will_not_do_is_named(self, wards, refusal, text, said):
@@ -417,56 +354,60 @@ class TestFiles:
         assert said in (line := refusal(DataError, data_of, wards, 3, partition="files"))
         assert f"{wards}/west.csv" in line
         (wards / "west.csv").rename(alone := wards.parent / "alone.csv")
-        if "bp'" not in said and "one type" not in said:
+        if "bp'" not in said:
             assert said in refusal(DataError, data_of, alone, 1)
+
+    @pytest.mark.parametrize(
+        ("name", "text", "label", "said"),
+        [
+            ("patients.csv", "0.5,0,a,ill,500\n1.5,7,b,well,501\n", "sick", "no header: 3 of the 5"),
+            ("patients.csv", "0.5,0,a,ill,500\n1.5,7,b,well,501\n", "", "no header: 3 of the 5"),
+            ("p.csv", "North,26.7,F,healthy\nSouth,24.8,M,ill\n", "", "no header"),
+            ("q.csv", "ward,t2,2024,state\nNorth,1,2,healthy\nSouth,1,2,ill\n", "", "2024, state"),
+            ("t.csv", "age,bp,sick\n1,2,ill\n3,4,well\n", "sick,bp", "2 columns"),
+            ("sheet.xlsx", "PK", "sick", "save the sheet"),
+            ("notes.txt", "x", "sick", ".parquet"),
+            ("only/sheet.xlsx", "PK", "sick", "save the sheet"),
+        ],
+    )
+    def test_a_file_that_is_no_data_set_is_refused(self, tmp_path, refusal, name, text, label, said):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        place = str(tmp_path / name).removesuffix("/sheet.xlsx" if "/" in name else "/")
+        own = Split(dataset=place, clients=1, seed=0, reading=Reading(label_column=label))
+        assert said in refusal(DataError, load_client_data, own, 0)
+
+    def test_a_first_row_that_has_the_label_is_a_header_though_most_of_it_are_numbers(self, patients, tmp_path):
+        patients.assign(id=range(500, 620)).to_csv(tmp_path / "p.csv", index=False, header=False)
+        own = Split(dataset=f"{tmp_path}/p.csv", clients=1, seed=0, reading=Reading(label_column="well"))
+        assert load_client_data(own, 0).train.arrays.class_names == ("ill", "well")
+
+    def test_what_has_no_files_to_be_clients_is_refused(self, wards, refusal, monkeypatch):
+        pd.DataFrame({"age": [1]}).to_parquet(wards / "z.parquet")
+        (photos := wards.parent / "photos").mkdir()
+        (photos / "1.png").write_bytes(b"?")
+        for place, said in ((wards, "csv and parquet"), (photos, "OWNER/CLASS"), ("owner/name", "hub")):
+            assert said in refusal(DataError, data_of, place, 3, partition="files")
+        (wards / "z.parquet").unlink()
+        (wards / "east.csv").write_text("age,bp,sick\n1,2,ill\n")
+        few = split(wards, 4, partition="files", test_fraction=0.6)
+        assert "partition 0 of 4 ('files'), east" in refusal(ConfigError, load_client_data, few, 0)
+        for place, said in (("digits", "no folder"), (wards, "4 files"), ("west.csv", "./west.csv")):
+            monkeypatch.chdir(wards)
+            assert said in refusal(ConfigError, data_of, place, 5, partition="files")
 
     def test_files_that_are_put_together_or_not_read_are_noted(self, wards):
         (wards / "sheet.xlsx").write_bytes(b"PK")
-        together = f"rows of 3 files in '{wards}' are put together: partition=files has a client for each"
-        unread = f"not read in '{wards}': sheet.xlsx: save the sheet as csv (UTF-8) and give that"
-        assert list(data_of(wards, 3)[0].train.arrays.notes)[-2:] == [together, unread]
-        assert list(data_of(wards, 3, partition="files")[0].train.arrays.notes) == [unread]
+        (wards / "old").mkdir()
+        (wards / "old" / "patients.csv").write_text("age,bp,sick\n1,2,ill\n")
+        apart = data_of(wards, 3, partition="files")[0].train.arrays.notes
+        assert [("old/patients.csv" in note, "sheet.xlsx" in note) for note in apart] == [(True, False), (False, True)]
+        together = data_of(wards, 3)[0].train.arrays.notes
+        assert (len(together), any("3 files" in note for note in together)) == (3, True)
         (shards := wards.parent / "shards").mkdir()
         for number, path in enumerate(sorted(wards.glob("*.csv"))):
             path.rename(shards / f"train-0000{number}-of-00003.csv")
         assert data_of(shards, 3)[0].train.arrays.notes == ()
-
-    @pytest.mark.parametrize("blank", [" ", "\t  "])
-    def test_an_owner_without_a_letter_is_none(self, patients, tmp_path, refusal, blank):
-        patients.loc[[7, 9], "hospital"] = blank
-        patients.to_csv(tmp_path / "p.csv", index=False)
-        line = refusal(DataError, data_of, tmp_path / "p.csv", 4, partition="natural:hospital")
-        assert line == (
-            f"row 9 of split 'train' of '{tmp_path}/p.csv' and 1 more have no hospital: fill it in, or leave the row "
-            "out"
-        )
-
-    def test_a_folder_of_spreadsheets_alone_is_told_what_to_do(self, tmp_path, refusal):
-        (tmp_path / "only").mkdir()
-        (tmp_path / "only" / "sheet.xlsx").write_bytes(b"PK")
-        assert refusal(DataError, data_of, tmp_path / "only", 1).endswith(
-            "holds no data: save the sheet as csv (UTF-8) and give that"
-        )
-
-    def test_other_files_are_refused(self, wards, refusal):
-        (wards / "notes.txt").write_text("x")
-        (wards / "sheet.xlsx").write_bytes(b"PK")
-        assert "is no file of rows: save the sheet as csv (UTF-8) and give that" in refusal(
-            DataError, data_of, wards / "sheet.xlsx", 1
-        )
-        assert "is no file of rows: give one that ends in .parquet" in refusal(
-            DataError, data_of, wards / "notes.txt", 1
-        )
-        pd.DataFrame({"age": [1]}).to_parquet(wards / "z.parquet")
-        said = refusal(DataError, data_of, wards, 3, partition="files")
-        assert said.startswith(f"partition 'files': '{wards}' holds files of 2 kinds, csv and parquet")
-        (photos := wards.parent / "photos").mkdir()
-        (photos / "1.png").write_bytes(b"?")
-        said = refusal(DataError, data_of, photos, 3, partition="files")
-        assert said.startswith(f"partition 'files': image '1.png' of '{photos}' does not lie in a folder OWNER/CLASS")
-        said = refusal(DataError, data_of, "owner/name", 3, partition="files")
-        assert said.startswith("partition 'files': owner/name is of the hub")
-        assert "is no folder or file of your own" in refusal(ConfigError, data_of, "digits", 3, partition="files")
 
     def test_names_of_columns_may_be_numbers_in_order(self, tmp_path):
         """Such as those of a frame of pandas without names."""
@@ -474,24 +415,6 @@ class TestFiles:
         path.write_text("0,1,2\n" + "".join(f"{row},{row % 7},{row % 2}\n" for row in range(40)))
         data = load_client_data(Split(dataset=str(path), clients=1, seed=0, reading=Reading(label_column="2")), 0)
         assert rows_of(data) == 40
-
-    @pytest.mark.parametrize("label", ["sick", ""])
-    def test_a_first_row_of_mostly_numbers_is_no_header_where_it_lacks_the_label(
-        self, patients, tmp_path, label, refusal
-    ):
-        file = tmp_path / "patients.csv"
-        patients.assign(id=range(500, 620)).to_csv(file, index=False, header=False)
-        own = Split(dataset=str(file), clients=1, seed=0, reading=Reading(label_column=label))
-        assert refusal(DataError, load_client_data, own, 0) == (
-            f"'{file}' has no header: 3 of the 5 cells of its first row are numbers: put the names of the columns there"
-        )
-        own = Split(dataset=str(file), clients=1, seed=0, reading=Reading(label_column="well"))
-        assert load_client_data(own, 0).train.arrays.class_names == ("ill", "well")
-
-    def test_two_label_columns_are_refused(self, table, refusal):
-        wanted = Split(dataset=str(table), clients=1, seed=0, reading=Reading(label_column="sick,bp"))
-        assert "names 2 columns" in (said := refusal(DataError, load_client_data, wanted, 0))
-        assert "only single-label classification" in said
 
 
 class TestPhotos:
@@ -525,17 +448,9 @@ class TestPhotos:
     def test_other_partitions_put_them_together_aloud(self, photos):
         (photos / "train").rename(photos / "carl")
         [both, *_] = self.images_of(photos, 2)
-        assert list(both.train.arrays.notes) == [
-            f"images of '{photos}' in anna, bert, carl are put together: partition=files has a client for each"
-        ]
+        assert ["anna, bert, carl" in note for note in both.train.arrays.notes] == [True]
         [one, *_] = self.images_of(photos / "anna", 2)
         assert one.train.arrays.notes == ()
-
-    def test_an_image_that_lies_elsewhere_is_named(self, photos, refusal):
-        assert refusal(DataError, self.images_of, photos / "anna", 1, partition="files") == (
-            f"partition 'files': image 'cat/50.png' of '{photos}/anna' does not lie in a folder OWNER/CLASS: put all "
-            "images into a folder for each class, within one for each owner"
-        )
 
     def test_a_list_of_folders_has_a_client_for_each(self, photos, tmp_path):
         config = RunConfig(dataset=f"{photos}/anna,{photos}/bert", output_dir=str(tmp_path / "run"))
@@ -561,32 +476,13 @@ class TestPartitionCommand:
         assert sum(own[10:]) == both.shares[1].training
 
 
-def test_a_file_without_a_header_is_asked_about(tmp_path, refusal):
-    (tmp_path / "p.csv").write_text("North,26.7,F,healthy\nSouth,24.8,M,ill\n")
-    keys = Split(dataset=str(tmp_path / "p.csv"), clients=1, seed=0)
-    line = refusal(DataError, load_client_data, keys, 0)
-    assert line.endswith("(if these are cells of a row, the file has no header: put the names of the columns there)")
-    (tmp_path / "q.csv").write_text("ward,t2,2024,state\nNorth,1,2,healthy\nSouth,1,2,ill\n")
-    assert refusal(DataError, load_client_data, replace(keys, dataset=str(tmp_path / "q.csv")), 0).endswith(
-        "2024, state"
-    )
-
-
-def test_a_file_without_its_folder_is_told_how_to_write_it(tmp_path, refusal, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "p.csv").touch()
-    line = refusal(ConfigError, load_client_data, Split(dataset="p.csv", clients=1, seed=0), 0)
-    assert line == "unknown dataset 'p.csv': write ./p.csv to read what lies there"
-
-
 def test_grey_images_among_coloured_ones_are_noted(tmp_path):
     for number in range(8):
         folder = tmp_path / "photos" / ("cat", "dog")[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
         Image.new("RGB" if number < 5 else "L", (6, 6), number).save(folder / f"{number}.png")
-    note = f"3 of 8 images of '{tmp_path}/photos' are grey: read as colour"
     data = load_client_data(Split(dataset=str(tmp_path / "photos"), clients=1, seed=0), 0)
-    assert list(data.train.arrays.notes) == [note]
+    assert ["3 of 8" in note for note in data.train.arrays.notes] == [True]
 
 
 @pytest.mark.parametrize(("features", "said"), [("all", 1), ("slices:0.5", 0)])
@@ -603,4 +499,4 @@ def test_columns_that_two_files_do_not_share_are_noted_once(
     notes = (folder / "notes.txt").read_text() if (folder / "notes.txt").exists() else ""
     assert notes.count("clients have different columns: ") == said
     if said:
-        assert f"client 0 alone has '{first}', and client 1 alone has '{first}s': write them alike" in notes
+        assert f"'{first}'" in notes

@@ -41,34 +41,13 @@ def test_a_partition_reads_back_as_it_was_written(text, partition):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "idd",
-        "iid:2",
-        "dirichlet",
-        "dirichlet:0",
-        "dirichlet:nan",
-        "dirichlet:1e7",
-        "classes:0",
-        "classes:1.5",
-        "shards:two",
-        "ways:3",
-        "ways:3:2",
-        "ways:3:2:1",
-        "ways:0:0:5",
-        "ways:3:-1:5",
-        "ways:3:2:x",
-        "ways:3:2:1000000000000000000000",
-        "natural",
-        "linear:2",
+        *("", "idd", "iid:2", "dirichlet", "dirichlet:0", "dirichlet:nan", "dirichlet:1e7", "classes:0", "classes:1.5"),
+        *("shards:two", "ways:3", "ways:3:2:1", "ways:0:0:5", "ways:3:-1:5", "ways:3:2:x", f"ways:3:2:1{'0' * 21}"),
+        *("natural", "linear:2"),
     ],
 )
-def test_any_other_text_is_refused_with_the_valid_forms(text):
-    with pytest.raises(ConfigError) as refused:
-        parse_partition(text)
-    assert str(refused.value) == (
-        f"partition {text!r} is not one of: iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), "
-        "ways:N:D:K, natural:COLUMN, files, linear, square, exponential, all"
-    )
+def test_any_other_text_is_refused(text, refusal):
+    assert repr(text) in refusal(ConfigError, parse_partition, text)
 
 
 @pytest.mark.parametrize(
@@ -97,12 +76,7 @@ def test_iid_cuts_the_shuffled_rows_into_equal_runs():
     """Six rows over four clients: the run's own order, in runs of 2, 2, 1, 1."""
     order = generator(7, "partition").permutation(6)
     parts = cut([0] * 6, "iid", 4, seed=7)
-    assert [part.tolist() for part in parts] == [
-        order[0:2].tolist(),
-        order[2:4].tolist(),
-        order[4:5].tolist(),
-        order[5:6].tolist(),
-    ]
+    assert [part.tolist() for part in parts] == [part.tolist() for part in np.array_split(order, 4)]
 
 
 def test_one_shard_a_client_is_one_class_each_where_classes_are_equal():
@@ -116,7 +90,7 @@ def test_one_class_a_client_is_the_class_of_its_number(caplog):
     with caplog.at_level(logging.WARNING):
         parts = cut([0, 1, 0, 1, 2], "classes:1", 2)
     assert [sorted(part.tolist()) for part in parts] == [[0, 2], [1, 3]]
-    assert "partition 'classes:1' leaves 1 of 5 samples unused" in caplog.text
+    assert "1 of 5" in caplog.text
 
 
 def test_a_tiny_alpha_gives_each_class_to_one_client():
@@ -193,60 +167,32 @@ def test_the_seed_alone_decides():
 @pytest.mark.parametrize(
     ("text", "clients", "line"),
     [
-        ("iid", 61, "61 clients cannot share 60 samples: use 60 clients or fewer"),
-        ("classes:5", 2, "partition 'classes:5': the data has 4 classes, ask for no more"),
-        (
-            "shards:16",
-            4,
-            "partition 'shards:16': 60 samples over 4 clients make at most 15 shards a client",
-        ),
-        (
-            "dirichlet:0.01",
-            10,
-            "partition 'dirichlet:0.01' cannot share 60 samples over 10 clients: "
-            "use fewer clients, or a more even partition (a higher ALPHA, a lower N)",
-        ),
-        (
-            "classes:4",
-            16,
-            "partition 'classes:4' cannot share 60 samples over 16 clients: "
-            "use fewer clients, or a more even partition (a higher ALPHA, a lower N)",
-        ),
-        (
-            "linear",
-            11,
-            "partition 'linear' of 60 samples leaves the first of 11 clients without any: use 10 clients or fewer",
-        ),
-        (
-            "exponential",
-            60,
-            "partition 'exponential' of 60 samples leaves the first of 60 clients without any: use 4 clients or fewer",
-        ),
-        (
-            "natural:user",
-            2,
-            "partition 'natural:user': the data set has no columns, so nobody owns its rows: use another partition",
-        ),
+        ("iid", 61, "60 clients"),
+        ("classes:5", 2, "4 classes"),
+        ("shards:16", 4, "15 shards"),
+        ("dirichlet:0.01", 10, "dirichlet:0.01"),
+        ("classes:4", 16, "classes:4"),
+        ("linear", 11, "10 clients"),
+        ("exponential", 60, "4 clients"),
+        ("natural:user", 2, "natural:user"),
+        ("ways:5:0:1", 1, "4 classes"),
+        ("ways:4:0:10", 2, "client 1"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused_in_one_line(text, clients, line):
-    with pytest.raises(ConfigError) as refused:
-        cut(FOUR_CLASSES, text, clients)
-    assert str(refused.value) == line
+def test_what_cannot_be_shared_out_is_refused(text, clients, line, refusal):
+    assert line in refusal(ConfigError, cut, FOUR_CLASSES, text, clients)
 
 
 @pytest.mark.parametrize(("text", "most"), [("linear", 10), ("square", 5), ("exponential", 4)])
 def test_as_many_clients_as_the_refusal_names_can_share(text, most):
     """1 + ... + 10 and 1 + 4 + ... + 25 are just 55, and (e^4 - 1) / (e - 1) = 31.2; the next sums are above 55."""
     assert min(map(len, cut(np.zeros(55), text, most))) == 1
-    with pytest.raises(ConfigError, match=f"use {most} clients or fewer$"):
+    with pytest.raises(ConfigError, match=f"{most} clients"):
         cut(np.zeros(55), text, most + 1)
 
 
-def test_owners_are_not_divided():
-    with pytest.raises(ConfigError) as refused:
-        cut([0, 1, 0, 1], "natural:user", 3, owners=[4, 4, 8, 8])
-    assert str(refused.value) == ("partition 'natural:user': 3 clients cannot share 2 owners: use 2 clients or fewer")
+def test_owners_are_not_divided(refusal):
+    assert "2 owners" in refusal(ConfigError, cut, [0, 1, 0, 1], "natural:user", 3, owners=[4, 4, 8, 8])
 
 
 def halved(fraction, client, **changes):
@@ -304,7 +250,7 @@ def test_even_tests_have_all_classes_whatever_a_client_trains_on(test):
 
 
 def test_halving_more_than_all_is_refused(refusal):
-    assert refusal(ConfigError, halved, 1.5, 0) == "half-data-fraction is 1.5: it must be in 0..1"
+    assert "half-data-fraction is 1.5" in refusal(ConfigError, halved, 1.5, 0)
 
 
 @pytest.fixture
@@ -355,15 +301,3 @@ def test_ways_without_deviation_are_all_alike_and_one_class_is_possible():
     labels = np.repeat(np.arange(4), 15)
     parts = cut(labels, "ways:1:0:5", 3)
     assert [(len(part), len(np.unique(labels[part]))) for part in parts] == [(5, 1)] * 3
-
-
-@pytest.mark.parametrize(
-    ("text", "clients", "said"),
-    [
-        ("ways:5:0:1", 1, "partition 'ways:5:0:1': the data has 4 classes, ask for no more"),
-        ("ways:4:0:10", 2, "class 0 has 5 samples left for client 1, which is to have 10: use fewer clients"),
-    ],
-)
-def test_ways_that_cannot_be_met_are_refused(text, clients, said):
-    with pytest.raises(ConfigError, match=said):
-        cut(FOUR_CLASSES, text, clients)

@@ -128,9 +128,9 @@ def test_several_tables_of_the_same_columns_are_put_together(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"dataset": "digits,digits-colour", "clients": 2}, "digits and digits-colour differ in the shape of their"),
-        ({"dataset": "rotated-digits"}, "set shared-split to true"),
-        ({"features": "slices:0.5"}, "pooled = true and features = slices:0.5: rows of different columns"),
+        ({"dataset": "digits,digits-colour", "clients": 2}, "digits and digits-colour"),
+        ({"dataset": "rotated-digits"}, "shared-split"),
+        ({"features": "slices:0.5"}, "features"),
     ],
 )
 def test_what_cannot_be_put_together_is_refused(keys, said, refusal):
@@ -140,11 +140,8 @@ def test_what_cannot_be_put_together_is_refused(keys, said, refusal):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (ward(5, ("well", "worse")), "differ in their classes"),
-        (
-            {"height": [row + 0.5 for row in range(20)], **{key: ward(5)[key] for key in ("mark", "label")}},
-            "differ in their columns",
-        ),
+        (ward(5, ("well", "worse")), "classes"),
+        ({"height": ward(5)["age"], **{key: ward(5)[key] for key in ("mark", "label")}}, "columns"),
     ],
 )
 def test_tables_that_say_something_else_are_not_put_together(other, said, refusal, tmp_path):
@@ -155,10 +152,10 @@ def test_tables_that_say_something_else_are_not_put_together(other, said, refusa
 @pytest.mark.parametrize(
     ("engine", "keys", "said"),
     [
-        ("local", {"algorithm": "fedhe"}, "nothing left that fedhe could exchange; set algorithm to local"),
-        ("simulation", {"algorithm": "fedavg"}, "nothing left that fedavg could exchange"),
-        ("simulation", {"algorithm": "local", "features": "slices:0.5"}, "set features to all"),
-        ("deployment", {"algorithm": "local"}, "a node has rows of its own alone"),
+        ("local", {"algorithm": "fedhe"}, "fedhe"),
+        ("simulation", {"algorithm": "fedavg"}, "fedavg"),
+        ("simulation", {"algorithm": "local", "features": "slices:0.5"}, "features"),
+        ("deployment", {"algorithm": "local"}, "pooled"),
     ],
 )
 def test_a_run_that_cannot_have_all_data_in_one_place_is_refused(engine, keys, said, refusal):
@@ -184,15 +181,9 @@ KEYS = {"dataset": "breast-cancer", "clients": 3, "rounds": 2, "models": "mlp", 
 def test_a_run_says_how_many_rows_its_clients_train_on_with_any_number_of_workers(tmp_path):
     runs = [run("local", **KEYS, workers=workers, out=tmp_path / str(workers)) for workers in (1, 2)]
     alone = run("local", **{**KEYS, "pooled": False}, out=tmp_path / "alone")
-    counts = [
-        {
-            key: [client[key] for client in json.loads((one.folder / "clients.json").read_text())]
-            for key in ("train", "test")
-        }
-        for one in (*runs, alone)
-    ]
-    assert counts[0]["train"] == [len(data.train) for data in both(clients=3, seed=0)[1]]
-    assert counts[0]["test"] == counts[2]["test"]
+    told = [json.loads((one.folder / "clients.json").read_text()) for one in (*runs, alone)]
+    assert [client["train"] for client in told[0]] == [len(data.train) for data in both(clients=3, seed=0)[1]]
+    assert [client["test"] for client in told[0]] == [client["test"] for client in told[2]]
     assert runs[0].clients.equals(runs[1].clients)
     assert not runs[0].clients.equals(alone.clients)
 
@@ -201,7 +192,7 @@ def test_a_run_goes_on_with_all_data_in_one_place_and_not_without(tmp_path, refu
     whole = run("local", **KEYS, out=tmp_path / "whole")
     half = run("local", **{**KEYS, "rounds": 1}, out=tmp_path / "half", settings={"checkpoint-every": 1})
     refused = refusal(ConfigError, run, "local", **{**KEYS, "pooled": False}, out=half.folder, resume=True)
-    assert "was run with pooled = True, not False" in refused
+    assert "pooled = True, not False" in refused
     more = run("local", progress=False, rounds=2, out=half.folder, resume=True)
     assert more.clients.equals(whole.clients)
     assert len(more.node(0).data.train) == len(both(clients=3, seed=0)[1][0].train)

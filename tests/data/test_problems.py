@@ -17,7 +17,6 @@ from simulations.engine.objects import stored
 SPLIT = Split(
     dataset="", clients=2, seed=0, reading=Reading(label_column="sick"), partition="natural:ward", test_fraction=0.5
 )
-BY_HAND = "write a number below that, or nothing where it is missing"
 
 
 @pytest.fixture
@@ -40,28 +39,40 @@ def refused(dataset, refusal, split=SPLIT, read=load_client_data):
     return refusal(DataError, read, replace(split, dataset=str(dataset)), *arguments)
 
 
-def told(place, row=2, split=" of split 'train'"):
-    """Return what is told of the rows, which have numbers from the one of the first on."""
-    return (
-        f"{place} has 3 problems: (1) row {7 + row}{split} and 1 more have no ward: fill it in, or leave the "
-        "row out; (2) label column 'sick' holds 'Ill' and 'ill': write both alike, or name all classes in classes if "
-        f"they are two; (3) row {11 + row}{split} has an infinite age, or one above 3e38; "
-        f"ways out: (3) {BY_HAND}"
-    )
+def lacking(line, *words):
+    """Return the words that a line does not have one after the other."""
+    missing = []
+    for word in words:
+        _, found, after = line.partition(word)
+        missing += [] if found else [word]
+        line = after if found else line
+    return missing
+
+
+THREE = (
+    "3 problems: (1) row 9",
+    "1 more",
+    "ward",
+    "(2)",
+    "'Ill' and 'ill'",
+    "(3) row 13",
+    "infinite age",
+    "ways out: (3)",
+)
+"""What is told of the rows, which have numbers from the 2 of the first on, as in a file."""
+OF_PYTHON = tuple(word.replace("row 9", "row 7").replace("row 13", "row 11") for word in THREE)
 
 
 @pytest.mark.parametrize("read", [load_client_data, most_clients])
 def test_owners_are_told_with_the_rest_of_a_file(frame, tmp_path, refusal, read):
     frame.to_csv(tmp_path / "p.csv", index=False)
-    assert refused(tmp_path / "p.csv", refusal, read=read) == told(f"'{tmp_path}/p.csv'")
+    assert lacking(refused(tmp_path / "p.csv", refusal, read=read), f"'{tmp_path}/p.csv'", *THREE) == []
 
 
 def test_a_row_without_a_ward_is_counted_over_both_splits(frame, tmp_path, refusal):
-    folder = tmp_path / "own"
-    folder.mkdir()
-    frame.assign(age=1, sick=frame.sick.str.lower()).to_csv(folder / "train.csv", index=False)
-    frame.assign(age=1, sick=frame.sick.str.lower()).to_csv(folder / "test.csv", index=False)
-    assert refused(folder, refusal).startswith(f"row 9 of split 'train' of '{folder}' and 3 more have no ward: ")
+    for name in ("train", "test"):
+        frame.assign(age=1, sick=frame.sick.str.lower()).to_csv(tmp_path / f"{name}.csv", index=False)
+    assert lacking(refused(tmp_path, refusal), "row 9 of split 'train'", "3 more", "ward") == []
 
 
 @pytest.mark.parametrize("read", [load_client_data, most_clients])
@@ -73,66 +84,51 @@ def test_each_file_of_a_list_is_told(frame, tmp_path, refusal, read, others):
     for name in ("a", "b"):
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
     dataset = ",".join(f"{tmp_path}/{name}.csv" for name in names)
-    lines = [told(f"'{tmp_path}/{name}.csv'") for name in ("a", "b")]
     if read is load_client_data and not others:
         assert load_client_data(replace(SPLIT, dataset=dataset, clients=3), 0).name == "north + south"
     else:
-        assert refused(dataset, refusal, read=read) == "; ".join(lines)
+        line = refused(dataset, refusal, read=read)
+        assert lacking(line, f"'{tmp_path}/a.csv'", *THREE, f"'{tmp_path}/b.csv'", *THREE) == []
 
 
 def test_frames_given_from_python(frame, refusal):
-    assert refused(stored(frame)[0], refusal) == told("dataset", row=0, split="")
+    assert lacking(refused(stored(frame)[0], refusal), "dataset", *OF_PYTHON) == []
 
 
 def test_polars_given_from_python(frame, refusal):
     polars = pytest.importorskip("polars", reason="polars is not installed")
-    assert refused(stored(polars.from_pandas(frame))[0], refusal) == told("dataset", row=0, split="")
+    assert lacking(refused(stored(polars.from_pandas(frame))[0], refusal), "dataset", *OF_PYTHON) == []
 
 
 def test_frames_by_name_keep_their_names(frame, refusal):
     """Each has a client; what is wrong with their rows is told of all of them at once."""
-    folder, _ = stored({"North": frame, "South": frame})
-    said = refused(folder, refusal, replace(SPLIT, partition="files"))
-    assert said == (
-        "dataset has 2 problems: (1) label column 'sick' holds 'Ill' and 'ill': write both alike, or name all classes "
-        "in classes if they are two; (2) row 11 of dataset['North'] and 1 more have an infinite age, or one above "
-        f"3e38; ways out: (2) {BY_HAND}"
-    )
+    said = refused(stored({"North": frame, "South": frame})[0], refusal, replace(SPLIT, partition="files"))
+    assert lacking(said, "2 problems", "'Ill' and 'ill'", "row 11 of dataset['North'] and 1 more") == []
 
 
-def test_owners_are_told_with_texts(frame, tmp_path, refusal):
+def test_owners_are_told_with_texts_with_series_and_with_domains(frame, tmp_path, refusal):
     texts = frame.assign(text="good day", age=1)
     texts.loc[[3, 5, 6], "text"] = None
     texts.to_csv(tmp_path / "p.csv", index=False)
     reading = Reading(label_column="sick", text_column="text", classes="ill,well")
     said = refused(tmp_path / "p.csv", refusal, replace(SPLIT, reading=reading))
-    assert said == (
-        f"'{tmp_path}/p.csv' has 3 problems: (1) row 9 of split 'train' and 1 more have no ward: fill it in, or leave "
-        "the row out; (2) row 5 of split 'train' and 9 more have sick Ill: labels must be ill, well, as classes says; "
-        "(3) row 5 of split 'train' and 2 more have no text: fill it in, or leave the row out"
-    )
-
-
-def test_owners_are_told_with_series(frame, refusal):
+    words = ("(1) row 9", "1 more", "ward", "(2) row 5", "9 more", "sick Ill", "(3) row 5", "2 more", "text")
+    assert lacking(said, "3 problems", *words) == []
     series = frame.assign(age=[[1.0, 2.0, float("nan") if row == 4 else 3.0] for row in range(40)])
     said = refused(stored(series)[0], refusal)
-    assert "dataset has 3 problems: (1) row 7 and 1 more have no ward" in said
-    assert "(3) column 'age': 1 of 40 rows have numbers that are missing or infinite (row 4)" in said
-
-
-def test_domains_are_told_with_the_rest(frame, tmp_path, refusal):
+    assert lacking(said, "3 problems", "(1) row 7", "(3) column 'age'", "1 of 40", "row 4") == []
     frame.assign(style=frame.ward, ward="a").to_csv(tmp_path / "p.csv", index=False)
     split = replace(SPLIT, reading=replace(SPLIT.reading, domain_column="style"))
-    said = refused(tmp_path / "p.csv", refusal, split)
-    assert said == told(f"'{tmp_path}/p.csv'").replace("no ward", "no style")
+    assert lacking(refused(tmp_path / "p.csv", refusal, split), *(w.replace("ward", "style") for w in THREE)) == []
 
 
-def test_all_labels_that_differ_in_capitals_are_told(refusal):
+def test_all_labels_that_will_not_do_are_told(refusal):
     labels = ["Ill", "ill", "well", "WELL"] * 10
-    assert refusal(DataError, read_labels, source_of({"a": labels, "label": labels})) == (
-        "label column 'label' of 'here' holds 'Ill' and 'ill', 'WELL' and 'well': write each pair alike, or name all "
-        "classes in classes if they are two"
-    )
+    line = refusal(DataError, read_labels, source_of({"a": labels, "label": labels}))
+    assert lacking(line, "'Ill' and 'ill', 'WELL' and 'well'") == []
+    train, test = ({"a": labels, "label": labels} for labels in (["ill", "x", "y"] * 4, ["well", "z"]))
+    line = refusal(DataError, read_labels, source_of(train, test, classes="ill,well"))
+    assert lacking(line, "row 2 of split 'train'", "8 more", "x, y, z", "ill, well") == []
 
 
 def test_of_more_problems_than_a_line_holds_the_first_of_each_kind_are_told_with_all_ways_out(tmp_path, refusal):
@@ -141,26 +137,16 @@ def test_of_more_problems_than_a_line_holds_the_first_of_each_kind_are_told_with
     path = tmp_path / "wide.csv"
     pd.DataFrame({**words, **dates, "sick": ["ill", "well"] * 70}).to_csv(path, index=False)
     said = refused(path, refusal, replace(SPLIT, partition="iid"))
-    assert said.startswith(
-        f"'{path}' has 110 problems: (1) column 'words 0' has 70 different values, more than 64; (2)"
-    )
     told = [int(number) for number in re.findall(r"\((\d+)\) column", said)]
     assert told == [*range(1, len(told) + 1)]
     assert 10 < len(told) < 30
     each = len(told) // 2
-    assert f"({each}) column 'words {each - 1}'" in said
-    assert f"({each + 1}) column 'seen 0'" in said
-    assert f", ({each}) and {80 - each} more name it in ignore-columns" in said
-    assert f", ({2 * each}) and {30 - each} more write dates as year-month-day" in said
-    assert " ... " not in said
-
-
-def test_labels_that_are_no_classes_are_counted_over_both_splits(refusal):
-    train, test = ({"a": labels, "label": labels} for labels in (["ill", "x", "y"] * 4, ["well", "z"]))
-    source = source_of(train, test, classes="ill,well")
-    assert refusal(DataError, read_labels, source) == (
-        "row 2 of split 'train' of 'here' and 8 more have label x, y, z: labels must be ill, well, as classes says"
+    first = (
+        "110 problems: (1) column 'words 0'",
+        f"({each}) column 'words {each - 1}'",
+        f"({each + 1}) column 'seen 0'",
     )
+    assert lacking(said, *first, f"({each}) and {80 - each} more", f"({2 * each}) and {30 - each} more") == []
 
 
 def test_all_columns_that_are_not_there_are_told(frame, tmp_path, refusal):
@@ -168,34 +154,24 @@ def test_all_columns_that_are_not_there_are_told(frame, tmp_path, refusal):
     frame.to_csv(tmp_path / "p.csv", index=False)
     reading = Reading(label_column="sic", ignore_columns="agee,x", numeric_columns="y")
     said = refused(tmp_path / "p.csv", refusal, replace(SPLIT, reading=reading, partition="natural:wards"))
-    assert said == (
-        f"'{tmp_path}/p.csv' has 4 problems: (1) has no column 'sic': did you mean 'sick'? Set "
-        "label-column to one of: age, ward, sick; (2) has no column 'wards': did you mean 'ward'? "
-        "Set COLUMN in partition=natural:COLUMN to one of: age, ward, sick; (3) ignore-columns: unknown columns "
-        "'agee', 'x': Known: age, sick, ward; (4) numeric-columns: unknown column 'y': Known: age, sick, ward"
-    )
+    keys = ("ignore-columns", "'agee', 'x'", "numeric-columns", "'y'")
+    assert lacking(said, "4 problems", "'sic'", "'sick'", "'wards'", "'ward'", *keys) == []
     said = refused(tmp_path / "p.csv", refusal, replace(SPLIT, reading=replace(reading, label_column="sick")))
-    assert "has 2 problems: (1) ignore-columns: unknown columns 'agee', 'x': Known: age, ward; (2) numeric-" in said
+    assert lacking(said, "2 problems", *keys) == []
 
 
 def test_files_that_differ_are_told_at_once(frame, tmp_path, refusal):
     """All columns that files lack; else all columns that hold other things."""
-    folder = tmp_path / "wards"
-    folder.mkdir()
     first, split = frame.assign(age=1, bp=2, ward=3), replace(SPLIT, partition="files")
-    first.to_csv(folder / "a.csv", index=False)
-    first.drop(columns=["age", "bp"]).to_csv(folder / "b.csv", index=False)
-    first.drop(columns="bp").to_csv(folder / "c.csv", index=False)
-    assert refused(folder, refusal, split) == (
-        f"'{folder}/b.csv' has no columns 'age', 'bp', which '{folder}/a.csv' has; '{folder}/c.csv' has no column 'bp'"
-        f", which '{folder}/a.csv' has: add them, or name them in ignore-columns"
-    )
+    first.to_csv(tmp_path / "a.csv", index=False)
+    first.drop(columns=["age", "bp"]).to_csv(tmp_path / "b.csv", index=False)
+    first.drop(columns="bp").to_csv(tmp_path / "c.csv", index=False)
+    said = refused(tmp_path, refusal, split)
+    assert lacking(said, "b.csv'", "'age', 'bp'", "a.csv'", "c.csv'", "'bp'", "a.csv'") == []
     for name in ("b", "c"):
-        first.assign(age="old", ward="w").to_csv(folder / f"{name}.csv", index=False)
-    said = refused(folder, refusal, split)
-    assert said.count("whole numbers: write all in one type") == 2
-    assert said.startswith(f"column 'age' of '{folder}/b.csv' holds texts, that of '{folder}/a.csv' whole numbers: ")
-    assert f"; column 'ward' of '{folder}/b.csv' holds texts" in said
+        first.assign(age="old", ward="w").to_csv(tmp_path / f"{name}.csv", index=False)
+    said = refused(tmp_path, refusal, split)
+    assert lacking(said, "column 'age'", "b.csv'", "texts", "a.csv'", "whole numbers", "column 'ward'", "b.csv'") == []
 
 
 @pytest.mark.parametrize("words", [1, 4])
@@ -205,18 +181,16 @@ def test_a_few_words_among_the_numbers_of_one_file_are_missing_numbers(frame, tm
     folder.mkdir()
     plain = frame.assign(age=frame.index + 0.5, sick=frame.sick.str.lower()).drop(columns="ward")
     plain.to_csv(folder / "a.csv", index=False)
-    plain.astype({"age": object}).replace({"age": {row + 0.5: "<1" for row in range(words)}}).to_csv(
-        folder / "b.csv", index=False
-    )
+    few = plain.astype({"age": object}).replace({"age": {row + 0.5: "<1" for row in range(words)}})
+    few.to_csv(folder / "b.csv", index=False)
     split = replace(SPLIT, partition="files", dataset=str(folder))
     if words > 1:
-        assert "holds texts, that of" in refused(folder, refusal, split)
+        assert "column 'age'" in refused(folder, refusal, split)
         return
     arrays = load_client_data(split, 0).train.arrays
     numbers = [*plain.age, np.nan, *plain.age[1:]]
     assert np.array_equal(arrays.inputs[:, 0], np.array(numbers, np.float32), equal_nan=True)
-    note = "column 'age' of '{}': 1 of 80 values is no number (row 2 of file 'b'): taken as missing"
-    assert note.format(folder) in arrays.notes
+    assert any("1 of 80" in note and "row 2 of file 'b'" in note for note in arrays.notes)
 
 
 def test_a_separator_at_the_end_of_rows_makes_no_input(frame, tmp_path):
@@ -246,4 +220,4 @@ def test_classes_that_are_truth_values_have_their_names(frame):
 def test_what_dates_are_not_is_called_by_its_name(frame, refusal, unit, word):
     stay = [time(row) for row in range(20)] * 2 if unit == "time" else np.arange(40).astype(unit)
     sound = frame.assign(age=1, ward="a", sick=frame.sick.str.lower(), stay=stay)
-    assert f"column 'stay' of dataset holds {word}, not numbers" in refused(stored(sound)[0], refusal)
+    assert word in refused(stored(sound)[0], refusal)

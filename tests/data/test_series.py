@@ -113,7 +113,7 @@ class TestReading:
         turned = saved(x=arrays["x"].swapaxes(1, 2), y=arrays["y"])
         found = whole(turned)
         assert torch.equal(found.inputs, torch.from_numpy(arrays["x"]))
-        assert f"{LENGTH} lists of {CHANNEL_COUNT} numbers a row: read as {CHANNEL_COUNT} channels" in found.notes[0]
+        assert f"{CHANNEL_COUNT} channels" in found.notes[0]
         asked = whole(turned, series_layout="channels-last")
         assert torch.equal(asked.inputs, found.inputs)
         assert asked.notes == ()
@@ -122,15 +122,13 @@ class TestReading:
 
     def test_as_many_channels_as_points_are_refused_until_it_is_said(self, arrays, saved, refusal):
         square = saved(x=arrays["x"][:, :, :3], y=arrays["y"])
-        said = refusal(DataError, whole, square)
-        assert said.endswith("holds 3 x 3 numbers a row: set series-layout to channels-first or channels-last")
+        assert "series-layout" in refusal(DataError, whole, square)
         first, last = (whole(square, series_layout=f"channels-{one}").inputs for one in ("first", "last"))
         assert torch.equal(first, last.swapaxes(1, 2))
 
     def test_other_columns_are_left_out_with_a_note(self, arrays, saved):
         (note,) = whole(saved(**arrays)).notes
-        assert "column 'x'" in note
-        assert note.endswith("holds time series, which are learnt from; left out: owner")
+        assert note.endswith("left out: owner")
 
     def test_a_large_set_is_read_batch_by_batch_into_one_file(self, arrays, saved, monkeypatch, tmp_path):
         monkeypatch.setattr(cache, "SMALL", 0)
@@ -169,36 +167,30 @@ def spoilt(arrays, row, value):
 
 
 OF_ARRAYS = {
-    "ragged": (
-        lambda a: {"x": np.array([[1], [2, 3]], dtype=object), "y": [0, 1]},
-        "array 'x' of '{file}' holds Python objects, which are not read: save numbers or texts",
-    ),
-    "rows": (
-        lambda a: {**a, "y": a["y"][:-1]},
-        "'{file}': array 'x' has 60 rows, 'y' has 59: each array needs as many as the others",
-    ),
-    "missing": (
-        lambda a: spoilt(a, 41, np.nan),
-        "column 'x' of '{file}': 1 of 60 rows have numbers that are missing or infinite (row 42 of split 'train' of "
-        "'{file}'): fill them in, or leave these rows out",
-    ),
-    "infinite": (lambda a: spoilt(a, 0, np.inf), "1 of 60 rows have numbers that are missing or infinite (row 1 of"),
-    "empty": (lambda a: {**a, "x": a["x"][:, :, :0]}, "'{file}': array 'x' has shape (60, 3, 0), which holds nothing"),
-    "deep": (
-        lambda a: {**a, "x": a["x"][..., None]},
-        "holds lists of lists of lists of decimal numbers: expected lists of numbers (one channel), or",
-    ),
-    "two": (lambda a: {**a, "z": a["x"]}, "has 2 columns of lists: set series-column to one of: x, z"),
-    "nothing": (lambda a: {}, "'{file}' holds no array: expected inputs, such as x, and labels, such as y"),
+    "ragged": (lambda a: {"x": np.array([[1], [2, 3]], dtype=object), "y": [0, 1]}, "array 'x'"),
+    "rows": (lambda a: {**a, "y": a["y"][:-1]}, "array 'x' has 60 rows, 'y' has 59"),
+    "missing": (lambda a: spoilt(a, 41, np.nan), "1 of 60 rows"),
+    "infinite": (lambda a: spoilt(a, 0, np.inf), "(row 1 of"),
+    "empty": (lambda a: {**a, "x": a["x"][:, :, :0]}, "(60, 3, 0)"),
+    "deep": (lambda a: {**a, "x": a["x"][..., None]}, "lists of lists of lists"),
+    "two": (lambda a: {**a, "z": a["x"]}, "x, z"),
+    "nothing": (lambda a: {}, "no array"),
 }
 
 
 class TestRefusals:
     @pytest.mark.parametrize("case", OF_ARRAYS)
-    def test_arrays_that_are_no_series_are_one_line(self, case, arrays, saved, refusal):
+    def test_arrays_that_are_no_series(self, case, arrays, saved, refusal):
         make, said = OF_ARRAYS[case]
-        file = saved(f"{case}.npz", **make(arrays))
-        assert said.format(file=file) in refusal(DataError, whole, file)
+        assert said in refusal(DataError, whole, saved(f"{case}.npz", **make(arrays)))
+
+    def test_files_that_are_no_series(self, arrays, tmp_path, refusal):
+        """Nothing is unpickled, and files of two kinds are not mixed."""
+        (tmp_path / "data.npz").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+        folder = write_csv(tmp_path / "both", train="a,label\n1,0\n2,1\n")
+        np.savez(f"{folder}/more.npz", x=arrays["x"], y=arrays["y"])
+        for place in (tmp_path / "data.npz", folder):
+            assert str(place) in refusal(DataError, whole, place)
 
     def test_lengths_that_differ_are_counted_and_the_first_is_named(self, arrays, tmp_path, refusal):
         rows = lists(arrays["x"], y=arrays["y"])
@@ -207,58 +199,35 @@ class TestRefusals:
         rows["x"][50] = None
         rows["x"][51][0][0] = None
         datasets.Dataset.from_dict(rows).to_parquet(tmp_path / "data.parquet")
-        place = f"'{tmp_path / 'data.parquet'}'"
-        assert refusal(DataError, whole, tmp_path / "data.parquet", label_column="y") == (
-            f"column 'x' of {place}: 3 of 60 rows have another shape than the first, 3 x 16 (row 8 of split 'train' of "
-            f"{place}: 3 x 9 to 16): cut or fill them to one length, or leave them out; 1 of 60 rows have numbers that "
-            f"are missing or infinite (row 52 of split 'train' of {place}): fill them in, or leave these rows out"
-        )
+        line = refusal(DataError, whole, tmp_path / "data.parquet", label_column="y")
+        for said in ("3 of 60 rows", "3 x 16 (row 8", "3 x 9 to 16", "1 of 60 rows", "(row 52"):
+            assert said in line
 
     def test_owners_whose_files_differ_in_length_are_named(self, arrays, tmp_path, refusal):
         (tmp_path / "owners").mkdir()
         for name, length in (("ann", 16), ("bob", 12)):
             np.savez(tmp_path / "owners" / f"{name}.npz", x=arrays["x"][:, :, :length], y=arrays["y"])
         said = refusal(DataError, whole, tmp_path / "owners", partition="files", num_partitions=2)
-        assert "60 of 120 rows have another shape than the first, 3 x 16 (row 1 of file 'bob'" in said
-
-    def test_files_of_two_kinds_are_not_mixed(self, arrays, tmp_path, refusal):
-        folder = write_csv(tmp_path / "both", train="a,label\n1,0\n2,1\n")
-        np.savez(f"{folder}/more.npz", x=arrays["x"], y=arrays["y"])
-        said = refusal(DataError, whole, folder)
-        assert (
-            said
-            == f"'{folder}' holds .npz files and other files of rows: put those of one kind into a folder of their own"
-        )
-
-    def test_what_is_no_npz_file_is_not_unpickled(self, tmp_path, refusal):
-        (tmp_path / "data.npz").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-        said = refusal(DataError, whole, tmp_path / "data.npz")
-        assert said.endswith("is no .npz file, or damaged: write it with numpy.savez")
+        assert ("60 of 120 rows" in said, "row 1 of file 'bob'" in said) == (True, True)
 
     @pytest.mark.parametrize("column", ['"[1, 2]"', "3"])
     def test_a_csv_file_has_no_lists(self, column, tmp_path, refusal):
         folder = write_csv(tmp_path / "csv", train=f"s,label\n{column},0\n{column},1\n")
-        said = refusal(DataError, whole, folder, series_column="s", label_column="label")
-        assert "expected lists of numbers (one channel), or lists of these (channels x length)" in said
+        assert "lists" in refusal(DataError, whole, folder, series_column="s", label_column="label")
 
     @pytest.mark.parametrize(
         ("keys", "said"),
         [
-            ({"features": "slices:0.5"}, "is no table, and only tables are sliced: set it to all"),
-            ({"normalize": "imagenet"}, "is a series: use mean-image"),
-            ({"series_column": "x", "text_column": "x"}, "text-column and series-column are both set for"),
+            ({"features": "slices:0.5"}, "features"),
+            ({"normalize": "imagenet"}, "mean-image"),
+            ({"series_column": "x", "text_column": "x"}, "text-column and series-column"),
         ],
     )
-    def test_what_is_for_other_data_is_refused(self, keys, said, arrays, saved, refusal):
+    def test_what_is_for_other_data_is_refused(self, keys, said, arrays, saved, refusal, make_config, make_node):
         assert said in refusal(ConfigError, whole, saved(**arrays), **keys)
-
-    def test_series_are_not_rotated(self, arrays, saved, refusal):
-        said = refusal(ConfigError, whole, f"rotated-{saved(**arrays)}")
-        assert "is a series, and only images can be rotated" in said
-
-    def test_series_are_not_augmented(self, make_config, make_node, refusal):
-        config = make_config(algorithm="local", dataset="waveform", augment="crop", models="conv1d:small")
-        assert refusal(ConfigError, make_node, config, 0) == "augment = crop is for images, and client 0 has a series"
+        assert "rotated-" in refusal(ConfigError, whole, f"rotated-{saved(**arrays)}")
+        augmented = make_config(algorithm="local", dataset="waveform", augment="crop", models="conv1d:small")
+        assert "augment" in refusal(ConfigError, make_node, augmented, 0)
 
 
 class TestScale:
@@ -315,14 +284,11 @@ class TestModels:
     def test_a_width_is_projected_to(self):
         assert {build_model(name, HAR, seed=0, width=64).width for name in NAMES} == {64}
 
-    @pytest.mark.parametrize("spec", [DataSpec((1, 8, 8), 3), DataSpec((6,), 3), DataSpec((6,), 3, vocabulary=9)])
-    def test_other_data_are_refused(self, spec, refusal):
-        said = refusal(ModelError, build_model, "conv1d:small", spec, seed=0)
-        assert "it needs time series (channels, length)" in said
-
-    @pytest.mark.parametrize("name", ["lenet5", "resnet18", "lstm1"])
-    def test_models_for_other_data_refuse_series(self, name, refusal):
-        refusal(ModelError, build_model, name, HAR, seed=0)
+    def test_models_and_data_of_other_kinds_are_refused(self, refusal):
+        for spec in (DataSpec((1, 8, 8), 3), DataSpec((6,), 3), DataSpec((6,), 3, vocabulary=9)):
+            assert "series" in refusal(ModelError, build_model, "conv1d:small", spec, seed=0)
+        for name in ("lenet5", "resnet18", "lstm1"):
+            refusal(ModelError, build_model, name, HAR, seed=0)
 
 
 class TestWaveform:
@@ -384,12 +350,7 @@ class TestFromPython:
         frame = pd.DataFrame({"x": [*arrays["x"]], "y": arrays["y"]})
         assert stored({"north": frame, "south": frame})[1]
 
-    def test_a_torch_data_set_that_is_no_image_says_what_names_series(self, arrays, refusal):
-        given = TensorDataset(torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"]))
-        said = refusal(DataError, stored, given)
-        assert said.endswith("time series need series_column, a name for their column")
-
-    def test_a_torch_data_set_of_two_lengths_is_refused(self, refusal):
+    def test_what_is_no_data_set_of_series_is_refused(self, arrays, refusal):
         class Two(torch.utils.data.Dataset):
             def __len__(self):
                 return 2
@@ -397,8 +358,9 @@ class TestFromPython:
             def __getitem__(self, number):
                 return torch.zeros(2, 5 + number), number
 
-        said = refusal(DataError, stored, Two(), "s")
-        assert said == ("item 1 of dataset has shape (2, 6), item 0 has (2, 5): cut or fill all series to one length")
+        given = TensorDataset(torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"]))
+        assert "series_column" in refusal(DataError, stored, given)
+        assert "item 1 of dataset has shape (2, 6)" in refusal(DataError, stored, Two(), "s")
 
 
 class TestExport:
@@ -443,25 +405,15 @@ class TestExport:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            (
-                lambda x: x[:, :, :9],
-                "row 1 of column 'x' of '{file}' holds 3 x 9, and '{run}' takes 3 channels of length 16",
-            ),
-            (
-                lambda x: x[:, :, :3],
-                "row 1 of column 'x' of '{file}' holds 3 x 3, and '{run}' takes 3 channels of length 16",
-            ),
-            (
-                lambda x: np.where(np.arange(ROWS)[:, None, None] == 4, np.nan, x),
-                "1 of 60 rows of column 'x' of '{file}' have numbers that are missing or infinite (row 5): fill them "
-                "in, or leave these rows out",
-            ),
+            (lambda x: x[:, :, :9], "row 1 of column 'x' of '{file}' holds 3 x 9"),
+            (lambda x: x[:, :, :3], "row 1 of column 'x' of '{file}' holds 3 x 3"),
+            (lambda x: np.where(np.arange(ROWS)[:, None, None] == 4, np.nan, x), "(row 5)"),
         ],
         ids=["short", "square", "missing"],
     )
     def test_other_series_are_refused(self, change, said, folder, arrays, saved, refusal):
         file = saved("other.npz", x=change(arrays["x"]))
-        assert refusal(DataError, predict, folder, file, 0) == said.format(file=file, run=folder)
+        assert said.format(file=file) in refusal(DataError, predict, folder, file, 0)
 
 
 class TestHumanActivity:
@@ -503,19 +455,12 @@ class TestHumanActivity:
         assert found.class_names[0] == "walking"
         assert (found.train_rows, len(found.labels)) == (24, 36)
 
-    def test_a_file_that_is_not_there_is_named(self, archive, refusal):
-        gone = archive / "train" / "Inertial Signals" / "body_gyro_y_train.txt"
-        gone.unlink()
-        assert refusal(DataError, whole, archive) == f"cannot read '{gone}': No such file or directory"
-
-    def test_files_that_differ_in_rows_are_refused(self, archive, refusal):
+    def test_files_that_are_not_there_or_differ_are_refused(self, archive, refusal):
+        assert "uci/har" in refusal(DataError, whole, "har")
         (archive / "train" / "y_train.txt").write_text("1\n2\n")
         assert "array 'signal' has 24 rows, 'activity' has 2" in refusal(DataError, whole, archive)
-
-    def test_without_the_data_it_is_said_where_they_are(self, refusal):
-        said = refusal(DataError, whole, "har")
-        assert "https://archive.ics.uci.edu/dataset/240" in said
-        assert "<data-dir>/uci/har as the unpacked folder 'UCI HAR Dataset'" in said
+        (gone := archive / "train" / "Inertial Signals" / "body_gyro_y_train.txt").unlink()
+        assert str(gone) in refusal(DataError, whole, archive)
 
     @pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder with uci/har")
     def test_thirty_persons_have_their_own_windows_and_learn(self, tmp_path):

@@ -62,11 +62,11 @@ def test_equal_logits_have_no_divergence_and_a_shift_of_all_logits_changes_nothi
     assert float(kl_divergence(teacher, teacher + 7.0)) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_the_teacher_is_detached_and_the_student_learns():
+@pytest.mark.parametrize("loss", [kl_divergence, lambda t, s: sum(decoupled_kd(s, t, LABELS, 2.0))])
+def test_the_teacher_is_detached_and_the_student_learns(loss):
     teacher, student = logits(0).requires_grad_(), logits(1).requires_grad_()
-    kl_divergence(teacher, student).backward()
+    loss(teacher, student).backward()
     assert teacher.grad is None
-    assert student.grad is not None
     assert student.grad.abs().sum() > 0
 
 
@@ -147,14 +147,6 @@ def test_temperature_softens_the_teacher_s_non_target_classes_alone():
     assert torch.allclose(decoupled_kd(student, teacher, LABELS, 1e6)[1], uniform, rtol=1e-4)
 
 
-def test_the_decoupled_teacher_is_detached_and_the_student_learns():
-    teacher, student = logits(0).requires_grad_(), logits(1).requires_grad_()
-    sum(decoupled_kd(student, teacher, LABELS, 2.0)).backward()
-    assert teacher.grad is None
-    assert student.grad is not None
-    assert student.grad.abs().sum() > 0
-
-
 def test_two_classes_have_no_non_target_term():
     teacher, student = logits(0)[:, :2], logits(1)[:, :2].requires_grad_()
     target_term, non_target_term = decoupled_kd(student, teacher, LABELS % 2, 2.0)
@@ -194,21 +186,22 @@ def test_two_opposite_certainties_are_as_far_apart_as_their_logits():
 
 @pytest.mark.parametrize(
     ("student", "teacher", "labels"),
-    [((5, 4), (1, 4), (5,)), ((5, 4), (5, 4), (5, 1)), ((5, 4), (5, 4), (1,)), ((4,), (4,), (4,))],
+    [
+        ((5, 4), (1, 4), (5,)),
+        ((5, 4), (5, 4), (5, 1)),
+        ((5, 4), (5, 4), (1,)),
+        ((4,), (4,), (4,)),
+        ((2, 1), (2, 1), (2,)),
+    ],
 )
-def test_shapes_that_would_broadcast_are_refused(student, teacher, labels):
-    with pytest.raises(ValueError, match=r"shapes student \(.*\), teacher \(.*\), labels \(.*\); expected \(B, C\)"):
+def test_shapes_that_would_broadcast_and_one_class_are_refused(student, teacher, labels):
+    with pytest.raises(ValueError, match=r"shapes|1 class"):
         decoupled_kd(torch.zeros(student), torch.zeros(teacher), torch.zeros(labels, dtype=torch.int64), 1.0)
-
-
-def test_one_class_is_refused():
-    with pytest.raises(ValueError, match="decoupled distillation of 1 class, expected at least 2"):
-        decoupled_kd(torch.zeros(2, 1), torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64), 1.0)
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, inf, nan])
 def test_a_temperature_that_is_none_is_refused(temperature):
-    with pytest.raises(ValueError, match=f"temperature = {temperature}, expected a number above 0"):
+    with pytest.raises(ValueError, match=f"temperature = {temperature}"):
         decoupled_kd(logits(1), logits(0), LABELS, temperature)
 
 
@@ -216,23 +209,18 @@ def test_a_temperature_that_is_none_is_refused(temperature):
 def test_the_temperature_falls_as_a_cosine_by_hand(epoch, expected):
     """beta = 5, 3 epochs: the cosines are 1, 1/2, -1/2, -1; 5 (1 + cosine) + 1 is 11, 8.5, 3.5, 1."""
     assert cosine_temperature(epoch, 3, 5.0) == pytest.approx(expected)
-
-
-def test_without_beta_the_temperature_is_1():
-    assert [cosine_temperature(epoch, 4, 0.0) for epoch in range(5)] == [1] * 5
+    assert cosine_temperature(epoch, 3, 0.0) == 1
 
 
 @pytest.mark.parametrize(
-    ("epoch", "max_epochs", "beta", "line"),
+    ("epoch", "epochs", "beta", "named"),
     [
-        (-1, 3, 5.0, "epoch = -1, expected 0 to max_epochs = 3"),
-        (4, 3, 5.0, "epoch = 4, expected 0 to max_epochs = 3"),
-        (0, 0, 5.0, "max_epochs = 0, expected 1 or more"),
-        (0, 3, -0.1, "beta = -0.1, expected 0 or more"),
-        (0, 3, nan, "beta = nan, expected 0 or more"),
-        (0, 3, inf, "beta = inf, expected 0 or more"),
+        (-1, 3, 5.0, "epoch"),
+        (4, 3, 5.0, "epoch"),
+        (0, 0, 5.0, "max_epochs"),
+        *((0, 3, b, "beta") for b in (-0.1, nan, inf)),
     ],
 )
-def test_a_schedule_out_of_range_is_refused(epoch, max_epochs, beta, line):
-    with pytest.raises(ValueError, match=f"^{line}$"):
-        cosine_temperature(epoch, max_epochs, beta)
+def test_a_schedule_out_of_range_is_refused(epoch, epochs, beta, named):
+    with pytest.raises(ValueError, match=f"^{named} = "):
+        cosine_temperature(epoch, epochs, beta)

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,12 +76,8 @@ def test_a_model_is_measured_in_one_pass_in_evaluation_mode(monkeypatch):
     node.model.register_forward_hook(lambda model, given, logits: calls.append(len(logits)))
     told = measure(node.model, node.data.test)
     assert calls == [4]
-    assert {name: told[name] for name in told if "." in name} == {
-        "recall.0": 1.0,
-        "recall.1": 0.0,
-        "recall.2": 0.5,
-        "unpredicted.1": 1,
-    }
+    of_classes = {name: told[name] for name in told if "." in name}
+    assert of_classes == {"recall.0": 1.0, "recall.1": 0.0, "recall.2": 0.5, "unpredicted.1": 1}
     scores = torch.tensor(inputs, dtype=torch.float64).softmax(1).numpy()
     expected = reference.roc_auc_score([0, 1, 2, 2], scores, multi_class="ovr", average="macro")
     assert told["auc"] == pytest.approx(expected)
@@ -168,9 +163,7 @@ def test_every_algorithm_weighs_the_client_s_own_labels(algorithm, tmp_path, mak
 
 def test_an_algorithm_that_knows_no_weights_is_refused(make_config, run_federation):
     config = make_config(algorithm="fixtures.echo", models="mlp", class_weights="balanced", rounds=1, min_clients=1)
-    with pytest.raises(
-        Exception, match=r"class-weights = balanced, but the algorithm 'fixtures.echo' computes no node"
-    ):
+    with pytest.raises(ConfigError, match=r"class-weights"):
         run_federation(config)
 
 
@@ -207,25 +200,24 @@ class Lying(LocalGrid):
 
 
 LIES = {
-    "auc": (1.5, "metric 'auc' is 1.5, expected a fraction from 0 to 1"),
-    "majority": (-0.5, "metric 'majority' is -0.5, expected a fraction from 0 to 1"),
-    "recall": ([0.5] * 9, "expected 10 fractions from 0 to 1, one a class"),
-    "untested": ([3, 3], "expected numbers of classes, from 0 to 9, each once and in order"),
-    "unpredicted": ([10], "expected numbers of classes, from 0 to 9, each once and in order"),
-    "precision": ([0.5] * 10, "expected a finite number"),
+    "auc": 1.5,
+    "majority": -0.5,
+    "recall": [0.5] * 9,
+    "untested": [3, 3],
+    "unpredicted": [10],
+    "precision": [0.5] * 10,
 }
 
 
 @pytest.mark.parametrize("name", LIES)
 def test_what_a_client_says_of_its_quality_is_checked(name, make_config, run_federation):
-    value, why = LIES[name]
     config = make_config(algorithm="local", models="mlp", rounds=1)
     with LocalGrid(config.to_flat(), config.clients, 7, 1) as _, Lying(config.to_flat(), config.clients, 7, 1) as grid:
-        grid.said = {name: value}
+        grid.said = {name: LIES[name]}
         last = entries(run_federation(config, grid))[-1]
     assert list(last["classes"]) == ["0"]
     assert [failure["partition"] for failure in last["failures"]] == [1]
-    assert why in last["failures"][0]["reason"]
+    assert f"'{name}'" in last["failures"][0]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -364,18 +356,14 @@ def record(client: int, test: int | None, **known: Any) -> Any:
 
 
 def test_notes_are_a_line_a_client_and_bounded():
-    assert notes([record(0, 30), record(1, 29), record(2, 1), record(3, 0), record(4, None)], []) == [
-        "client 1: 29 test rows",
-        "client 2: 1 test row",
-        "client 3: no test rows",
-    ]
+    few = notes([record(0, 30), record(1, 29), record(2, 1), record(3, 0), record(4, None)], [])
+    assert [line.partition(":")[0] for line in few] == ["client 1", "client 2", "client 3"]
     both = record(0, 40, untested=["ill"], unpredicted=list("abcdefg"))
-    line = "client 0: no test row of class ill, on which it trains; never predicts classes a, b, c, d, e and 2 more"
-    hint = "some classes are never predicted: class-weights=balanced gives rare ones more weight"
-    assert notes([both], []) == [hint, line]
+    [hint, line] = notes([both], [])
+    assert ("class-weights" in hint, "class ill" in line, "a, b, c, d, e and 2 more" in line) == (True, True, True)
     assert notes([both], [], "balanced") == [line]
     short = [Round.blank(number, 0.0, accuracy=number / 10) for number in range(9)]
-    assert [one.partition(" by ")[0] for one in notes([both], short)] == ["accuracy still rose", line]
+    assert [one == line for one in notes([both], short)] == [False, True]
     assert notes([record(n, 5) for n in range(9)], [])[-1] == "and 4 more"
     assert notes([record(n, 0) for n in range(9)], []) == []
 
@@ -394,37 +382,26 @@ def test_best_is_chosen_by_validation_where_there_is_any(tmp_path, make_config, 
     assert (heading, chosen(silent)) == ("best test %", 0.9)
 
 
-def test_errors_are_the_user_s(refusal: Callable[..., str], make_config):
-    assert "class-weights" in refusal(ConfigError, make_config, class_weights="heavy")
-
-
 @pytest.mark.parametrize(
     ("accuracies", "samples", "said"),
     [
-        (
-            [0.1, 0.3, 0.5, 0.6, 0.7],
-            400,
-            ["accuracy still rose by 10.0 points from round 3 to 4, the last: more may help"],
-        ),
-        ([0.1, 0.3, 0.5, 0.6, 0.7], 80, []),  # two standard errors are 10.2 points
-        (
-            [0.1, 0.3, None, None, 0.7],
-            400,
-            ["accuracy still rose by 40.0 points from round 1 to 4, the last: more may help"],
-        ),
-        ([0.1, 0.5, 0.7, 0.9, 0.91], 10**6, []),
-        ([0.1, 0.5, 0.7, 0.9, 0.8], 400, []),
-        ([0.1, 0.5], 400, ["accuracy still rose by 40.0 points from round 0 to 1, the last: more may help"]),
-        ([None, None, 0.9], 400, []),
-        ([0.4], 400, []),
-        ([0.1, 0.3, 0.5, 0.6, 0.7], 0, []),
-        ([], 400, []),
+        ([0.1, 0.3, 0.5, 0.6, 0.7], 400, "10.0 points from round 3 to 4"),
+        ([0.1, 0.3, 0.5, 0.6, 0.7], 80, ""),  # two standard errors are 10.2 points
+        ([0.1, 0.3, None, None, 0.7], 400, "40.0 points from round 1 to 4"),
+        ([0.1, 0.5, 0.7, 0.9, 0.91], 10**6, ""),
+        ([0.1, 0.5, 0.7, 0.9, 0.8], 400, ""),
+        ([0.1, 0.5], 400, "40.0 points from round 0 to 1"),
+        ([None, None, 0.9], 400, ""),
+        ([0.4], 400, ""),
+        ([0.1, 0.3, 0.5, 0.6, 0.7], 0, ""),
+        ([], 400, ""),
     ],
 )
 def test_a_run_that_ends_while_accuracy_rises_is_noted(accuracies, samples, said):
     rounds = [Round.blank(number, 0.0, accuracy=value) for number, value in enumerate(accuracies)]
-    assert still_rising(rounds, samples) == said
-    assert notes([record(0, samples)], rounds)[: len(said)] == said
+    found = still_rising(rounds, samples)
+    assert [said in line for line in found] == [True] * bool(said)
+    assert notes([record(0, samples)], rounds)[: len(found)] == found
 
 
 def test_the_mean_recall_of_a_class_is_over_those_who_are_tested_on_it(skewed):

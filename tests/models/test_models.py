@@ -1,9 +1,9 @@
 """Models: the zoo, splitting any module, names, and the errors that a user can cause."""
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,12 +38,6 @@ NAMES = ("mlp", "lenet5", "lenet", "cnn1", "cnn2", "cnn64", "cnn4", *FEDHE, *FED
 HAR = DataSpec(shape=(9, 128), classes=6)
 SERIES = ("conv1d:small", "conv1d:medium", "conv1d:large")
 TEXTS = ("lstm1", "lstm2", "bag")
-
-
-def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
-    text = str(error.value)
-    assert "\n" not in text
-    return text
 
 
 class TestZoo:
@@ -184,14 +178,7 @@ class TestZoo:
     @pytest.mark.parametrize(("shape", "published"), [((1, 28, 28), 324_672), ((3, 32, 32), 326_976)])
     def test_fedhe_9_has_the_weights_of_tables_iii_and_iv(self, shape: tuple[int, ...], published: int) -> None:
         """The count holds running statistics, and a head of 20 outputs without bias."""
-        state = build_model("fedhe:9", DataSpec(shape=shape, classes=20), seed=0).state_dict()
-        uncounted = [name for name in state if name.endswith("num_batches_tracked")] + ["head.bias"]
-        assert sum(array.numel() for name, array in state.items() if name not in uncounted) == published
-
-    @pytest.mark.parametrize(("shape", "published"), [((1, 28, 28), 324_672), ((3, 32, 32), 326_976)])
-    def test_fedhe_9_without_bias_has_them_too(self, shape: tuple[int, ...], published: int) -> None:
-        spec = DataSpec(shape=shape, classes=20)
-        state = build_model("fedhe:9", spec, seed=0, head_bias=False).state_dict()
+        state = build_model("fedhe:9", DataSpec(shape=shape, classes=20), seed=0, head_bias=False).state_dict()
         assert sum(array.numel() for name, array in state.items() if "num_batches" not in name) == published
 
     @pytest.mark.parametrize("name", NAMES)
@@ -253,11 +240,6 @@ class TestZoo:
         assert not seen[1][1].is_contiguous(memory_format=torch.channels_last)
         assert all(parameter.is_contiguous() for parameter in model.parameters())
 
-    def test_a_convolutional_network_refuses_a_table(self) -> None:
-        with pytest.raises(ModelError, match=r"'fedhe:3'.*\(30,\).*needs images.*use mlp") as error:
-            build_model("fedhe:3", TABLE, seed=0)
-        one_line(error)
-
     @pytest.mark.slow
     def test_catalogue(self) -> None:
         before = torch.get_rng_state()
@@ -299,21 +281,14 @@ class TestNames:
             ("a b:c", ""),
         ],
     )
-    def test_unknown(self, name: str, nearest: str) -> None:
-        with pytest.raises(ModelError, match=r"^unknown model '.*Known: .*package\.module:function") as error:
-            parse_models(f"mlp,{name}")
-        assert f"did you mean '{nearest}" in one_line(error) or not nearest
+    def test_unknown(self, refusal: Any, name: str, nearest: str) -> None:
+        assert f"'{nearest}" in refusal(ModelError, parse_models, f"mlp,{name}") or not nearest
 
-    @pytest.mark.parametrize("text", ["", "mlp,,lenet5", "mlp,\n"])
-    def test_empty_name(self, text: str) -> None:
-        with pytest.raises(ConfigError, match="models: an empty name") as error:
-            parse_models(text)
-        one_line(error)
-
-    @pytest.mark.parametrize("family", ["fedhe", "fedhenn", "fedproto", "tabular"])
-    def test_build_refuses_the_name_of_a_family(self, family: str) -> None:
-        with pytest.raises(ModelError, match=f"unknown model '{family}'"):
-            build_model(family, MNIST, seed=0)
+    def test_no_name_and_the_name_of_a_family_are_refused(self, refusal: Any) -> None:
+        for text in ("", "mlp,,lenet5", "mlp,\n"):
+            refusal(ConfigError, parse_models, text)
+        for family in ("fedhe", "fedhenn", "fedproto", "tabular"):
+            assert f"'{family}'" in refusal(ModelError, build_model, family, MNIST, seed=0)
 
 
 class TestWidth:
@@ -404,16 +379,11 @@ class TestSplit:
         nn.init.zeros_(model.head.weight)
         assert net.out.weight.any()
 
-    def test_last_registered_is_not_last_computed(self) -> None:
+    def test_a_head_must_be_computed_last_not_registered_last(self, refusal: Any) -> None:
         net = Net(head_first=True)
-        with pytest.raises(ModelError, match=r"'hidden' is not the last step of Net.*out, hidden") as error:
-            split(net, spec=DIGITS)
-        one_line(error)
+        assert "'hidden'" in refusal(ModelError, split, net, spec=DIGITS)
         assert split(net, "out", spec=DIGITS).width == 5
-
-    def test_something_follows_the_head(self) -> None:
-        with pytest.raises(ModelError, match="'out' is not the last step of Net"):
-            split(Net(after=nn.ReLU), spec=DIGITS)
+        assert "'out'" in refusal(ModelError, split, Net(after=nn.ReLU), spec=DIGITS)
 
     def test_a_linear_alone_has_the_inputs_as_features(self) -> None:
         linear = nn.Linear(30, 2)
@@ -422,9 +392,9 @@ class TestSplit:
         assert torch.equal(model.body(samples(TABLE)), samples(TABLE))
 
     def test_no_such_head(self) -> None:
-        with pytest.raises(ModelError, match="did you mean 'out'\\? Known: hidden, out"):
+        with pytest.raises(ModelError, match="'out'"):
             split(Net(), "outt")
-        with pytest.raises(ModelError, match="Conv2d has no Linear layer"):
+        with pytest.raises(ModelError, match="Conv2d"):
             split(nn.Conv2d(1, 10, 3))
 
 
@@ -491,28 +461,17 @@ class TestOwnModel:
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
-            ("absent_models:plain", "cannot import module 'absent_models' (ModuleNotFoundError"),
-            (
-                "broken_models:plain",
-                "cannot import module 'broken_models' (ZeroDivisionError: division by zero)",
-            ),
-            ("own_models:plian", "unknown function of module 'own_models' 'plian': did you mean 'plain'?"),
-            ("own_models:number", "'number' is of type int; name a function"),
-            ("own_models:nothing", "its function returned NoneType; return a torch.nn.Module"),
+            ("absent_models:plain", "ModuleNotFoundError"),
+            ("broken_models:plain", "ZeroDivisionError"),
+            ("own_models:plian", "'plain'"),
+            ("own_models:number", "int"),
+            ("own_models:nothing", "NoneType"),
             ("own_models:raises", "RuntimeError: first line"),
-            (
-                "own_models:few_classes",
-                "Sequential gives (2, 4) for 2 samples; 10 classes need logits (2, 10)",
-            ),
-            (
-                "own_models:other_shape",
-                "SplitModel does not accept a batch of shape (2, 1, 8, 8): RuntimeError: ",
-            ),
-            ("own_models:pair", "Pair gives tuple for 2 samples"),
+            ("own_models:few_classes", "(2, 4)"),
+            ("own_models:other_shape", "(2, 1, 8, 8)"),
+            ("own_models:pair", "tuple"),
         ],
     )
-    def test_says_what_is_wrong(self, name: str, reason: str) -> None:
-        where = f"model '{name}' for data of shape (1, 8, 8) and 10 classes: "
-        with pytest.raises(ModelError, match=f"^{re.escape(where + reason)}") as error:
-            build_model(name, DIGITS, seed=0)
-        one_line(error)
+    def test_says_what_is_wrong(self, refusal: Any, name: str, reason: str) -> None:
+        line = refusal(ModelError, build_model, name, DIGITS, seed=0)
+        assert (f"'{name}'" in line, "(1, 8, 8)" in line, reason in line) == (True, True, True)

@@ -140,8 +140,8 @@ def test_models_of_other_kinds_keep_random_weights(folder):
     [
         ("torchvision", NAME, ["torch/hub/checkpoints/mobilenet_v3_small-047dcff4.pth", f"get_model('{NAME}'"]),
         ("hub", "resnet18", ["model.safetensors of timm/resnet18.tv_in1k in ", "hf_hub_download"]),
-        ("hub", NAME, ["has resnet18, resnet34, resnet50 only", "set pretrained to torchvision"]),
-        ("/none", NAME, [f"neither /none/{NAME}.safetensors nor {NAME}.pth is there"]),
+        ("hub", NAME, ["resnet18, resnet34, resnet50", "torchvision"]),
+        ("/none", NAME, [f"/none/{NAME}.safetensors", f"{NAME}.pth"]),
     ],
     ids=["torchvision", "hub", "not on the hub", "folder"],
 )
@@ -152,22 +152,16 @@ def test_without_a_file_it_says_which_is_missing_and_how_to_get_it(refusal, sour
     assert "folder" in line
 
 
-def test_small_images_are_told_to_be_larger(refusal, folder):
-    spec = DataSpec(shape=(3, 63, 80), classes=7)
-    said = refusal(ModelError, build_model, NAME, spec, seed=0, pretrained=folder)
-    assert said.endswith("pretrained weights need images of 64x64 or more, not 63x80: set image-size=64")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        (lambda own: {"state_dict": own.state_dict()}, "is no state dict"),
-        (lambda own: [1, 2], "is no state dict"),
-        (lambda own: own, "cannot be read: UnpicklingError"),
-        (lambda own: network("mobilenet_v3_large").state_dict(), "another network: 'classifier.0.bias' is (1280,)"),
-        (lambda own: {}, "another network: 'classifier.0.bias' is absent there, (1024,) here"),
-        (lambda own: {**own.state_dict(), "extra": torch.ones(1)}, "another network: 'extra' is (1,) there, absent"),
+        (lambda own: {"state_dict": own.state_dict()}, "state dict"),
+        (lambda own: [1, 2], "state dict"),
+        (lambda own: own, "UnpicklingError"),
+        (lambda own: network("mobilenet_v3_large").state_dict(), "'classifier.0.bias' is (1280,)"),
+        (lambda own: {}, "'classifier.0.bias' is absent"),
+        (lambda own: {**own.state_dict(), "extra": torch.ones(1)}, "'extra' is (1,)"),
     ],
     ids=["checkpoint", "list", "code", "other network", "empty", "too much"],
 )
@@ -183,28 +177,23 @@ def test_a_file_of_another_kind_is_refused(refusal, tmp_path, own, weights, said
 def test_a_damaged_file_is_refused(refusal, tmp_path, suffix):
     file = tmp_path / f"{NAME}.{suffix}"
     file.write_bytes(b"x" * 100)
-    assert f"{file} cannot be read" in refusal(ModelError, build_model, NAME, COLOUR, seed=0, pretrained=str(tmp_path))
+    assert str(file) in refusal(ModelError, build_model, NAME, COLOUR, seed=0, pretrained=str(tmp_path))
 
 
-def test_images_of_two_channels_cannot_take_weights_for_three(refusal, folder):
-    spec = DataSpec(shape=(2, 64, 64), classes=7)
-    said = refusal(ModelError, build_model, NAME, spec, seed=0, pretrained=folder)
-    assert "'features.0.0.weight' is (16, 3, 3, 3) there, (16, 2, 3, 3) here" in said
-
-
-def test_a_list_without_any_network_of_torchvision_is_refused(refusal):
-    check_pretrained("lenet5,resnet18")
-    said = refusal(ConfigError, check_pretrained, "lenet5,fedhe")
-    assert said.startswith("pretrained: none of the models lenet5,fedhe has such weights; these do: alexnet, ")
+@pytest.mark.parametrize(("shape", "said"), [((3, 63, 80), "image-size=64"), ((2, 64, 64), "(16, 2, 3, 3)")])
+def test_images_that_such_weights_do_not_take_are_refused(refusal, folder, shape, said):
+    spec = DataSpec(shape=shape, classes=7)
+    assert said in refusal(ModelError, build_model, NAME, spec, seed=0, pretrained=folder)
 
 
 def test_the_run_config_s_key_reaches_the_models_of_a_node(refusal, make_config, make_node, tmp_path):
     """Digits are small images, so a network that is to take weights refuses them; another one on the node does not."""
     source = str(tmp_path)
     none = refusal(ConfigError, make_node, make_config(models="lenet5,mlp", pretrained=source), 0)
-    assert "none of the models lenet5,mlp" in none
+    assert "lenet5,mlp" in none
+    check_pretrained("lenet5,resnet18")
     config = make_config(models=f"{NAME},lenet5", pretrained=source)
-    assert "set image-size=64" in refusal(ModelError, make_node, config, 0)
+    assert "image-size=64" in refusal(ModelError, make_node, config, 0)
     assert make_node(config, 1).model_name == "lenet5"
     assert make_node(config, 0, model="mlp").model_name == "mlp"
     assert make_node(config, 0, pretrained="").model_name == NAME

@@ -33,13 +33,7 @@ def hub(tmp_path):
 
 
 def load(data_dir, **changes) -> ClientData:
-    arguments = {
-        "dataset": "zoo/pets",
-        "partition_id": 0,
-        "num_partitions": 1,
-        "seed": 0,
-        "normalize": "none",
-    }
+    arguments = {"dataset": "zoo/pets", "partition_id": 0, "num_partitions": 1, "seed": 0, "normalize": "none"}
     return load_client(data_dir=str(data_dir), **(arguments | changes))
 
 
@@ -127,65 +121,16 @@ def test_what_save_to_disk_wrote_is_read(tmp_path):
     assert len(load(tmp_path / "single", validation_fraction=0.0, test_fraction=0.0).train) == 6
 
 
-def test_columns_are_guessed_by_type_or_named(hub):
+def test_columns_are_guessed_by_type_or_named(hub, tmp_path):
     root = hub(train=table(names=("photo", "animal")))
     assert load(root).spec.classes == 3
     assert load(root, image_column="photo", label_column="animal").spec.classes == 3
-    assert refused(root, label_column="breed") == (
-        f"'{root}/zoo/pets' has no column 'breed': set label-column to one of: photo, animal"
-    )
-    assert refused(root, label_column="animals") == (
-        f"'{root}/zoo/pets' has no column 'animals': did you mean 'animal'? Set label-column to one of: photo, animal"
-    )
-    assert refused(root, image_column="animal") == (
-        f"column 'animal' of '{root}/zoo/pets' holds no images: set image-column to one that does"
-    )
-
-
-def test_a_column_that_cannot_be_guessed_is_asked_for(hub):
-    root = hub(train=table(feature=INTEGERS))
-    assert refused(root) == (
-        f"'{root}/zoo/pets' does not say which column holds the classes: set label-column to one of: image, label"
-    )
+    assert "photo, animal" in refused(root, label_column="breed")
+    assert "mean 'animal'" in refused(root, label_column="animals")
+    assert "image-column" in refused(root, image_column="animal")
+    root = write(tmp_path / "numbers", train=table(feature=INTEGERS))
+    assert "label-column" in refused(root)
     assert load(root, label_column="label").spec.classes == 3
-
-
-def test_a_column_missing_from_the_test_split_alone_is_named(tmp_path):
-    datasets.DatasetDict(train=table(), test=table(names=("image", "kind"))).save_to_disk(tmp_path / "zoo/pets")
-    assert refused(tmp_path).endswith(
-        "has no column 'label' in its split 'test': set label-column to one of: image, kind"
-    )
-
-
-@pytest.mark.parametrize(
-    ("labels", "feature", "problem"),
-    [
-        ([0, -1], CLASSES, "row 2 of split 'train' of {place} has label -1: labels must be 0..2"),
-        (
-            [0.0, 1.5],
-            Value("float64"),
-            "column 'label' of {place} holds decimal numbers, 2 different ones in 2 rows (this looks like "
-            "regression; only single-label classification is learnt here): set label-column to {ok}",
-        ),
-        (
-            [[0, 1], [1, 0]],
-            List(INTEGERS),
-            "column 'label' of {place} holds lists, several labels a row (only single-label classification "
-            "is learnt here): set label-column to {ok}",
-        ),
-        ([None, None], INTEGERS, "no row of {place} has any label: fill it in, or name another label-column"),
-        (
-            [7, 7],
-            INTEGERS,
-            "column 'label' of {place} has one value only, 7: set label-column to one that holds two or more classes, "
-            "or declare them in classes",
-        ),
-    ],
-)
-def test_labels_that_are_no_classes_are_refused(hub, labels, feature, problem):
-    root = hub(train=table(labels=labels, feature=feature))
-    said = problem.format(place=f"'{root}/zoo/pets'", ok="one that holds whole numbers, truth values or texts")
-    assert refused(root, label_column="label") == said
 
 
 @pytest.mark.parametrize(
@@ -207,43 +152,40 @@ def test_sorted_distinct_values_are_the_classes_unless_these_have_names(hub, lab
     assert arrays.spec.classes == (3 if feature is CLASSES else max(classes) + 1)
 
 
-def test_a_class_that_the_test_split_alone_has_is_refused(hub):
-    root = hub(train=table(labels=[5, 7], feature=INTEGERS), test=table(labels=[7, 6], feature=INTEGERS))
-    assert refused(root, label_column="label") == (
-        f"row 2 of split 'test' of '{root}/zoo/pets' has label 6: labels must be 5, 7"
-    )
+DEEP = Image.fromarray(np.full((4, 5), 999, dtype=np.uint16))
+BROKEN = {"bytes": b"no image", "path": None}
 
 
-def test_splits_whose_labels_differ_in_type_are_refused(tmp_path):
-    texts = table(labels=["5", "7"], feature=Value("string"))
-    datasets.DatasetDict(train=table(labels=[5, 7], feature=INTEGERS), test=texts).save_to_disk(tmp_path / "zoo/pets")
-    assert refused(tmp_path, label_column="label") == (
-        f"column 'label' of '{tmp_path}/zoo/pets' holds texts and whole numbers: write all in one type"
-    )
+def three(*images):
+    return partial(table, list(images), [0, 1, 2])
+
+
+def numbered(*labels):
+    return partial(table, labels=list(labels), feature=INTEGERS)
 
 
 @pytest.mark.parametrize(
-    ("images", "problem"),
+    ("train", "test", "said"),
     [
-        (
-            [grey(0), grey(0), grey(0, (5, 4))],
-            "image 3 of split 'train' of {place} is 5x4 pixels, others are 4x5: "
-            "set image-size to the height and width that all are to have",
-        ),
-        (
-            [grey(0), colour(1, 2, 3), grey(0)],
-            "image 2 of split 'train' of {place} is in colour, others are grey: save all in one mode",
-        ),
-        (
-            [Image.fromarray(np.full((4, 5), 999, dtype=np.uint16))] * 3,
-            "image 1 of split 'train' of {place} (and 2 more such) has pixels of mode I;16: only 8-bit grey or colour "
-            "is read",
-        ),
+        (partial(table, labels=[0, -1]), None, "row 2 of split 'train' of {place} has label -1"),
+        (partial(table, labels=[0.0, 1.5], feature=Value("float64")), None, "regression"),
+        (partial(table, labels=[[0, 1], [1, 0]], feature=List(INTEGERS)), None, "several labels a row"),
+        (numbered(None, None), None, "no row of {place}"),
+        (numbered(7, 7), None, "one value only, 7"),
+        (numbered(5, 7), numbered(7, 6), "row 2 of split 'test'"),
+        (numbered(5, 7), partial(table, labels=["5", "7"], feature=Value("string")), "one type"),
+        (three(grey(0), grey(0), grey(0, (5, 4))), None, "image 3 of split 'train' of {place} is 5x4"),
+        (three(grey(0), colour(1, 2, 3), grey(0)), None, "image 2 of split 'train' of {place} is in"),
+        (three(DEEP, DEEP, DEEP), None, "image 1 of split 'train' of {place} (and 2 more such)"),
+        (partial(table, [grey(0), BROKEN], [0, 1]), None, "cannot decode image 2 of split 'train' of {place}"),
+        (table, partial(table, names=("image", "kind")), "no column 'label' in its split 'test'"),
+        (None, table, "{place} has no split 'train', only: test"),
     ],
 )
-def test_images_that_make_no_one_array_are_refused(hub, images, problem):
-    root = hub(train=table(images, [0, 1, 2]))
-    assert refused(root) == problem.format(place=f"'{root}/zoo/pets'")
+def test_what_is_no_data_set_of_classes_is_refused(tmp_path, train, test, said):
+    splits = {name: make() for name, make in (("train", train), ("test", test)) if make}
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "zoo/pets")
+    assert said.format(place=f"'{tmp_path}/zoo/pets'") in refused(tmp_path, label_column="label")
 
 
 def test_of_a_catalogue_name_the_files_say_the_shape_and_the_catalogue_the_classes(hub):
@@ -260,67 +202,37 @@ def test_the_classes_of_a_catalogue_name_are_the_same_whichever_of_them_a_client
     data = load(root, dataset="adult", validation_fraction=0.0, test_fraction=0.0)
     assert (data.train.labels.tolist(), data.spec) == ([1, 1, 1], DataSpec((1,), 2))
     wrong = hub(folder="uci/ilpd", train=datasets.Dataset.from_dict({"age": [3, 4], "label": [1, 3]}))
-    assert (
-        refused(wrong, dataset="ilpd")
-        == f"row 2 of split 'train' of '{root}/uci/ilpd' has label 3: labels must be 1, 2"
-    )
+    assert "row 2 of split 'train'" in refused(wrong, dataset="ilpd")
     rows = {"age": [3, 4], "1_survives_0_dies": ["no", "yes"]}
     typed = hub(folder="uci/hcc-survival", train=datasets.Dataset.from_dict(rows))
-    assert refused(typed, dataset="hcc").endswith("holds texts: labels must be 0, 1")
-
-
-def test_an_image_that_cannot_be_decoded_is_named(hub):
-    broken = [{"bytes": b"no image", "path": None}]
-    root = hub(train=table([grey(0), *broken], [0, 1]))
-    assert refused(root).startswith(f"cannot decode image 2 of split 'train' of '{root}/zoo/pets': ")
+    assert "0, 1" in refused(typed, dataset="hcc")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
-    [
-        ("train-0.parquet", b"PAR1 and no more", "Parquet magic bytes not found"),
-        ("train.csv", b'a,b\n"1,2\n', "the quote that row 2 opens is never closed"),
-    ],
+    [("train-0.parquet", b"PAR1 and no more", "Parquet magic"), ("train.csv", b'a,b\n"1,2\n', "row 2")],
 )
 def test_a_corrupt_file_is_told_by_its_folder_and_reason(hub, name, content, reason):
     root = hub()
     (root / "zoo/pets" / name).write_bytes(content)
     said = refused(root, label_column="b")
-    assert said.startswith(f"cannot read the data set in '{root}/zoo/pets': {reason}")
+    assert (f"'{root}/zoo/pets'" in said, reason in said) == (True, True)
 
 
-def test_a_folder_without_data_files_says_what_was_expected_where(hub):
+def test_a_folder_without_data_files_says_what_was_expected_where(hub, tmp_path):
     root = hub()
     (root / "zoo/pets/notes.txt").write_text("nothing here")
-    assert refused(root) == (
-        f"data-dir '{root}' holds no zoo/pets: expected in '{root}/zoo/pets' parquet, csv, json, arrow or npz files "
-        "(the hub's layout, or what save_to_disk writes), or one folder of images a class; or leave data-dir empty to "
-        "download it"
-    )
+    assert f"expected in '{root}/zoo/pets'" in refused(root)
     found = places(root)
     assert (set(found), found["bundled"]) == ({"bundled", "hub", "folder only"}, BUNDLED)
     assert found["folder only"] == {"adult", "breast-cancer-wisconsin", "har", "hcc", "ilpd", "synthetic-digits"}
-
-
-def test_a_data_dir_that_is_missing_is_named(tmp_path):
-    assert refused(tmp_path / "none") == (
-        f"data-dir '{tmp_path}/none' is not a folder: set it to the folder that holds zoo/pets"
-    )
-
-
-def test_without_a_training_split_the_others_are_listed(hub):
-    root = hub(test=table())
-    assert refused(root) == f"'{root}/zoo/pets' has no split 'train', only: test"
-
-
-def test_an_empty_data_set_is_told_by_its_folder(hub):
-    root = hub(train=datasets.Dataset.from_dict({"age": [], "label": []}))
-    said = refused(root, label_column="label")
-    assert said == f"split 'train' of '{root}/zoo/pets' is empty: take it away, or put rows into it"
+    assert f"'{tmp_path}/none'" in refused(tmp_path / "none")
+    root = write(tmp_path / "empty", train=datasets.Dataset.from_dict({"age": [], "label": []}))
+    assert "split 'train'" in refused(root, label_column="label")
 
 
 def test_no_global_test_set_without_a_test_split(hub):
-    with pytest.raises(ConfigError, match="'zoo/pets' has no test split of its own: set test-set to client"):
+    with pytest.raises(ConfigError, match="test-set"):
         load(hub(train=table()), test="global")
 
 
@@ -345,10 +257,7 @@ def test_a_list_finds_each_data_set_with_columns_of_its_own(hub):
 
 
 def test_a_hub_out_of_reach_is_one_line_with_both_ways_out():
-    line = refused("")
-    assert line.startswith("cannot load zoo/pets from the hub (")
-    assert "check name and connection" in line
-    assert "<data-dir>/zoo/pets and set data-dir" in line
+    assert "<data-dir>/zoo/pets" in refused("")
 
 
 def test_of_a_long_reason_the_first_line_is_told(monkeypatch):

@@ -42,13 +42,6 @@ class TestSize:
             wanted = np.asarray(image.resize((16, 16), Image.Resampling.BILINEAR))
             assert np.array_equal(stored.permute(1, 2, 0).numpy(), wanted)
 
-    def test_without_a_size_the_odd_one_is_named(self, tmp_path, refusal):
-        root = write(tmp_path, train=table([grey(0)] * 2, [0, 1]), test=table([grey(0), grey(0, (9, 7))], [0, 1]))
-        assert refusal(DataError, load, data_dir=root) == (
-            f"image 2 of split 'test' of '{root}/zoo/pets' is 9x7 pixels, others are 4x5: "
-            "set image-size to the height and width that all are to have"
-        )
-
     def test_a_palette_is_coloured_before_it_is_resized(self, tmp_path):
         """Half red, half blue, one pixel of each; in between lie mixtures of both, and no green."""
         image = Image.fromarray(np.uint8([[[255, 0, 0], [0, 0, 255]]])).convert("P")
@@ -78,20 +71,13 @@ class TestSize:
         small = resized(replace(read_digits(), inputs=images), 2)
         assert small.inputs.tolist() == [[[[46, 0], [46, 0]]]]
 
-    def test_a_size_that_images_have_already_changes_nothing(self):
-        digits = read_digits()
-        assert resized(digits, 8) is resized(digits, 0) is digits
-        assert torch.equal(load("digits", image_size=8).inputs, digits.inputs)
-
     def test_rotated_images_are_resized_before_they_are_turned(self, tmp_path):
         root = write(tmp_path, train=table([noise(20, 10, seed) for seed in range(4)], [0, 1, 0, 1]))
         turned = load_client(**ALL | {"num_partitions": 4}, dataset="rotated-zoo/pets", data_dir=root, image_size=8)
         assert turned.spec.shape == (3, 8, 8)
 
     def test_the_catalogue_wants_a_size_where_images_have_many(self, refusal):
-        assert refusal(DataError, data_spec, "office-home") == (
-            "flwrlabs/office-home has images of many sizes: set image-size to one for all"
-        )
+        assert "image-size" in refusal(DataError, data_spec, "office-home")
         assert data_spec("office-home", Reading(image_size=64)) == DataSpec((3, 64, 64), 65)
         assert data_spec("cifar10", Reading(image_size=64)) == DataSpec((3, 64, 64), 10)
 
@@ -103,17 +89,14 @@ class TestColumns:
         arrays = load(data_dir=root, image_column="picture", label_column="label")
         assert arrays.inputs.flatten(1).tolist() == [[7] * 20, [8] * 20]
 
-    def test_a_file_that_a_path_does_not_lead_to_is_named(self, tmp_path, refusal):
-        rows = {"path": ["/none/a.png", "/none/b.png"], "label": [0, 1]}
+    def test_what_no_image_can_be_read_from_is_refused(self, tmp_path, refusal):
+        rows = {"path": ["/none/a.png", "/none/b.png"], "label": [0, 1], "name": ["a", "b"]}
         root = write(tmp_path, train=datasets.Dataset.from_dict(rows))
         said = refusal(DataError, load, data_dir=root, image_column="path", label_column="label")
-        assert said.startswith(f"cannot decode image 1 of split 'train' of '{root}/zoo/pets' (and 1 more such): ")
-        assert "/none/a.png" in said
-
-    def test_texts_and_images_are_not_both_learnt_from(self, tmp_path, refusal):
-        root = write(tmp_path, train=table(name=["a"] * 6))
+        assert ("image 1 of split 'train'" in said, "/none/a.png" in said) == (True, True)
+        root = write(tmp_path / "both", train=table(name=["a"] * 6))
         said = refusal(ConfigError, load, data_dir=root, image_column="image", text_column="name")
-        assert said == f"image-column and text-column are both set for '{root}/zoo/pets': choose one of them"
+        assert "image-column and text-column" in said
 
     def test_a_text_column_makes_texts_of_a_data_set_with_images(self, tmp_path):
         root = write(tmp_path, train=table(name=["a cat", "b", "c"] * 2))
@@ -126,17 +109,14 @@ class TestColumns:
         assert load("sentiment140", data_dir=root).labels.tolist() == [1, 0, 1, 0]
 
     def test_an_empty_split_is_refused(self, tmp_path, refusal):
-        rows = {"text": ["good", "bad"], "sentiment": [4, 0]}
+        train = datasets.Dataset.from_dict({"text": ["good", "bad"], "sentiment": [4, 0]})
         neutral = datasets.Dataset.from_dict({"text": ["so"], "sentiment": [2]})
-        root = write(tmp_path, "stanfordnlp/sentiment140", train=datasets.Dataset.from_dict(rows), test=neutral)
-        said = refusal(DataError, load, "sentiment140", data_dir=root)
-        assert said == f"split 'test' of '{root}/stanfordnlp/sentiment140' is empty: take it away, or put rows into it"
-
-    def test_a_file_of_no_rows_is_told_by_its_folder_and_split(self, tmp_path, refusal):
-        (tmp_path / "train.csv").write_text("age,sick\n30,no\n40,yes\n")
-        (tmp_path / "test.csv").write_text("age,sick\n")
-        said = refusal(DataError, load, tmp_path, label_column="sick")
-        assert said == f"split 'test' of '{tmp_path}' is empty: take it away, or put rows into it"
+        root = write(tmp_path, "stanfordnlp/sentiment140", train=train, test=neutral)
+        (rows := tmp_path / "rows").mkdir()
+        (rows / "train.csv").write_text("age,sick\n30,no\n40,yes\n")
+        (rows / "test.csv").write_text("age,sick\n")
+        for dataset, keys in (("sentiment140", {"data_dir": root}), (rows, {"label_column": "sick"})):
+            assert "split 'test'" in refusal(DataError, load, dataset, **keys)
 
 
 class TestOwnFolder:
@@ -181,27 +161,17 @@ class TestOwnFolder:
         assert load("./mine").inputs.data_ptr() == load("~/mine").inputs.data_ptr()
         assert len(load("rotated-./mine", num_partitions=4).labels) == 2
 
-    def test_a_folder_that_will_not_do_is_refused_in_one_line(self, tmp_path, refusal):
-        expected = (
-            "parquet, csv, json, arrow or npz files (the hub's layout, or what save_to_disk writes), or one folder of "
-            "images a class"
-        )
+    def test_a_folder_that_will_not_do_is_refused(self, tmp_path, refusal):
         none = tmp_path / "none"
-        assert refusal(DataError, load, none) == (
-            f"dataset '{none}' is not a folder or a file: give a file of rows, or a folder that holds {expected}"
-        )
+        assert f"'{none}' is not a folder" in refusal(DataError, load, none)
         none.mkdir()
-        assert refusal(DataError, load, none) == f"dataset '{none}' holds no data: expected {expected}"
+        assert f"'{none}' holds no data" in refusal(DataError, load, none)
         one = self.photos(tmp_path / "one", "dog/a.png", "dog/b.png")
-        assert refusal(DataError, load, one) == (
-            f"'{one}' holds images of fewer than two classes: put them into one folder a class"
-        )
-
-    def test_an_image_that_is_none_is_named(self, tmp_path, refusal):
+        assert f"'{one}'" in refusal(DataError, load, one)
         root = self.photos(tmp_path / "mine", "dog/a.png", "cat/b.png")
-        (root / "cat" / "a.png").write_bytes(png(grey(0))[:40])
-        said = refusal(DataError, load, root)
-        assert said.startswith(f"cannot decode image '{root}/cat/a.png': ")
+        for content in (png(grey(0))[:40], png(Image.fromarray(np.full((4, 5), 999, np.uint16)))):
+            (root / "cat" / "a.png").write_bytes(content)
+            assert f"'{root}/cat/a.png'" in refusal(DataError, load, root)
 
     def test_all_that_is_wrong_with_images_is_told_at_once(self, tmp_path, refusal):
         """Owners are the folders; the first picture of all is broken, and a label is none of the classes."""
@@ -210,18 +180,8 @@ class TestOwnFolder:
         (root / "bert" / "dog" / "f.png").write_bytes(b"GIF")
         Image.new("L", (9, 8)).save(root / "bert" / "dog" / "g.png")
         said = refusal(DataError, load, root, classes="cat,cow")
-        assert said.startswith(f"'{root}' has 3 problems: (1) row 3 of split 'train' and 3 more have label dog: ")
-        assert f"; (2) cannot decode image '{root}/anna/cat/a.png' (and 1 more such): " in said
-        assert said.endswith(
-            f"; (3) image '{root}/bert/dog/g.png' is 8x9 pixels, others are 4x5: set image-size to the height and "
-            "width that all are to have"
-        )
-
-    def test_one_of_16_bits_is_named(self, tmp_path, refusal):
-        root = self.photos(tmp_path / "mine", "dog/a.png", "cat/b.png")
-        Image.fromarray(np.full((4, 5), 999, np.uint16)).save(root / "dog" / "b.png")
-        said = refusal(DataError, load, root)
-        assert said == f"image '{root}/dog/b.png' has pixels of mode I;16: only 8-bit grey or colour is read"
+        words = ("3 problems: (1) row 3", "3 more", "(2)", "anna/cat/a.png' (and 1 more", "(3)", "g.png' is 8x9", "4x5")
+        assert [word for word in words if word not in said] == []
 
     def test_a_run_keeps_its_absolute_path(self, tmp_path, monkeypatch, make_config):
         from hetfl_flwr.runs.resolution import resolved
@@ -246,11 +206,5 @@ class TestHub:
         assert asked == [("old/pets", None), ("old/pets", "refs/convert/parquet")]
 
     def test_what_is_on_no_hub_is_had_elsewhere(self, tmp_path, refusal):
-        said = refusal(DataError, load, "ilpd")
-        assert said.startswith(
-            "uci/ilpd is not on the hub: get it from https://archive.ics.uci.edu/dataset/225, put it"
-        )
-        assert "into a folder <data-dir>/uci/ilpd as parquet, csv" in said
-        assert refusal(DataError, load, "ilpd", data_dir=tmp_path).endswith(
-            "; get it from https://archive.ics.uci.edu/dataset/225"
-        )
+        assert "<data-dir>/uci/ilpd" in refusal(DataError, load, "ilpd")
+        assert refusal(DataError, load, "ilpd", data_dir=tmp_path).endswith("https://archive.ics.uci.edu/dataset/225")

@@ -1,12 +1,10 @@
 """Tables as people have them: ids, dates, numbers written as texts, rows without labels."""
 
 import datetime
-import json
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from datasets import ClassLabel, Features, Value
 from fixtures.data.columns import decoded, source_of, write_csv
 from fixtures.data.loading import load_client
@@ -52,42 +50,32 @@ class TestNumbers:
         table = decoded(source_of({"age": cells, "label": [row % 2 for row in range(len(cells))]}))
         expected = pd.to_numeric(pd.Series(cells), errors="coerce").astype(np.float32)
         assert np.array_equal(table.inputs[:, 0], expected, equal_nan=True)
-        assert said(table) == [
-            "column 'age' of 'here': 2 of 46 values are no numbers (row 47 and 1 more): taken as missing"
-        ]
+        assert ["2 of 46" in line and "row 47 and 1 more" in line for line in said(table)] == [True]
 
     @pytest.mark.parametrize(("few", "many"), [("0.125", "{},5"), ("0,125", "1,{:0>3}.5")])
     def test_nothing_stands_before_thousands(self, few, many):
         """0.125 among decimal commas is not 125."""
         table = read(dose=[few, *(many.format(row) for row in range(1, ROWS))])
         assert np.isnan(column(table)[0])
-        assert "1 of 40 values is no number (row 1)" in said(table)[1]
+        assert "(row 1)" in said(table)[1]
 
     @pytest.mark.parametrize(
-        ("cells", "looks", "way_out"),
+        ("cells", "looks"),
         [
-            ([f"{row} y" for row in range(ROWS)], "numbers with a unit", "write numbers without their unit"),
-            ([f"{row},5kg" for row in range(ROWS)], "numbers with a unit", "write numbers without their unit"),
-            (
-                [f"2024-03-{row + 1}" if row < 20 else f"{row - 10}.03.2024" for row in range(ROWS)],
-                "dates in two notations",
-                "write dates as year-month-day, such as 2024-03-31",
-            ),
+            ([f"{row} y" for row in range(ROWS)], "numbers with a unit"),
+            ([f"{row},5kg" for row in range(ROWS)], "numbers with a unit"),
+            ([f"2024-03-{row + 1}" if row < 20 else f"{row - 10}.03.2024" for row in range(ROWS)], "dates in two"),
         ],
     )
-    def test_what_could_be_numbers_is_a_category_aloud(self, cells, looks, way_out, refusal):
-        assert said(read(age=cells))[0].endswith(
-            f"it is ignored; categorical-columns keeps it; {way_out} if it holds {looks}"
-        )
+    def test_what_could_be_numbers_is_a_category_aloud(self, cells, looks, refusal):
+        assert looks in said(read(age=cells))[0]
         cells = [*cells[: ROWS - 4], *cells[:4]]  # no ids
-        line = f"'age' of 'here': what looks like {looks} is taken as a category; {way_out} if that is meant"
-        assert said(read(age=cells)) == [f"column {line}"]
+        assert [looks in line for line in said(read(age=cells))] == [True]
         assert said(read(age=cells, categorical_columns="age")) == []
         many = [cell.replace("2024", str(year)).replace("y", "months") for year in range(2000, 2100) for cell in cells]
         many = [f"{row}{cell}" if "unit" in looks else cell for row, cell in enumerate(many)] * 2
         source = source_of({"age": many, "label": [row % 2 for row in range(len(many))]})
-        line = refusal(DataError, decoded, source)
-        assert f"more than 64, which look like {looks}: {way_out}, or name it in ignore-columns" in line
+        assert looks in refusal(DataError, decoded, source)
 
     @pytest.mark.parametrize("cells", [["3 days ago", "2 weeks"], ["1a", "2b", "3c"], ["12", "x"], ["2 - 3", "4 - 5"]])
     def test_other_words_are_categories(self, cells):
@@ -104,46 +92,23 @@ class TestNumbers:
         cells = [*(str(row % 5) for row in range(ROWS - words)), *["much"] * words]
         assert read(age=cells).columns[1].kind == kind
 
-    def test_two_different_numbers_among_words_are_words(self):
-        assert read(age=["1", "2"] * 19 + ["1", "x"]).columns[1].kind == "category"
-
     @pytest.mark.parametrize("words", [1, 3, 19])
     def test_words_among_numbers_that_make_a_category_are_counted(self, words):
         cells = [*(str(row % 2) for row in range(ROWS - words)), *["n.d."] * words]
         table = read(age=cells)
         assert table.columns[1].kind == "category"
-        [line] = said(table)[:1]
-        more = f" and {words - 1} more" if words > 1 else ""
-        assert line == (
-            f"column 'age' of 'here': {words} of 40 values (row {42 - words - 1}{more}) are no numbers: taken as a "
-            "category; numeric-columns takes these as missing, and numbers else"
-        )
-
-    def test_words_with_a_few_numbers_are_words(self):
+        assert f"{words} of 40 values (row {42 - words - 1}" in said(table)[0]
         assert said(read(age=["1"] * 19 + ["much"] * 21)) == []
+        assert read(age=["1", "2"] * 19 + ["1", "x"]).columns[1].kind == "category"
 
     def test_numeric_columns_takes_all_others_as_missing(self):
         table = read(age=[*map(str, range(10)), *["much"] * 30], numeric_columns="age")
         assert column(table)[:10] == list(range(10))
-        assert "30 of 40 values are no numbers (row 11 and 29 more)" in said(table)[0]
+        assert "row 11 and 29 more" in said(table)[0]
 
-    @pytest.mark.parametrize(
-        ("cell", "way_out"),
-        [("much", "name it in categorical-columns, or"), ("5 mg", "write numbers without their unit, or name it in")],
-    )
+    @pytest.mark.parametrize(("cell", "way_out"), [("much", "categorical-columns"), ("5 mg", "unit")])
     def test_a_declared_column_without_a_number_is_a_problem(self, refusal, cell, way_out):
-        line = refusal(DataError, read, age=[cell, None] * 20, numeric_columns="age")
-        assert line.startswith(
-            "column 'age' of 'here' is named in numeric-columns, and none of its 20 values is a number: " + way_out
-        )
-
-    def test_columns_of_which_the_same_is_said_share_a_line(self):
-        same = {f"c{number}": [0] * ROWS for number in range(7)}
-        assert said(read(**same, kind=["a"] * ROWS)) == [
-            "columns 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more of 'here': one number throughout in the "
-            "training rows: it is ignored (0 throughout)",
-            "column 'kind' of 'here': one value only in the training rows: it is ignored; categorical-columns keeps it",
-        ]
+        assert way_out in refusal(DataError, read, age=[cell, None] * 20, numeric_columns="age")
 
     @pytest.mark.parametrize(
         ("cells", "how"),
@@ -158,14 +123,13 @@ class TestNumbers:
         expected = pd.read_csv(tmp_path / "table.csv", sep=";", **how).cost
         table = read(cost=cells)
         assert column(table) == expected.astype(np.float32).tolist()
-        assert "column 'cost' of 'here': numbers, read as" in said(table)[0]
+        assert "'cost'" in said(table)[0]
 
     def test_blanks_and_quotes_between_thousands(self):
         assert column(read(cost=["1 234,5", "2,5", "1'000", "+3,5"])) == [1234.5, 2.5, 1000, 3.5]
 
     def test_what_may_mean_two_numbers_is_refused(self, refusal):
-        line = refusal(DataError, read, cost=["1,234", "2,500", "3,100"])
-        assert "column 'cost' of 'here' holds numbers whose comma may be a decimal point or stand between" in line
+        assert "column 'cost'" in refusal(DataError, read, cost=["1,234", "2,500", "3,100"])
         assert column(read(cost=["1,234", "2,500", "3,100"], categorical_columns="cost"))[0] == 1
 
 
@@ -183,7 +147,7 @@ class TestDates:
         days = (pd.to_datetime(pd.Series(cells), format=format) - pd.Timestamp(0)) / pd.Timedelta(days=1)
         table = read(seen=cells)
         assert column(table) == days.astype(np.float32).tolist()
-        assert said(table) == [f"column 'seen' of 'here': dates, {called}, read as days since 1970"]
+        assert [called in line for line in said(table)] == [True]
         assert table.input_names == ("size", "seen (days since 1970)")
 
     @pytest.mark.parametrize("kind", ["date32", "timestamp[s]", "timestamp[ns]"])
@@ -196,13 +160,11 @@ class TestDates:
         cells = [f"2024-01-{row % 28 + 1:02d}" for row in range(ROWS - 1)] + ["2024-02-30"]
         table = read(seen=cells)
         assert np.isnan(column(table)[-1])
-        assert said(table)[1] == "column 'seen' of 'here': 1 of 40 values is no date (row 40): taken as missing"
+        assert "(row 40)" in said(table)[1]
 
     @pytest.mark.parametrize("cells", [["1/2/2024", "3/4/2024"], ["31/1/2024", "1/31/2024"]], ids=["either", "both"])
     def test_what_may_mean_two_dates_is_refused(self, cells, refusal):
-        line = refusal(DataError, read, seen=cells)
-        assert "column 'seen' of 'here' holds dates that " in line
-        assert "write dates as year-month-day" in line
+        assert "column 'seen'" in refusal(DataError, read, seen=cells)
 
 
 class TestIds:
@@ -219,10 +181,7 @@ class TestIds:
     def test_they_are_ignored_aloud(self, cells):
         table = read(patient=cells)
         assert table.input_names == ("size",)
-        [line] = said(table)
-        assert line.startswith("column 'patient' of 'here': ")
-        assert "as ids are: it is ignored" in line
-        assert "categorical-columns keeps it" in line
+        assert ["'patient'" in line for line in said(table)] == [True]
 
     @pytest.mark.parametrize(
         "cells",
@@ -253,22 +212,25 @@ class TestIds:
         features = Features({"size": Value("float64"), "patient": ClassLabel(ROWS), "label": Value("int64")})
         assert read(patient=numbers, features=features).groups == (1, ROWS)
 
-    def test_texts_to_be_learnt_from_are_refused_not_ignored(self, refusal):
-        notes = [f"the patient came again on day {row}" for row in range(80)]
-        source = source_of({"note": notes, "label": LABELS * 2})
-        assert "in text-column to learn from its words alone" in refusal(DataError, decoded, source)
+    @pytest.mark.parametrize(
+        ("cells", "keys", "named"),
+        [
+            ([f"the patient came again on day {row}" for row in range(80)], {}, "text-column"),
+            (list(range(ROWS)), {}, "'patient'"),
+            (
+                list(range(ROWS)),
+                dict.fromkeys(("numeric_columns", "categorical_columns"), "patient"),
+                "numeric-columns",
+            ),
+        ],
+        ids=["texts", "ids alone", "two keys"],
+    )
+    def test_what_cannot_be_learnt_from_is_refused_not_ignored(self, cells, keys, named, refusal):
+        source = source_of({"patient": cells, "label": [0, 1] * (len(cells) // 2)}, **keys)
+        assert named in refusal(DataError, decoded, source)
 
-    def test_a_table_of_ids_alone_is_refused(self, refusal):
-        source = source_of({"patient": list(range(ROWS)), "label": LABELS})
-        assert "has no column to learn from: column 'patient'" in refusal(DataError, decoded, source)
 
-    def test_a_column_in_two_keys_is_refused(self, refusal):
-        keys = {"numeric_columns": "patient", "categorical_columns": "patient"}
-        line = refusal(DataError, read, patient=list(range(ROWS)), **keys)
-        assert "column 'patient' of 'here' is in categorical-columns and in numeric-columns" in line
-
-
-COPY = "its values alone tell the classes of all training rows: if it is the label once more, or known only after it"
+COPY = "its values alone tell the classes"
 
 
 @pytest.mark.parametrize(
@@ -295,10 +257,7 @@ def test_a_column_of_one_word_is_ignored_and_one_of_one_number_stays_an_input_of
     table = read(ward=["W"] * ROWS, floor=[3] * ROWS, flag=[True] * ROWS)
     assert table.input_names == ("size", "floor")
     assert table.columns[1].constant
-    assert [line.split(":")[0] for line in said(table)] == [
-        "columns 'ward', 'flag' of 'here'",
-        "column 'floor' of 'here'",
-    ]
+    assert ["'ward', 'flag'" in line for line in said(table)] == [True, False]
     assert read(ward=["W"] * ROWS, categorical_columns="ward").input_names == ("size", "ward=W")
 
 
@@ -321,21 +280,17 @@ def test_all_that_is_wrong_is_one_message(refusal):
         "label": [row / 3 for row in range(80)],
     }
     line = refusal(DataError, decoded, source_of(columns))
-    assert line.startswith(
-        "'here' has 6 problems: (1) column 'label' holds decimal numbers, 80 different ones in 80 rows"
-    )
-    for what in (
-        "'note' has 80 different",
-        "'seen' holds dates",
-        "'cost' holds numbers",
+    columns = (
+        "6 problems: (1) column 'label'",
+        "'note' has",
+        "'seen' holds",
+        "'cost' holds",
         "infinite high",
-        "'deep' holds",
-    ):
-        assert what in line
-    assert all(way in line for way in ("text-column", "ignore-columns", "year-month-day", "decimal point"))
+        "'deep'",
+    )
+    assert [what for what in columns if what not in line] == []
     ways = line.split("ways out: ")[1]
-    assert ways.startswith("(2) name it in ignore-columns")
-    assert "(4) write numbers without separators" in ways
+    assert all(way in ways for way in ("(2)", "ignore-columns", "(4)"))
 
 
 class TestLabels:
@@ -348,24 +303,19 @@ class TestLabels:
         kept = [row for row in range(20) if row not in (3, 5)]
         assert arrays.inputs[:, 0].tolist() == pytest.approx([row / 7 for row in kept])
         assert arrays.labels.tolist() == [row % 2 for row in kept]
-        assert said(arrays) == [
-            f"2 of 20 rows of split 'train' of '{folder}' have no label (row 5 and 1 more): left out"
-        ]
+        assert ["2 of 20" in line and "row 5 and 1 more" in line for line in said(arrays)] == [True]
 
-    def test_rows_after_them_keep_their_numbers(self, tmp_path, refusal):
-        folder = write_csv(tmp_path / "own", train=self.LINES + "1,c\n")
-        keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0, "classes": "a,b"}
-        line = refusal(DataError, load_client, dataset=folder, **keys)
-        assert f"row 22 of split 'train' of '{folder}' has label c" in line
-
-    def test_none_at_all_is_refused(self, tmp_path, refusal):
-        folder = write_csv(tmp_path / "own", train="size,label\n1,\n2,\n")
-        keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0}
-        line = f"no row of '{folder}' has any label: fill it in, or name another label-column"
-        assert refusal(DataError, load_client, dataset=folder, **keys) == line
-        folder = write_csv(tmp_path / "two", train="size,label\n1,\n2,\n", test="size,label\n1,0\n2,1\n")
-        line = f"no row of split 'train' of '{folder}' has any label: fill it in, or take the split away"
-        assert refusal(DataError, load_client, dataset=folder, **keys) == line
+    @pytest.mark.parametrize(
+        ("splits", "classes", "named"),
+        [
+            ({"train": LINES + "1,c\n"}, "a,b", "row 22 of split 'train'"),  # rows after them keep their numbers
+            ({"train": "size,label\n1,\n2,\n"}, "", "label-column"),
+            ({"train": "size,label\n1,\n2,\n", "test": "size,label\n1,0\n2,1\n"}, "", "split 'train'"),
+        ],
+    )
+    def test_rows_of_no_class_are_refused(self, splits, classes, named, tmp_path, refusal):
+        keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0, "classes": classes}
+        assert named in refusal(DataError, load_client, dataset=write_csv(tmp_path / "own", **splits), **keys)
 
 
 def test_a_word_far_down_a_long_csv_file_is_read(tmp_path):
@@ -402,29 +352,10 @@ def test_each_line_is_said_once_a_run_and_kept_in_its_folder(tmp_path, workers):
 def test_a_sweep_says_each_line_once(tmp_path, capfd):
     folder = write_csv(tmp_path / "data", train=HOSPITAL)
     keys = [part for key in ("label-column=label", "models=mlp") for part in ("--set", key)]
-    arguments = [
-        "--dataset",
-        folder,
-        "--clients",
-        "2",
-        "--rounds",
-        "1",
-        "--sweep",
-        "seed=0:2",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    done = CliRunner().invoke(app, ["run", "local", *arguments, *keys])
+    arguments = ["--dataset", folder, "--clients", "2", "--rounds", "1", "--sweep", "seed=0:2"]
+    done = CliRunner().invoke(app, ["run", "local", *arguments, "--out", str(tmp_path / "out"), *keys])
     assert done.exit_code == 0, done.output
-    assert (done.stderr + capfd.readouterr().err).count("as ids are: it is ignored") == 1
-
-
-def test_the_split_says_them_too(tmp_path):
-    folder = write_csv(tmp_path / "data", train=HOSPITAL)
-    arguments = ["partition", "--dataset", folder, "--clients", "3", "--set", "label-column=label"]
-    done = CliRunner().invoke(app, [*arguments, "--json"])
-    assert done.stderr.count("as ids are: it is ignored") == 1
-    assert len(json.loads(done.stdout)["notes"]) == 3
+    assert (done.stderr + capfd.readouterr().err).count("column 'patient'") == 1
 
 
 def test_on_a_node_they_stay_in_its_own_log(tmp_path, make_config, make_node, caplog):
@@ -451,12 +382,12 @@ class TestUnlikeNodes:
 
     def test_columns_that_one_lacks_are_named_where_names_are_shown(self, refusal):
         members = self.members(("age", "patient", "bmi"), ("age", "bmi"), share=True)
-        assert "client 0 alone has 'patient': name these in ignore-columns, numeric" in self.refused(members, refusal)
+        assert "client 0 alone has 'patient'" in self.refused(members, refusal)
 
     def test_else_by_their_numbers(self, refusal):
         members = self.members(("age", "patient", "bmi"), ("age", "size"), share=False)
         line = self.refused(members, refusal)
-        assert "client 0 alone has columns 1, 2 (its log says their names), and client 1 alone has columns 1 " in line
+        assert ("client 0 alone has columns 1, 2" in line, "client 1 alone has columns 1 " in line) == (True, True)
         assert not any(name in line for name in ("patient", "bmi", "size"))
 
 
@@ -467,32 +398,16 @@ def test_what_a_client_says_of_its_data_is_bounded():
         reply = type("Reply", (), {})()
         reply.metadata = type("Metadata", (), {"src_node_id": 1})
         reply.content = type("Content", (), {"config_records": {MEMBER: {**record, "notes": bad}}})
-        with pytest.raises(FederationError, match="notes is no valid notes of a client"):
+        with pytest.raises(FederationError, match="notes"):
             Member.from_reply(reply)
-
-
-def test_data_are_shown_as_counts_and_no_rows(tmp_path):
-    folder = write_csv(tmp_path / "data", train=HOSPITAL)
-    keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0}
-    data = load_client(dataset=folder, **keys)
-    counts = [int(torch.sum(data.train.labels == label)) for label in (0, 1)]
-    assert repr(data).splitlines()[:2] == [
-        "ClientData: table 3 inputs, 2 classes",
-        f"  train: {len(data.train)} samples (0: {counts[0]}, 1: {counts[1]}), {data.public_rows} of them public",
-    ]
-    assert (
-        str(data.train)
-        == f"Samples(table 3 inputs, 2 classes: {len(data.train)} samples (0: {counts[0]}, 1: {counts[1]}))"
-    )
-    assert "tensor" not in repr(data) + repr(data.train) + repr(data.train.arrays)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a,b,label\n1,2,x,\n3,4,y,\n", "row 2 of '{}' has 4 fields, its header 3: take the separator at the end"),
-        ("a;b;label\n1;2;x;\n3;4;y;\n", "row 2 of '{}' has 4 fields, its header 3: take the separator at the end"),
-        ("sep=;\na;b;label\n1;2;x\n", "the first line of '{}' is for a spreadsheet: take 'sep=' away"),
+        ("a,b,label\n1,2,x,\n3,4,y,\n", "row 2"),
+        ("a;b;label\n1;2;x;\n3;4;y;\n", "row 2"),
+        ("sep=;\na;b;label\n1;2;x\n", "'sep='"),
     ],
 )
 def test_a_file_whose_fields_would_be_shifted_is_refused(tmp_path, refusal, text, said):
@@ -500,4 +415,4 @@ def test_a_file_whose_fields_would_be_shifted_is_refused(tmp_path, refusal, text
     path = tmp_path / "table.csv"
     path.write_text(text)
     split = Split(dataset=str(path), clients=1, seed=0, reading=Reading(label_column="label"))
-    assert refusal(DataError, load_client_data, split, 0).startswith(said.format(path))
+    assert said in refusal(DataError, load_client_data, split, 0)

@@ -64,12 +64,6 @@ def test_breast_cancer_is_the_table_of_scikit_learn_with_a_stratified_fifth_for_
     assert torch.equal(test.rows, torch.arange(455, 569))
 
 
-def test_without_normalization_a_table_is_given_as_it_is_stored():
-    train = load(normalize="none").train
-    assert torch.equal(train.batch(torch.arange(len(train)))[0], train.stored()[0])
-    assert train.stored()[0].max() > 1000
-
-
 def test_columns_are_standardised_on_the_own_training_rows_alone():
     data = load(partition="dirichlet:0.5")
     own = values(data.train)
@@ -106,11 +100,6 @@ def test_rows_of_others_are_prepared_with_the_own_scale():
     expected = there.public.stored()[0] / arrays.peak - arrays.centre
     assert torch.equal(theirs.batch(torch.arange(len(theirs)))[0], expected)
     assert not torch.equal(expected, there.public.batch(torch.arange(len(there.public)))[0])
-
-
-def test_the_scale_moves_with_the_table():
-    moved = load().to(torch.device("meta")).train
-    assert moved.batch(torch.zeros(4, dtype=torch.int64, device="meta"))[0].shape == (4, 30)
 
 
 class TestSlices:
@@ -166,10 +155,6 @@ class TestSlices:
             plain = load(partition_id=position, seed=1)
             assert np.array_equal(values(scaled.test), values(plain.test)[:, columns])
 
-    def test_a_slice_is_copied_once(self):
-        first, again = (load(features="slices:0.5", test=test) for test in ("client", "global"))
-        assert first.train.arrays.inputs.data_ptr() == again.train.arrays.inputs.data_ptr()
-
     def test_in_a_list_a_table_is_cut_for_its_own_clients(self):
         digits = {"num_partitions": 4, "dataset": "breast-cancer,digits", "features": "slices:0"}
         assert [load(**digits, partition_id=k).spec.shape for k in (0, 2)] == [(15,), (15,)]
@@ -183,18 +168,13 @@ class TestSlices:
         "text", ["", "slices", "slices:", "slices:1", "slices:-0.1", "slices:nan", "slices:x", "all:0", "rows:0.5"]
     )
     def test_any_other_text_is_refused_with_the_valid_forms(self, refusal, text):
-        line = f"features {text!r} is not one of: all, slices:OVERLAP (0 <= OVERLAP < 1)"
-        assert refusal(ConfigError, parse_features, text) == line
-        assert refusal(ConfigError, RunConfig.from_flat, {"features": text}) == line
+        for function, value in ((parse_features, text), (RunConfig.from_flat, {"features": text})):
+            assert repr(text) in refusal(ConfigError, function, value)
 
-    def test_more_clients_than_columns_are_refused(self, refusal):
-        said = refusal(ConfigError, load, num_partitions=31, features="slices:0.5")
-        assert said == "31 clients cannot share 30 columns: use 30 clients or fewer, or features all"
+    def test_more_clients_than_columns_and_images_are_refused(self, refusal):
+        assert "30 columns" in refusal(ConfigError, load, num_partitions=31, features="slices:0.5")
+        assert "'digits'" in refusal(ConfigError, load, dataset="digits", features="slices:0.5")
         assert load(num_partitions=30, features="slices:0").spec.shape == (1,)
-
-    def test_images_are_not_sliced(self, refusal):
-        said = refusal(ConfigError, load, dataset="digits", features="slices:0.5")
-        assert said == "features 'slices:0.5': 'digits' is no table, and only tables are sliced: set it to all"
 
 
 PEOPLE = """age,city,member,sex,label
@@ -266,7 +246,7 @@ class TestReading:
             *([0, 0, 0, 0], [0, 0, 0, 1]),  # 7 is unknown; None was there before
         ]
 
-    def test_slices_do_not_tear_a_category(self, client):
+    def test_slices_do_not_tear_a_category(self, client, refusal):
         whole = client(normalize="none").train.arrays
         starts = np.cumsum((0, *whole.groups))
         for position in range(3):
@@ -278,10 +258,7 @@ class TestReading:
             assert own.groups == tuple(whole.groups[column] for column in columns)
             assert own.numeric.tolist() == whole.numeric[inputs].tolist()
             assert own.spec == DataSpec((len(inputs),), 2)
-
-    def test_more_clients_than_columns_are_refused_however_many_inputs_there_are(self, client, refusal):
-        said = refusal(ConfigError, client, features="slices:0", partition="all", num_partitions=5)
-        assert said == "5 clients cannot share 4 columns: use 4 clients or fewer, or features all"
+        assert "4 columns" in refusal(ConfigError, client, features="slices:0", num_partitions=5)
 
     def test_test_rows_of_other_domains_are_scaled_as_the_own_rows_are(self, client, tmp_path):
         columns = {"age": [1, 5, 2, 6, 30, 40, 50, 60], "sex": ["f"] * 4 + ["m"] * 4, "label": [0, 1] * 4}
@@ -383,45 +360,23 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("columns", "reading", "said"),
         [
-            (
-                {},
-                {"ignore_columns": "agee"},
-                "ignore-columns of 'here': unknown column 'agee': did you mean 'age'? Known: age",
-            ),
-            ({}, {"categorical_columns": "label"}, "categorical-columns of 'here': unknown column 'label': Known: age"),
-            (
-                {},
-                {"ignore_columns": "age"},
-                "'here' has no column to learn from besides 'label' and those of ignore-columns",
-            ),
-            (
-                {"age": [1.0, -np.inf]},
-                {},
-                "row 2 of split 'train' of 'here' has an infinite age, or one above 3e38: write",
-            ),
-            (
-                {"age": ["1e39", "2"]},
-                {},
-                "row 1 of split 'train' of 'here' has an infinite age, or one above 3e38: write",
-            ),
-            (
-                {"age": [[1], [2]]},
-                {"categorical_columns": "age"},
-                "column 'age' of 'here' holds lists, not numbers, texts, dates or truth values: name it",
-            ),
+            ({}, {"ignore_columns": "agee"}, "ignore-columns"),
+            ({}, {"categorical_columns": "label"}, "categorical-columns"),
+            ({}, {"ignore_columns": "age"}, "ignore-columns"),
+            ({"age": [1.0, -np.inf]}, {}, "row 2 of split 'train' of 'here' has an infinite age"),
+            ({"age": ["1e39", "2"]}, {}, "row 1 of split 'train' of 'here' has an infinite age"),
+            ({"age": [[1], [2]]}, {"categorical_columns": "age"}, "column 'age'"),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
-    def test_what_cannot_be_read_is_said_in_one_line(self, columns, reading, said, refusal):
-        assert refusal(DataError, decoded, source_of(self.columns(**columns), **reading)).startswith(said)
+    def test_what_cannot_be_read_is_refused(self, columns, reading, said, refusal):
+        assert said in refusal(DataError, decoded, source_of(self.columns(**columns), **reading))
 
-    def test_an_infinite_number_of_the_test_split_is_counted_there(self, refusal):
+    def test_what_the_test_split_has_is_counted_there(self, refusal):
         source = source_of(self.columns(age=[1.0, 2.0]), self.columns(age=[3.0, np.inf]))
         assert "row 2 of split 'test' of 'here' has an infinite age" in refusal(DataError, decoded, source)
-
-    def test_splits_of_unlike_types(self, refusal):
         source = source_of(self.columns(), self.columns(age=["x", "y"]))
-        assert "the splits of 'here' differ in the type of a column: " in refusal(DataError, decoded, source)
+        assert "type" in refusal(DataError, decoded, source)
 
     @pytest.mark.parametrize(("most", "declared"), [(64, ""), (1000, "note")])
     def test_a_category_has_a_largest_number_of_values(self, most, declared, refusal):
@@ -430,7 +385,7 @@ class TestRefusals:
 
         assert read(notes(most), categorical_columns=declared)[1] == (most,)
         said = refusal(DataError, decoded, source_of(notes(most + 1), categorical_columns=declared))
-        assert f"column 'note' of 'here' has {most + 1} different values, more than {most}: name it in ignore" in said
+        assert f"column 'note' of 'here' has {most + 1}" in said
         assert ("categorical-columns" in said and "text-column" in said) is not bool(declared)
 
 
@@ -485,29 +440,19 @@ def test_texts_of_parquet_that_are_not_utf_8_are_said_in_one_line(tmp_path, refu
     (tmp_path / "rows").mkdir()
     pq.write_table(pa.table({"kind": texts, "label": [0, 0, 1, 1] * 5}), tmp_path / "rows" / "train.parquet")
     said = refusal(DataError, load_client, dataset=str(tmp_path / "rows"), label_column="label", **WIDE)
-    assert said.startswith("column 'kind' of ")
-    assert "holds texts that are not UTF-8: write the file again" in said
+    assert ("column 'kind'" in said, "UTF-8" in said) == (True, True)
 
 
 @pytest.mark.parametrize(
     ("reading", "said"),
     [
-        ({}, "does not say which column holds the classes: set label-column to one of: c0, c1, "),
-        (
-            {"label_column": "lable"},
-            "has no column 'lable': did you mean 'label'? Set label-column",
-        ),
-        (
-            {"label_column": "label", "domain_column": "x"},
-            "has no column 'x': set domain-column to",
-        ),
-        ({"label_column": "label", "text_column": "x"}, "has no column 'x': set text-column to"),
-        ({"label_column": "label", "image_column": "x"}, "has no column 'x': set image-column to"),
-        ({"label_column": "label", "ignore_columns": "x"}, "unknown column 'x': Known: c0, c1, "),
-        (
-            {"label_column": "label", "categorical_columns": "c"},
-            "unknown column 'c': did you mean 'c9'? Known: c0, c1, ",
-        ),
+        ({}, "label-column"),
+        ({"label_column": "lable"}, "'label'"),
+        ({"label_column": "label", "domain_column": "x"}, "domain-column"),
+        ({"label_column": "label", "text_column": "x"}, "text-column"),
+        ({"label_column": "label", "image_column": "x"}, "image-column"),
+        ({"label_column": "label", "ignore_columns": "x"}, "'x'"),
+        ({"label_column": "label", "categorical_columns": "c"}, "'c9'"),
     ],
     ids=str,
 )
@@ -522,9 +467,7 @@ def test_what_the_header_shows_is_refused_before_the_rows_are_read(form, reading
     assert read == []
     monkeypatch.undo()
     monkeypatch.setattr(finding, "_columns", lambda *arguments: {})
-    assert said in refusal(
-        DataError, load_client, dataset=str(tmp_path), **WIDE, **reading
-    )  # the same when all is read
+    assert said in refusal(DataError, load_client, dataset=str(tmp_path), **WIDE, **reading)
 
 
 def test_a_header_is_read_as_the_rows_are(tmp_path, refusal):

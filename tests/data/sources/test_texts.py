@@ -122,28 +122,21 @@ def test_a_large_set_is_turned_once_and_its_file_is_of_its_own_vocabulary_and_le
     first = decoded(one).inputs
     monkeypatch.setattr(texts, "_words", None)
     assert torch.equal(decoded(one).inputs, first)
-    for other in (
-        source(["a b", "c"]),
-        source(["a b", "b"], vocabulary="shared:8"),
-        source(["a b", "b"], text_length=5),
-    ):
+    for text, keys in (("c", {}), ("b", {"vocabulary": "shared:8"}), ("b", {"text_length": 5})):
         with pytest.raises(TypeError, match="NoneType"):
-            decoded(other)
+            decoded(source(["a b", text], **keys))
 
 
 class TestRefusals:
     def test_a_missing_text_names_its_row(self, refusal, monkeypatch):
         monkeypatch.setattr(texts, "_BATCH", 2)
-        said = refusal(DataError, decoded, source(["a", "b"], ["a", "b", "c", None]))
-        assert said == "row 4 of split 'test' of 'here' has no text: fill it in, or leave the row out"
+        assert "row 4 of split 'test'" in refusal(DataError, decoded, source(["a", "b"], ["a", "b", "c", None]))
 
     @pytest.mark.parametrize(("values", "feature"), [([1, 2], Value("int64")), ([["a"], ["b"]], List(Value("string")))])
     def test_a_column_of_anything_else(self, values, feature, refusal):
         features = Features({"text": feature, "label": Value("int64")})
         other = source_of({"text": values, "label": [0, 1]}, features=features, text_column="text")
-        said = refusal(DataError, decoded, other)
-        assert said.startswith("column 'text' of 'here' holds ")
-        assert said.endswith(", not texts: set text-column to one that does")
+        assert "column 'text'" in refusal(DataError, decoded, other)
 
 
 def test_texts_cross_the_wire_as_tokens_to_unlike_models(tmp_path, make_config, run_federation):

@@ -53,17 +53,12 @@ def test_a_package_that_is_there_gets_what_it_lacks(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("My-Method", "'My-Method' is no name of a Python package: take one such as my_method or my_pkg.my_method"),
-        ("3d", "'3d' is no name"),
-        ("class", "'class' is no name"),
-        ("my_pkg..x", "'my_pkg..x' is no name"),
-        ("../x", "'../x' is no name"),
-        ("méthode", "'méthode' is no name"),
-        ("fedhe", "'fedhe' is taken by this project: take another name, such as my_fedhe"),
-        ("strategies.mine", "'strategies.mine' is taken by this project: take another name, such as my_mine"),
-        ("torch", "'torch' is a Python module already ("),
-        ("json.mine", "'json' is a Python module already ("),
-        ("there", "there exists already: take another name"),
+        *((name, f"'{name}'") for name in ("My-Method", "3d", "class", "my_pkg..x", "../x", "méthode")),
+        ("fedhe", "my_fedhe"),
+        ("strategies.mine", "my_mine"),
+        ("torch", "'torch'"),
+        ("json.mine", "'json'"),
+        ("there", "there"),
     ],
 )
 def test_a_name_that_will_not_do_is_one_line_and_nothing_is_written(name, said, refusal, tmp_path):

@@ -8,9 +8,8 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
-from importlib.metadata import entry_points, version
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from fixtures.tiers import exhaustive
@@ -20,43 +19,19 @@ from hetfl_flwr.__main__ import main as installed
 from hetfl_flwr.algorithms import find
 from hetfl_flwr.common.errors import INTERRUPTED
 from hetfl_flwr.config import read_toml
-from simulations.cli.command import app, main
 
 COMMAND = [sys.executable, "-c", "from simulations.cli.command import main; main()"]
 SMALL = ("--clients", "2", "--rounds", "2", "--set", "models=mlp", "--set", "batch-size=20")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-class Done(NamedTuple):
-    """What a command came to."""
-
-    status: int
-    out: str
-    err: str
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: an empty one."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
-
-
-@pytest.fixture
-def hetfl(here, monkeypatch, capfd) -> Callable[..., Done]:
-    """Call the command in this process."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def call(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["hetfl", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Done(ended.value.code or 0, *capfd.readouterr())
-
-    return call
 
 
 def start(folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
@@ -95,33 +70,11 @@ def contents(folder: Path) -> dict[Path, bytes | None]:
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("arguments", [("-h",), ("list", "-h"), ("supernode", "-h")])
-def test_help_has_a_short_name(hetfl, arguments):
-    done = hetfl(*arguments)
-    assert (done.status, done.err) == (0, "")
-    assert "Usage: hetfl" in done.out
-
-
-def test_the_versions_are_told(hetfl):
-    done = hetfl("--version")
-    assert (done.status, done.err) == (0, "")
-    assert (
-        done.out
-        == f"hetfl {version('hetfl')}, flwr {version('flwr')}, torch {version('torch')}, numpy {version('numpy')}\n"
-    )
-
-
 def test_a_shell_can_complete_commands(hetfl, monkeypatch):
     assert "--install-completion" in hetfl("--help").out
     for name, value in (("_HETFL_COMPLETE", "complete_bash"), ("COMP_WORDS", "hetfl wat"), ("COMP_CWORD", "1")):
         monkeypatch.setenv(name, value)
     assert hetfl().out.split() == ["watch"]
-
-
-def test_a_mistyped_command_is_corrected_once(hetfl):
-    done = hetfl("lst")
-    assert (done.status, done.err.count("\n")) == (2, 1)
-    assert done.err.count("'list'") == 1
 
 
 def test_a_run_is_shown_and_written_and_needs_no_terminal(hetfl, here):
@@ -150,78 +103,6 @@ def test_the_config_of_a_run_folder_is_enough_to_run_it_again(hetfl):
     assert without_time(Path("one")) == without_time(Path("two"))
 
 
-UNUSABLE = {
-    "algorithm": ("fedhee", [], "unknown algorithm 'fedhee': did you mean 'fedhe'?"),
-    "data set": ("fedhe", ["--dataset", "digitz"], "unknown dataset 'digitz': did you mean 'digits'?"),
-    "model": ("fedhe", ["--set", "models=mlp,lenet-5"], "unknown model 'lenet-5': did you mean 'lenet5'?"),
-    "own model": ("fedhe", ["--set", "models=nowhere:net"], "cannot import module 'nowhere'"),
-    "key": ("fedhe", ["--set", "round=3"], "unknown config key 'round': did you mean 'rounds'?"),
-    "own key": ("fedhe", ["--set", "fedhe.alfa=3"], "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'?"),
-    "type": ("fedhe", ["--set", "learning-rate=fast"], "learning-rate = 'fast': input should be a valid number"),
-    "type of an option": ("fedhe", ["--rounds", "many"], "'many' is not a valid integer"),
-    "range": ("fedhe", ["--rounds", "0"], "rounds = 0: input should be greater than or equal to 1"),
-    "choice": ("fedhe", ["--set", "optimizer=adm"], "optimizer = 'adm': input should be 'adam', "),
-    "--set without =": ("fedhe", ["--set", "rounds"], "'rounds' is not key=value"),
-    "partition": ("fedhe", ["--set", "partition=dirichlet"], "partition 'dirichlet' is not one of: iid, "),
-    "classes": ("fedhe", ["--set", "partition=classes:11"], "partition 'classes:11': the data has 10 classes"),
-    "clients": ("fedhe", ["--clients", "1798"], "1798 clients cannot share 1797 samples: use 1797 clients or fewer"),
-    "no training samples": (
-        "fedhe",
-        ["--clients", "599", "--set", "test-fraction=0.45", "--set", "validation-fraction=0.5"],
-        "partition 0 of 599 ('iid') has 3 samples and none left to train on",
-    ),
-    "heterogeneous models": (
-        "fedavg",
-        ["--set", "models=mlp,lenet5"],
-        "models = 'mlp', or take an algorithm for heterogeneous models: agg, chfl, ",
-    ),
-    "min-clients": ("fedhe", ["--clients", "2", "--set", "min-clients=3"], "min-clients = 3: more than clients = 2"),
-    "device": ("fedhe", ["--set", "device=gpu"], "device = 'gpu': "),
-    "data folder": ("fedhe", ["--dataset", "mnist", "--data-dir", "none"], "none' is not a folder: set it to"),
-    "layout": ("fedhe", ["--dataset", "mnist", "--data-dir", "."], "holds no ylecun/mnist: expected in "),
-    "resume without --out": ("fedhe", ["--resume"], "--resume needs --out"),
-    "recipe": ("fedhe", ["--recipe", "none.toml"], "none.toml: No such file or directory"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", UNUSABLE)
-def test_a_mistake_is_one_line_and_leaves_nothing_behind(case, hetfl, here):
-    algorithm, arguments, said = UNUSABLE[case]
-    done = hetfl("run", algorithm, *arguments)
-    assert (done.status, done.out) == (2, "")
-    assert done.err.startswith("hetfl: ")
-    assert said in done.err
-    assert done.err.count("\n") == 1
-    assert contents(here) == {}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "said"),
-    [
-        ("rounds = ", "broken.toml: not TOML: "),
-        ("rounds = [1]", "rounds is list, expected "),
-        ("[fedhe]\nalfa = 1", "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'?"),
-    ],
-)
-def test_a_broken_recipe_is_refused(recipe, said, hetfl, here):
-    (here / "broken.toml").write_text(recipe)
-    before = contents(here)
-    done = hetfl("run", "fedhe", "--recipe", "broken.toml")
-    assert (done.status, done.err.count("\n")) == (2, 1)
-    assert said in done.err
-    assert contents(here) == before
-
-
-def test_a_run_folder_that_cannot_be_written_is_refused(hetfl, here):
-    (here / "file").write_text("mine")
-    before = contents(here)
-    done = hetfl("run", "fedhe", *SMALL, "--out", "file/run")
-    assert (done.status, done.err.count("\n")) == (2, 1)
-    assert f"run folder {here / 'file' / 'run'} cannot be written" in done.err
-    assert contents(here) == before
-
-
 def test_a_refused_run_leaves_the_files_of_its_folder_alone(hetfl, here):
     (here / "own").mkdir()
     (here / "own" / "notes.txt").write_text("mine")
@@ -233,21 +114,25 @@ def test_a_refused_run_leaves_the_files_of_its_folder_alone(hetfl, here):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["fedhe", *SMALL, "--out", "run"], "already holds a run: go on with it by --resume, or name another folder"),
-        (["fedhe", *SMALL, "--out", "empty", "--resume"], "empty has no checkpoint to resume from"),
-        (["fedhe", "--out", "run", "--resume", "--seed", "3"], "was run with seed = 0, not 3: only rounds, ch"),
-        (["fedhe", "--out", "run", "--resume", "--rounds", "1"], "has reached round 2: --rounds 1 would take it back"),
-        (["local", "--out", "run", "--resume"], "was run with algorithm = 'fedhe', not 'local'"),
-        (["fedhe", "--out", "run", "--resume", "--set", "fedhe.alpha=2"], "fedhe.alpha = 1.0, not 2: only rounds"),
+        (["fedhe", *SMALL, "--out", "run"], "--resume"),
+        (["fedhe", *SMALL, "--out", "file/run"], "file/run"),
+        (["fedhe", "--dataset", "digitz", "--out", "own"], "digitz"),
+        (["fedhe", *SMALL, "--out", "empty", "--resume"], "empty"),
+        (["fedhe", "--out", "run", "--resume", "--seed", "3"], "seed = 0, not 3"),
+        (["fedhe", "--out", "run", "--resume", "--rounds", "1"], "round 2"),
+        (["local", "--out", "run", "--resume"], "algorithm = 'fedhe', not 'local'"),
+        (["fedhe", "--out", "run", "--resume", "--set", "fedhe.alpha=2"], "fedhe.alpha = 1.0, not 2"),
     ],
 )
 def test_a_run_that_is_there_is_not_touched_by_a_refused_one(arguments, said, hetfl, here):
     assert hetfl("run", "fedhe", *SMALL, "--out", "run").status == 0
     (here / "empty").mkdir()
+    (here / "own").mkdir()
+    for name in ("file", "own/notes.txt"):
+        (here / name).write_text("mine")
     before = contents(here)
     done = hetfl("run", *arguments)
-    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-    assert said in done.err
+    assert (done.refused, done.out, said in done.err) == (True, "", True)
     assert contents(here) == before
 
 
@@ -271,27 +156,8 @@ def test_nothing_is_written_over_a_run_s_own_files(arguments, hetfl, here):
     (here / "link.html").symlink_to(here / "run" / "rounds.jsonl")
     before = contents(here)
     done = hetfl(*arguments)
-    assert (done.status, done.err.count("\n")) == (2, 1)
-    assert f"{arguments[-1]} belongs to the run in " in done.err
+    assert (done.refused, arguments[-1] in done.err) == (True, True)
     assert contents(here) == before
-
-
-def test_a_link_in_a_circle_is_one_line(hetfl, here):
-    (here / "loop").symlink_to(here / "loop")
-    for arguments in (("report", "run", "--out", "loop"), ("run", "fedhe", *SMALL, "--out", "loop")):
-        done = hetfl(*arguments)
-        assert (done.status, done.err.count("\n")) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("sweeps", "said"),
-    [([""], "--sweep is empty"), (["rounds=1,2", "rounds=1"], "--sweep 'rounds=1,2 rounds=1': rounds is there twice")],
-)
-def test_no_sweep_is_lost_without_a_word(sweeps, said, hetfl, here):
-    options = [option for sweep in sweeps for option in ("--sweep", sweep)]
-    done = hetfl("run", "fedhe", *SMALL, "--out", "sweep", *options)
-    assert (done.status, done.err.count("\n")) == (2, 1)
-    assert said in done.err
 
 
 @pytest.mark.slow
@@ -299,9 +165,7 @@ def test_a_hub_out_of_reach_is_one_line(here, tmp_path):
     process = start(tmp_path, "run", "fedhe", "--dataset", "mnist", "--clients", 2)
     assert process.wait(300) == 2
     err = (tmp_path / "err").read_text()
-    assert err.startswith("hetfl: cannot load ylecun/mnist from the hub (")
-    assert "set data-dir" in err
-    assert err.count("\n") == 1
+    assert ("ylecun/mnist" in err, err.count("\n")) == (True, 1)
     assert contents(here) == {}
 
 
@@ -317,8 +181,7 @@ def test_too_few_clients_is_status_1_and_keeps_what_was_reached(hetfl, here, mon
     done = hetfl("run", "fedhe", *SMALL, "--out", "run")
     assert done.status == 1
     assert "Traceback" not in done.err
-    said = "hetfl: round 2: 0 valid replies, fewer than min-clients = 1: 2 clients: OSError: no space ("
-    assert done.err.splitlines()[-1].startswith(said + str(Path(__file__)) + ", line ")
+    assert f"OSError: no space ({Path(__file__)}, line " in done.err.splitlines()[-1]
     assert [len(entry["failures"]) for entry in entries(here / "run")] == [0, 0, 2]
     assert json.loads((here / "run" / "summary.json").read_text())["accuracy"] is not None
 
@@ -335,7 +198,6 @@ def test_ctrl_c_finishes_the_round_and_the_resumed_run_equals_the_uninterrupted_
     interrupt(process)
     assert process.wait(300) == 1
     err = (tmp_path / "err").read_text()
-    assert "\nfinishing this round; once more to stop at once\n" in err
     assert err.endswith(f"stopped; go on with: hetfl run fedhe --out {stopped} --resume\n")
     assert "Traceback" not in err
     assert "\x1b" not in err + (tmp_path / "out").read_text()
@@ -382,13 +244,6 @@ def test_a_ctrl_c_during_imports_or_after_the_last_round_ends_in_one_line(here, 
         installed()
     assert ended.value.code == 1
     assert capfd.readouterr().err.splitlines()[-1] == f"hetfl: {INTERRUPTED}"
-
-
-@pytest.mark.parametrize("command", app.registered_commands, ids=lambda command: command.callback.__name__)
-def test_paragraphs_of_the_help_are_folded_by_the_terminal_alone(command):
-    first, *others = command.help.split("\n\n")
-    assert all("\n" not in paragraph for paragraph in (first, *others))
-    assert " ".join(command.help.split()) == " ".join(command.callback.__doc__.split())
 
 
 def test_the_help_comes_without_the_heavy_libraries_and_in_well_under_a_second():
@@ -441,12 +296,6 @@ def test_the_table_of_keys_that_flower_reads_is_printed(hetfl):
     assert (table["rounds"], table["fedhe"]["alpha"]) == (50, 1.0)
 
 
-def test_brackets_in_what_is_listed_are_shown(hetfl):
-    """They are no markup, but an extra of pip."""
-    done = hetfl("list", "keys")
-    assert '"hetfl[tensorboard]"' in "".join(done.out.split("│")).replace(" ", "")
-
-
 @pytest.mark.exhaustive
 def test_many_clients_end_with_the_same_bits_for_any_number_of_workers(hetfl, here):
     for workers in (1, 2):
@@ -455,38 +304,6 @@ def test_many_clients_end_with_the_same_bits_for_any_number_of_workers(hetfl, he
     assert without_time(here / "by-1") == without_time(here / "by-2")
     server_state = [(here / f"by-{workers}" / "knowledge.safetensors").read_bytes() for workers in (1, 2)]
     assert server_state[0] == server_state[1]
-
-
-def test_a_list_of_nothing_in_particular_is_everything(hetfl):
-    done = hetfl("list")
-    assert done.status == 0
-    for title in ("algorithms", "data sets", "models for digits", "recipes", "tables and figures", "config keys"):
-        assert title in done.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ["list", "recipies"],
-            "'recipies' is not one of 'algorithms', 'datasets', 'models', 'recipes', 'tables', 'keys'",
-        ),
-        (["list", "models", "--dataset", "digitz"], "unknown dataset 'digitz': did you mean 'digits'?"),
-        (["list", "models", "--toml"], "--toml and --into are for `hetfl list keys`"),
-        (["list", "keys", "--into", "none.toml"], "none.toml: No such file"),
-        (["list", "datasets", "--data-dir", "none"], "data-dir 'none' is not a folder"),
-        (["compare", "none"], "none: "),
-        (["compare"], "Missing argument"),
-        (["run"], "Missing argument"),
-        (["runn"], "No such command 'runn'"),
-    ],
-)
-def test_a_mistake_in_the_command_line_is_one_line(arguments, said, hetfl, here):
-    done = hetfl(*arguments)
-    assert (done.status, done.err.count("\n")) == (2, 1)
-    assert done.err.startswith("hetfl: ")
-    assert said in done.err
-    assert contents(here) == {}
 
 
 def test_two_runs_are_compared_in_a_table_and_a_picture(hetfl, here):
@@ -499,12 +316,9 @@ def test_two_runs_are_compared_in_a_table_and_a_picture(hetfl, here):
     assert rows[:2] == ["fedhe", "local"]
     assert sorted(rows[2:4]) == ["fedhe", "local"]  # by their gains
     assert rows[4:] == ["fedhe:"]  # a difference from local can be shown for none of 2 clients
-    assert done.out.endswith("picture: both.png, both-gains.png\n")
     assert (here / "both.png").read_bytes().startswith(PNG)
 
-    unwritable = hetfl("compare", "fedhe", "local", "--out", "both.png/both.png")
-    assert (unwritable.status, unwritable.err.count("\n")) == (2, 1)
-    assert "both.png/both.png: cannot be written: " in unwritable.err
+    assert hetfl("compare", "fedhe", "local", "--out", "both.png/both.png").refused
 
 
 def test_a_recipe_gives_what_the_command_line_does_not(hetfl, here):
@@ -517,8 +331,5 @@ def test_a_recipe_gives_what_the_command_line_does_not(hetfl, here):
     (here / "own.toml").write_text('seed = 4\nrounds = 1\nclients = 2\nmodels = "mlp"\n[fedhe]\nalpha = 0.25\n')
     assert hetfl("run", "fedhe", "--recipe", "own.toml", "--seed", 5, "--out", "own").status == 0
     config = tomllib.loads((here / "own" / "config.toml").read_text())
-    assert (config["seed"], config["rounds"], config["fedhe"]) == (
-        5,
-        1,
-        find("fedhe").defaults | {"alpha": 0.25},
-    )
+    assert (config["seed"], config["rounds"]) == (5, 1)
+    assert config["fedhe"] == find("fedhe").defaults | {"alpha": 0.25}

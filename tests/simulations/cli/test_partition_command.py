@@ -1,7 +1,6 @@
 """`hetfl partition`: what it counts is what clients get; its table, picture and JSON; its refusals."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -11,27 +10,11 @@ from sklearn.datasets import load_digits
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import load_client_data
-from simulations.cli.command import main
 from simulations.reports.partition import Share, Split, load_split, split_table
 from simulations.reports.plots.partition import split_figure
 
 KINDS = ["training", "validation", "test", "public", "classes"]
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.fixture
-def partition(monkeypatch, tmp_path, capfd):
-    """Call the command in an empty folder: exit status, output, errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["hetfl", "partition", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code or 0, *capfd.readouterr()
-
-    return call
 
 
 def counted(**keys):
@@ -73,10 +56,8 @@ def test_rows_that_all_clients_have_count_once():
 
 
 def test_domains_bear_names():
-    assert [part.domain for part in counted(clients=5, dataset="rotated-digits").shares] == [
-        *("0°", "20°", "40°", "60°"),
-        "0°",
-    ]
+    domains = [part.domain for part in counted(clients=5, dataset="rotated-digits").shares]
+    assert domains == ["0°", "20°", "40°", "60°", "0°"]
     assert counted(clients=5, dataset="digits,rotated-digits").domains == (
         "digits",
         *(f"rotated-digits {angle}°" for angle in (0, 20, 40, 60)),
@@ -150,39 +131,14 @@ def test_every_split_can_be_drawn_and_told(keys):
     assert [line[0] for line in lines[3:-1]] == [*map(str, range(keys["clients"])), "sum"]
 
 
-def test_the_command_shows_and_writes_what_was_counted(partition, tmp_path):
+def test_the_command_shows_and_writes_what_was_counted(hetfl, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text('partition = "classes:2"\nclients = 9\n')
-    status, out, _ = partition(
-        *("--recipe", "mine.toml", "--clients", 3, "--seed", 5, "--set", "seed=6"),
-        *("--out", "new/split.png"),
-    )
-    assert status == 0
-    assert "digits, classes:2, 3 clients, seed 6" in out
-    assert out.endswith("picture: new/split.png\n")
+    options = ("--recipe", "mine.toml", "--clients", 3, "--seed", 5, "--set", "seed=6")
+    done = hetfl("partition", *options, "--out", "new/split.png")
+    assert (done.status, "digits, classes:2, 3 clients, seed 6" in done.out) == (0, True)
     assert (tmp_path / "new" / "split.png").read_bytes().startswith(PNG)
     split = counted(clients=3, partition="classes:2", seed=6)
-    written = json.loads(partition("--recipe", "mine.toml", "--clients", 3, "--set", "seed=6", "--json")[1])
+    written = json.loads(hetfl("partition", *options, "--json").out)
     assert written["unused"] == split.unused
     assert [part["histogram"] for part in written["shares"]] == [list(part.histogram) for part in split.shares]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--dataset", "digitz"], "unknown dataset 'digitz': did you mean 'digits'?"),
-        (["--set", "partition=linear:2"], "partition 'linear:2' is not one of: iid, "),
-        (["--set", "partition=exponential"], "clients without any: use 8 clients or fewer"),
-        (["--set", "partition=natural:user"], "the data set has no columns"),
-        (["--set", "fedhe.alfa=2"], "unknown config key 'fedhe.alfa': did you mean 'fedhe.alpha'?"),
-        (["--set", "half-data-fraction=2"], "half-data-fraction = 2: input should be less than or equal to 1"),
-        (["--clients", "0.5"], "'0.5' is not a valid integer"),
-        (["--clients", "2", "--out", "split.doc"], "split.doc: no such kind of picture as 'doc'"),
-    ],
-)
-def test_a_mistake_is_one_line(arguments, said, partition, tmp_path):
-    status, _, err = partition(*arguments)
-    assert status == 2
-    assert err.startswith("hetfl: ")
-    assert said in err
-    assert err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []

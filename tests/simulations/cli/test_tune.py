@@ -27,17 +27,3 @@ def test_it_says_what_was_tried_and_where_the_best_lies(tmp_path):
         app, ["run", "fedhe", "--recipe", f"{tmp_path}/tuned/best.toml", "--out", f"{tmp_path}/run", "--seed", "1"]
     )
     assert run.exit_code == 0, run.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--set", "seed=1"), "seed: set --seeds"),
-        (("--over", "learning-rate"), "expected key=low:high"),
-        (("--over", "fedprox.mu=0.1:1"), "unknown config key 'fedprox.mu'"),
-    ],
-)
-def test_mistakes_are_one_line(tmp_path, arguments, said):
-    done = tune("fedhe", *SMALL, *arguments, "--out", tmp_path / "tuned")
-    assert said in str(done.exception)
-    assert not (tmp_path / "tuned").exists()

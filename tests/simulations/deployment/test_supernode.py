@@ -20,7 +20,6 @@ import pytest
 from fixtures.tiers import mostly_exhaustive
 from flwr.supernode.runtime import run_clientapp as clientapp
 
-from simulations.cli.command import main
 from simulations.deployment import executor, flower_node, supernode
 from simulations.deployment.executor import ResidentExecutor, WarmExecutor
 from simulations.deployment.flower_node import ExecutionSpec, TaskType
@@ -178,7 +177,7 @@ def test_whatever_happens_in_a_process_it_does_not_go_on_as_an_executor(
             (tmp_path / "second").touch()
             os._exit(0)
     until(lambda: bool(either.reconcile() or said))
-    assert said == [f"the process of the ClientApp has ended with status {status}"]
+    assert [line.endswith(f"status {status}") for line in said] == [True]
     assert not (tmp_path / "second").exists()
 
 
@@ -312,7 +311,7 @@ def test_a_module_that_changes_after_its_import_is_noticed_by_the_first_message(
         with pytest.raises(BlockingIOError):
             one.launch(spec(1))
     else:
-        assert one.launch(spec(1)).message == "no process for the ClientApp: begun anew"
+        assert one.launch(spec(1)).message.endswith("begun anew")
     assert anew == [["token-1"]]
 
 
@@ -478,7 +477,7 @@ def test_a_process_that_is_killed_has_a_line_in_the_log(either, written, monkeyp
     monkeypatch.setattr(executor, "log", lambda level, line, *values: said.append(line % values))
     either.launch(spec(1, address="dies"))
     until(lambda: bool(either.reconcile() or said))
-    assert said == ["the process of the ClientApp was ended by SIGKILL; was there too little memory?"]
+    assert ["SIGKILL" in line for line in said] == [True]
 
 
 def test_where_no_process_can_be_forked_the_launch_has_failed_and_nothing_stays_open(either, monkeypatch):
@@ -488,10 +487,7 @@ def test_where_no_process_can_be_forked_the_launch_has_failed_and_nothing_stays_
     monkeypatch.setattr(os, "fork", fork)
     before = os.listdir("/proc/self/fd")
     result = either.launch(spec(1))
-    assert (result.status, result.message) == (
-        "failed",
-        "no process for the ClientApp: Resource temporarily unavailable",
-    )
+    assert (result.status, "Resource temporarily unavailable" in result.message) == ("failed", True)
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
@@ -511,56 +507,18 @@ def test_an_executor_ends_with_its_node_and_takes_its_secret_from_a_pipe():
     os.close(alive)
 
 
-@pytest.fixture
-def refused(monkeypatch, capfd) -> Callable[..., str]:
-    """Call the command, which is to end with status 2, and return what it said."""
-
-    def call(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["hetfl", "supernode", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 2
-        return capfd.readouterr().err.strip()
-
-    return call
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--poll", "0"], "hetfl: --poll = 0: expected 0.01 to 60 seconds"),
-        (["--keep", "warm"], "hetfl: --keep = warm: expected fork or resident"),
-        (
-            ["--insecure", "--node-config", "model=mlp"],
-            "hetfl: --node-config = model=mlp: expected KEY=VALUE, texts in double quotes",
-        ),
-        (
-            ["--insecure", "--node-config", "/no/node.toml"],
-            "hetfl: --node-config = /no/node.toml: No such file or directory",
-        ),
-        (["--por", "1"], "hetfl: unrecognized arguments: --por 1; `flower-supernode --help` shows the flags"),
-    ],
-)
-def test_what_is_out_of_range_is_refused_in_one_line(refused, arguments, line):
-    assert refused(*arguments) == line
-
-
-def test_a_port_that_is_taken_is_refused_in_one_line(refused):
+def test_a_port_that_is_taken_is_refused(hetfl):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = refused("--insecure", "--port", str(port))
-    assert said == f"hetfl: port {port} of 127.0.0.1 is taken: give this node a --port of its own"
+        done = hetfl("supernode", "--insecure", "--port", port)
+    assert (done.refused, str(port) in done.err) == (True, True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "missing", "why"),
-    [
-        (["--isolation", "process"], "", "--isolation: somebody else is to run the ClientApps"),
-        ([], "flower_node", "this version of Flower has no place for a warm executor (no module)"),
-        ([], "fork", "a warm executor needs a system that can fork"),
-    ],
+    [(["--isolation", "process"], "", "--isolation"), ([], "flower_node", "no module"), ([], "fork", "fork")],
 )
 def test_where_it_cannot_be_warm_the_node_is_flowers_own(monkeypatch, capfd, arguments, missing, why):
     class Replaced(Exception):
@@ -577,7 +535,7 @@ def test_where_it_cannot_be_warm_the_node_is_flowers_own(monkeypatch, capfd, arg
     with pytest.raises(Replaced) as raised:
         supernode.run_supernode([*arguments, "--insecure"], "fork", 0.5)
     assert raised.value.args == ("flower-supernode", ["flower-supernode", *arguments, "--insecure"])
-    assert capfd.readouterr().err == f"hetfl: {why}: the node runs as Flower's own\n"
+    assert why in capfd.readouterr().err
 
 
 def test_its_help_is_that_of_flowers_own_node_and_its_own():

@@ -206,25 +206,18 @@ class TestMessages:
     def test_rows_count_from_0_as_those_of_a_frame_do(self, frame, refusal):
         frame.loc[7, "sick"] = "maybe"
         keys = {"classes": "ill,well"}
-        assert self.refused(refusal, frame, **keys).startswith("row 7 of dataset has sick maybe: ")
+        assert "row 7 of dataset has" in self.refused(refusal, frame, **keys)
         both = {"North": frame[:30].replace("maybe", "ill"), "South": frame}
-        assert self.refused(refusal, both, **keys).startswith("row 7 of dataset['South'] has sick maybe: ")
+        assert "row 7 of dataset['South']" in self.refused(refusal, both, **keys)
         splits = datasets.DatasetDict(train=datasets.Dataset.from_pandas(frame))
-        assert self.refused(refusal, splits, **keys).startswith("row 7 of dataset['train'] has sick maybe: ")
+        assert "row 7 of dataset['train']" in self.refused(refusal, splits, **keys)
 
     def test_columns_and_types(self, frame, refusal):
-        assert self.refused(refusal, [frame, frame.drop(columns="bp")]) == (
-            "dataset[1] has no column 'bp', which dataset[0] has: add it, or name it in ignore-columns"
-        )
-        line = self.refused(refusal, [frame, frame.assign(age="old")])
-        assert line.startswith("column 'age' of dataset[1] holds texts, that of dataset[0] decimal numbers: write all")
+        assert "dataset[1] has no column 'bp'" in self.refused(refusal, [frame, frame.drop(columns="bp")])
+        assert "column 'age' of dataset[1]" in self.refused(refusal, [frame, frame.assign(age="old")])
         line = self.refused(refusal, [frame, frame.assign(sick=3)])
-        assert line.startswith(
-            "column 'sick' of dataset[1] holds whole numbers, that of dataset[0] texts: write all in one type"
-        )
-        assert "ignore-columns" not in line
-        line = self.refused(refusal, frame, label_column="ill")
-        assert line.startswith("dataset has no column 'ill': set label-column to one of")
+        assert ("column 'sick' of dataset[1]" in line, "ignore-columns" in line) == (True, False)
+        assert "dataset has no column 'ill'" in self.refused(refusal, frame, label_column="ill")
         assert "hetfl-objects" not in self.refused(refusal, frame.assign(sick="ill"))
 
     def test_what_is_left_out_is_said_of_the_frame(self, frame):
@@ -234,10 +227,7 @@ class TestMessages:
             dataset=keys["dataset"], clients=2, seed=0, reading=Reading(label_column="sick"), partition="files"
         )
         notes = load_client_data(split, 0).train.arrays.notes
-        assert (
-            "4 of 120 rows of split 'train' of dataset have no sick (row 2 of dataset['North'] and 3 more): left out"
-            in notes
-        )
+        assert any("row 2 of dataset['North'] and 3 more" in note for note in notes)
 
 
 class Stream(IterableDataset):
@@ -256,38 +246,32 @@ IMAGE = torch.zeros(1, 4, 4)
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (3, "dataset is an int (3): expected a data frame"),
-        (None, "dataset is a NoneType (None): expected"),
-        ([], "dataset is empty: give a data frame"),
-        ({}, "dataset is empty: give a data frame"),
-        (np.zeros((2, 2)), "dataset is a ndarray ("),
-        (pd.DataFrame({"a": []}), "dataset has no rows"),
-        (pd.DataFrame({"a": [1, "x"]}), "dataset cannot be written as a table: Could not convert 'x'"),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "dataset has column 'a' more than once"),
-        ({"A": pd.DataFrame({"a": [1]}), "B": 3}, "dataset['B'] is an int (3)"),
-        ([pd.DataFrame({"a": [1]}), "digits"], "dataset[1] is a str ('digits')"),
-        (Lazy(), "dataset is a Lazy (<"),
-        (Lazy(), ">), whose rows are not there yet: give what its collect() returns"),
-        (Stream(), "dataset gives its items in turn alone"),
-        (Pairs([IMAGE], ["cat"]), "item 0 of dataset has label 'cat': expected an integer, 0 or more"),
+        (3, "dataset is an int"),
+        (None, "dataset is a NoneType"),
+        ([], "dataset is empty"),
+        (np.zeros((2, 2)), "dataset is a ndarray"),
+        (pd.DataFrame({"a": []}), "no rows"),
+        (pd.DataFrame({"a": [1, "x"]}), "'x'"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "column 'a'"),
+        ({"A": pd.DataFrame({"a": [1]}), "B": 3}, "dataset['B'] is an int"),
+        ([pd.DataFrame({"a": [1]}), "digits"], "dataset[1] is a str"),
+        (Lazy(), "collect()"),
+        (Stream(), "in turn"),
+        (Pairs([IMAGE], ["cat"]), "item 0 of dataset has label 'cat'"),
         (Pairs([IMAGE], [-1]), "item 0 of dataset has label -1"),
-        (Pairs([IMAGE], [2], ["cat", "dog"]), "item 0 of dataset has label 2: expected 0..1"),
-        (Pairs([IMAGE + 2], [0]), "item 0 of dataset holds float32 beyond 0..1"),
-        (Pairs([IMAGE * np.nan], [0]), "item 0 of dataset holds float32 beyond 0..1"),
-        (Pairs([torch.zeros(2, 4, 4)], [0]), "item 0 of dataset has shape (2, 4, 4): expected an image"),
-        (TensorDataset(torch.zeros(2, 4, 4)), "item 0 of dataset is a tuple ("),
-        (
-            Pairs([torch.zeros(3), torch.zeros(2)], [0, 1]),
-            "item 1 of dataset is a Tensor (tensor([0., 0.])): expected a vector of 3",
-        ),
-        (Pairs([torch.zeros(3), "x"], [0, 1]), "item 1 of dataset is a str ('x'): expected a vector of 3 numbers"),
-        (Pairs([torch.zeros(0)], [0]), "item 0 of dataset is a Tensor (tensor([])): expected a vector of real"),
-        (Pairs([torch.zeros(2, dtype=torch.complex64)], [0]), "item 0 of dataset is a Tensor ("),
-        (Pairs([np.array(["a", "b"])], [0]), "dataset cannot be written as a table: can't convert np.ndarray"),
-        ([Pairs([IMAGE], [0], ["a", "b"]), Pairs([IMAGE], [0], ["b", "a"])], "the data sets have different classes"),
+        (Pairs([IMAGE], [2], ["cat", "dog"]), "item 0 of dataset has label 2"),
+        (Pairs([IMAGE + 2], [0]), "item 0 of dataset holds float32"),
+        (Pairs([IMAGE * np.nan], [0]), "item 0 of dataset holds float32"),
+        (Pairs([torch.zeros(2, 4, 4)], [0]), "item 0 of dataset has shape (2, 4, 4)"),
+        (TensorDataset(torch.zeros(2, 4, 4)), "item 0 of dataset is a tuple"),
+        (Pairs([torch.zeros(3), torch.zeros(2)], [0, 1]), "item 1 of dataset is a Tensor"),
+        (Pairs([torch.zeros(3), "x"], [0, 1]), "item 1 of dataset is a str"),
+        (Pairs([torch.zeros(0)], [0]), "item 0 of dataset is a Tensor"),
+        (Pairs([torch.zeros(2, dtype=torch.complex64)], [0]), "item 0 of dataset is a Tensor"),
+        (Pairs([np.array(["a", "b"])], [0]), "np.ndarray"),
+        ([Pairs([IMAGE], [0], ["a", "b"]), Pairs([IMAGE], [0], ["b", "a"])], "classes"),
     ],
 )
-def test_what_is_no_data_set_is_told_in_one_line(refusal, cache, given, said):
-    line = refusal(DataError, stored, given)
-    assert line.startswith(said) or line.endswith(said)
+def test_what_is_no_data_set_is_refused(refusal, cache, given, said):
+    assert said in refusal(DataError, stored, given)
     assert not cache.exists() or not [*cache.iterdir()]

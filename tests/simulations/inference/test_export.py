@@ -137,13 +137,13 @@ def test_the_client_s_own_model_stays_as_it_is(trained, tmp_path):
 
 def test_what_cannot_be_written_is_one_line(trained, tmp_path, refusal, monkeypatch):
     node = load_client(trained(models="mlp"), 0)
-    assert "known: .pt2, .onnx" in refusal(ConfigError, export_node, node, tmp_path / "model.pth")
     (tmp_path / "file").touch()
-    assert "cannot be written" in refusal(ConfigError, export_node, node, tmp_path / "file" / "model.pt2")
+    for path in (tmp_path / "model.pth", tmp_path / "file" / "model.pt2"):
+        assert str(path) in refusal(ConfigError, export_node, node, path)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     assert "pip install 'hetfl[onnx]'" in refusal(ConfigError, export_node, node, tmp_path / "model.onnx")
     object.__setattr__(node, "predictor", SplitModel(picky(node.data.spec), nn.Linear(10, 10)))
-    assert "torch.export cannot take 'mlp'" in refusal(ModelError, export_node, node, tmp_path / "model.pt2")
+    assert "'mlp'" in refusal(ModelError, export_node, node, tmp_path / "model.pt2")
 
 
 def test_a_node_s_state_is_exported_without_its_data(make_config, run_federation, tmp_path, monkeypatch):

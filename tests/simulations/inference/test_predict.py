@@ -164,13 +164,7 @@ class TestTables:
         found = predict(table, home / "new.csv", client=0)
         assert len(found.classes) == 2
         said = capsys.readouterr().err
-        for what in (
-            "'age': 1 of 2 values are no numbers (row 2)",
-            "'cost': 1 of 2",
-            "'seen': 1 of 2 values are no dates",
-        ):
-            assert what in said
-        assert "'city': 1 of 2 values were not there in training (row 2): taken as unknown" in said
+        assert [column for column in ("age", "cost", "seen", "city") if f"'{column}': 1 of 2" not in said] == []
 
     def test_rows_have_their_numbers_in_the_file_whatever_is_blank_before_them(self, table, home, capsys):
         lines = ['P1,3,"2,5",1/2/2024,Rome,True,1,W,1,', 'P2,old,"2,5",1/2/2024,Rome,True,1,W,1,']
@@ -178,8 +172,7 @@ class TestTables:
         found = predict(table, home / "new.csv", client=0)
         assert found.names == ["5", "7"]
         said = capsys.readouterr().err
-        assert "1 of 3 rows have no cell that is filled" in said
-        assert "'age': 1 of 2 values are no numbers (row 7)" in said
+        assert ("1 of 3 rows" in said, "(row 7)" in said) == (True, True)
 
     def test_ids_are_texts_or_whole_numbers_and_empty_rows_hide_none(self, table, home, capsys):
         """The columns are in reverse: a price that happens to tell all rows apart is no id."""
@@ -203,59 +196,10 @@ class TestTables:
     def test_a_column_of_which_nothing_can_be_read_is_refused_and_an_empty_one_said(self, table, home, refusal, capsys):
         frame = pd.read_csv(home / "patients.csv", dtype=str)
         frame.assign(age="12 y").to_csv(home / "p.csv", index=False)
-        line = refusal(DataError, predict, table, home / "p.csv", client=0)
-        assert line == (
-            f"none of the {len(frame)} values of column 'age' of '{home}/p.csv' is a number as in training, 1234.5: "
-            "write them so"
-        )
+        assert "'age'" in refusal(DataError, predict, table, home / "p.csv", client=0)
         frame.assign(age=None).to_csv(home / "p.csv", index=False)
         assert len(predict(table, home / "p.csv", client=0).classes) == len(frame)
-        assert "column 'age' is empty: taken as unknown" in capsys.readouterr().err
-
-    def test_a_column_that_is_misspelt_has_its_nearest_name(self, table, home, refusal):
-        frame = pd.read_csv(home / "patients.csv", dtype=str).rename(columns={"city": "citty"})
-        frame.to_csv(home / "p.csv", index=False)
-        line = refusal(DataError, predict, table, home / "p.csv", client=0)
-        assert "has no column 'city', which " in line
-        assert " was trained with: is 'citty' meant?; it has: " in line
-
-    @pytest.mark.parametrize(
-        ("row", "wrong"),
-        [
-            (
-                'P1,30,"1,200.5",1/2/2024',
-                "'cost' of 'new.csv' has numbers written as 1,234.5, and the model reads them as 1.234,5",
-            ),
-            (
-                "P1,30,17.99,1/2/2024",
-                "'cost' of 'new.csv' has numbers written as 1234.5, and the model reads them as 1.234,5",
-            ),
-            (
-                "P1,30,0.125,1/2/2024",
-                "'cost' of 'new.csv' has numbers written as 1234.5, and the model reads them as 1.234,5",
-            ),
-            (
-                'P1,"30,5","2,5",1/2/2024',
-                "'age' of 'new.csv' has numbers written as 1.234,5, and the model reads them as 1234.5",
-            ),
-            (
-                'P1,30,"2,5",2/13/2024',
-                "'seen' of 'new.csv' has dates written as month/day/year, and the model reads them as day/month/year",
-            ),
-        ],
-    )
-    def test_a_column_in_another_notation_is_refused(self, table, home, refusal, row, wrong):
-        (home / "new.csv").write_text(f"{HEADER}\n{row},Rome,True,1,W,1,\n")
-        assert refusal(DataError, predict, table, "new.csv", client=0) == f"column {wrong}: write them alike"
-
-    def test_all_columns_that_cannot_be_read_are_told_at_once(self, table, home, refusal):
-        (home / "new.csv").write_text(f'{HEADER}\nP1,1e999,"1,200.5",2/13/2024,Rome,True,1,W,1,\n')
-        line = refusal(DataError, predict, table, "new.csv", client=0)
-        assert line == (
-            "'new.csv' has 3 problems: (1) row 2 has an infinite age; (2) column 'cost' has numbers written as 1,234.5"
-            ", and the model reads them as 1.234,5: write them alike; (3) column 'seen' has dates written as "
-            "month/day/year, and the model reads them as day/month/year: write them alike"
-        )
+        assert "column 'age' is empty" in capsys.readouterr().err
 
     @pytest.mark.parametrize(("encoding", "separator", "ending"), [("utf-16", "\t", "tsv"), ("cp1252", ";", "csv.gz")])
     def test_files_as_spreadsheets_write_them_are_read_aloud(self, table, home, capsys, encoding, separator, ending):
@@ -267,9 +211,7 @@ class TestTables:
         assert written(found) == written(predict(table, home / "patients.csv", client=0))
         assert found.ids[0][1][:2] == ["Zoë P0", "Zoë P1"]
         said = capsys.readouterr().err
-        assert ("read as separated by semicolons: 10 columns" in said) == (separator == ";")
-        assert ("read as UTF-16" in said) == (encoding == "utf-16")
-        assert ("line 2 has 'Zoë'" in said) == (encoding == "cp1252")
+        assert ("semicolons" in said, "UTF-16" in said) == (separator == ";", encoding == "utf-16")
 
     def test_the_label_is_no_id_and_one_that_is_not_different_neither(self, table, home):
         row = "P1,3,2,1/2/2024,Rome,True,1,W,1"
@@ -278,12 +220,6 @@ class TestTables:
         assert (name, cells) == ("bed", ["7", "8"])
         (home / "new.csv").write_text("age,cost,seen,city,smoker,code,sick\n3,2,1/2/2024,Rome,True,1,yes\n")
         assert predict(table, home / "new.csv", client=0).ids == ()
-
-    def test_columns_that_are_missing_are_named_in_one_line(self, table, home, refusal):
-        (home / "new.csv").write_text("age,kost\n3,2\n")
-        line = refusal(DataError, predict, table, home / "new.csv", 0)
-        assert "has no column 'cost', 'seen', 'city', 'smoker', 'code', which " in line
-        assert "it has: 'age', 'kost'" in line
 
     def test_the_command_writes_a_file(self, table, home):
         done = invoke("predict", table, "patients.csv", "--client", 1, "--out", "out.csv")
@@ -303,9 +239,8 @@ class TestImages:
         classes, scores = by_model(images)
         paths = load_client(images, 0).data.train.arrays
         assert len(paths.labels) == len(found.names) == 24
-        assert sorted(zip(found.classes, np.round(found.scores, 4), strict=True)) == sorted(
-            zip(classes, np.round(scores.numpy().astype(float), 4), strict=True)
-        )
+        told = zip(found.classes, np.round(found.scores, 4), strict=True)
+        assert sorted(told) == sorted(zip(classes, np.round(scores.numpy().astype(float), 4), strict=True))
         assert [name.split("/")[-2] for name in found.names] == list(found.classes)
 
     @pytest.mark.exhaustive
@@ -325,14 +260,6 @@ class TestImages:
         assert done.stderr.count("\n") == 1
         assert "new/dark/4.png' cannot be read: " in done.stderr
 
-    def test_one_of_16_bits_is_refused_by_its_file(self, images, home, refusal):
-        """Its pixels would be cut to 8 bits."""
-        Image.fromarray(np.full((8, 8), 999, np.uint16)).save(home / "deep.png")
-        line = refusal(DataError, predict, images, home / "deep.png", 0)
-        assert (
-            f"'{home}/deep.png' cannot be read: it has pixels of mode I;16: only 8-bit grey or colour is read" in line
-        )
-
     def test_sizes_are_those_of_training_where_nothing_was_resized(self, make_config, run_federation, home, refusal):
         folder = run_federation(make_config(rounds=1, checkpoint_every=1, models="mlp"))
         raw = load_client(folder, 0).data.train.arrays.inputs[:2, 0].numpy()
@@ -340,8 +267,7 @@ class TestImages:
             Image.fromarray(np.rint(pixels * (255 / 16)).astype(np.uint8)).save(home / f"{number}.png")
         assert list(predict(folder, home / "1.png", 0).classes) == by_model(folder)[0][1:2]
         Image.new("L", (9, 8)).save(home / "large.png")
-        line = refusal(DataError, predict, folder, home / "large.png", 0)
-        assert "it has 8 x 9 pixels, and the model takes 8 x 8" in line
+        assert "8 x 9" in refusal(DataError, predict, folder, home / "large.png", 0)
 
 
 @pytest.mark.parametrize("vocabulary", [exhaustive("hashed:50"), exhaustive("shared:8")])
@@ -361,8 +287,7 @@ def test_texts_without_a_word_are_counted(home, make_config, run_federation, cap
     folder = texts_of(home, make_config, run_federation, "hashed:50")
     pd.DataFrame({"text": ["gute Reise", None, " . ", "Ü"], "label": 1}).to_csv(home / "new.csv", index=False)
     assert len(predict(folder, "new.csv", 0).classes) == 4
-    said = "hetfl: 'new.csv': 2 of 4 texts have no word (row 3 and 1 more): predicted as empty texts\n"
-    assert capsys.readouterr().err == said
+    assert "2 of 4" in capsys.readouterr().err
 
 
 class Touching:
@@ -376,36 +301,72 @@ class Touching:
 
 
 class TestRefused:
+    @pytest.mark.parametrize(
+        ("content", "named"),
+        [
+            (f'{HEADER}\nP1,30,"1,200.5",1/2/2024,Rome,True,1,W,1,\n', ["'cost'", "1,234.5", "1.234,5"]),
+            (f"{HEADER}\nP1,30,17.99,1/2/2024,Rome,True,1,W,1,\n", ["'cost'", "1234.5", "1.234,5"]),
+            (f"{HEADER}\nP1,30,0.125,1/2/2024,Rome,True,1,W,1,\n", ["'cost'", "1234.5", "1.234,5"]),
+            (f'{HEADER}\nP1,"30,5","2,5",1/2/2024,Rome,True,1,W,1,\n', ["'age'", "1.234,5", "1234.5"]),
+            (f'{HEADER}\nP1,30,"2,5",2/13/2024,Rome,True,1,W,1,\n', ["'seen'", "month/day/year"]),
+            (f'{HEADER}\nP1,1e999,"1,200.5",2/13/2024,Rome,True,1,W,1,\n', ["(1) row 2", "'cost'", "(3)", "'seen'"]),
+            (TABLE.replace("city", "citty", 1), ["'city'", "'citty'"]),
+            ("age,kost\n3,2\n", ["'cost', 'seen', 'city', 'smoker', 'code'", "'age', 'kost'"]),
+            ("", ["new.csv"]),
+            (" \n\n", ["new.csv"]),
+            (f'{HEADER}\n\nP1,"3\nP2,4\n', ["row 3"]),
+            (f"{HEADER}\n", ["no row"]),
+        ],
+    )
+    def test_rows_that_the_model_cannot_read(self, table, home, refusal, content, named):
+        (home / "new.csv").write_text(content)
+        line = refusal(DataError, predict, table, "new.csv", client=0)
+        assert [word for word in named if word not in line] == []
+
+    def test_a_file_of_another_kind(self, table, home, refusal):
+        (home / "rows.json").write_text("[1, 2]")
+        (home / "sheet.xlsx").write_bytes(b"PK")
+        Image.new("L", (8, 8)).save(home / "photo.png")
+        for name in ("rows.json", "missing.csv", "photo.png", "sheet.xlsx", "data"):
+            assert name in refusal(DataError, predict, table, home / name, 0)
+
+    def test_what_an_image_model_cannot_be_given(self, images, home, refusal):
+        """Pixels of 16 bits would be cut to 8."""
+        (home / "patients.csv").write_text(TABLE)
+        (home / "none").mkdir()
+        Image.fromarray(np.full((8, 8), 999, np.uint16)).save(home / "deep.png")
+        for name, said in (("patients.csv", "takes images"), ("none", "no images"), ("deep.png", "I;16")):
+            assert said in refusal(DataError, predict, images, home / name, 0)
+
     def test_a_model_that_is_none(self, table, home, refusal):
+        told = {EXTRA: ""}
         path = export(table, 0, home / "model.pt2")
+        program = torch.export.load(path, extra_files=told)
         (home / "broken.pt2").write_bytes(path.read_bytes()[:4000])
         (home / "model.onnx").touch()
-        program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
-        torch.export.save(program, home / "other.pt2")
-        told = {EXTRA: ""}
-        old = torch.export.load(path, extra_files=told)
-        torch.export.save(old, home / "old.pt2", extra_files={EXTRA: re.sub(r'"format": \d+,', "", told[EXTRA])})
-        for name, said in (
-            ("broken.pt2", "is no program of torch.export, or damaged"),
-            ("missing.pt2", "is not there"),
-            ("model.onnx", "expected a .pt2 file of hetfl export"),
-            ("other.pt2", "it was not written by hetfl export"),
-            ("old.pt2", "does not say what its inputs are made of: export it again"),
-        ):
-            assert said in refusal(ModelError, predict, home / name, home / "patients.csv")
-        assert "say whose model" in refusal(ConfigError, predict, table, home / "patients.csv")
-        assert "leave --client out" in refusal(ConfigError, predict, path, home / "patients.csv", 0)
+        descriptions = [re.sub(r'"format": \d+,', "", told[EXTRA])]
+        for columns in (None, [], {}):
+            description = json.loads(told[EXTRA])
+            description["inputs"]["columns"] = columns
+            descriptions.append(json.dumps(description))
+        del description["inputs"]["columns"]
+        for number, text in enumerate([*descriptions, json.dumps(description)]):
+            torch.export.save(program, home / f"{number}.pt2", extra_files={EXTRA: text})
+            refusal(ModelError, predict, home / f"{number}.pt2", home / "patients.csv")
+        for name in ("broken.pt2", "missing.pt2", "model.onnx"):
+            assert name in refusal(ModelError, predict, home / name, home / "patients.csv")
+        assert "--client" in refusal(ConfigError, predict, table, home / "patients.csv")
+        assert "--client" in refusal(ConfigError, predict, path, home / "patients.csv", 0)
 
     def test_a_program_of_others_is_refused_before_it_is_run(self, home, refusal, monkeypatch):
         program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
         described = '{"inputs": {"kind": %s}, "outputs": {"classes": []}}'
-        told = ("", "no json", "[]", *(described % kind for kind in ('"sound"', '["table"]', "{}", "1", "null")))
-        for number, description in enumerate(told):
-            torch.export.save(program, home / f"{number}.pt2", extra_files={EXTRA: description})
+        told = [{EXTRA: text} for text in ("", "no json", "[]", described % '"sound"', described % '["table"]')]
+        for number, extra in enumerate([*told, {}]):
+            torch.export.save(program, home / f"{number}.pt2", extra_files=extra)
         monkeypatch.delattr(torch.export, "load")
-        for number in range(len(told)):
-            line = refusal(ModelError, predict, home / f"{number}.pt2", home / "patients.csv")
-            assert "it was not written by hetfl export" in line
+        for number in range(len(told) + 1):
+            refusal(ModelError, predict, home / f"{number}.pt2", home / "patients.csv")
 
     def test_a_file_that_holds_code_does_not_run_it(self, table, home, refusal):
         path = export(table, 0, home / "model.pt2")
@@ -422,12 +383,9 @@ class TestRefused:
             return home / name
 
         inputs = changed("inputs.pt2", "data/sample_inputs/model.pt", buffer.getvalue())
-        line = refusal(ModelError, predict, inputs, home / "patients.csv")
-        assert "is no program of torch.export, or damaged" in line
-        assert "\n" not in line
+        refusal(ModelError, predict, inputs, home / "patients.csv")
         for number, added in enumerate(("data/aotinductor/model/model.so", "data/constants/opaque_obj_0")):
-            line = refusal(ModelError, predict, changed(f"{number}.pt2", added, b""), home / "patients.csv")
-            assert "holds more than a program and its weights" in line
+            refusal(ModelError, predict, changed(f"{number}.pt2", added, b""), home / "patients.csv")
         assert not (home / "ran").exists()
         assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
 
@@ -451,61 +409,8 @@ class TestRefused:
                     assert count
                     content = text.encode()
                 new.writestr(member, content)
-        line = refusal(ModelError, predict, home / "evil.pt2", home / "patients.csv")
-        assert "may run code" in line
+        refusal(ModelError, predict, home / "evil.pt2", home / "patients.csv")
         assert not (home / "ran").exists()
-
-    def test_a_table_that_says_nothing_of_its_columns(self, table, home, refusal):
-        told = {EXTRA: ""}
-        program = torch.export.load(export(table, 0, home / "model.pt2"), extra_files=told)
-        for number, columns in enumerate((None, [], {})):
-            description = json.loads(told[EXTRA])
-            description["inputs"]["columns"] = columns
-            torch.export.save(program, home / f"{number}.pt2", extra_files={EXTRA: json.dumps(description)})
-            line = refusal(ModelError, predict, home / f"{number}.pt2", home / "patients.csv")
-            assert "does not say what its inputs are made of" in line
-        del description["inputs"]["columns"]
-        torch.export.save(program, home / "without.pt2", extra_files={EXTRA: json.dumps(description)})
-        line = refusal(ModelError, predict, home / "without.pt2", home / "patients.csv")
-        assert "does not say what its inputs are made of" in line
-
-    def test_a_file_of_another_kind_or_without_rows(self, table, home, refusal):
-        (home / "empty.csv").touch()
-        (home / "blank.csv").write_text(" \n\n")
-        (home / "quote.csv").write_text(f'{HEADER}\n\nP1,"3\nP2,4\n')
-        (home / "header.csv").write_text(f"{HEADER}\n")
-        (home / "rows.json").write_text("[1, 2]")
-        (home / "sheet.xlsx").write_bytes(b"PK")
-        Image.new("L", (8, 8)).save(home / "photo.png")
-        for name, said in (
-            ("empty.csv", "is empty: put rows into it"),
-            ("blank.csv", "is empty: put rows into it"),
-            ("quote.csv", "quote.csv': the quote that row 3 opens is never closed"),
-            ("header.csv", "holds no row"),
-            ("rows.json", "is no list of rows"),
-            ("missing.csv", "is not there"),
-            ("photo.png", "is no file of rows"),
-            ("sheet.xlsx", "takes rows of a table: save the sheet as csv (UTF-8) and give that"),
-            ("data", "is no file of rows"),
-        ):
-            assert said in refusal(DataError, predict, table, home / name, 0)
-
-    def test_an_image_model_is_given_no_table(self, images, home, refusal):
-        (home / "patients.csv").write_text(TABLE)
-        (home / "none").mkdir()
-        assert "takes images" in refusal(DataError, predict, images, home / "patients.csv", 0)
-        assert "holds no images" in refusal(DataError, predict, images, home / "none", 0)
-
-    @pytest.mark.exhaustive
-    def test_the_status_is_two(self, table):
-        done = subprocess.run(
-            [sys.executable, "-m", "hetfl_flwr", "predict", str(table), "nowhere.csv", "--client", "0"],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_the_description_lists_what_a_device_needs(table, home):

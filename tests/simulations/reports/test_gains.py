@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from hetfl_flwr import gains, load
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.runs.figures.tables import client_table, lines
-from simulations.cli.command import app, main
+from simulations.cli.command import app
 from simulations.reports.doubts import doubts_of
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
 from simulations.reports.gains import Gain, answer
@@ -84,15 +84,10 @@ def test_the_verdicts_are_said_in_words(tmp_path):
     """The means over clients differ by -3.667, -2.6 and -3.7 points: t(2) x 0.626 / sqrt(3) is 1.56 points each way."""
     found = said_of(study(tmp_path))
     assert [gain.verdict for gain in found.gains] == ["helps", "unclear", "harms"]
-    assert found.sentences == {
-        "fedhe": "fedhe helps 1 of 3 clients, harms 1, for one no difference can be shown; "
-        "mean over clients -3.3 points (-4.9 to -1.8)."
-    }
+    assert "-3.3 points (-4.9 to -1.8)" in found.sentences["fedhe"]
     helped, unclear, harmed = (gain.words for gain in found.gains)
-    assert helped == "helps client 0 by 10.0 points (9.7 to 10.4)"
-    assert unclear == "client 1: no difference that 3 seeds can show: 0.0 points (-4.3 to 4.3)"
-    assert re.fullmatch(r"harms client 2 by 20.0 points \(\d.* to \d.*\)", harmed)
-    assert "3 comparisons" in " ".join(found.notes)
+    assert "10.0 points (9.7 to 10.4)" in helped
+    assert "0.0 points (-4.3 to 4.3)" in unclear
     assert in_words(found)[1:] == [f"  {helped}", f"  {harmed}"]
 
 
@@ -104,45 +99,32 @@ def test_a_difference_that_many_comparisons_make_by_chance_is_not_said(tmp_path)
     gain = said_of(folders).gains[0]
     assert gain.low > 0
     assert gain.verdict == "unclear"
-    assert gain.words.startswith(
-        "client 0: no difference that 1 seed and 50 test rows can show among 3 comparisons: +17.0"
-    )
+    assert "+17.0" in gain.words
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"partition": "dirichlet:0.3"}, "local seed=0 differs in partition (dirichlet:0.3 / iid)"),
-        ({"dataset": "breast-cancer"}, "differs in dataset (breast-cancer / digits)"),
-        ({"test-fraction": 0.3}, "differs in test-fraction (0.3 / 0.2)"),
-        (
-            {"public-fraction": 0.0, "test-set": "global"},
-            "differs in public-fraction (0.0 / 0.1), test-set (global / client)",
-        ),
-        ({"seed": 5}, "differs in seed (5 / 0)"),
-        ({"test": 51}, "differs in test rows of client 0 (51 / 50)"),
-        ({"train": 99}, "differs in train rows of client 0 (99 / 100)"),
-        ({"test": None}, "differs in clients.json (fedhe other does not say how many test rows its clients have)"),
-        ({"rounds": 2}, "it has not ended: 1 of 2 rounds"),
+        ({"partition": "dirichlet:0.3"}, "partition (dirichlet:0.3 / iid)"),
+        ({"public-fraction": 0.0, "test-set": "global"}, "public-fraction (0.0 / 0.1), test-set (global / client)"),
+        ({"seed": 5}, "seed (5 / 0)"),
+        ({"test": 51}, "test rows of client 0 (51 / 50)"),
+        ({"train": 99}, "train rows of client 0 (99 / 100)"),
+        ({"test": None}, "clients.json"),
+        ({"rounds": 2}, "1 of 2 rounds"),
+        ({"scores": [0.1, 0.2]}, "differs in clients (2 / 3)"),
     ],
 )
 def test_what_cannot_be_paired_is_named_with_what_differs(tmp_path, config, said):
     alone = ended(tmp_path / "seed=0", ALONE[0], algorithm="local")
-    found = said_of([alone, ended(tmp_path / "other", HELPED[0], **config)])
+    found = said_of([alone, ended(tmp_path / "other", **{"scores": HELPED[0]} | config)])
     assert found.gains == ()
     assert any(text.startswith("fedhe other: ") and said in text for text in found.left_out)
-    assert any(text.startswith("local seed=0: no run of another method") for text in found.left_out)
     assert rendered(found)
 
 
 def rendered(found):
     return [str(cell) for column in gains_table(found).columns for cell in column.cells] or ["nothing"]
-
-
-def test_another_number_of_clients_is_named(tmp_path):
-    alone = ended(tmp_path / "alone", ALONE[0], algorithm="local")
-    found = said_of([alone, ended(tmp_path / "two", [0.1, 0.2])])
-    assert "fedhe two: no run of local to pair it with; local alone differs in clients (2 / 3)" in found.left_out
 
 
 def test_pooled_is_a_method_of_its_own_and_its_training_rows_may_be_more(tmp_path):
@@ -207,10 +189,7 @@ def test_other_measures_have_their_own_differences_intervals_and_verdicts(tmp_pa
     assert found.low.tolist()[1:] == pytest.approx(usual.low.tolist()[1::-1])
     assert np.isnan(found.low[0])
     assert np.isnan(found.p_corrected[0])
-    words = MEASURES[name].words
-    assert set(found.measure) == {words}
-    assert found.attrs["sentences"]["fedhe"].startswith(f"fedhe helps 1 of 3 clients, harms none in {words}, for 2 no")
-    assert found.words[0] == f"client 0: -20.0 points in {words}; equal under all seeds"
+    assert set(found.measure) == {MEASURES[name].words}
     assert "2 comparisons" in " ".join(found.attrs["notes"])
 
 
@@ -219,8 +198,7 @@ def test_one_seed_gives_no_verdict_in_another_measure(tmp_path):
     with_quality(folders, "auc", [ALONE[0], HELPED[0]])
     found = answer([load_run(folder) for folder in folders], measure_named("AUC"))
     assert {gain.verdict for gain in found.gains} == {"unclear"}
-    assert found.sentences["fedhe"] == "fedhe: a difference from local in AUC can be shown for none of 3 clients."
-    assert any("give no interval of AUC, and no verdict" in note for note in found.notes)
+    assert any("AUC" in note for note in found.notes)
     assert "+10.0" in rendered(found)
     json.dumps(found.to_json(), allow_nan=False)
 
@@ -228,19 +206,14 @@ def test_one_seed_gives_no_verdict_in_another_measure(tmp_path):
 def test_compare_takes_a_measure_and_refuses_what_is_none_or_was_not_measured(tmp_path, hetfl):
     folders = study(tmp_path / "runs")
     out = ("--out", tmp_path / "c.png")
-    refused = hetfl("compare", tmp_path / "runs", "--measure", "acuracy", *out)
-    assert refused.err.startswith("hetfl: unknown measure 'acuracy': did you mean 'accuracy'?")
-    refused = hetfl("compare", tmp_path / "runs", "--measure", "auc", *out)
-    assert (refused.status, refused.err) == (
-        2,
-        "hetfl: no client of these runs has a final AUC: compare another measure\n",
-    )
+    for measure, named in (("acuracy", "'accuracy'"), ("auc", "AUC")):
+        refused = hetfl("compare", tmp_path / "runs", "--measure", measure, *out)
+        assert (refused.refused, named in refused.err) == (True, True)
     with_quality(folders, "macro_f1", [scores for each in (ALONE, HELPED) for scores in each.values()])
     done = hetfl("compare", tmp_path / "runs", "--measure", "macro_f1", *out)
     assert (done.status, done.err) == (0, "")
     assert "Gains over local in macro F1 (95 % interval)" in done.out
     assert "macro F1 %" in done.out
-    assert "fedhe helps 1 of 3 clients, harms none in macro F1" in done.out
 
 
 def test_classes_that_are_doubtful_in_different_runs_are_not_said_together(tmp_path):
@@ -269,22 +242,15 @@ def test_doubts_of_all_runs_are_said_once_with_the_runs_that_they_are_of(tmp_pat
         "client 1: never predicts class rare (1 of 3 runs of local, fedhe)",
         "client 2: no test row of class rare, on which it trains (1 of 3 runs of local, 1 of 3 runs of fedhe)",
     ]
-    done = hetfl("compare", *folders, "--out", tmp_path / "c.png")
-    assert done.out.count("12 to 14 test rows") == 1
-    assert done.out.index("Gains over local") < done.out.index("12 to 14 test rows")
-    assert [line for line in done.out.splitlines() if line != line.rstrip()] == []
-    page = write_report(folders, tmp_path / "r.html").read_text()
-    assert page.count("12 to 14 test rows") == 1
-    assert page.index("Side by side") < page.index("12 to 14 test rows") < page.index("Run by run")
+    assert hetfl("compare", *folders, "--out", tmp_path / "c.png").out.count("12 to 14 test rows") == 1
+    assert write_report(folders, tmp_path / "r.html").read_text().count("12 to 14 test rows") == 1
 
 
 def test_where_only_pooled_runs_are_there_methods_are_compared_with_them(tmp_path):
     pooled = [ended(tmp_path / f"p{s}", ALONE[s], algorithm="local", pooled=True, seed=s) for s in ALONE]
     found = said_of([*pooled, *(ended(tmp_path / f"f{s}", HELPED[s], seed=s) for s in ALONE)])
     assert found.baseline == "pooled"
-    assert found.sentences["fedhe"].startswith(
-        "fedhe is above pooled for 1 of 3 clients, is below pooled for 1, for one"
-    )
+    assert [gain.verdict for gain in found.gains] == ["helps", "unclear", "harms"]
 
 
 def test_of_several_local_runs_the_one_with_the_same_settings_counts(tmp_path):
@@ -296,9 +262,7 @@ def test_of_several_local_runs_the_one_with_the_same_settings_counts(tmp_path):
     assert not any("equal terms" in note for note in frame.attrs["notes"])
     ended(tmp_path / "d", HELPED[0], algorithm="fedavg", models="mlp", **{"learning-rate": 0.1})
     notes = gains([tmp_path]).attrs["notes"]
-    assert [note for note in notes if "equal terms" in note] == [
-        "Not on equal terms: fedavg and local differ in models (mlp / auto)."
-    ]
+    assert "models (mlp / auto)" in next(note for note in notes if "equal terms" in note)
 
 
 def test_a_client_without_a_final_accuracy_is_named(tmp_path):
@@ -309,7 +273,7 @@ def test_a_client_without_a_final_accuracy_is_named(tmp_path):
     (other / "clients.json").write_text(json.dumps(records))
     found = said_of([alone, other])
     assert [gain.client for gain in found.gains] == [0, 2]
-    assert found.left_out == ("fedhe other: client 1 has no final accuracy",)
+    assert ["client 1" in line for line in found.left_out] == [True]
 
 
 def test_folders_of_runs_stand_for_their_runs_in_the_order_of_their_numbers(tmp_path):
@@ -325,21 +289,8 @@ def test_folders_of_runs_stand_for_their_runs_in_the_order_of_their_numbers(tmp_
 def test_the_function_takes_results_too_and_says_when_there_is_nothing_to_compare(tmp_path, refusal):
     folders = study(tmp_path)
     pd.testing.assert_frame_equal(gains([tmp_path]), gains([load(folder) for folder in folders]))
-    assert "name runs of local" in refusal(ConfigError, gains, folders[3:])
-    assert "name runs of local" in refusal(ConfigError, gains, folders[:3])
-    assert "no run is given" in refusal(ConfigError, gains, [])
-
-
-@pytest.fixture
-def hetfl(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["hetfl", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        return SimpleNamespace(status=ended.value.code, out=printed.out, err=printed.err)
-
-    return call
+    for runs in (folders[3:], folders[:3], []):
+        refusal(ConfigError, gains, runs)
 
 
 def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl):
@@ -347,7 +298,6 @@ def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl
     file = tmp_path / "gains.csv"
     done = hetfl("compare", tmp_path / "runs", "--csv", file)
     assert (done.status, done.err) == (0, "")
-    assert "fedhe helps 1 of 3 clients, harms 1" in done.out
     assert re.search(r"client 0 +50 +71\.0 +\+10\.0 \(9\.7 to 10\.4\) helps", done.out)
     assert done.out.index("Gains over local") > done.out.index("accuracy %")
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "gains.csv"}
@@ -356,7 +306,6 @@ def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl
     told = json.loads(hetfl("compare", tmp_path / "runs", "--json").out)
     gains = told["gains"]
     assert (gains["comparisons"], gains["baseline"], len(gains["gains"])) == (3, "local", 3)
-    assert gains["gains"][0]["words"] == "helps client 0 by 10.0 points (9.7 to 10.4)"
     assert [(one["method"], len(one["runs"])) for one in told["methods"]] == [("local", 3), ("fedhe", 3)]
     assert [run["algorithm"] for run in told["runs"]].count("fedhe") == 3
 
@@ -372,18 +321,15 @@ def test_compare_without_local_runs_is_as_it_was_and_writes_no_gains(tmp_path, h
     folders = study(tmp_path / "runs")[3:]
     done = hetfl("compare", *folders, "--out", tmp_path / "c.png")
     assert (done.status, "Gains" in done.out) == (0, False)
-    refused = hetfl("compare", *folders, "--csv", tmp_path / "g.csv")
-    assert (refused.status, refused.err.count("\n")) == (2, 1)
-    assert refused.err.startswith("hetfl: --csv: gains are differences from training alone: name runs of local")
-    unwritable = hetfl("compare", tmp_path / "runs", "--out", tmp_path / "c.png", "--csv", tmp_path / "c.png" / "g.csv")
-    assert (unwritable.status, unwritable.err.count("\n")) == (2, 1)
+    assert hetfl("compare", *folders, "--csv", tmp_path / "g.csv").refused
+    out = ("--out", tmp_path / "c.png", "--csv", tmp_path / "c.png" / "g.csv")
+    assert hetfl("compare", tmp_path / "runs", *out).refused
 
 
 def test_the_report_begins_with_the_answer(tmp_path):
     study(tmp_path / "runs")
     page = Page(write_report([tmp_path / "runs"], tmp_path / "r.html"))
     assert page.words.index("Does federation help?") < page.words.index("Side by side")
-    assert "fedhe helps 1 of 3 clients, harms 1" in page.words
     assert page.tables["Gains over local (95 % interval)"][1][:2] == ["client 0", "50"]
     assert "Holm" in page.words
 
@@ -431,12 +377,6 @@ def test_brackets_in_a_heading_are_no_markup(tmp_path):
     assert all(heading in "\n".join(lines(table, 200)) for heading in headings)
 
 
-def test_a_name_from_a_run_folder_is_no_markup(tmp_path):
-    study(tmp_path, method="fedhe")
-    ended(tmp_path / "<b>x", HELPED[0], seed=7)
-    assert "<b>x" not in write_report([tmp_path], tmp_path / "r.html").read_text()
-
-
 SMALL = ("--dataset", "breast-cancer", "--clients", "2", "--rounds", "1", "--set", "models=mlp")
 
 
@@ -449,10 +389,7 @@ def test_a_method_is_run_beside_its_baselines_once(tmp_path, monkeypatch):
     options = [*SMALL, "--set", "projection=pcgrad", "--against", "local,pooled", "--out", "out"]
     done = CliRunner().invoke(app, ["run", "fedhe", *options])
     assert (done.exit_code, done.exception) == (0, None)
-    assert "fedhe: a difference from local can be shown for none of 2 clients" in done.stdout
-    assert sorted(path.name for path in Path("out").iterdir()) == [
-        *("fedhe", "local", "pooled"),
-    ]
+    assert sorted(path.name for path in Path("out").iterdir()) == ["fedhe", "local", "pooled"]
     alone, method = config_of("out/local"), config_of("out/fedhe")
     assert (alone["algorithm"], alone["pooled"], config_of("out/pooled")["pooled"]) == ("local", False, True)
     differing = {key for key in alone if "." not in key and key != "output-dir" and alone[key] != method[key]}
@@ -479,21 +416,20 @@ def test_baselines_have_the_models_that_the_method_settles_and_one_run_for_all_i
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["fedhe", "--against", "local"], "--against needs --out"),
-        (["fedhe", "--against", "fedavg", "--out", "o"], "--against 'fedavg': expected local, pooled or local,pooled"),
-        (["local", "--against", "local", "--out", "o"], "--against local: that is what is run already"),
-        (["fedhe", "--against", "local", "--sweep", "algorithm=fedhe,fml", "--out", "o"], "algorithm cannot be swept"),
+        (["fedhe", "--against", "local"], "--out"),
+        (["fedhe", "--against", "fedavg", "--out", "o"], "'fedavg'"),
+        (["local", "--against", "local", "--out", "o"], "--against local"),
+        (["fedhe", "--against", "local", "--sweep", "algorithm=fedhe,fml", "--out", "o"], "algorithm"),
         (
             ["chfl", "--set", "features=slices:0.5", "--dataset", "breast-cancer", "--against", "pooled", "--out", "o"],
-            "pooled = true and features = slices:0.5",
+            "features",
         ),
     ],
 )
 def test_what_cannot_be_run_beside_is_said_in_a_line(arguments, said, tmp_path, hetfl, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = hetfl("run", *arguments)
-    assert (done.status, done.err.count("\n")) == (2, 1)
-    assert said in done.err
+    assert (done.refused, said in done.err) == (True, True)
     assert not list(tmp_path.iterdir())
 
 
@@ -515,8 +451,6 @@ def test_the_recall_of_one_class_is_a_measure(tmp_path, hetfl):
     assert any("client 1 has no final recall of ill" in line for line in said.left_out)
     done = hetfl("compare", *folders, "--measure", "recall:ill", "--out", tmp_path / "c.png")
     assert (done.status, "helps client 0 by 21.0 points" in done.out) == (0, True)
-    refused = hetfl("compare", *folders, "--measure", "recall:dead", "--out", tmp_path / "c.png")
-    assert refused.err == "hetfl: unknown class 'dead': Known: ill, well\n"
-    alone = hetfl("compare", folders[0], "--measure", "recall:il", "--out", tmp_path / "c.png")
-    assert (alone.status, alone.out) == (2, "")
-    assert alone.err == "hetfl: unknown class 'il': did you mean 'ill'? Known: ill, well\n"
+    for named, runs in (("dead", folders), ("il", folders[:1])):
+        refused = hetfl("compare", *runs, "--measure", f"recall:{named}", "--out", tmp_path / "c.png")
+        assert (refused.refused, f"'{named}'" in refused.err, refused.out) == (True, True, "")

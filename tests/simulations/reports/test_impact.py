@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from fixtures.folders.studies import ALONE, HELPED, ended, study
-from matplotlib import rc_context
 from scipy import stats
 from typer.testing import CliRunner
 
@@ -95,14 +94,6 @@ def test_dots_of_equal_gains_do_not_lie_on_one_another(tmp_path):
     assert len(set(places)) == 10
     assert max(abs(y) for _, y in places) < 0.5
     assert [y for x, y in places if x > 15] == [0, 0]
-
-
-def test_the_picture_says_in_a_sentence_and_a_legend_what_is_to_be_seen(tmp_path):
-    with rc_context({"svg.fonttype": "none"}):
-        plot_impact(standing_of(study(tmp_path)), tmp_path / "picture.svg")
-    text = (tmp_path / "picture.svg").read_text()
-    assert "No method gains over training alone on average" in text
-    assert "a client, mean over seeds" in text
 
 
 def test_the_picture_has_a_row_a_method_and_a_dot_a_client(tmp_path):

@@ -8,7 +8,6 @@ from math import expm1, inf, log1p
 import pytest
 
 from hetfl_flwr.wire.privacy import epsilon
-from simulations.cli.command import main
 from simulations.reports.runs import load_run
 from simulations.studies.accounting import amplified, composed, guarantees
 
@@ -69,15 +68,11 @@ def test_an_audit_says_what_sampled_clients_are_guaranteed(accountant, lab, tmp_
     assert guarantees(load_run(lab.run(lab.config(**KEPT, clients=2, output_dir=str(tmp_path / "plain"))))) == ([], "")
 
 
-def test_without_the_package_the_audit_says_how_to_get_it(lab, monkeypatch, capsys):
+def test_without_the_package_the_audit_says_how_to_get_it(lab, monkeypatch, hetfl):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     folder = lab.run(lab.config(**NOISY))
-    monkeypatch.setattr(sys, "argv", ["hetfl", "audit", str(folder), "--shadows", "2", "--clients", "1"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert "dp_accounting is not installed: pip install 'hetfl[accounting]'" in said
+    done = hetfl("audit", folder, "--shadows", 2, "--clients", 1)
+    assert (done.status, "pip install 'hetfl[accounting]'" in done.out) == (0, True)
     kept = json.loads((folder / "audit" / "audit.json").read_text())["guarantees"]
     assert [one["epsilon"] for one in kept] == [load_run(folder).summary["epsilon"]]
-    assert f"{kept[0]['epsilon']:.3g}" in said
+    assert f"{kept[0]['epsilon']:.3g}" in done.out

@@ -34,10 +34,6 @@ def test_the_shares_of_a_batch_are_read_from_one_step_from_equal_predictions():
     assert shares_of_changes([-0.1 * gradient.numpy()]) == pytest.approx([1 / 2, 1 / 6, 1 / 3, 0], abs=1e-6)
 
 
-def test_no_change_says_nothing():
-    assert shares_of_changes([np.zeros(4, np.float32)]).tolist() == [0.25] * 4
-
-
 def test_counts_of_rounds_add_up():
     assert open_counts([np.array([5, 0, 0]), np.array([0, 5, 0])]).tolist() == [0.5, 0.5, 0]
 
