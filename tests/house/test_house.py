@@ -73,9 +73,3 @@ def test_no_file_lists_algorithms():
 @pytest.mark.slow
 def test_the_ground_floor_names_the_default_in_one_place():
     assert [path.name for path in GROUND if DEFAULT in said(path.read_text())] == ["config.py"]
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "clients").rglob("*.py")), ids=lambda path: path.stem)
-def test_a_client_side_imports_of_strategies_its_own_server_side_alone(path):
-    own = ".".join(path.relative_to(ROOT / "clients").with_suffix("").parts[:2])
-    assert {".".join(name.split(".")[:3]) for name in imports(path, "strategies")} <= {f"strategies.{own}"}
