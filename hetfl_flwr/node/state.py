@@ -4,9 +4,9 @@ A ClientApp is rebuilt for every message, so whatever must survive is written as
 does not fit raises: state never leaks between runs, algorithms, models or clients.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
 
 import torch
 from safetensors.torch import load, save
@@ -84,29 +84,37 @@ def check_stamp(found: Mapping[str, object], stamp: Stamp, where: str) -> None:
             )
 
 
-class StateStore(Protocol):
-    """Where a client's state lies, as a blob for whoever moves it."""
+class StateStore(ABC):
+    """Where a client's state lies, as a blob."""
 
     where: str
     """What messages call the place."""
 
     def load(self, stamp: Stamp, who: str) -> ClientState | None:
         """Return the state, or None where nothing was saved yet; a stamp that does not fit raises StateError."""
+        blob = self.read()
+        return None if blob is None else decode(blob, stamp, f"{who}: {self.where}")
 
     def save(self, state: ClientState, stamp: Stamp) -> None:
         """Replace the state; the older one stays if this fails."""
+        self.write(encode(state, stamp))
 
+    @abstractmethod
     def read(self) -> bytes | None:
         """Return the blob, or None where nothing was written yet."""
 
+    @abstractmethod
     def write(self, blob: bytes) -> None:
         """Replace the blob; the older one stays if this fails."""
 
+    @abstractmethod
+    def forget(self) -> None:
+        """Remove the blob, if there is one, and what was kept."""
+
     def keep(self) -> None:
-        """Keep what was written last beside what is written next, in place of what was kept before."""
+        """Keep what was written last beside what is written next, where another run may go on with it."""
+        return
 
     def kept(self) -> bytes | None:
         """Return what was kept, or None."""
-
-    def forget(self) -> None:
-        """Remove the blob, if there is one, and what was kept."""
+        return None

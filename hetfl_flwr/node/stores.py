@@ -2,7 +2,6 @@
 
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -14,40 +13,13 @@ from hetfl_flwr.common.blobs import checksum_in, verified
 from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.common.files import read_file, replace_file
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.node.state import STATE, ClientState, Stamp, decode, encode
+from hetfl_flwr.node.state import STATE, StateStore
 
 RECORD = "hetfl-state"
 """Key of the client's state in ``Context.state``."""
 
 
-class BlobStore(ABC):
-    """A store that knows blobs alone."""
-
-    where: str
-
-    def load(self, stamp: Stamp, who: str) -> ClientState | None:
-        """Decode the blob."""
-        blob = self.read()
-        return None if blob is None else decode(blob, stamp, f"{who}: {self.where}")
-
-    def save(self, state: ClientState, stamp: Stamp) -> None:
-        """Write a blob."""
-        self.write(encode(state, stamp))
-
-    @abstractmethod
-    def read(self) -> bytes | None:
-        """Return the blob."""
-
-    @abstractmethod
-    def write(self, blob: bytes) -> None:
-        """Replace the blob."""
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Remove the blob, if there is one."""
-
-
-class ContextStore(BlobStore):
+class ContextStore(StateStore):
     """State in Flower's Context: survives between rounds, goes with the run.
 
     Runs of one series share a node's Context, so the blob's key names the run, and another run's blob is dropped.
@@ -68,18 +40,12 @@ class ContextStore(BlobStore):
         """Replace this run's blob."""
         self._context.state[RECORD] = ConfigRecord({self._run: blob})
 
-    def keep(self) -> None:
-        """Keep nothing: no other run finds this Context."""
-
-    def kept(self) -> None:
-        """Return None."""
-
     def forget(self) -> None:
         """Remove this run's blob."""
         self._context.state.pop(RECORD, None)
 
 
-class FileStore(BlobStore):
+class FileStore(StateStore):
     """State in one file of a folder: survives the process, SIGKILL and a restarted node.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Who is told of a run's rounds: its results, the progress bar, trackers, and callbacks of a user's own."""
+"""Callbacks of a run: its results, the progress bar, trackers, and the user's own."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -50,7 +50,7 @@ class RunInfo:
 
 
 class RoundCallback(Protocol):
-    """Is told when a run begins, after each round, and when the run ends.
+    """Called when a run begins, after each round, and when the run ends.
 
     A class of your own may derive from this one and write the methods that it needs, or have all three without
     deriving from it. The run config names it, ``callbacks = "my_pkg.module:Callback"``, in which case it is built
@@ -58,7 +58,7 @@ class RoundCallback(Protocol):
     server, one after another, in every engine.
 
     The run folder is written first, so a callback finds the round that it is told of in ``rounds.jsonl``. A callback
-    that raises is named in one line and told no more of this run; the run goes on as if it had not been there. What it
+    that raises is named in one line and not called again in this run, which goes on without it. What it
     changes in its arguments changes nothing elsewhere.
 
     Examples
@@ -78,7 +78,7 @@ class RoundCallback(Protocol):
     """
 
     def begin(self, run: RunInfo) -> None:
-        """Take note of a run that begins, or goes on after ``run.after``.
+        """Handle a run that begins, or goes on after ``run.after``.
 
         Parameters
         ----------
@@ -88,7 +88,7 @@ class RoundCallback(Protocol):
         return
 
     def round(self, entry: Round) -> None:
-        """Take note of a round. Round 0 is the evaluation before any training.
+        """Handle a finished round. Round 0 is the evaluation before any training.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class RoundCallback(Protocol):
         return
 
     def end(self, summary: Summary, error: BaseException | None) -> None:
-        """Take note of the end.
+        """Handle the end of the run.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ _added: ContextVar[Sequence[RoundCallback]] = ContextVar("_added", default=())
 
 @contextmanager
 def added(callbacks: Sequence[RoundCallback]) -> Iterator[None]:
-    """Have runs of this process tell these objects, beside those that the run config names."""
+    """Add these callbacks to those that the run config names, for all runs of this process."""
     token = _added.set(tuple(callbacks))
     try:
         yield
@@ -128,7 +128,7 @@ def added(callbacks: Sequence[RoundCallback]) -> Iterator[None]:
 
 
 class Guarded(RoundCallback):
-    """Several callbacks as one. One that raises is named in a line and told no more; the others are.
+    """Several callbacks as one. One that raises is named in a line and not called again; the others are.
 
     Parameters
     ----------
@@ -140,22 +140,21 @@ class Guarded(RoundCallback):
         self.callbacks = dict(callbacks)
 
     def begin(self, run: RunInfo) -> None:
-        """Tell all of the begin."""
+        """Call all with the begin."""
         self._each(lambda callback: callback.begin(deepcopy(run)))
 
     def round(self, entry: Round) -> None:
-        """Tell all of a round."""
+        """Call all with a round."""
         self._each(lambda callback: callback.round(deepcopy(entry)))
 
     def end(self, summary: Summary, error: BaseException | None) -> None:
-        """Tell all of the end."""
+        """Call all with the end."""
         self._each(lambda callback: callback.end(deepcopy(summary), error))
 
     def _each(self, tell: Callable[[RoundCallback], None]) -> None:
         for name, callback in list(self.callbacks.items()):
             try:
-                with _torch_as_it_was():
-                    tell(callback)
+                tell(callback)
             except (Exception, SystemExit) as error:  # a callback does not end the run
                 if ends_process(error):
                     raise
@@ -167,9 +166,9 @@ class Guarded(RoundCallback):
 def notifying(
     callbacks: Sequence[RoundCallback], run: RunInfo, summary: Callable[[], Summary]
 ) -> Iterator[Callable[[Round], None]]:
-    """Tell callbacks of the begin; yield what tells them of a round; and tell them of the end, whatever happens.
+    """Call callbacks at the begin; yield what calls them after a round; and call them at the end, whatever happens.
 
-    All are told in their order. One that raises keeps the others from that round, but none from the end.
+    They are called in their order. One that raises keeps the others from that round, but none from the end.
     """
 
     def ended(callback: RoundCallback) -> Callable[[Any, BaseException | None, TracebackType | None], None]:
@@ -239,21 +238,6 @@ def check_methods(thing: object, key: str, name: str) -> None:
     lacking = [method for method in METHODS if not callable(getattr(thing, method, None))]
     if lacking:
         raise ConfigError(f"{key}: {name} has no method {', '.join(lacking)}; a callback has begin, round and end")
-
-
-@contextmanager
-def _torch_as_it_was() -> Iterator[None]:
-    """Set torch's switches back that would change the bits of what comes after."""
-    import torch
-
-    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-    strict, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        yield
-    finally:
-        torch.set_grad_enabled(grad)
-        torch.set_default_dtype(dtype)
-        torch.use_deterministic_algorithms(strict, warn_only=warns)
 
 
 def _warn(text: str) -> None:

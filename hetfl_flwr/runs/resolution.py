@@ -51,7 +51,7 @@ def default_clients(config: RunConfig) -> int:
     """Return the number of clients of a local run that names none.
 
     It is that of the owners of its rows, or else of the folders and files that it lists, or else 10. Very many owners
-    are said aloud: the column may be none of owners.
+    give a warning: the column may not be one of owners.
 
     Raises
     ------

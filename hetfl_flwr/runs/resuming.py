@@ -6,7 +6,7 @@ from hetfl_flwr.common.errors import Interrupted, RunFolderError
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.versions import changed
 from hetfl_flwr.runs.callbacks import RoundCallback
-from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, Choice, choose
+from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, choose
 from hetfl_flwr.runs.results import Results
 from hetfl_flwr.runs.schema import Round, Summary
 from hetfl_flwr.runs.settings import check_unchanged, lasting
@@ -96,7 +96,7 @@ def choice_of(results: Results) -> Choice | None:
         lost.append(wrong)
     if lost and not config.accept_loss:
         raise RunFolderError(f"{lost[0]}; {GO_ON}")
-    return choice._replace(losses=[*choice.losses, *((-1, loss) for loss in lost)])
+    return choice._replace(losses=[*choice.losses, *lost])
 
 
 GO_ON = "--accept-loss (accept-loss = true) goes on like that"
@@ -140,5 +140,5 @@ def resume(choice: Choice, results: Results) -> None:
     if before and (said := changed(before[-1], now)):
         warn(f"versions differ from those that the run was made with, and bits may: {said}")
     results.ledger.versions = [*(dict(one) for one in before if one != now), now]
-    for _, loss in choice.losses:
+    for loss in choice.losses:
         warn(loss)

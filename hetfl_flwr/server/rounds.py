@@ -140,11 +140,11 @@ class SyncRounds:
 class AsyncRounds:
     """Rounds without a barrier: each client is sent the newest server state as soon as it has uploaded.
 
-    A round is as many uploads as there are clients, whoever they come from. When an evaluation is due, each client is
+    A round is as many uploads as there are clients, from any of them. When an evaluation is due, each client is
     asked for it after its next upload, so that the others go on meanwhile. In the last round nobody is asked for more
     than is still wanted; what is under way is waited for, and everyone is evaluated.
 
-    Clients are told the number of their message in place of the round: each is another, also in a run that is resumed.
+    Clients are sent the number of their message in place of the round. No number is used twice, even in a resumed run.
 
     Where the engine keeps the clients, what is under way at a checkpoint is part of it, and a run that goes on is the
     same as one that was never stopped. Elsewhere messages under way are lost with the server, and clients that have

@@ -51,27 +51,15 @@ HOSTILE, SEEDS, ROUNDS, ROBUST = 3, 3, 50, "median"
 PART = 0.045
 """Part of the weights' size by which a change is slight."""
 
+_NAMES = (
+    *("fedhe", "fd", "fedproto", "fedmd", "dsfl", "fedh2l", "chfl", "fedhenn", "fedgh", "fedtgp", "lgfedavg", "fml"),
+    *("fedavg", "fedprox", "fedrep", "fedkd", "heterofl", "feddf"),
+)
+
 ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
-    "fedhe": {"algorithm": "fedhe"},
+    **{name: {"algorithm": name} for name in _NAMES},
     "fedhe, asynchronous": {"algorithm": "fedhe", "fedhe.mode": "async"},
-    "fd": {"algorithm": "fd"},
-    "fedproto": {"algorithm": "fedproto"},
-    "fedmd": {"algorithm": "fedmd"},
-    "dsfl": {"algorithm": "dsfl"},
-    "fedh2l": {"algorithm": "fedh2l"},
-    "chfl": {"algorithm": "chfl"},
-    "fedhenn": {"algorithm": "fedhenn"},
     "fedhenn, homogeneous": {"algorithm": "fedhenn", "fedhenn.mode": "homogeneous"},
-    "fedgh": {"algorithm": "fedgh"},
-    "fedtgp": {"algorithm": "fedtgp"},
-    "lgfedavg": {"algorithm": "lgfedavg"},
-    "fml": {"algorithm": "fml"},
-    "fedavg": {"algorithm": "fedavg"},
-    "fedprox": {"algorithm": "fedprox"},
-    "fedrep": {"algorithm": "fedrep"},
-    "fedkd": {"algorithm": "fedkd"},
-    "heterofl": {"algorithm": "heterofl"},
-    "feddf": {"algorithm": "feddf"},
 }
 """The rows: config keys of each."""
 

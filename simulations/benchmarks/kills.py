@@ -29,7 +29,7 @@ from hetfl_flwr import client_app, server_app  # noqa: F401  # before the first 
 from hetfl_flwr.common.blobs import unpack
 from hetfl_flwr.config import Value
 from hetfl_flwr.node.state import STATE as CLIENT_STATE
-from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
+from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import LOCK_FILE
 from hetfl_flwr.runs.schema import CLIENTS_FILE, ROUNDS_FILE, SERVER_STATE_FILE, SUMMARY_FILE
 from simulations.engine.run import run_locally

@@ -10,20 +10,20 @@ from flwr.app import Context
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.client_cache import NodeContext
 from hetfl_flwr.node.reuse import shared_model
-from hetfl_flwr.node.state import ClientState, Stamp, check_stamp, encode
-from hetfl_flwr.node.stores import BlobStore, ContextStore
+from hetfl_flwr.node.state import ClientState, Stamp, StateStore, check_stamp, encode
+from hetfl_flwr.node.stores import ContextStore
 
 
-class MemoryStore:
+class MemoryStore(StateStore):
     """State as tensors of this process, copied on the way in and only read on the way out.
 
     Parameters
     ----------
-    under : BlobStore
+    under : StateStore
         Where it lies when it is not in memory: it comes from there, and goes there when it is flushed.
     """
 
-    def __init__(self, under: BlobStore) -> None:
+    def __init__(self, under: StateStore) -> None:
         self.where = "the memory of this process"
         self._under = under
         self._saved: tuple[ClientState, Stamp] | None = None
@@ -72,12 +72,6 @@ class MemoryStore:
         """Forget what is in memory: the store below knows better."""
         self._saved, self._flushed = None, True
 
-    def keep(self) -> None:
-        """Keep nothing: the engine that holds this memory writes checkpoints itself."""
-
-    def kept(self) -> None:
-        """Return None."""
-
     def forget(self) -> None:
         """Forget the state."""
         self._under.forget()
@@ -91,7 +85,7 @@ class ResidentContext(Context):
     ----------
     *args, **keys
         As those of Context.
-    file : BlobStore, optional
+    file : StateStore, optional
         Where the state lies when it is not in memory. Default: in the Context itself.
 
     Attributes
@@ -100,7 +94,7 @@ class ResidentContext(Context):
         Its state.
     """
 
-    def __init__(self, *args: Any, file: BlobStore | None = None, **keys: Any) -> None:
+    def __init__(self, *args: Any, file: StateStore | None = None, **keys: Any) -> None:
         super().__init__(*args, **keys)
         self.store = MemoryStore(file or ContextStore(self, str(self.run_id)))
         self._surroundings: NodeContext | None = None

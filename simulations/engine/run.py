@@ -128,7 +128,7 @@ def _check_split(config: RunConfig) -> None:
 def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     """Return the config of the run to go on with, and its id."""
     from hetfl_flwr.algorithms import resolve
-    from hetfl_flwr.runs.checkpoints.checkpoint import choose
+    from hetfl_flwr.runs.checkpoint import choose
     from hetfl_flwr.runs.resolution import resolved
 
     if "output-dir" not in chosen:

@@ -20,7 +20,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.session import Session
 from hetfl_flwr.node.state import STATE, decode
 from hetfl_flwr.node.stores import kept_inputs, kept_measured, state_file
-from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
+from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.schema import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.wire.naming import called, look

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hetfl_flwr.common.text import printable
-from hetfl_flwr.runs.checkpoints.checkpoint import checkpoints
+from hetfl_flwr.runs.checkpoint import checkpoints
 from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
 from hetfl_flwr.runs.lock import LOCK_FILE, holder_of
 from hetfl_flwr.runs.schema import RESUME_FILE, name_of

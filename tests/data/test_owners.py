@@ -16,7 +16,6 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_clients
 from hetfl_flwr.data.owners import joined
 from hetfl_flwr.runs.resolution import resolved
-from hetfl_flwr.runs.schema import clients_file, name_of, read_clients
 from hetfl_flwr.server.messaging.exchange import reason
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import MEMBER
@@ -191,14 +190,15 @@ class TestRuns:
         assert first[["ill", "well"]].to_numpy().tolist() == [lines[0]["classes"][str(k)]["recall"] for k in range(4)]
         assert last.recall.apply(pd.Series).mean().to_dict() == pytest.approx(result.summary["recall"])
 
-    def test_an_older_folder_has_no_names(self, folder, tmp_path):
-        clients = json.loads((folder / "clients.json").read_text())
-        for client in clients:
-            del client["name"]
-        (tmp_path / "clients.json").write_text(json.dumps(clients))
-        read = read_clients(tmp_path)
-        assert [name_of(client) for client in read] == [""] * 4
-        assert b'"name"' not in clients_file(read)
+    def test_classes_without_names_keep_their_numbers(self, folder, tmp_path):
+        """As where the names stay on the node."""
+        for name in ("config.toml", "rounds.jsonl", "summary.json"):
+            (tmp_path / name).write_bytes((folder / name).read_bytes())
+        records = json.loads((folder / "clients.json").read_text())
+        for client in records:
+            client["class_names"] = None
+        (tmp_path / "clients.json").write_text(json.dumps(records))
+        assert set(load(tmp_path).clients.recall[0]) == {"0", "1"}
 
     def test_merging_is_said_by_the_run_and_its_report(self, folder, tmp_path, caplog, hetfl):
         config = load_run(folder).config

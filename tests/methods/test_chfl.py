@@ -24,7 +24,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.training import draw_epochs
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND, SEEN

@@ -20,7 +20,7 @@ from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import weights
 

@@ -20,7 +20,7 @@ from hetfl_flwr.data import DataSpec, Samples, load_client_data
 from hetfl_flwr.data.arrays.samples import Arrays as Stored
 from hetfl_flwr.data.public_scaling import scaled
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload

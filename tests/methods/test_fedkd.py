@@ -29,7 +29,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.exchange import Request
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload

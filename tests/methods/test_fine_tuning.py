@@ -16,7 +16,7 @@ from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import model_arrays
 

@@ -31,7 +31,7 @@ from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record

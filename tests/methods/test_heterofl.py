@@ -27,7 +27,7 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.training import take_statistics
 from hetfl_flwr.models import SplitModel, build_bounded, build_model, parse_models, trainable_count
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload

@@ -25,7 +25,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.rounds import expected_of
 from hetfl_flwr.wire.messages import ARRAYS, ROUND

@@ -9,7 +9,7 @@ from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 
 from hetfl_flwr.algorithms import names
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.exchange import arrays_of
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from hetfl_flwr import ConfigError, RoundCallback, RunConfig, RunInfo, run
 from hetfl_flwr.common.errors import TooFewClients
 from hetfl_flwr.runs.callbacks import added, notifying, own_callbacks
-from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
+from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.schema import Round, Summary
 from hetfl_flwr.server.messaging.exchange import Most
 
@@ -306,20 +305,3 @@ class LeavesAtOnce(RoundCallback):
 def test_a_callback_that_leaves_when_it_is_built_is_refused(refusal):
     said = refusal(ConfigError, own_callbacks, RunConfig(callbacks=f"{__name__}:LeavesAtOnce"))
     assert "LeavesAtOnce': cannot be built without arguments: SystemExit" in said
-
-
-class Switches(RoundCallback):
-    """Changes what torch does in the whole process."""
-
-    def round(self, entry: Round) -> None:
-        torch.set_grad_enabled(False)
-        torch.set_default_dtype(torch.float64)
-        torch.use_deterministic_algorithms(True)
-
-
-def test_torch_s_switches_are_as_they_were_after_a_callback(tmp_path):
-    expected = run("fedhe", out=tmp_path / "without", **SMALL)
-    result = run("fedhe", callbacks=[Switches()], out=tmp_path / "with", **SMALL)
-    assert accuracies(result.folder) == accuracies(expected.folder)
-    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
-    assert not torch.are_deterministic_algorithms_enabled()

@@ -19,7 +19,7 @@ from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import load_client_data
 from hetfl_flwr.node import node as node_module
 from hetfl_flwr.node.stores import prune
-from hetfl_flwr.runs.checkpoints.checkpoint import KNOWLEDGE, Checkpoint, checkpoints
+from hetfl_flwr.runs.checkpoint import KNOWLEDGE, Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.server.messaging.grids import GridView
 from hetfl_flwr.server.messaging.upload_counts import UploadCounts

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from fixtures.wrong.faults import Scripted, on_its_clock
 from flwr.app import Context, RecordDict
-from typer.testing import CliRunner
 
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.common.errors import FederationError
@@ -433,26 +431,6 @@ def test_a_run_refuses_the_state_of_something_else_by_name(other, make_config, r
     file.unlink()
     run_federation(after, run_id=run_id)
     assert entries(tmp_path / "after")[1]["failures"] == []
-
-
-@pytest.mark.parametrize(("verdict", "exit_status"), [("same bits", 0), ("DIFFERS in rounds", 1), ("REFUSED: no", 1)])
-def test_the_harness_of_random_kills_fails_where_a_run_ends_otherwise(tmp_path, monkeypatch, verdict, exit_status):
-    runs = iter([kills.Killed(["first", "second"]), kills.Killed([]), kills.Killed(["third"], verdict)])
-    monkeypatch.setattr(kills, "whole", lambda *arguments: {})
-    monkeypatch.setattr(kills, "killed", lambda *arguments: next(runs))
-    monkeypatch.setattr(kills.torch, "set_num_threads", lambda count: None)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    app = typer.Typer()
-    app.command()(kills.main)
-    assert CliRunner().invoke(app, ["--out", str(tmp_path), "--kills", "3"]).exit_code == exit_status
-    lines = (tmp_path / "kills.log").read_text().splitlines()
-    assert [line.rpartition(", ")[2] for line in lines[:-1]] == [
-        "first: same bits",
-        "second: same bits",
-        "not killed: it ended before: same bits",
-        f"third: {verdict}",
-    ]
-    assert lines[-1] == f"3 kills, {exit_status} runs that did not end with the same bits"
 
 
 @pytest.mark.slow

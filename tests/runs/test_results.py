@@ -23,7 +23,7 @@ from hetfl_flwr.common.errors import (
 )
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig, read_toml
-from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
+from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.results import Results, new_folder
 from hetfl_flwr.runs.schema import (
     Round,

@@ -502,60 +502,6 @@ def by_its_looks(monkeypatch):
     return federation, clock
 
 
-def test_a_node_that_has_missed_two_messages_is_hardly_waited_for_until_it_has_answered_in_time(monkeypatch):
-    """It is asked all the same, one message at a time, and waited for as long again as the others take, a second."""
-    federation, clock = by_its_looks(monkeypatch)
-    grid = federation.grid
-
-    def answer_late(seconds):
-        clock[0] += seconds
-        asked = [message for message in grid.pushed if message.metadata.dst_node_id == 99 and is_train(message)]
-        grid._replies.append(reply_with()(asked[-1]))
-
-    def takes(answer=None, kind="train"):
-        began = clock[0]
-        failures = exchange(federation, {1: answer} if answer else {}, kind=kind).failures
-        return clock[0] - began, [failure.reason.removeprefix("client 1 (mlp): ") for failure in failures]
-
-    late = "no reply within 100 s"
-    for _ in range(2):
-        assert takes(never) == (101, [late])
-        answer_late(1)
-        assert takes(kind="evaluate")[1] == []  # an answer of another kind is none to these
-    hardly = f"{late} to several of its last messages, and none now in twice the time that the others took"
-    assert takes(never) == (3, [hardly])
-    answer_late(200)
-    assert takes(never) == (4, [hardly])
-    answer_late(50)  # in time, but the others were faster
-    assert takes(never) == (4, [hardly])
-    answer_late(50)  # once more: it is waited for again
-    assert takes(never) == (102, [late])
-    answer_late(1)
-    assert takes() == (2, [])  # faster than the others
-    assert takes(never) == (3, [hardly])
-    answer_late(50)
-    assert takes() == (2, [])
-    assert takes(never) == (101, [late])
-
-
-def test_a_node_that_misses_every_other_message_is_hardly_waited_for_either(monkeypatch):
-    """It costs the others three full waits in all, however long it goes on."""
-    federation, clock = by_its_looks(monkeypatch)
-    grid = federation.grid
-
-    seconds = []
-    for number in range(20):
-        began = clock[0]
-        exchange(federation, {} if number % 2 else {1: never})
-        seconds.append(clock[0] - began)
-        if not number % 2:
-            clock[0] += 101
-            late = [message for message in grid.pushed if message.metadata.dst_node_id == 99 and is_train(message)]
-            grid._replies.append(reply_with()(late[-1]))
-    assert sum(second > 100 for second in seconds) == 3
-    assert max(seconds[5:]) < 10
-
-
 @pytest.mark.parametrize("came", [False, True])
 def test_a_node_that_has_said_again_who_it_is_has_lost_what_it_was_sent_before(monkeypatch, came):
     """It answers one message after the other: the late reply is there by then, or never."""
@@ -575,15 +521,6 @@ def test_a_node_that_has_said_again_who_it_is_has_lost_what_it_was_sent_before(m
     assert federation.messenger.have_lost() == (set() if came else {node})
     assert exchange(federation, {}).failures == []
     assert federation.messenger.have_lost() == set()
-
-
-def test_where_all_have_missed_two_messages_they_are_waited_for():
-    federation = federation_of(member(0))
-    for _ in range(3):
-        assert [one.reason for one in exchange(federation, {0: never}).failures] == [
-            "client 0 (mlp): no reply within 0.05 s"
-        ]
-        federation.grid._replies.append(reply_with()(federation.grid.pushed[-1]))
 
 
 def is_train(message):

@@ -18,7 +18,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
+from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import Expected
 from hetfl_flwr.server.messaging.failure import Failure

@@ -13,7 +13,7 @@ from flwr.app import Message, MessageType
 from clients.fedhe import FedHeClient
 from hetfl_flwr.common.errors import ConfigError, Interrupted, TooFewClients
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
+from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server import rounds as server_rounds
 from hetfl_flwr.server.messaging import messenger
 from hetfl_flwr.server.messaging.grids import GridView

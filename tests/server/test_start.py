@@ -18,11 +18,9 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.admission import attendance, registration
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.admission.node_keys import NodeKeys, read_node_keys
-from hetfl_flwr.server.admission.start import Start
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging import messenger
 from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import NEWEST
 from simulations.deployment.keys import write_node_keys
 
@@ -135,19 +133,6 @@ def test_who_is_missing_is_said_at_growing_intervals(clock, caplog):
     left = [int(re.fullmatch(rf"waiting for nodes: {missing}; (\d+) s left", line)[1]) for line in lines[:-1]]
     assert left == pytest.approx([100, 90, 70, 30], abs=1)
     assert lines[-1] == f"waited 100 s for nodes: {missing}"
-
-
-@pytest.mark.parametrize(
-    ("keys", "line"),
-    [
-        ({"clients": 100_000}, "1 of 100000 clients are here; missing: client 1, 2, 3, 4, 5 and 99994 more"),
-        ({"start_clients": 2}, "1 of start-clients = 2 clients are here"),
-    ],
-)
-def test_many_missing_clients_or_unknown_ones_are_said_in_one_short_line(clock, caplog, refusal, keys, line):
-    caplog.set_level("INFO")
-    refusal(FederationError, started, post_of(member(0)), start_timeout=1, **keys)
-    assert caplog.messages[-1] == f"waited 1 s for nodes: {line}"
 
 
 @pytest.mark.parametrize(
@@ -324,14 +309,6 @@ def test_a_node_that_could_not_be_reached_for_a_moment_is_asked_again(clock):
     assert clock.now < 1
 
 
-def test_many_refusals_are_one_line(clock, refusal):
-    post = post_of(*(member(0, node=node) for node in range(1, 100)), answers=dict.fromkeys(range(1, 100), nonsense))
-    said = refusal(FederationError, started, post, start_timeout=1, clients=99)
-    demand = "without start-clients a run begins with more than half of its 99 clients, but there are 0 clients"
-    assert said.startswith(f"{demand}; node 1: not a registration reply")
-    assert said.endswith("; 96 more were refused")
-
-
 # --- who does not fit ----------------------------------------------------------------------------
 
 
@@ -500,35 +477,11 @@ def test_more_keys_may_be_listed_than_the_run_has_clients(clock, keyed, public, 
     assert client_ids(started(post, node_keys=path, clients=1).roster) == [0]
 
 
-def test_of_more_keys_than_clients_so_many_are_said_to_be_missing_as_the_run_waits_for(clock, keyed, public, caplog):
-    caplog.set_level("INFO")
-    post, path = keyed(keys=[])
-    Path(path).write_bytes(write_node_keys({n: ssh(key) for n, key in enumerate(public)}))
-    with pytest.raises(FederationError):
-        started(post, node_keys=path, clients=2, start_timeout=1)
-    missing = ", ".join(map(str, range(len(public))))
-    assert f"waited 1 s for nodes: 0 of 2 clients are here; missing: 2 of client {missing}" in caplog.messages
-
-
 def test_a_node_without_a_key_is_no_client_of_the_list(tmp_path, public):
     (tmp_path / "list").write_bytes(write_node_keys({4: ssh(public[0])}))
     listed = NodeKeys(tmp_path / "list")
     assert [listed.number(key) for key in (b"", b"no key", ssh(public[0]).encode())] == [-1, -1, -1]
     assert listed.number(public[0].public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)) == 4
-
-
-def test_the_start_waits_not_long_where_all_that_are_here_are_refused():
-    """Half a minute, and anew once somebody is taken in or is asked."""
-    roster = Roster()
-    start = Start(RunConfig(clients=1), roster, fixed=False)
-    assert not start.hopeless(0, 0.0)
-    start.refuse(Failure(-1, "client registration", "node 5: no data", 5))
-    assert [start.hopeless(pending, now) for pending, now in ((0, 10.0), (0, 39.0), (1, 40.0), (0, 45.0))] == [
-        False
-    ] * 4
-    assert start.hopeless(0, 76.0)
-    roster.add(member(0))
-    assert not start.hopeless(0, 200.0)
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,7 @@ def test_names_are_compared_where_sizes_are(refusal, algorithm, kind):
         return
     said = refusal(FederationError, strategy(algorithm).check, roster)
     if kind == "class":
-        assert said.startswith("client 0's class 1 is 'malignant', client 1's is 'Malignant': they differ in capitals")
-        assert "set classes = 'benign,malignant:Malignant,unsure' on client 1" in said
+        assert said.startswith("client 0's class 1 is 'malignant', client 1's is 'Malignant': give all the same names")
     else:
         assert said.startswith("client 0's column 0 is 'bmi', client 1's is 'weight_kg': give all tables the same")
 
@@ -101,17 +100,6 @@ def test_words_that_each_data_set_numbers_by_itself_are_not_averaged(refusal, tm
     said = refusal(FederationError, run_federation, config)
     assert "have other words for the same tokens" in said
     run_federation(config.with_values({"vocabulary": "hashed:9"}))
-
-
-@pytest.mark.parametrize(
-    ("theirs", "remedy"),
-    [
-        (("malignant", "benign", "unsure"), "they differ in order alone"),
-        (("0", "1", "2"), "set classes = 'benign,malignant,unsure,0,1,2' on all, of which each may lack some"),
-    ],
-)
-def test_the_way_out_fits(refusal, theirs, remedy):
-    assert remedy in refusal(FederationError, lambda: Roster([named(0), named(1, theirs)]).classes)
 
 
 def test_names_that_stay_at_home_are_compared_all_the_same(refusal):

@@ -1,4 +1,4 @@
-"""Which nodes are here, and which of them have been asked who they are."""
+"""Which nodes are connected, and which of them have been asked to register."""
 
 import time
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import CONFIG, REGISTRATION, ROUND, RUN
 
 UNLISTED = "its key is not in node-keys"
-"""Why a node was not asked who it is."""
+"""Why a node was not asked to register."""
 
 SILENCE = 60.0
 """Seconds after which nodes of a deployment that have not registered are named."""
@@ -64,14 +64,14 @@ class Presence:
 
 
 class Query(NamedTuple):
-    """A question who a node is, which has not been answered.
+    """A request to register that has not been answered.
 
     Parameters
     ----------
     asked : Metadata
         Who was asked, and how.
     patience : float
-        When it is named as silent; infinity once it has been.
+        When it is logged as silent; infinity once it has been.
     """
 
     asked: Metadata
@@ -84,18 +84,18 @@ class Query(NamedTuple):
 
 
 class Attendance:
-    """Asks nodes that come, or come back, who they are, and takes in their answers. Nobody waits for these.
+    """Asks nodes that connect, or reconnect, to register, and collects their answers without waiting for them.
 
     Parameters
     ----------
     grid : Grid
         The engine's own.
     keys : NodeKeys, optional
-        Nodes whose keys are not among these are not asked.
+        Nodes with other keys are not asked.
     origin : Origin, optional
         The run that this one goes on with.
     timeout : float
-        Seconds that a question lives, at least.
+        Seconds that a request lives, at least.
     """
 
     def __init__(self, grid: Grid, keys: NodeKeys | None, origin: Origin | None, timeout: float) -> None:
@@ -121,7 +121,7 @@ class Attendance:
         return _changed(self._registered, present)
 
     def left(self, present: Mapping[int, Presence]) -> set[int]:
-        """Return nodes that have left or restarted since they were asked who they are, and expect no answer of them."""
+        """Return nodes that have left or restarted since they were asked to register, and drop their requests."""
         left = _changed(self._since, present)
         for node in left:
             del self._since[node]
@@ -129,7 +129,7 @@ class Attendance:
         return left
 
     def ask(self, present: Mapping[int, Presence]) -> list[Failure]:
-        """Ask nodes that are new, or have restarted since they were asked, who they are; return those not listed."""
+        """Ask nodes that are new, or have restarted, to register; return a failure for each that is not listed."""
         new = [node for node in sorted(present) if node not in self._since]
         self._since |= {node: present[node].since for node in new}
         messages = [self.query(node) for node in new if self._is_listed(present[node])]
@@ -144,7 +144,7 @@ class Attendance:
         ]
 
     def query(self, node: int) -> Message:
-        """Return a message that asks a node who it is."""
+        """Return a message that asks a node to register."""
         content = RecordDict()
         if self._origin is not None:
             content[CONFIG] = ConfigRecord({RUN: str(self._origin.run), ROUND: self._origin.round})
@@ -157,39 +157,39 @@ class Attendance:
         return {query.node for query in self._queries.values()}
 
     def answered(self) -> dict[int, Message | str]:
-        """Return the answers that have come, by node, or why they are none."""
+        """Return the answers received so far, by node, or why they are invalid."""
         replies = list(self._grid.pull_messages(self._queries.keys())) if self._queries else []
         came = [(self._queries.pop(reply.metadata.reply_to_message_id, None), reply) for reply in replies]
         return {query.node: checked(reply, query.asked) for query, reply in came if query is not None}
 
-    def give_up(self) -> dict[str, int]:
-        """Expect no more answers; return the messages that have none, and their nodes."""
+    def cancel(self) -> dict[str, int]:
+        """Drop the requests that have no answer; return their messages, and their nodes."""
         queries, self._queries = self._queries, {}
         return {message: query.node for message, query in queries.items()}
 
     def has_restarted(self, node: int, presence: Presence) -> bool:
-        """Say whether a node is another than when it was asked."""
+        """Return whether a node has restarted since it was asked."""
         return self._since.get(node) != presence.since
 
     def remember(self, node: int, presence: Presence) -> None:
-        """Take note that a node has registered; it is asked again only after a restart."""
+        """Record that a node has registered; it is asked again only after a restart."""
         self._since[node] = self._registered[node] = presence.since
 
     def dismiss(self, node: int) -> None:
-        """Take note that a node is registered no more."""
+        """Record that a node is no longer registered."""
         self._registered.pop(node, None)
 
     def forget(self, node: int) -> None:
-        """Ask a node again where it is still there."""
+        """Let a node be asked again."""
         self._since.pop(node, None)
 
     def forget_others(self, registered: Roster) -> None:
-        """Ask all nodes again but those that have registered, and those that have not answered yet."""
+        """Let all nodes be asked again that have neither registered nor a request pending."""
         asked = self.asked()
         self._since = {node: since for node, since in self._since.items() if node in registered or node in asked}
 
     def name_silent(self) -> list[int]:
-        """Name nodes that have not answered for `SILENCE` seconds, each once; return them."""
+        """Log nodes that have not answered for `SILENCE` seconds, each once; return them."""
         now = time.monotonic()
         silent = {message: query for message, query in self._queries.items() if now > query.patience}
         self._queries |= {message: query._replace(patience=inf) for message, query in silent.items()}
@@ -205,15 +205,15 @@ class Attendance:
         return nodes
 
     def _is_listed(self, presence: Presence) -> bool:
-        """Say whether a node may be asked who it is: its key is in ``node-keys``, or there is no such list."""
+        """Return whether a node may be asked to register: its key is in ``node-keys``, or there is no such list."""
         return self._keys is None or presence.client_id >= 0
 
 
 def checked(reply: Message | str, asked: Metadata) -> Message | str:
-    """Return an answer, or why it is none."""
+    """Return an answer, or why it is invalid."""
     return reply if isinstance(reply, str) else misaddressed(reply, asked) or reply
 
 
 def _changed(since: Mapping[int, str], present: Mapping[int, Presence]) -> set[int]:
-    """Return nodes that are not here, or not since when they were."""
+    """Return nodes that have left or restarted."""
     return {node for node, when in since.items() if node not in present or present[node].since != when}

@@ -1,4 +1,4 @@
-"""Client registration: nodes say who they are, and are taken in as clients or left out by name."""
+"""Client registration: nodes register and are accepted as clients, or refused with a reason."""
 
 import time
 from collections import Counter
@@ -29,35 +29,35 @@ Check = Callable[[Roster], object]
 """Raises FederationError for a roster that an algorithm cannot work with."""
 
 NEWCOMERS = 5.0
-"""Seconds between two looks for nodes that have come while a round of a deployment is running."""
+"""Seconds between two checks for new nodes while a round of a deployment is running."""
 
 MAX_NAMED = 20
-"""Nodes that are refused, while others are waited for, and named one by one."""
+"""Nodes refused during a wait for others that are named one by one."""
 
 MAX_UNAVAILABLE = 3
-"""Times in a row that a node which is online may be said not to be, before it is refused."""
+"""Times in a row that a node may be unreachable, although it is online, before it is refused."""
 
 MAX_AHEAD = 1_000_000
 """Rounds, or messages of an asynchronous run, that a client's state may be ahead of the server's checkpoint."""
 
 
 class Registration:
-    """Keeps the roster: takes in nodes as they say who they are, and takes those off that have left.
+    """Keeps the roster: adds nodes as they register, and removes those that have left.
 
     Parameters
     ----------
     messenger : Messenger
-        Reaches the nodes. While it waits for replies in a deployment, nodes that have come are asked who they are.
+        Reaches the nodes. While it waits for replies in a deployment, new nodes are asked to register.
     config : RunConfig
         The run.
     roster : Roster
         The clients.
     keys : NodeKeys, optional
-        Whose key belongs to which client.
+        Which key belongs to which client.
     origin : Origin, optional
         The run that this one goes on with.
     own : bool
-        Whether all nodes are the user's own and answer at once, as in the local engine and the simulation.
+        Whether all nodes are the user's own, as in the local engine and the simulation.
     """
 
     def __init__(
@@ -92,20 +92,20 @@ class Registration:
         """Wait for the nodes and register them.
 
         In the local engine and the simulation all clients are the user's, and one that cannot take part is an error,
-        unless there is no ``clients`` and others can. In a deployment such a one is left out by name.
+        unless ``clients`` is not set and others can. In a deployment such a client is refused.
 
         Parameters
         ----------
         check : callable, optional
-            Raises FederationError for a roster that the algorithm cannot work with. In a deployment, who does not fit
-            those who came before is left out by name.
+            Raises FederationError for a roster that the algorithm cannot work with. In a deployment, a client that does
+            not fit those who registered before is refused.
 
         Raises
         ------
         ConfigError
             A deployment whose operator does not say how many clients there are.
         FederationError
-            Too few nodes within ``start-timeout``, or clients that cannot take part: names them and why.
+            Too few nodes within ``start-timeout``, or clients that cannot take part: names them and the reason.
         """
         listed = self._keys.clients if self._keys else ()
         start = Start(self.config, self.roster, fixed=self._own, listed=listed)
@@ -122,7 +122,7 @@ class Registration:
         self._check_origin()
 
     def _wait(self, start: Start) -> None:
-        """Take in nodes as they come and answer until the run may begin."""
+        """Register nodes as they answer, until the run may begin."""
         began = time.monotonic()
         deadline, report, pause = began + start.seconds, began, FIRST_REPORT
         while True:
@@ -130,11 +130,11 @@ class Registration:
             self._drop_departed(present, start)
             for refusal in self._attendance.ask(present):
                 start.refuse(refusal)
-            self._take_in_answered(present, start, deadline)
+            self._register_answered(present, start, deadline)
             start.check_refused()
             now, pending = time.monotonic(), len(self._attendance.asked())
             self._attendance.name_silent()
-            if start.may_begin(pending) or now > deadline or start.hopeless(pending, now):
+            if start.may_begin(pending) or now > deadline:
                 break
             if now >= report:
                 log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(), deadline - now)
@@ -146,10 +146,10 @@ class Registration:
                 line = f"node {node}: no reply within {start.seconds:g} s"
                 start.refused[node] = Failure(present[node].client_id, REGISTRATION, line, node)
         if self._own:
-            self._messenger.leave(self._attendance.give_up())
+            self._messenger.leave(self._attendance.cancel())
 
     def _drop_departed(self, present: Mapping[int, Presence], start: Start) -> None:
-        """Forget who has left or restarted. Their numbers are free: all that were refused may have another chance."""
+        """Drop nodes that have left or restarted. Their numbers are free, so refused nodes are asked again."""
         left = self._attendance.left(present)
         if any(node in self.roster for node in left):
             for node in left:
@@ -159,7 +159,7 @@ class Registration:
             start.refused.pop(node, None)
             self._attendance.forget(node)
 
-    def _take_in_answered(self, present: Mapping[int, Presence], start: Start, deadline: float) -> None:
+    def _register_answered(self, present: Mapping[int, Presence], start: Start, deadline: float) -> None:
         while answers := self._attendance.answered():
             for refusal in self._registered_all(answers, present):
                 start.refuse(refusal)
@@ -167,7 +167,7 @@ class Registration:
                 break
 
     def _settle(self, check: Check, start: Start) -> None:
-        """Set aside, in a deployment, each client with which the algorithm cannot work beside those who came before.
+        """Refuse, in a deployment, each client that the algorithm cannot work with, together with those before it.
 
         Raises
         ------
@@ -193,28 +193,25 @@ class Registration:
                 raise
 
     def notes(self) -> list[Failure]:
-        """Return what has been noticed about clients since the last call."""
+        """Return what was noted about clients since the last call."""
         noted, self._noted = self._noted, []
         return noted
 
-    def note(self, losses: Iterable[tuple[int, str]]) -> None:
-        """Have it among the notes what was lost when the run went on, and whose it was; -1: not one client's."""
-        nodes = {member.client_id: member.node for member in self.roster}
-        self._noted += [Failure(client_id, "resume", loss, nodes.get(client_id, 0)) for client_id, loss in losses]
+    def note(self, losses: Iterable[str]) -> None:
+        """Add what was lost when the run went on to the notes."""
+        self._noted += [Failure(-1, "resume", loss, 0) for loss in losses]
 
     def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
-        """Forget nodes that left, ask new and restarted ones who they are, and return what was noticed.
+        """Drop nodes that left, ask new and restarted ones to register, and return what was noted.
 
-        In a deployment in which a round can ask fewer clients than ``min-clients``, wait for others to come, or come
-        back, as at the start.
+        In a deployment in which a round can ask fewer clients than ``min-clients``, wait for others as at the start.
 
         Parameters
         ----------
         round : int
             The round before which this is.
         check : callable, optional
-            Raises FederationError for a roster that the algorithm cannot work with; a node that makes it so is not
-            taken in.
+            Raises FederationError for a roster that the algorithm cannot work with; a node that causes it is refused.
         """
         present = self._attendance.present()
         if self._own:
@@ -228,7 +225,7 @@ class Registration:
         return [*self.notes(), *sorted(failures, key=lambda failure: failure.reason)]
 
     def _query_all(self, present: Mapping[int, Presence], check: Check | None) -> list[Failure]:
-        """Ask each node that is new, or has restarted since it was asked, who it is; return those not taken in."""
+        """Ask each node that is new, or has restarted, to register, and wait; return why others were refused."""
         wanted = [
             node
             for node in sorted(present)
@@ -241,11 +238,11 @@ class Registration:
         return self._registered_all(answers, present, check)
 
     def _query_on(self, present: Mapping[int, Presence], check: Check | None) -> list[Failure]:
-        """Take in those who have answered since, and ask others; nobody waits for their answers.
+        """Register nodes that have answered since, and ask others without waiting for their answers.
 
-        Who was refused is asked once more in each round.
+        Refused nodes are asked once more in each round.
         """
-        self._take_note(present)
+        self._record(present)
         refused = self._registered_all(self._answered(), present, check)
         line = f"no answer to the client registration within {attendance.SILENCE:g} s"
         silent = [
@@ -256,8 +253,8 @@ class Registration:
         refused += self._attendance.ask(present)
         return [*silent, *refused]
 
-    def _take_note(self, present: Mapping[int, Presence]) -> None:
-        """Take note of who has left or restarted, and of what those have lost who have said since who they are."""
+    def _record(self, present: Mapping[int, Presence]) -> None:
+        """Record which nodes have left or restarted, and what those that have registered since have lost."""
         for node in self._attendance.left(present):
             self._answers.pop(node, None)
         came = self._attendance.answered()
@@ -266,7 +263,7 @@ class Registration:
         self._answers |= came
 
     def _answered(self) -> dict[int, Message | str]:
-        """Return the answers that have come and have not been looked at."""
+        """Return the answers that were received and not processed yet."""
         answers, self._answers = self._answers, {}
         return answers
 
@@ -275,9 +272,9 @@ class Registration:
         return self._attendance.gone(self._attendance.present())
 
     def _wait_for_others(self, round: int, check: Check | None) -> list[Failure]:
-        """Take in nodes until a round may draw ``min-clients`` of them, or nobody waits any longer.
+        """Register nodes until a round may draw ``min-clients`` of them, or the time is up.
 
-        Where somebody leaves meanwhile, all that were refused may have another chance: its number is free.
+        If a node leaves meanwhile, its number is free, so refused nodes are asked again.
         """
         seconds = patience(self.config, fixed=False)
         deadline, failures = time.monotonic() + seconds, list[Failure]()
@@ -287,7 +284,7 @@ class Registration:
         while not self._enough(round) and time.monotonic() < deadline and not is_stopped(self._messenger.grid):
             time.sleep(max(self._messenger.poll, 0.1))
             present = self._attendance.present()
-            self._take_note(present)
+            self._record(present)
             if self._forget_absent(present):
                 self._attendance.forget_others(self.roster)
             refused = self._registered_all(self._answered(), present, check)
@@ -299,13 +296,13 @@ class Registration:
         return failures
 
     def _enough(self, round: int) -> bool:
-        """Say whether a round draws ``min-clients`` that have nothing else to do."""
+        """Return whether a round draws ``min-clients`` clients that are not busy."""
         overdue = self._messenger.overdue()
         free = [one for one in draw(self.roster, self.config, self.clients, round) if one.node not in overdue]
         return len(free) >= self.config.min_clients
 
     def _forget_absent(self, present: Mapping[int, Presence]) -> bool:
-        """Take nodes off the roster that are not there any more, and say whether there were any."""
+        """Remove nodes that have left from the roster; return whether there were any."""
         absent = [member.node for member in self.roster if member.node not in present]
         for node in absent:
             self._forget(node)
@@ -314,12 +311,12 @@ class Registration:
     def _registered_all(
         self, answers: Mapping[int, Message | str], present: Mapping[int, Presence], check: Check | None = None
     ) -> list[Failure]:
-        """Take in the nodes that have said who they are, by node; return those that are refused."""
+        """Register nodes by their answers; return why others were refused."""
         refusals = (self._registered(node, answers[node], present[node], check) for node in sorted(answers))
         return [refusal for refusal in refusals if refusal is not None]
 
     def _registered(self, node: int, reply: Message | str, presence: Presence, check: Check | None) -> Failure | None:
-        """Take in a node that has said who it is, or return why not."""
+        """Register a node, or return why it is refused."""
         if reply == BUSY and node in self.roster:
             return None  # restarted, and what it was sent before is not given up yet
         if isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
@@ -343,7 +340,7 @@ class Registration:
         return None
 
     def _identified(self, node: int, reply: Message | str, presence: Presence) -> Member:
-        """Read what a node says of itself and hold it against its key.
+        """Read a registration and check it against the run.
 
         Raises
         ------
@@ -389,8 +386,8 @@ class Registration:
     def _fit(self, member: Member, check: Check | None) -> None:
         """Put a client on the roster, unless its number is taken or it does not fit there.
 
-        Once the run has begun, it has to fit those with whom it began, too, whether they are here or not: what the
-        server knows is of their kind.
+        Once the run has begun, it also has to fit the clients with which the run began, whether they are connected or
+        not.
         """
         self.roster.add(member)
         try:
@@ -405,14 +402,14 @@ class Registration:
         return 0 <= member.round < self.roster.trained.get(member.client_id, 0)
 
     def _forget(self, node: int) -> None:
-        """Take a node that is not there any more off the roster, where it is on it, and note that it has left."""
+        """Remove a node from the roster, if it is there, and note that it has left."""
         if node in self.roster:
             self._note(self.roster.of(node), "its node has left")
             self.roster.remove(node)
             self._attendance.dismiss(node)
 
     def _name_versions(self, members: Iterable[Member]) -> None:
-        """Name in one line who runs other versions of what bits depend on than the server does."""
+        """Log in one line which clients run other versions than the server."""
         here = installed()
         others = [
             f"{member} has {' and '.join(odd)}"
@@ -436,18 +433,18 @@ class Registration:
             )
 
     def _look(self) -> None:
-        """In a deployment, see who has come, left or restarted meanwhile, and ask who they are."""
+        """In a deployment, find nodes that have connected, left or restarted meanwhile, and ask them to register."""
         if not self._own and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + NEWCOMERS
             present = self._attendance.present()
-            self._take_note(present)
+            self._record(present)
             self._attendance.ask(present)
 
 
 def _member(reply: Message | str, node: int, *, own: bool) -> Member:
-    """Read what a node says of itself, or raise a FederationError that says why there is none.
+    """Read a registration, or raise a FederationError that says why there is none.
 
-    Where all nodes are the user's `own`, what a client calls itself is enough.
+    If all nodes are the user's `own`, a client's name for itself is enough.
     """
     if isinstance(reply, str):
         raise FederationError(f"node {node}: {reply}")

@@ -1,9 +1,8 @@
-"""The start of a federation: how many clients there are to be, who is missing, and when it may begin."""
+"""The start of a federation: how many clients it needs, which are missing, and when it may begin."""
 
 from collections.abc import Collection, Iterable
 from itertools import islice
 from logging import WARNING
-from math import inf
 
 from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.common.flower import log
@@ -15,13 +14,10 @@ from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import REGISTRATION
 
 LONGEST_START = 600.0
-"""Seconds that a deployment waits for nodes, at its start or while too few are there, where neither key says less."""
-
-PATIENCE = 30.0
-"""Seconds that the start waits for others where all nodes that are here have been refused."""
+"""Seconds that a deployment waits for nodes, at most, unless ``start-timeout`` is set."""
 
 FIRST_REPORT = 10.0
-"""Seconds until the log says again who is missing; each time, twice as many as before."""
+"""Seconds until the log lists missing clients again; each time, twice as many as before."""
 
 
 class Start:
@@ -35,7 +31,7 @@ class Start:
     config : RunConfig
         The run.
     roster : Roster
-        Who has registered so far.
+        The clients that have registered so far.
     fixed : bool
         Whether all nodes there will ever be are the user's own and here, as in the local engine and the simulation:
         then all are heard before the start, and one that cannot take part is the user's mistake.
@@ -68,7 +64,6 @@ class Start:
         self.refused: dict[int, Failure] = {}
         self._listed = bool(listed)
         self._numbers = sorted(listed) or range(config.clients)
-        self._hopeless_since = inf
 
     @property
     def seconds(self) -> float:
@@ -79,8 +74,8 @@ class Start:
     def fewest(self) -> int:
         """With how many clients the run may begin at all.
 
-        Where the operator does not say it, a deployment begins with more than half of those that there are to be: fewer
-        could decide for whoever comes later.
+        Unless the operator sets ``start-clients``, a deployment begins with more than half of its clients: fewer could
+        decide what the others have to fit.
         """
         most = 0 if self.fixed else self._wanted // 2 + 1
         return max(self.config.min_clients, self.config.start_clients or most)
@@ -98,7 +93,7 @@ class Start:
         return max((member.clients for member in self.roster if self.fixed), default=0)
 
     def may_begin(self, pending: int) -> bool:
-        """Say whether there is nobody left to wait for."""
+        """Return whether the run may begin without waiting any longer."""
         here = len(self.roster)
         if self.fixed:
             return not pending and 0 < self.announced <= here + len(self.refused)
@@ -115,23 +110,15 @@ class Start:
         failed = {refusal.client_id for refusal in self.refused.values()}  # -1 of those whose client is not known
         return self.fixed or (bool(self._numbers) and (here | failed).issuperset(self._numbers))
 
-    def hopeless(self, pending: int, now: float) -> bool:
-        """Say whether for `PATIENCE` seconds all that are here have been refused, as by a mistake in the run config."""
-        if pending or len(self.roster) or not self.refused:
-            self._hopeless_since = inf
-            return False
-        self._hopeless_since = min(self._hopeless_since, now)
-        return now - self._hopeless_since > PATIENCE
-
     def refuse(self, refusal: Failure) -> None:
-        """Leave a node out, and say so where others go on meanwhile."""
+        """Record a refusal, and log it in a deployment."""
         self.refused[refusal.node] = refusal
         if not self.fixed:
             log(WARNING, "not taken in: %s", refusal.reason)
 
     @property
     def failures(self) -> list[Failure]:
-        """Why nodes were not taken in, by node."""
+        """Why nodes were refused, by node."""
         return [refusal for _, refusal in sorted(self.refused.items())]
 
     def check_refused(self) -> None:

@@ -37,7 +37,7 @@ def different_names(kind: Kind, first: Member, other: Member) -> str:
         said = f"{here}'s {kind} {number} is '{names[number]}', {there}'s is '{their_names[number]}'"
     else:
         said = f"{here}'s {kind} {number} has another name than {there}'s (each node's log says its own)"
-    return f"{said}: {_remedy(kind, names, their_names, there)}"
+    return f"{said}: {_REMEDIES[kind]}"
 
 
 def way_to_equal_classes(members: Sequence[Member]) -> str:
@@ -94,20 +94,10 @@ def _columns_beyond(member: Member, known: set[str]) -> str:
 
 _PLURAL = {"class": "classes", "column": "columns"}
 
-
-def _remedy(kind: Kind, names: Sequence[str], others: Sequence[str], there: str) -> str:
-    if kind == "column":
-        return "give all tables the same columns, with the same categories, in the same order; see ignore-columns"
-    if not names or not others:
-        return "give all the same names in the same order, or set classes = 'NAME,NAME,...' on each"
-    spelt = {name.strip().casefold(): name for name in others}
-    if len(spelt) == len(others) and spelt.keys() == {name.strip().casefold() for name in names}:
-        same = [(name, spelt[name.strip().casefold()]) for name in names]
-        text = ",".join(name if name == theirs else f"{name}:{theirs}" for name, theirs in same)
-        how = "order" if set(names) == set(others) else "capitals or blanks"
-        return f"they differ in {how} alone: give all the same names, or set classes = '{text}' on {there}"
-    union = ",".join(dict.fromkeys([*names[:20], *others[:20]]))
-    return f"give all the same names, or set classes = '{union}' on all, of which each may lack some"
+_REMEDIES = {
+    "class": "give all the same names in the same order, or set classes = 'NAME,NAME,...' on each",
+    "column": "give all tables the same columns, with the same categories, in the same order; see ignore-columns",
+}
 
 
 def listed(numbers: Sequence[int]) -> str:

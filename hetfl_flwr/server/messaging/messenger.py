@@ -26,7 +26,6 @@ from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import engine_of, pull_interval
 from hetfl_flwr.server.messaging.guard import Guards, measure
 from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.punctuality import Kind, Punctuality
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.messaging.upload_counts import UploadCounts
 from hetfl_flwr.wire.codec import from_record, halved, to_record
@@ -42,11 +41,7 @@ LOST = "its node has left or restarted before it answered"
 class Messenger:
     """Sends messages to clients and takes in their replies. A node is sent one message at a time.
 
-    Who it is, it is asked besides, as soon as it has restarted: its answer says what has become of the message before.
-
-    A client that has missed two messages of a kind in a row, or every other one, is still asked, but waited for no
-    longer than twice the time that the others take. Once it has answered some within ``round-timeout``, too late or
-    not, it is waited for again; see `Punctuality`.
+    A node that has restarted is asked to register besides: its answer shows that the message before is lost.
 
     Parameters
     ----------
@@ -62,15 +57,15 @@ class Messenger:
     Attributes
     ----------
     guards : Guards
-        What sizes and numbers of samples are held against.
+        Check sizes and numbers of samples.
     poll : float
         Seconds between two looks for replies.
     engaged : callable
-        Returns nodes that are busy with what somebody else has sent them.
+        Returns nodes that are busy with another message, such as a request to register.
     idle : callable
-        Is called when there is time, while replies are waited for.
+        Called from time to time while the messenger waits for replies.
     received : callable
-        Is given each upload that was decoded and checked: what was sent, by whom it is answered, and the answer.
+        Called with each checked upload: the request, the client and the reply.
     """
 
     def __init__(self, grid: Grid, config: RunConfig, roster: Roster, uploads: UploadCounts) -> None:
@@ -88,7 +83,6 @@ class Messenger:
         self._late: dict[str, int] = {}  # those that nobody waits for any longer
         self._doubtful: set[str] = set()  # those that are lost, unless their replies have come by now
         self._have_lost: set[int] = set()
-        self._punctuality = Punctuality()
 
     def exchange(self, messages: Iterable[Message], expected: Expected = METRICS_ALONE) -> Exchange:
         """Send messages, wait for the replies, and set aside those that cannot be used.
@@ -215,7 +209,7 @@ class Messenger:
         return replies
 
     def answers_again(self, node: int) -> None:
-        """Take note that a node which had left, or restarted, has said who it is: what it was sent before is lost.
+        """Record that a node which had left, or restarted, has registered again: earlier messages to it are lost.
 
         A node answers its messages one after the other, in the order in which they were sent: unless an earlier reply
         has come by now, there will be none.
@@ -223,11 +217,11 @@ class Messenger:
         self._doubtful |= {message for message, of in {**self._late, **self._under_way}.items() if of == node}
 
     def drop_departed(self, present: Collection[int]) -> None:
-        """Expect no late reply of nodes that are not there any more, where one that comes back begins anew."""
+        """Drop late messages to nodes that have left."""
         self._late = {message: node for message, node in self._late.items() if node in present}
 
     def is_under_way(self, message: str) -> bool:
-        """Say whether a message is waited for, and not known to be lost."""
+        """Return whether a message is waited for, and not known to be lost."""
         return message in self._under_way
 
     def have_lost(self) -> Set[int]:
@@ -244,8 +238,7 @@ class Messenger:
     def time_out(self, sent: Request, result: Exchange) -> None:
         """Count a message as not answered in time, or as lost; its node is busy until a late reply is in."""
         message = sent.message.metadata.message_id
-        late = f"no reply within {self.config.round_timeout:g} s"
-        self.judge(late if self.is_under_way(message) else LOST, sent, result)
+        self.judge(self._late_line if self.is_under_way(message) else LOST, sent, result)
         self.leave([message])
 
     def leave(self, messages: Iterable[str]) -> None:
@@ -254,7 +247,8 @@ class Messenger:
 
     def overdue(self) -> set[int]:
         """Return the nodes whose answers nobody waits for any longer, or who have been asked who they are."""
-        self._take_late()
+        if self._late:  # a reply that comes after its round belongs to a server state that is gone
+            self.pull(self._late)
         return {*self._late.values(), *self.engaged()}
 
     def busy(self) -> set[int]:
@@ -283,51 +277,28 @@ class Messenger:
         if free:
             self.push(free)
         waiting = {message.metadata.message_id: message.metadata.dst_node_id for message in free}
-        kinds = {one.metadata.message_id: (one.metadata.dst_node_id, one.metadata.message_type) for one in free}
-        unreliable = {message for message, kind in kinds.items() if self._punctuality.is_poor(kind)}
-        began = time.monotonic()
-        deadline = limit = began + self.config.round_timeout
+        deadline = time.monotonic() + self.config.round_timeout
         while waiting:
             for reply in self.pull(waiting):
-                message = reply.metadata.reply_to_message_id
-                node = waiting.pop(message, None)
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
-                    self._punctuality.answered(kinds[message])
                     yield node, reply
             for message in [message for message in waiting if not self.is_under_way(message)]:
-                self._punctuality.missed(kinds[message])
                 yield waiting.pop(message), LOST
-            now = time.monotonic()
-            if deadline == limit and len(unreliable) < len(kinds) and unreliable.issuperset(waiting):
-                deadline = min(limit, now + (now - began))
-            if now > deadline:
+            if time.monotonic() > deadline:
                 break
             if waiting:
                 self.pause()
-        late = self._stop_waiting({message: kinds[message] for message in waiting}, limit, early=deadline < limit)
-        yield from ((node, late) for node in waiting.values())
+        self.leave(waiting)
+        yield from ((node, self._late_line) for node in waiting.values())
         yield from ((node, BUSY) for node in nodes if node in busy)
 
-    def _stop_waiting(self, messages: Mapping[str, Kind], limit: float, *, early: bool) -> str:
-        """Leave messages that were waited for until a limit, or not so long, and return why."""
-        self.leave(messages)
-        for message, kind in messages.items():
-            if early:
-                self._punctuality.time_out(message, kind, limit)
-            else:
-                self._punctuality.missed(kind)
-        late = f"no reply within {self.config.round_timeout:g} s"
-        hardly = f"{late} to several of its last messages, and none now in twice the time that the others took"
-        return hardly if early else late
+    @property
+    def _late_line(self) -> str:
+        return f"no reply within {self.config.round_timeout:g} s"
 
     def pause(self) -> None:
         """Wait a moment for replies."""
         if self.poll:
             time.sleep(self.poll)
         self.idle()
-
-    def _take_late(self) -> None:
-        """Drop replies that came after their round: they belong to a server state that is gone."""
-        for reply in self.pull(self._late) if self._late else []:
-            self._punctuality.came(reply.metadata.reply_to_message_id, time.monotonic())
-        self._punctuality.settle(time.monotonic())

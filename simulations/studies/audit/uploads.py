@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from hetfl_flwr.common.blobs import read_blob
 from hetfl_flwr.common.errors import DamagedError, RunFolderError
-from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint, checkpoints
+from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.observers.kept_uploads import UPLOADS, kept_files
 from hetfl_flwr.server.messaging.exchange import MAX_SAMPLES
 from hetfl_flwr.wire.spec import STATISTIC_LIMIT, Arrays

@@ -17,7 +17,7 @@ from fixtures.tiers import complete, exhaustive
 
 from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import Value
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.results import ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli.running import run_one
 from simulations.deployment.flower import ROOT, Flower, flower

@@ -17,7 +17,7 @@ from hetfl_flwr.algorithms import build_strategy
 from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node import stores
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.results import ROUNDS_FILE
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.rounds import expected_of

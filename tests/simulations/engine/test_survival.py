@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hetfl_flwr.config import Value
-from hetfl_flwr.runs.checkpoints.checkpoint import SERVER_STATE_FILE, Checkpoint
+from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE, Checkpoint
 from hetfl_flwr.runs.results import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli.running import run_one
 from simulations.deployment.flower import NAME, ROOT, Flower, flower

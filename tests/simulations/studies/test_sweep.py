@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from hetfl_flwr import compare, load, run, sweep
 from hetfl_flwr.common.errors import ConfigError, HetflError
-from hetfl_flwr.runs.checkpoints.checkpoint import Checkpoint
+from hetfl_flwr.runs.checkpoint import Checkpoint
 from simulations.cli.command import app
 from simulations.studies.backends.local import LocalBackend
 from simulations.studies.jobs import Job, run_all

@@ -20,7 +20,7 @@ from hetfl_flwr.common.blobs import pack, read_blob, verified
 from hetfl_flwr.common.errors import DamagedError, RunFolderError
 from hetfl_flwr.common.files import read_file, replace_file
 from hetfl_flwr.node.state import STATE
-from hetfl_flwr.runs.checkpoints.downloads import PREFIX, Download, pooled
+from hetfl_flwr.runs.downloads import PREFIX, Download, pooled
 from hetfl_flwr.runs.round_log import Known
 from hetfl_flwr.runs.schema import CHECKPOINTS, SERVER_STATE_FILE
 from hetfl_flwr.runs.settings import KeptConfig
@@ -209,13 +209,13 @@ class Choice(NamedTuple):
         The newest that is whole.
     gone_back : bool
         Whether a newer one is damaged.
-    losses : list of (int, str)
-        What is lost, and whose it was; -1 where it is not one client's.
+    losses : list of str
+        What is lost.
     """
 
     checkpoint: Checkpoint
     gone_back: bool
-    losses: list[tuple[int, str]]
+    losses: list[str]
 
 
 def choose(run_folder: Path, *, accept_loss: bool) -> Choice:
@@ -241,8 +241,7 @@ def choose(run_folder: Path, *, accept_loss: bool) -> Choice:
                 f"{damage[0]}; the checkpoint of round {checkpoint.round} is whole: --accept-loss (accept-loss = true) "
                 "goes back to it and runs the rounds since then again"
             )
-        losses = [(-1, f"{one}; gone back to round {checkpoint.round}") for one in damage]
-        return Choice(checkpoint, bool(damage), losses)
+        return Choice(checkpoint, bool(damage), [f"{one}; gone back to round {checkpoint.round}" for one in damage])
     raise RunFolderError(f"{damage[0]}; no other checkpoint is there")
 
 
