@@ -21,6 +21,7 @@ import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
 from hetfl_flwr.common.errors import ConfigError, unknown
+from hetfl_flwr.common.notices import option
 
 if TYPE_CHECKING:
     from hetfl_flwr.data import Reading, Split
@@ -317,7 +318,8 @@ def _check_noise(multiplier: float, info: ValidationInfo) -> float:
 
 def _check_accept_loss(accept: bool, info: ValidationInfo) -> bool:
     if accept and not info.data.get("resume", True):
-        raise ValueError("there is nothing to lose in a new run; it goes with resume = true (--resume)")
+        going_on = option("resume = true (--resume)", "resume=True")
+        raise ConfigError(f"accept-loss = {accept}: there is nothing to lose in a new run; it goes with {going_on}")
     return accept
 
 

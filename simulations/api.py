@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.common.notices import called_in_python
 from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import RunConfig, Value, flattened
 from hetfl_flwr.runs.figures.quality import named_classes, notes
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.runs.schema import Round
 
 
+@called_in_python
 def run(
     algorithm: str = "fedhe",
     *,
@@ -128,6 +130,7 @@ def load(folder: PathLike[str] | str) -> Result:
     return Result(folder)
 
 
+@called_in_python
 def sweep(
     algorithm: str = "fedhe",
     *,
@@ -325,6 +328,7 @@ def compare(runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(differences(_read(runs))).set_index("run")
 
 
+@called_in_python
 def gains(runs: Runs, measure: str = "accuracy") -> pd.DataFrame:
     """Return what each method changes for each client against training alone: one row a method and client.
 
@@ -361,6 +365,7 @@ def gains(runs: Runs, measure: str = "accuracy") -> pd.DataFrame:
     return frame
 
 
+@called_in_python
 def audit(
     result: PathLike[str] | str,
     *,

@@ -36,6 +36,8 @@ def entered(module: object, spec: DataSpec, *, known: bool = False) -> SplitMode
     modes = {layer: layer.training for layer in module.modules()}
     with torch.no_grad():
         logits = logits_of(module.eval(), spec)
+        if not known:
+            logits_of(module, spec, 1)  # such as the last row of a test set, or the only one to predict
     _check_state(module)
     if not logits.isfinite().all():
         raise ModelError("it gives logits that are not finite before training, for inputs of noise")

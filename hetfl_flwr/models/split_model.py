@@ -22,6 +22,11 @@ class SplitModel(nn.Module):
     head : nn.Linear
         Maps features (B, D) to logits (B, C).
 
+    Raises
+    ------
+    ModelError
+        The head is no Linear.
+
     Examples
     --------
     >>> model = SplitModel(nn.Flatten(), nn.Linear(64, 10))
@@ -33,6 +38,11 @@ class SplitModel(nn.Module):
     head: nn.Linear
 
     def __init__(self, body: nn.Module, head: nn.Linear) -> None:
+        if not isinstance(head, nn.Linear):
+            raise ModelError(
+                f"the head is of type {type(head).__name__}, not a torch.nn.Linear: put the layers before the last one "
+                "into the body"
+            )
         super().__init__()
         self.body = body
         self.head = head
@@ -262,9 +272,8 @@ def logits_of(module: nn.Module, spec: DataSpec, size: int = 2) -> torch.Tensor:
     if isinstance(logits, torch.Tensor) and logits.shape == (size, spec.classes):
         return logits
     given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-    raise ModelError(
-        f"{name} gives {given} for {size} samples; {spec.classes} classes need logits {(size, spec.classes)}"
-    )
+    count, wanted = f"{size} sample{'s' * (size > 1)}", (size, spec.classes)
+    raise ModelError(f"{name} gives {given} for {count}; {spec.classes} classes need logits {wanted}")
 
 
 def ends_in_head(module: nn.Module, head: str, model: SplitModel, spec: DataSpec) -> bool:

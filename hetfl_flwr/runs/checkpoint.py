@@ -19,6 +19,7 @@ import numpy as np
 from hetfl_flwr.common.blobs import pack, read_blob, verified
 from hetfl_flwr.common.errors import DamagedError, RunFolderError
 from hetfl_flwr.common.files import read_file, replace_file
+from hetfl_flwr.common.notices import accepting
 from hetfl_flwr.node.state import STATE
 from hetfl_flwr.runs.downloads import PREFIX, Download, pooled
 from hetfl_flwr.runs.round_log import Known
@@ -238,7 +239,7 @@ def choose(run_folder: Path, *, accept_loss: bool) -> Choice:
             continue
         if damage and not accept_loss:
             raise RunFolderError(
-                f"{damage[0]}; the checkpoint of round {checkpoint.round} is whole: --accept-loss (accept-loss = true) "
+                f"{damage[0]}; the checkpoint of round {checkpoint.round} is whole: {accepting()} "
                 "goes back to it and runs the rounds since then again"
             )
         return Choice(checkpoint, bool(damage), [f"{one}; gone back to round {checkpoint.round}" for one in damage])

@@ -11,6 +11,7 @@ from hetfl_flwr.algorithms import for_flower
 from hetfl_flwr.common.blobs import pack
 from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig, to_toml
 from hetfl_flwr.data.sources.folders import dataset_called
 from hetfl_flwr.runs.callbacks import RoundCallback
@@ -142,11 +143,12 @@ class Results(RoundCallback):
         """Refuse to begin where a run is."""
         folder = self.folder
         if _holds_run(folder):
-            raise RunFolderError(f"{folder} already holds a run: go on with it by --resume, or name another folder")
+            going_on = option("--resume", "resume=True")
+            raise RunFolderError(f"{folder} already holds a run: go on with it by {going_on}, or name another folder")
         if found := checkpoints(folder):
             raise RunFolderError(
-                f"{found[0]} is of an earlier run, whose {ROUNDS_FILE} is gone: go on with it by --resume "
-                "--accept-loss, or name another folder"
+                f"{found[0]} is of an earlier run, whose {ROUNDS_FILE} is gone: go on with it by "
+                f"{option('--resume --accept-loss', 'resume=True, accept_loss=True')}, or name another folder"
             )
 
     def _begin(self) -> None:

@@ -3,7 +3,7 @@
 from flwr.serverapp import Grid
 
 from hetfl_flwr.common.errors import Interrupted, RunFolderError
-from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.notices import accepting, warn
 from hetfl_flwr.common.versions import changed
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, choose
@@ -95,11 +95,8 @@ def choice_of(results: Results) -> Choice | None:
     if wrong := results.ledger.uploads.resume(checkpoint.counts["uploads"]):
         lost.append(wrong)
     if lost and not config.accept_loss:
-        raise RunFolderError(f"{lost[0]}; {GO_ON}")
+        raise RunFolderError(f"{lost[0]}; {accepting()} goes on like that")
     return choice._replace(losses=[*choice.losses, *lost])
-
-
-GO_ON = "--accept-loss (accept-loss = true) goes on like that"
 
 
 def origin_of(choice: Choice | None, grid: Grid, *, newest: bool) -> Origin | None:

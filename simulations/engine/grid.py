@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.common.flower import Run, act_as_server, name_message
-from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.notices import accepting, warn
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig, Value, simulated_latency, simulated_links, simulated_seconds, simulated_speeds
 from hetfl_flwr.data.arrays.client_data import unlike
@@ -270,10 +270,7 @@ class LocalGrid(Grid):
             more = f" and {len(changed) - 1} more" * (len(changed) > 1)
             what = f"client {changed[0]}{more}: the {found[changed[0]]} are not those of before"
             if not self._config.accept_loss:
-                raise StateError(
-                    f"{what}: the run would go on with other results; --accept-loss (accept-loss = true) goes on like "
-                    "that"
-                )
+                raise StateError(f"{what}: the run would go on with other results; {accepting()} goes on like that")
             warn(what)
         self.clock, self._sent = held.numbers["clock"], held.numbers["sent"]
         self._due = [(when, number, message, settled) for when, number, message, settled in held.numbers["due"]]

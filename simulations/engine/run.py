@@ -12,6 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from hetfl_flwr.common.errors import ConfigError, Interrupted
+from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig, Value
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _check_threads(config: RunConfig, workers: int) -> None:
     processes = min(workers, config.clients)
     total = processes * config.threads
     if total > cores():
-        remedy = "lower --workers, which changes no bit, or threads" if processes > 1 else "lower threads"
+        remedy = "lower workers, which changes no bit, or threads" if processes > 1 else "lower threads"
         print(
             f"hetfl: workers ({processes}) times threads ({config.threads}) is {total}, more than the {cores()} cores "
             f"here: they will slow each other down; {remedy}, which changes bits",
@@ -139,7 +140,8 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     asked = before.with_values({**chosen, "output-dir": str(folder), "resume": True})
     settled = resolved(asked, "local")
     if asked.rounds < checkpoint.round:
-        raise ConfigError(f"{folder} has reached round {checkpoint.round}: --rounds {asked.rounds} would take it back")
+        rounds = option(f"--rounds {asked.rounds}", f"rounds={asked.rounds}")
+        raise ConfigError(f"{folder} has reached round {checkpoint.round}: {rounds} would take it back")
     return settled, checkpoint.run
 
 

@@ -217,7 +217,7 @@ class Workers:
         if code == UNGUARDED:
             return FederationError(f"worker processes run the script that starts them, too: let it {GUARD}")
         return FederationError(
-            f"worker process {worker} ended (exit code {code}); was it out of memory? Try fewer --workers"
+            f"worker process {worker} ended (exit code {code}); was it out of memory? Try fewer workers"
         )
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from hetfl_flwr.common.errors import ConfigError, ModelError
 from hetfl_flwr.data import Samples, prepared
 from hetfl_flwr.data.arrays.spec import Column
+from hetfl_flwr.data.sources.folders import is_folder
 from hetfl_flwr.data.sources.notations import FORMATS, MARKS, PATTERNS
 from hetfl_flwr.models.split_model import cause
 from hetfl_flwr.node.node import Node
@@ -52,6 +53,9 @@ HASHED = "a word's token is 1 + MurmurHash3 (32 bits, seed 0, unsigned) of its U
 RANKED = "a word's token is 2 + its place in words; 1 where it is not there"
 RESIZED = "bilinear, smoothed (Pillow's Resampling.BILINEAR), to height and width whatever the sides' ratio"
 """How inputs are made of what people have; `description` says it."""
+
+ORIGINS = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
+"""What torch writes of each step about the source code that it was traced from, with its paths on this machine."""
 
 TRACED = 2
 """Size of the batch that the program is traced with; 1 would be taken for the only one that there is."""
@@ -145,11 +149,16 @@ def description(node: Node) -> dict[str, Any]:
         "made of": {
             "model": node.model_name,
             "algorithm": config.algorithm,
-            "dataset": config.dataset,
+            "dataset": _without_folders(config.dataset),
             "partition": node.client_id,
             "seed": config.seed,
         },
     }
+
+
+def _without_folders(dataset: str) -> str:
+    """Return what a data set is called without saying where it lies here."""
+    return ",".join(Path(one).name if is_folder(one.strip()) else one for one in dataset.split(","))
 
 
 def _of_table(node: Node) -> dict[str, Any]:
@@ -210,9 +219,14 @@ def _traced(program: Program, node: Node) -> torch.export.ExportedProgram:
     arrays = node.data.train.arrays
     inputs = torch.zeros((TRACED, *arrays.spec.shape), dtype=arrays.inputs.dtype)
     try:
-        return torch.export.export(program, (inputs,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        traced = torch.export.export(program, (inputs,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     except Exception as error:
         raise ModelError(f"torch.export cannot take '{node.model_name}': {cause(error)}") from error
+    for graph in (one.graph for one in traced.graph_module.modules() if isinstance(one, torch.fx.GraphModule)):
+        for step in graph.nodes:
+            for key in ORIGINS:
+                step.meta.pop(key, None)
+    return traced
 
 
 def _write(traced: torch.export.ExportedProgram, path: Path, metadata: str) -> None:

@@ -329,7 +329,7 @@ def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing) -> tuple[str
     if "none" in sources:
         lines.append(
             f"One seed, or equal differences under all, give no interval of {measure.words}, and no verdict: run "
-            "several, such as --sweep seed=0:5."
+            "several."
         )
     if tested := _comparisons(gains):
         count = "1 comparison" if tested == 1 else f"{tested} comparisons"

@@ -475,3 +475,25 @@ class TestOwnModel:
     def test_says_what_is_wrong(self, refusal: Any, name: str, reason: str) -> None:
         line = refusal(ModelError, build_model, name, DIGITS, seed=0)
         assert (f"'{name}'" in line, "(1, 8, 8)" in line, reason in line) == (True, True, True)
+
+
+def test_a_head_of_several_layers_says_where_they_belong(refusal):
+    line = refusal(ModelError, SplitModel, nn.Flatten(), nn.Sequential(nn.Dropout(), nn.Linear(64, 10)))
+    assert "Sequential" in line
+    assert "into the body" in line
+
+
+class Squeezed(nn.Module):
+    """Its logits lose the dimension of a batch of one, too."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, spec.classes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).squeeze()
+
+
+def test_a_model_that_takes_no_batch_of_one_is_refused_before_it_is_trained(refusal):
+    line = refusal(ModelError, build_model, "test_models:Squeezed", DataSpec((1, 8, 8), 10), seed=0)
+    assert "Squeezed gives (10,)" in line

@@ -13,7 +13,7 @@ import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from clients.fedhe import FedHeClient
-from hetfl_flwr import compare, export, gains, load, load_client, run
+from hetfl_flwr import audit, compare, export, gains, load, load_client, run
 from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.learning.training import evaluate
 from simulations.engine.run import run_locally
@@ -227,3 +227,17 @@ def test_a_script_that_starts_workers_without_a_guard_is_told_so(tmp_path, scrip
     assert 'if __name__ == "__main__":' in said[-1]
     assert "memory" not in said[-1]
     assert sum(line.startswith("Traceback") for line in said) <= 2  # the script's own, none of the workers'
+
+
+def test_messages_call_options_as_a_script_writes_them(tmp_path, refusal):
+    run("local", **SMALL, out=tmp_path / "a")
+    said = [
+        refusal(HetflError, run, "local", **SMALL, out=tmp_path / "a"),
+        refusal(HetflError, run, "local", **SMALL, out=tmp_path / "b", accept_loss=True),
+        refusal(HetflError, run, "local", **SMALL | {"rounds": 1}, out=tmp_path / "a", resume=True),
+        refusal(HetflError, audit, tmp_path / "a"),
+    ]
+    for line, argument in zip(said, ("resume=True", "resume=True", "rounds=1", "keep_uploads=True"), strict=True):
+        assert argument in line
+        assert "--" not in line
+    assert "--resume" in refusal(HetflError, run_locally, {"algorithm": "local", "output-dir": str(tmp_path / "a")})

@@ -32,6 +32,12 @@ RECORD = Path(__file__).with_name("recorded.json")
 USUAL_DATA = "digits"
 """For which models are sized where no data set is named."""
 
+SIZES = "sizes"
+"""The record's rows of the models' sizes for the other data sets of images, whose networks are torchvision's."""
+
+SIZE = ("parameters", "width", "problem")
+"""What a size of a model is."""
+
 
 class Kind(StrEnum):
     """What can be listed."""
@@ -46,8 +52,16 @@ class Kind(StrEnum):
 
 def facts(kind: Kind, config: RunConfig) -> list[Row]:
     """Return the rows of a kind; the config says for which data, and where copies of data sets lie."""
-    usual = config == RunConfig(dataset=USUAL_DATA)
-    return recorded()[kind] if usual and kind in recorded() else live(kind, config)
+    known = recorded()
+    if config == RunConfig(dataset=USUAL_DATA) and kind in known:
+        return known[kind]
+    if kind == Kind.MODELS and config == RunConfig(dataset=config.dataset):
+        for sized in known.get(SIZES, ()):
+            if sized["dataset"] == config.dataset:
+                sizes = [dict(zip(SIZE, size, strict=True)) for size in sized["models"]]
+                own = {key: sized[key] for key in ("dataset", "shape", "classes")}
+                return [row | own | size for row, size in zip(known[kind], sizes, strict=True)]
+    return live(kind, config)
 
 
 @cache
@@ -73,10 +87,20 @@ def record() -> str:
     """Return what the record is to be: the kinds that take long."""
     config = RunConfig(dataset=USUAL_DATA)
     kinds = (Kind.ALGORITHMS, Kind.DATASETS, Kind.MODELS, Kind.TABLES)
-    rows = {
+    rows: dict[str, list[str]] = {
         kind: [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in live(kind, config)] for kind in kinds
     }
+    rows[SIZES] = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in _sizes()]
     return "{" + ",".join(f'\n"{kind}": [\n' + ",\n".join(one) + "\n]" for kind, one in rows.items()) + "\n}\n"
+
+
+def _sizes() -> Iterator[Row]:
+    """Go through the data sets whose images have one size, with what each model becomes for them."""
+    for row in datasets(""):
+        if row["kind"] == "image" and 0 not in row["shape"] and row["name"] != USUAL_DATA:
+            found = models(RunConfig(dataset=row["name"]))
+            own = {key: found[0][key] for key in ("dataset", "shape", "classes")}
+            yield own | {"models": [[model[key] for key in SIZE] for model in found]}
 
 
 FLOWER_S = re.compile(

@@ -10,6 +10,7 @@ import numpy as np
 
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.files import as_json, replace_file
+from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.runs.figures.tables import table_of
@@ -63,9 +64,6 @@ ATTACKS = (
 
 SAID = {"labels: as sent", "labels: bias of the head (Wainakh et al. 2022)"}
 """Those that read something without the clients' data."""
-
-NO_DATA = "needs the clients' data (--node 0=STATE_DIR --node 1=STATE_DIR)"
-"""Why others are not run on a deployment."""
 
 MOST_CLASSES = 5
 """Classes of a client that a table names."""
@@ -173,13 +171,17 @@ def _without_data(folder: Path, noised: list[Guarantee], unknown: str) -> Audit:
     if not found:
         raise ConfigError(
             f"{folder} is of a deployment, and what it uploads says no classes by itself: other attacks need the "
-            "clients' data, so name their nodes' folders (--node 0=STATE_DIR --node 1=STATE_DIR)"
+            f"clients' data, so name their nodes' folders ({_naming()})"
         )
-    skipped = {one.name: NO_DATA for one in ATTACKS if one.name not in SAID}
+    skipped = {one.name: f"needs the clients' data ({_naming()})" for one in ATTACKS if one.name not in SAID}
     rows = [one._asdict() | {"shares": [round(float(share), 4) for share in one.shares]} for one in found]
     said = {"findings": [], "skipped": skipped, "guarantees": _rows(noised), "estimates": rows}
     _written(folder / FOLDER, said, [])
     return Audit([], skipped, [], noised, unknown, found)
+
+
+def _naming() -> str:
+    return option("--node 0=STATE_DIR --node 1=STATE_DIR", "nodes={0: STATE_DIR, 1: STATE_DIR}")
 
 
 def estimate_table(audit: Audit, title: str, names: Sequence[str] | None) -> "Table":

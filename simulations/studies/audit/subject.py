@@ -16,7 +16,7 @@ from torch import Tensor
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.client import KnowledgeClient
 from hetfl_flwr.common.errors import ConfigError, PayloadError, RunFolderError
-from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.notices import option, warn
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
@@ -149,7 +149,8 @@ def uploads_of(folder: Path) -> list[KeptUpload]:
     config, kept = resolved_config_of(folder), list(kept_uploads(folder))
     if not kept:
         how = "keep-uploads = true, and no round has ended" if config.keep_uploads else "keep-uploads = false"
-        raise RunFolderError(f"{folder} has no uploads to audit ({how}): run it with --set keep-uploads=true")
+        keeping = option("--set keep-uploads=true", "keep_uploads=True")
+        raise RunFolderError(f"{folder} has no uploads to audit ({how}): run it with {keeping}")
     if strange := [one.client_id for one in kept if not 0 <= one.client_id < (config.clients or inf)]:
         raise RunFolderError(f"{folder} has {config.clients} clients, and an upload of client {strange[0]}")
     if lacking := sorted(set(range(1, kept[-1].round)) - {one.round for one in kept}):
@@ -191,9 +192,11 @@ def subjects_of(
     config = resolved_config_of(folder).with_values({"device": device, "state-dir": ""})
     deployed = is_deployment(folder)
     if places and not deployed:
-        raise ConfigError(f"--node: {folder} is no deployment, and its data are where its config says")
+        raise ConfigError(
+            f"{option('--node', 'nodes')}: {folder} is no deployment, and its data are where its config says"
+        )
     if beyond := [client for client in places or () if not 0 <= client < (config.clients or inf)]:
-        raise ConfigError(f"--node {beyond[0]}: {folder} has clients 0 .. {config.clients - 1}")
+        raise ConfigError(f"{option('--node', 'nodes:')} {beyond[0]}: {folder} has clients 0 .. {config.clients - 1}")
     there = sorted(places or ()) if deployed else list(range(config.clients))
     if config.partition == "all":
         raise ConfigError(f"{folder}: partition = all: an attacker's own samples would be the client's, too")

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import onnx
@@ -11,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 from typer.testing import CliRunner
 
+import simulations
 from hetfl_flwr import export
 from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.data import DataSpec
@@ -166,3 +169,20 @@ def test_a_node_s_state_is_exported_without_its_data(make_config, run_federation
     assert torch.equal(alone[0](inputs), whole[0](inputs))
     with pytest.raises(DataError, match="gone"):
         load_client(tmp_path / "state", 0)
+
+
+@pytest.mark.parametrize("kind", [".pt2", ".onnx"])
+def test_a_file_says_nothing_of_where_it_was_made(kind, tmp_path, trained):
+    """Neither where the data lie, nor where the code does."""
+    place = tmp_path / "patients-of-ward-7"
+    place.mkdir()
+    (place / "table.csv").write_text(TABLE_WITH_GAPS)
+    folder = trained(dataset=str(place), label_column="label", models="mlp", clients=2)
+    path = export(folder, 0, tmp_path / f"model{kind}")
+    content = path.read_bytes()
+    if kind == ".pt2":
+        with ZipFile(path) as archive:
+            content = b"".join(map(archive.read, archive.namelist()))
+    assert b"patients-of-ward-7" in content
+    for part in (str(tmp_path), str(Path(simulations.__file__).parents[1]), torch.__path__[0]):
+        assert part.encode() not in content
