@@ -12,13 +12,14 @@ from hetfl_flwr.config import Value
 from simulations.studies.backends.backend import Backend
 from simulations.studies.backends.local import LocalBackend
 from simulations.studies.jobs import ELSEWHERE, run_all
-from simulations.studies.reproduce.collection import RESULTS, collect
+from simulations.studies.reproduce.collection import RESULTS, Report, collect
 from simulations.studies.reproduce.outcome import as_json, lessened, markdown, outcomes, table
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
 from simulations.studies.reproduce.records import Record, Records, environments
 from simulations.studies.reproduce.running import Job, jobs
+from simulations.studies.reproduce.summary import summary
 from simulations.studies.reproduce.tuned import Findings, Found, tune_cells, tuning_as_markdown
 
 
@@ -40,7 +41,7 @@ class Request(NamedTuple):
     extra : dict
         Config keys over the recipe's.
     results : Path or None
-        A Markdown file to write all tables to. What each run came to is kept beside it, and is not run again.
+        A Markdown page of all results. Full reports and what each run came to are kept beside it.
     report_only : bool
         Run nothing: report what is there.
     """
@@ -100,7 +101,7 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
     tasks = [_task(name, request) for name in (names() if list(wanted) == ["all"] else wanted)]  # all are checked first
     if not any(task.cells for task in tasks):
         raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
-    whole, known = True, []
+    whole, made = True, dict[str, Report]()
     for task in tasks:
         kept = Records(task.kept)
         findings = Findings(task.kept and task.kept.with_name(f"{task.kept.stem}-tuned.jsonl"))
@@ -117,13 +118,14 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
             if job.finished:
                 take(job)
         records = [one for job in runs if (one := kept.get(job, task.recipe))]
-        _report(task, runs, tuned, records, console)
+        report = _report(task, runs, tuned, records, console)
         if failed and task.recipe.needs:
             console.print(f"{task.name} needs {task.recipe.needs}", style="yellow", markup=False)
-        known += [task] if records else []
+        if records:
+            made[task.recipe.title] = report
     if request.results is not None:
         titles = {task.name: task.recipe.title for task in tasks}
-        collect(titles, {task.recipe.title: task.folder for task in known}, request.results)
+        collect(titles, made, request.results)
     return whole
 
 
@@ -158,8 +160,8 @@ def _command(name: str, variant: Variant, request: Request) -> str:
 
 def _report(
     task: Task, runs: Sequence[Job], tuned: Sequence[Found], records: Sequence[Record], console: Console
-) -> None:
-    """Write table, figures and picture of what is there."""
+) -> Report:
+    """Write table, figures and picture of what is there, and return the report."""
     figures, less = outcomes(task.recipe, task.cells, records), lessened(task.recipe, task.cells)
     console.print(table(task.recipe, figures, less))
     made = [one.versions for one in records]
@@ -171,14 +173,15 @@ def _report(
     if several:
         said = f"{task.name}: runs made with several versions: {'; '.join(versions)}"
         console.print(said, style="yellow", markup=False)
-    by = "; ".join([f"`{task.command}`, commit {', '.join(commits) or 'none'}", count, *versions])
+    by = f"`{task.command}`, commit {', '.join(commits) or 'none'}; {count}"
     task.folder.mkdir(parents=True, exist_ok=True)
     ranks = ranking(figures, task.recipe.ranked) if task.recipe.ranked else None
     more = [tuning_as_markdown(task.cells, tuned), ranks.as_markdown(task.recipe.ranked) if ranks else ""]
-    text = markdown(task.recipe, figures, by, less, more)
+    text = markdown(task.recipe, figures, "; ".join([by, *versions]), less, more)
     (task.folder / "table.md").write_text(text)
     (task.folder / "table.json").write_text(as_json(task.recipe, figures, records, task.command, less))
     if records:
         draw(task.recipe, figures, runs, records, task.folder / "figure.png")
     picture = ", figure.png" if (task.folder / "figure.png").exists() else ""
     console.print(f"written: {task.folder}/table.md, table.json{picture}", markup=False, highlight=False)
+    return Report(task.folder, summary(task.recipe, figures, by, less))

@@ -220,7 +220,7 @@ def table(recipe: Recipe, found: Sequence[Outcome], less: str) -> Table:
 
 
 def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, more: Iterable[str] = ()) -> str:
-    """Return the table as a section of a Markdown file, with what made it, what it has less than the paper's, and more.
+    """Return the table as a Markdown page, with what made it, what it has less than the paper's, and more.
 
     Measures that the picture leaves out are folded away. Where the paper has no figure, and runs differ in rows and
     columns, each measure is a table of its own, rows by columns.
@@ -231,7 +231,7 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
     if recipe.columns and all(one.paper is None for one in found):
         seen, folded = "\n\n".join(_grids(found)), list(found)
     paragraphs = [
-        f"## {recipe.title}",
+        f"# {recipe.title}",
         f"{recipe.paper}; {recipe.source}. Made by {made}.",
         f"**Less than in the paper:** {less}" if less else "",
         recipe.note.strip(),
@@ -245,7 +245,7 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
 
 
 def _markdown_table(recipe: Recipe, found: Iterable[Outcome]) -> str:
-    return _as_markdown(_headings(recipe), _lines(recipe, found))
+    return as_markdown(_headings(recipe), _lines(recipe, found))
 
 
 def _grids(found: Iterable[Outcome]) -> Iterator[str]:
@@ -256,11 +256,12 @@ def _grids(found: Iterable[Outcome]) -> Iterator[str]:
             measures.setdefault(outcome.label, {})[outcome.cell.row, outcome.cell.column] = outcome
     for label, cells in measures.items():
         rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
-        lines = ([row, *(_ours(cells.get((row, column))) for column in columns)] for row in rows)
-        yield _as_markdown([label, *columns], lines)
+        lines = ([row, *(ours(cells.get((row, column))) for column in columns)] for row in rows)
+        yield as_markdown([label, *columns], lines)
 
 
-def _as_markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def as_markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return lines as a Markdown table whose first column is text."""
     lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -307,31 +308,33 @@ def _lines(recipe: Recipe, found: Iterable[Outcome]) -> Iterable[list[str]]:
 def _line(outcome: Outcome, against: str) -> list[str]:
     other = f", against {outcome.cell.against}" if outcome.cell.against != against else ""
 
-    def figure(value: float, sign: str = "") -> str:
-        return _figure(value, outcome.unit, sign)
+    def written(value: float, sign: str = "") -> str:
+        return figure(value, outcome.unit, sign)
 
     return [
         outcome.cell.name,
         outcome.label,
-        _shown(outcome.paper, figure),
-        _ours(outcome),
+        _shown(outcome.paper, written),
+        ours(outcome),
         str(len(outcome.ours)),
-        _shown(outcome.difference, lambda value: figure(value, "+")),
-        _shown(outcome.interval, lambda ends: " to ".join(map(figure, ends))),
+        _shown(outcome.difference, lambda value: written(value, "+")),
+        _shown(outcome.interval, lambda ends: " to ".join(map(written, ends))),
         {None: "-", True: "yes", False: "no"}[outcome.within],
         _shown(outcome.away, "{:.1f}".format),
-        _shown(outcome.against, lambda pair: f"{figure(pair[0], '+')} (p = {pair[1]:.2g}){other}"),
+        _shown(outcome.against, lambda pair: f"{written(pair[0], '+')} (p = {pair[1]:.2g}){other}"),
     ]
 
 
-def _ours(outcome: Outcome | None) -> str:
+def ours(outcome: Outcome | None) -> str:
+    """Return our figure, mean ± deviation over the seeds, or a dash."""
     if outcome is None or outcome.mean is None:
         return "-"
-    figures = (outcome.mean, outcome.deviation)
-    return " ± ".join(_figure(value, outcome.unit) for value in figures if value is not None)
+    both = (outcome.mean, outcome.deviation)
+    return " ± ".join(figure(value, outcome.unit) for value in both if value is not None)
 
 
-def _figure(value: float, unit: str, sign: str = "") -> str:
+def figure(value: float, unit: str, sign: str = "") -> str:
+    """Return a number as tables have it."""
     return f"{value:{sign},.0f}" if unit == "numbers" else f"{value:{sign},.2f}"
 
 

@@ -205,7 +205,8 @@ class Recipe(_Varied):
         the one of several whose figures came nearest; "none": several readings are beside each other. With the last
         two it says nothing if the paper's figures lie in our intervals, and none are counted. Empty: unsaid.
     found : str
-        What our figures say beside the paper's, and why they differ.
+        What our figures say beside the paper's, and why they differ. The first paragraph stands on the page of all
+        results.
     seeds : int
         How many, from 0.
     against : str
@@ -218,6 +219,8 @@ class Recipe(_Varied):
         By the paper's names; a text is the key of a share.
     figure : Figures
         What its picture shows, and how.
+    shown : list of str
+        Rows of the table on the page of all results. Empty: all.
     columns : list of Column
         Data or scenarios. Empty: the table has one column, which has no name.
     rows : list of Row
@@ -244,6 +247,7 @@ class Recipe(_Varied):
     ranked: str = ""
     measures: dict[str, Annotated[Measure, BeforeValidator(lambda key: {"key": key} if isinstance(key, str) else key)]]
     figure: Figures = Figures()
+    shown: list[str] = []
     short_only: Annotated[list[str], Field(alias="short-only")] = []
     columns: list[Column] = []
     rows: list[Row]
@@ -256,6 +260,7 @@ class Recipe(_Varied):
             if len(set(names)) < len(names):
                 raise ValueError(f"a name is given twice: {', '.join(names)}")
         _among("row", filter(None, [self.against, *(row.against for row in self.rows)]), rows)
+        _among("row", self.shown, [*rows, *(f"{row}, tuned" for row in rows if self.tuned)])
         _among("measure", [*self.figure.measures, *filter(None, [self.ranked])], self.measures)
         if self.figure.kind == "gains" and len(self.figure.measures) > 1:
             raise ValueError("figure: beside gains stands one measure, or none")

@@ -15,7 +15,7 @@ from scipy.stats import ttest_rel
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import Round
 from simulations.reports.runs import Run, load_run
-from simulations.studies.reproduce.collection import collect
+from simulations.studies.reproduce.collection import Report, collect
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
 from simulations.studies.reproduce.pictures import _curves, _gains
@@ -23,6 +23,7 @@ from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, Records, _thinned, asked, measured, record
 from simulations.studies.reproduce.running import jobs
+from simulations.studies.reproduce.summary import counted, main_table, summary
 
 RECIPE = """
 title = "Small table"
@@ -103,7 +104,10 @@ def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe
     text = (folder / "table.md").read_text()
     assert f"; 4 of 4 runs; hetfl {version('hetfl')}, " in text
     assert "| FedHe | accuracy, % | 50.00 |" in text
-    assert text in (tmp_path / "RESULTS.md").read_text()
+    assert (tmp_path / "results" / "small.md").read_text() == f"{text}\n![Small table](small.png)\n"
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert "|  | accuracy, % (paper) | sent, MB |\n" in page
+    assert "[Full report](results/small.md)\n\n![Small table](results/small.png)\n" in page
     assert (folder / "figure.png").stat().st_size > 10_000
 
     before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/**/rounds.jsonl")}
@@ -406,7 +410,7 @@ def test_what_runs_came_to_is_kept_beside_the_file_of_all_tables(run_recipe, rec
     assert (tmp_path / "results" / "small.png").stat().st_size > 10_000
     run_recipe(seeds=2, results=results)
     assert {path.parent.name for path in folder.glob("runs/**/summary.json")} == {"seed-1"}
-    assert "; 4 of 4 runs; " in results.read_text()
+    assert "; 4 of 4 runs. Seeds: 2." in results.read_text()
     rmtree(folder)
     recipe.write_text(RECIPE.replace("alpha = 0.5", "alpha = 0.25"))  # of FedHe's runs, not of Private's
     _, _, said = run_recipe(seeds=1, results=results)
@@ -458,37 +462,57 @@ def test_results_that_cannot_be_written_are_named_and_the_runs_are_there(run_rec
     assert (tmp_path / "out" / "small" / "runs" / "private" / "seed-0" / "summary.json").exists()
 
 
-def test_the_file_of_all_tables_begins_with_what_they_come_to(tmp_path):
-    (tmp_path / "table.md").write_text("""## A, Table 1: one (two)
+def outcome(row, column, ours, paper=None, measure="ACC"):
+    cell = Cell(row=row, column=column, settings={}, paper={})
+    return Outcome(cell, measure, "%", paper, dict(enumerate(ours)), {})
 
-A, 2021. Made by `x`; 5 of 6 runs.
 
-| row | measure | paper | ours | seeds | difference | 95 % interval | paper within | deviations away | against B |
-| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |
-| near | ACC, % | 50.00 | 51.00 ± 1.00 | 3 | +1.00 | 48.52 to 53.48 | yes | 1.0 | - |
-| away | ACC, % | 50.00 | 53.00 ± 0.50 | 2 | +3.00 | 51.76 to 54.24 | no | 6.0 | +2.00 (p = 0.2) |
-| same | ACC, % | 50.00 | 53.00 ± 0.00 | 2 | +3.00 | 53.00 to 53.00 | no | - | - |
-| unsaid | ACC, % | - | 51.00 ± 1.00 | 4 | - | 48.52 to 53.48 | - | - | - |
-| once | numbers, numbers | 7,940 | 120 | 1 | -7,820 | - | - | - | - |
-| never | ACC, % | 50.00 | - | 0 | - | - | - | - | - |
-""")
-    collect({"a": "A, Table 1: one (two)"}, {"A, Table 1: one (two)": tmp_path}, tmp_path / "all.md")
-    glance = (tmp_path / "all.md").read_text().partition("\n## ")[0]
-    assert glance.splitlines()[-1] == (
-        "| [A, Table 1: one (two)](#a-table-1-one-two) | 5 of 6 | 1 to 4 | 1 of 3 | 2 of 3 |"
+def test_a_summary_counts_intervals_and_deviations():
+    """The paper's figure is in the interval of A, 2.5 deviations away from B, away from C without any; D has none."""
+    near, far = outcome("A", "", (50, 51, 52), 50.0), outcome("B", "", (50, 52, 54), 57.0)
+    same, unsaid = outcome("C", "", (53, 53, 53, 53), 50.0), outcome("D", "", (51,), None)
+    assert counted([near, far, same, unsaid]) == (
+        "Seeds: 1 to 4. Paper within our interval: 1 of 3; over two deviations away: 2 of 3."
     )
+    assert counted([unsaid]) == "Seeds: 1."
 
 
-def test_what_is_said_of_the_papers_stays_before_all_tables(tmp_path):
-    (tmp_path / "table.md").write_text("## Z, Table 1\n\nMade by `x`; 1 of 1 runs.\n")
+def test_the_table_of_a_summary_is_rows_by_columns_with_the_longer_side_down(recipe):
+    text = RECIPE.replace("paper = { accuracy = 50.0 }\n", "").replace("seeds = 2", 'seeds = 2\nshown = ["FedHe"]')
+    recipe.write_text(text + '[[columns]]\nname = "a"\n')
+    small = load(str(recipe))
+    found = [outcome(row, column, (50, 52), 40.0, "accuracy") for row in ("FedHe", "Private") for column in "abc"]
+    found += [outcome("FedHe", "d", (), 40.0, "accuracy"), outcome("FedHe", "a", (9,), measure="sent")]
+    assert main_table(small, found).splitlines() == [
+        "| accuracy, % (paper) | FedHe |",
+        "| --- | --: |",
+        *(f"| {column} | 51.00 ± 1.41 (40.00) |" for column in "abc"),
+    ]
+    both = main_table(small.model_copy(update={"shown": []}), found[:1] + found[3:4])
+    assert both.splitlines()[2:] == ["| FedHe | 51.00 ± 1.41 (40.00) |", "| Private | 51.00 ± 1.41 (40.00) |"]
+
+
+@pytest.mark.parametrize(("chosen", "tables"), [("", 1), ("text", 1), ("none", 0)])
+def test_a_summary_has_the_first_paragraph_and_no_table_of_readings(recipe, chosen, tables):
+    found = 'found = """\nOurs is lower.\n\nFor 3 reasons.\n"""'
+    recipe.write_text(RECIPE.replace("seeds = 2", f'chosen = "{chosen}"\n{found}'))
+    small = load(str(recipe))
+    text = summary(small, [outcome("FedHe", "", (50, 52), 40.0, "accuracy")], "`hetfl`, commit 1; 2 of 2 runs", "less.")
+    assert text.count("| --- |") == tables
+    assert text.startswith("## Small table\n\nOurs is lower.\n\n**Less than in the paper:** less.\n")
+    assert "3 reasons" not in text
+    assert text.endswith("\n\n`hetfl`, commit 1; 2 of 2 runs. Seeds: 2.\n")
+
+
+def test_what_is_said_of_the_papers_stays_before_all_sections_and_collecting_again_changes_nothing(tmp_path):
+    (tmp_path / "table.md").write_text("# Z, Table 1\n\nMade by `x`; 1 of 1 runs.\n")
     path, said = tmp_path / "all.md", "## What holds, paper by paper\n\n**A.** It holds.\n"
     path.write_text(f"# Results\n\n{said}")
     for _ in range(3):  # what is written is read again
-        collect({}, {"Z, Table 1": tmp_path}, path)
-        before, glance, after = path.read_text().partition("How many of a table's figures")
-        assert before == f"# Results\n\n{said}\n"
-        assert after.count(glance) == 0
-        assert after.count("## Z, Table 1\n") == 1
+        collect({}, {"Z, Table 1": Report(tmp_path, "## Z, Table 1\n\nIt holds.\n")}, path)
+        link = f"[Full report](results/{tmp_path.name}.md)"
+        assert path.read_text() == f"# Results\n\n{said}\n## Z, Table 1\n\nIt holds.\n\n{link}\n"
+        assert (tmp_path / "results" / f"{tmp_path.name}.md").read_text() == (tmp_path / "table.md").read_text()
 
 
 @pytest.mark.exhaustive
@@ -497,13 +521,10 @@ def test_a_file_of_tables_keeps_those_that_are_not_asked_for(run_recipe, recipe,
     other = "## Another, Table 2\n\nMade by hand.\n"
     results.write_text(f"# Results\n\n{other}\n## Not run\n\n- Third (`third`)\n- Small table (`small`)\n")
     run_recipe(only=["Priv"], seeds=1, results=results)
-    glance, first, small, missing = results.read_text().split("\n## ")
-    assert glance.splitlines()[-2:] == [
-        "| [Another, Table 2](#another-table-2) | - | - | - | - |",
-        "| [Small table](#small-table) | 1 of 1 | 1 | - | - |",
-    ]
+    _, first, small, missing = results.read_text().split("\n## ")
     assert f"## {first}" == other
     assert small.startswith("Small table\n")
+    assert "; 1 of 1 runs. Seeds: 1." in small
     assert missing == "Not run\n\n- Third (`third`)\n"
     text = results.read_text()
     run_recipe(only=["Priv"], seeds=1, results=results)
@@ -607,18 +628,16 @@ def test_an_interval_needs_three_seeds_and_stays_among_the_shares(unit, ours, kn
         ("none", "-", "**Reading"),
     ],
 )
-def test_where_a_reading_was_chosen_by_its_result_no_figure_counts_as_within(recipe, tmp_path, chosen, held, said):
+def test_where_a_reading_was_chosen_by_its_result_no_figure_counts_as_within(recipe, chosen, held, said):
     recipe.write_text(RECIPE.replace("seeds = 2", f'seeds = 3\nchosen = "{chosen}"'))
     small = load(str(recipe))
-    text = markdown(small, outcomes(small, list(small.cells()), recorded("fedhe", (40, 50, 60))), "hand", "")
+    found = outcomes(small, list(small.cells()), recorded("fedhe", (40, 50, 60)))
+    text = markdown(small, found, "hand", "")
     assert f"| FedHe | accuracy, % | 50.00 | 50.00 ± 10.00 | 3 | +0.00 | 25.16 to 74.84 | {held} | 0.0 | - |" in text
     told = [line for line in text.splitlines() if line.startswith("**Reading")]
     assert len(told) == bool(said)
     assert "".join(told).startswith(said)
-    (tmp_path / "table.md").write_text(text)
-    collect({"small": "Small table"}, {"Small table": tmp_path}, tmp_path / "all.md")
-    counted = "| 3 | 1 of 1 | 0 of 1 |" if held == "yes" else "| 3 | - | - |"
-    assert counted in (tmp_path / "all.md").read_text()
+    assert ("within our interval: 1 of 1" in counted(found)) is (held == "yes")
 
 
 def test_a_row_can_be_compared_with_another_one_than_the_others(recipe):
