@@ -3,11 +3,12 @@
 Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,7 +17,6 @@ from torch.optim import Optimizer
 from hetfl_flwr import (
     SEEN,
     Arrays,
-    ConfigError,
     Joined,
     KnowledgeClient,
     Metrics,
@@ -26,7 +26,6 @@ from hetfl_flwr import (
     draw_batches,
     flat_gradient,
     generator,
-    has_batch_norm,
     make_optimizer,
     pcgrad,
     project,
@@ -34,16 +33,7 @@ from hetfl_flwr import (
     to_numpy,
     train,
 )
-from hetfl_flwr.wire.samples import Numbers
 from strategies.fedh2l import relayed_signals, teaching_signal
-
-UPDATES: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "qp": lambda public, projected, local: projected,
-    "pcgrad": lambda public, projected, local: pcgrad(public, local),
-    "none": lambda public, projected, local: public,
-}
-"""What is stepped along, of ``g_pub``, what of it does not conflict with ``g_loc``, and ``g_loc``, by the projection's
-name."""
 
 
 class FedH2LClient(KnowledgeClient):
@@ -65,9 +55,9 @@ class FedH2LClient(KnowledgeClient):
     State  the model, the moments of the optimizers, and ``g_loc`` (P,), P the model's trainable numbers.
     Departs from the paper: by default one optimizer takes both steps, where Algorithm 1 has a rate for each, beta and
     eta. The steps then share their moments, so that what is applied is not along g and need not keep Eq. (7), and
-    weight decay is in both; ``optimizers`` has other readings. Batch norm by default sees the rows of all teachers as
-    one batch, where Eq. (3) and (5) take them teacher by teacher: see ``batches``. With E above 1 the paper's
-    ``g_loc`` is ``(g_E - g_0)`` "over these E rounds", read here as the sum of the E gradients.
+    weight decay is in both; ``optimizers`` has other readings. Batch norm sees the rows of all teachers as one batch,
+    where Eq. (3) and (5) take them teacher by teacher. With E above 1 the paper's ``g_loc`` is ``(g_E - g_0)`` "over
+    these E rounds", read here as the sum of the E gradients.
 
     Parameters
     ----------
@@ -89,10 +79,6 @@ class FedH2LClient(KnowledgeClient):
         last two, weight decay is in the local step alone.
     eta : float
         Rate of the second optimizer, 0 or more. 0: the run config's ``learning-rate``. No other value with "one".
-    batches : {"joint", "per-teacher"}
-        How the global step's rows go through the model: those of all teachers at once, or teacher by teacher, as Eq.
-        (3) and (5) sum them. The gradient is the same but for batch norm, which then takes the statistics of each
-        teacher's rows, and for what dropout draws. There is one step either way.
 
     Raises
     ------
@@ -110,19 +96,14 @@ class FedH2LClient(KnowledgeClient):
         kl: bool = True,
         optimizers: Literal["one", "two", "sgd"] = "one",
         eta: Annotated[float, Field(ge=0)] = 0.0,
-        batches: Literal["joint", "per-teacher"] = "joint",
     ) -> None:
         super().__init__(node)
         if not (public_labels or kl):
             raise ValueError("public-labels = false and kl = false leave nothing to learn from peers: set one to true")
         if eta and optimizers == "one":
             raise ValueError(f"eta = {eta} is the rate of a second optimizer: set optimizers to two or sgd")
-        self.exchange_every = exchange_every
-        self.public_labels = public_labels
-        self.projection = projection
-        self.kl = kl
-        self.optimizers, self.eta = optimizers, eta
-        self.per_teacher = batches == "per-teacher"
+        self.exchange_every, self.public_labels = exchange_every, public_labels
+        self.projection, self.kl, self.optimizers, self.eta = projection, kl, optimizers, eta
         self._local = nn.Module()
         self._local.register_buffer("gradient", torch.zeros_like(flat_gradient(node.model.parameters())))
 
@@ -169,17 +150,10 @@ class FedH2LClient(KnowledgeClient):
         trust = torch.from_numpy(np.repeat(download["accuracies"], sizes)).to(device)
         posteriors = torch.from_numpy(download["posteriors"]).to(device)
         local = self._local.get_buffer("gradient")
-        passes = sizes.tolist() if self.per_teacher else [len(rows)]
-        if self.per_teacher and 1 in passes and has_batch_norm(self.node.model):
-            raise ConfigError(
-                f"{self.node}: batch norm needs two public rows at once, and batches of teachers have one: raise "
-                "batch-size or public-fraction, or leave fedh2l.batches at joint"
-            )
         conflicts = []
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            logits = torch.cat([self.node.model(some) for some in torch.split(inputs, passes)])
-            log_posteriors = functional.log_softmax(logits, 1)
+            log_posteriors = functional.log_softmax(self.node.model(inputs), 1)
             each = torch.zeros_like(share)
             if self.kl:
                 each = each + trust * functional.kl_div(log_posteriors, posteriors, reduction="none").sum(1)
@@ -191,7 +165,8 @@ class FedH2LClient(KnowledgeClient):
             gradient = flat_gradient(parameters)
             projected = project(gradient, local)
             conflicts.append(not torch.equal(projected, gradient))
-            set_gradient(parameters, UPDATES[self.projection](gradient, projected, local))
+            steps = {"qp": projected, "none": gradient}
+            set_gradient(parameters, pcgrad(gradient, local) if self.projection == "pcgrad" else steps[self.projection])
 
         _, public_loss = train(self.node.pool.samples, [rows], optimizer, loss, before_step=resolve)
         projected = any(conflicts) and self.projection != "none"
@@ -227,25 +202,19 @@ class FedH2LClient(KnowledgeClient):
             "accuracy": to_numpy(accuracy),
         }
 
-    def _taught(self, download: Arrays) -> Numbers:
+    def _taught(self, download: Arrays) -> NDArray[np.int64]:
         """Return the numbers (M,), among all public samples, of those that the teachers' signals are about.
 
         Raises
         ------
         PayloadError
-            Names the teacher that is no peer, or has no such row.
+            A row is none of a peer's.
         """
         index, sizes, indices = self.node.pool.index, download["sizes"], download["indices"]
-        peers = [peer for peer in index.sizes if peer != self.node.client_id]
-        for teacher in download["teachers"].tolist():
-            if teacher not in peers:
-                known = ", ".join(map(str, peers)) or "none"
-                raise PayloadError(f"server: teacher {teacher} is no peer of this client, expected one of: {known}")
         if sizes.sum() != len(indices):
             raise PayloadError(f"server: array 'sizes' adds up to {sizes.sum()}, expected {len(indices)}, all indices")
         places = np.stack([np.repeat(download["teachers"], sizes), indices], axis=1)
-        for teacher, row in places[~index.held(places)].tolist():
-            raise PayloadError(
-                f"server: array 'indices' has row {row} of teacher {teacher}, expected 0 to {index.sizes[teacher] - 1}"
-            )
+        strange = ~index.held(places) | (places[:, 0] == self.node.client_id)
+        for teacher, row in places[strange].tolist():
+            raise PayloadError(f"server: array 'indices' has row {row} of teacher {teacher}, which no peer has shared")
         return index.numbers(places)

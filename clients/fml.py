@@ -18,7 +18,6 @@ from hetfl_flwr import (
     Metrics,
     Node,
     PayloadSpec,
-    SplitModel,
     Terms,
     descend,
     evaluate,
@@ -44,8 +43,8 @@ class FMLClient(KnowledgeClient):
 
     ``beta = 1`` makes the global model that of federated averaging with equal weights, ``alpha = 1`` the own model that
     of local training. Where the two models are alike, the KL terms have next to no gradient, and a loss that is half
-    cross-entropy takes half of FedAvg's step: ``scale`` and the step size tell a gain by distillation from one by
-    smaller steps. Costs a second forward and backward pass, the meme's, for each batch.
+    cross-entropy takes half of FedAvg's step: FedAvg at half the rate tells a gain by distillation from one by smaller
+    steps. Costs a second forward and backward pass, the meme's, for each batch.
 
     Reports ``accuracy`` of the own model and ``global-accuracy`` of the global one, both on the client's test set; with
     ``share = "body"`` the latter is of the global body with the client's own adaptor.
@@ -66,14 +65,6 @@ class FMLClient(KnowledgeClient):
         Part of the cross-entropy in the loss of the own model and of the meme, in [0, 1]. ``"FIRST:LAST"``, such as
         ``"0.9:0.3"``, goes linearly from the first round to the last of the run (the paper's "dynamic alphabet"; it
         advises a larger alpha early and a larger beta late).
-    scale : {"halved", "sum"}
-        "halved": the parts of a loss add up to 1, Eq. (5). "sum": both are divided by the larger one, so that at 0.5
-        the loss is ``CE + KL``, as deep mutual learning has it (Zhang et al., CVPR 2018) and an older options file of
-        the authors suggests. Parts of 0 and 1 mean the same in both.
-    start : {"own", "global"}
-        What the own model's first weights are: drawn for each client; or those of the first global model, "the same
-        model provided by server" (section 4.2), for clients whose own model is of the meme's architecture. Others draw
-        theirs.
 
     Raises
     ------
@@ -93,16 +84,12 @@ class FMLClient(KnowledgeClient):
         share: Literal["model", "body"] = "model",
         alpha: float | str = 0.5,
         beta: float | str = 0.5,
-        scale: Literal["halved", "sum"] = "halved",
-        start: Literal["own", "global"] = "own",
     ) -> None:
         super().__init__(node)
-        self.share, self.scale = share, scale
+        self.share = share
         self.alpha, self.beta = _ends("alpha", alpha), _ends("beta", beta)
         self.meme = small_model("fml.meme", meme, node)
         self._travels: nn.Module = self.meme if share == "model" else self.meme.body
-        if start == "global" and not node.restored and _shapes(node.model) == _shapes(self.meme):
-            node.model.load_state_dict(self.meme.state_dict())
 
     def modules(self) -> Mapping[str, nn.Module]:
         """Keep the own model, and the adaptor where there is one; the meme comes with each download."""
@@ -149,14 +136,7 @@ class FMLClient(KnowledgeClient):
 
     def _mutual(self, part: float, labels: Tensor, *, student: Tensor, teacher: Tensor) -> Terms:
         """Return the loss of one of the two models: Eq. (5)."""
-        whole = 1.0 if self.scale == "halved" else max(part, 1 - part)
-        truth, distillation = part / whole, (1 - part) / whole
-        return Terms(truth * self.node.data_loss(student, labels), distillation * kl_divergence(teacher, student))
-
-
-def _shapes(model: SplitModel) -> dict[str, torch.Size]:
-    """Return what the weights of two models of one architecture have in common."""
-    return {name: tensor.shape for name, tensor in model.state_dict().items()}
+        return Terms(part * self.node.data_loss(student, labels), (1 - part) * kl_divergence(teacher, student))
 
 
 def _ends(name: str, value: float | str) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from clients.fml import FMLClient
-from hetfl_flwr.algorithms import build_client, build_strategy, check_options
+from hetfl_flwr.algorithms import build_client, build_strategy
 from hetfl_flwr.common.errors import ConfigError, FederationError, ModelError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
@@ -89,19 +89,6 @@ def test_both_losses_and_both_steps_by_hand():
     np.testing.assert_allclose(client.node.model.head.weight.detach(), expected, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(weight, [[-meme, 0], [1 + meme, 0]], rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(bias, [-meme, 1 + meme], rtol=1e-6, atol=1e-7)
-
-
-def test_the_sum_of_both_terms_counts_the_larger_part_whole():
-    """alpha = 1/4 is CE / 3 + KL, beta = 3/4 is CE + KL / 3; ``d/dz (a CE + b KL(t || s)) = (a + b) s - a y - b t``."""
-    client = one_sample(alpha=0.25, beta=0.75, scale="sum")
-    [_, bias], _, metrics = client.fit(GLOBAL, {ROUND: 1})
-    assert metrics["train-loss"] == pytest.approx(-log(P) / 3 + KL_OWN, rel=1e-6)
-    assert metrics["meme-loss"] == pytest.approx(-log(Q) + KL_MEME / 3, rel=1e-6)
-    own, meme = 0.1 * (4 / 3 * P - 1 / 3 - Q), 0.1 * (4 / 3 * Q - 1 - P / 3)
-    np.testing.assert_allclose(client.node.model.head.weight.detach(), [[1 - own, 0], [own, 2]], rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(bias, [-meme, 1 + meme], rtol=1e-6, atol=1e-7)
-    even = one_sample(scale="sum").fit(GLOBAL, {ROUND: 1})[2]
-    assert (even["train-loss"], even["meme-loss"]) == pytest.approx((KL_OWN - log(P), KL_MEME - log(Q)), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -322,53 +309,6 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
     for client, own in zip(clients, slow, strict=True):
         np.testing.assert_allclose(client.node.model.head.weight.detach(), own.weight, rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(client.node.model.head.bias.detach(), own.bias, rtol=1e-3, atol=1e-5)
-
-
-# --- own models that start from the server's weights ---------------------------------------------
-
-
-@pytest.mark.parametrize("share", SHARES)
-def test_own_models_of_the_meme_s_architecture_can_start_from_the_server_s_weights(
-    share, make_config, make_federation, make_node
-):
-    config = make_config(algorithm="fml", models="mlp,lenet5", **{"fml.meme": "mlp", "fml.share": share})
-    nodes = [make_node(config, client_id) for client_id in range(2)]
-    drawn = {name: tensor.clone() for name, tensor in nodes[1].model.state_dict().items()}
-    sent = from_record(build_strategy(config).prepare(make_federation(config).roster, config))
-    alike, unlike = (FMLClient(node, meme="mlp", share=share, start="global").node.model for node in nodes)
-    started = state_arrays(alike if share == "model" else alike.body)
-    assert started.keys() == sent.keys()
-    assert all(np.array_equal(started[name], sent[name]) for name in sent)
-    assert all(torch.equal(tensor, drawn[name]) for name, tensor in unlike.state_dict().items())
-    before = make_node(config, 0).model.state_dict()
-    assert not torch.equal(alike.state_dict()["head.weight"], before["head.weight"])
-
-
-def test_own_models_start_from_the_server_s_weights_once(make_config, make_federation, make_node, run_federation):
-    """Clients that an engine builds anew for each message end as those that live on."""
-    config = make_config(algorithm="fml", models="mlp", rounds=3, **{"fml.meme": "mlp", "fml.start": "global"})
-    strategy, members = build_strategy(config), make_federation(config).roster
-    server_state = from_record(strategy.prepare(members, config))
-    clients = [build_client(config, make_node(config, client_id)) for client_id in range(config.clients)]
-    for round in (1, 2, 3):
-        uploads = []
-        for client, one in zip(clients, members, strict=True):
-            arrays, samples, _ = client.fit(
-                list(strategy.download_for(one, server_state, round).values()), {ROUND: round}
-            )
-            uploads.append(
-                Upload(one.client_id, dict(zip(strategy.upload_spec(one).names, arrays, strict=True)), samples)
-            )
-        server_state = strategy.aggregate(server_state, uploads, round)
-    found = load_file(run_federation(config) / SERVER_STATE_FILE)
-    for name, array in server_state.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
-
-
-@pytest.mark.parametrize(("key", "value"), [("scale", "double"), ("start", "server")])
-def test_a_wrong_scale_or_start_is_refused_by_its_key(key, value, make_config, refusal):
-    config = make_config(algorithm="fml", **{f"fml.{key}": value})
-    assert refusal(ConfigError, check_options, config).startswith(f"fml.{key} = '{value}': ")
 
 
 # --- where it equals something simpler -----------------------------------------------------------
