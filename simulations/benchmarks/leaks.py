@@ -11,8 +11,8 @@ two clients attacked. The columns of a run, each with the accuracy that it costs
 An attacker knows what is clipped and how much noise there is: the clients that it imitates clip and add noise as well.
 FedKD sends whole matrices there (``energy-start`` and ``energy-end`` are 1), for noise on factors is noise on both.
 Public samples are shared as they are. A run whose record is in ``DIR/leaks.jsonl`` is not made again; seeds go first,
-then columns. The table is the last section of ``DIR/leaks.md``, and what stands before it stays; records of attacks that
-have changed since are left out of it.
+then columns. The table is the last section of ``DIR/leaks.md``, and the text before it stays. Records of attacks that
+have changed since are left out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
