@@ -11,7 +11,8 @@ two clients attacked. The columns of a run, each with the accuracy that it costs
 An attacker knows what is clipped and how much noise there is: the clients that it imitates clip and add noise as well.
 FedKD sends whole matrices there (``energy-start`` and ``energy-end`` are 1), for noise on factors is noise on both.
 Public samples are shared as they are. A run whose record is in ``DIR/leaks.jsonl`` is not made again; seeds go first,
-then columns. The table is ``DIR/leaks.md``; records of attacks that have changed since are left out of it.
+then columns. The table is the last section of ``DIR/leaks.md``, and the text before it stays. Records of attacks that
+have changed since are left out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +34,9 @@ from simulations.studies.audit.findings import Finding
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.sent import upload_norm
 from simulations.studies.audit.subject import subjects_of
+
+HEADING = "## All figures"
+"""Of the section with the table."""
 
 CLIENTS, ATTACKED, ROUNDS, SEEDS, SHADOWS, MIMICS = 5, 2, 10, 5, 4, 12
 
@@ -167,7 +171,9 @@ def main(
             found = {"row": row, "column": name, "seed": seed, **measured(row, name, seed, norm)}
             keep(path, done, found | {"attacks": ATTACKS})
     text = "\n".join(table(done.values()))
-    (out / "leaks.md").write_text(text + "\n")
+    page = out / "leaks.md"
+    before = page.read_text().partition(HEADING)[0] if page.exists() else "# What payloads give away\n\n"
+    page.write_text(f"{before}{HEADING}\n\n{text}\n")
     print(text)
 
 

@@ -27,10 +27,13 @@ class Report(NamedTuple):
         Where ``table.md`` is, the full report, and ``figure.png``, if anything is drawn.
     summary : str
         Its section of the page.
+    pictured : bool
+        Whether the picture stands on the page, too, or in the full report alone.
     """
 
     folder: Path
     summary: str
+    pictured: bool = True
 
 
 def collect(titles: Mapping[str, str], made: Mapping[str, Report], path: Path) -> None:
@@ -74,7 +77,7 @@ def _write_report(title: str, report: Report, folder: Path) -> str:
     text, section = (report.folder / "table.md").read_text(), f"{report.summary}\n[Full report]({RESULTS}/{name}.md)\n"
     if (folder / f"{name}.png").exists():
         text += f"\n![{title}]({name}.png)\n"
-        section += f"\n![{title}]({RESULTS}/{name}.png)\n"
+        section += f"\n![{title}]({RESULTS}/{name}.png)\n" if report.pictured else ""
     (folder / f"{name}.md").write_text(text)
     return section
 

@@ -184,4 +184,4 @@ def _report(
         draw(task.recipe, figures, runs, records, task.folder / "figure.png")
     picture = ", figure.png" if (task.folder / "figure.png").exists() else ""
     console.print(f"written: {task.folder}/table.md, table.json{picture}", markup=False, highlight=False)
-    return Report(task.folder, summary(task.recipe, figures, by, less))
+    return Report(task.folder, summary(task.recipe, figures, by, less), task.recipe.chosen != "none")

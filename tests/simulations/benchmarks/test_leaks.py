@@ -50,7 +50,13 @@ def test_a_run_that_is_there_is_not_made_again_and_others_take_the_norm_of_seed_
     leaks.main(tmp_path, ["fedhe"], ["at length"], 1)
     assert made == [("fedhe", "at length", 0, 0.0)]
     assert len((tmp_path / "leaks.jsonl").read_text().splitlines()) == 1 + 5
-    assert capsys.readouterr().out.endswith((tmp_path / "leaks.md").read_text())
+    page = tmp_path / "leaks.md"
+    before, heading, text = page.read_text().partition("## All figures\n\n")
+    assert capsys.readouterr().out.endswith(text)
+    page.write_text(f"By hand.\n\n{heading}old\n")
+    leaks.main(tmp_path, ["fedhe"], ["at length"], 1)
+    assert page.read_text() == f"By hand.\n\n{heading}{text}"
+    assert before == "# What payloads give away\n\n"
     with pytest.raises(typer.BadParameter, match="'gone', expected one of: fedhe; fd; "):
         leaks.main(tmp_path, ["gone"], None, 1)
 

@@ -515,6 +515,17 @@ def test_what_is_said_of_the_papers_stays_before_all_sections_and_collecting_aga
         assert (tmp_path / "results" / f"{tmp_path.name}.md").read_text() == (tmp_path / "table.md").read_text()
 
 
+@pytest.mark.parametrize("pictured", [True, False])
+def test_the_picture_of_readings_is_in_their_report_alone(tmp_path, pictured):
+    (tmp_path / "table.md").write_text("# Z\n")
+    (tmp_path / "figure.png").write_bytes(b"picture")
+    collect({}, {"Z": Report(tmp_path, "## Z\n", pictured)}, tmp_path / "all.md")
+    name = tmp_path.name
+    assert (f"![Z](results/{name}.png)" in (tmp_path / "all.md").read_text()) is pictured
+    assert (tmp_path / "results" / f"{name}.md").read_text() == f"# Z\n\n![Z]({name}.png)\n"
+    assert (tmp_path / "results" / f"{name}.png").read_bytes() == b"picture"
+
+
 @pytest.mark.exhaustive
 def test_a_file_of_tables_keeps_those_that_are_not_asked_for(run_recipe, recipe, tmp_path):
     results = tmp_path / "all.md"
@@ -556,6 +567,7 @@ def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
         ('against = "FedHe"', 'figure = { measures = ["acuracy"] }', "'acuracy'"),
         ("batch-size = 20", "batch-sise = 20", "'batch-sise'"),
         ('name = "Private"', 'name = "FedHe"', "FedHe, FedHe"),
+        ("seeds = 2", 'seeds = 2\nshown = ["FedHa"]', "'FedHa'"),
         ("seeds = 2", "seeds = 0", "seeds"),
         ("title", "tittle", "title"),
         ("seeds = 2", "seeds =", "TOML"),
