@@ -180,7 +180,7 @@ def test_a_client_that_leaves_its_public_row_out_trains_on_the_other_alone():
 
 def test_scores_of_other_classes_are_refused_in_one_line(refusal):
     three = [np.int32([0]), np.full((1, 3), 1 / 3, np.float32), np.int32([0])]
-    assert refusal(PayloadError, tiny().fit, three, {ROUND: 2}) == (
+    assert refusal(PayloadError, tiny().download_spec().check, three, "server") == (
         "server: array 'consensus' has shape (1, 3), expected (R <= 2, 2)"
     )
 

@@ -154,9 +154,7 @@ def test_an_upload_that_is_none_is_refused(changed, said, refusal):
 
 def test_clients_with_other_numbers_of_classes_are_refused(refusal):
     said = refusal(FederationError, FD().check, Roster([member(0), member(1, classes=4)]))
-    assert said == (
-        "the clients must have the same number of classes: client 0 (linear) has 3, client 1 (linear) has 4"
-    )
+    assert "the same number of classes: client 0 (linear) has 3, client 1 (linear) has 4" in said
 
 
 def test_more_classes_than_the_server_can_keep_are_refused(refusal):

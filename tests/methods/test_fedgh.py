@@ -173,7 +173,7 @@ def test_which_head_is_measured(measured, accuracy):
 
 def test_a_head_of_other_classes_is_refused_in_one_line(refusal):
     three = [np.zeros((3, 2), np.float32), np.zeros(3, np.float32)]
-    assert refusal(PayloadError, tiny().fit, three, {ROUND: 1}) == (
+    assert refusal(PayloadError, tiny().download_spec().check, three, "server") == (
         "server: array 'weight' has shape (3, 2), expected (2, 2)"
     )
 

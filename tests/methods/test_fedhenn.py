@@ -783,7 +783,7 @@ def test_a_value_out_of_range_is_refused_by_name(key, value, said, make_config, 
 )
 def test_a_bad_download_is_refused_by_name(arrays, said, refusal):
     client = tiny(rad_size=6, eta0=1.0)
-    assert said in refusal(PayloadError, client.fit, arrays, {ROUND: 2})
+    assert said in refusal(PayloadError, client.download_spec().check, arrays, "server")
 
 
 def test_representations_that_are_all_zero_are_refused_by_both_sides(refusal):

@@ -411,7 +411,7 @@ def test_answers_are_in_evaluation_mode_and_all_training_is_not(body, trained):
 def test_a_client_refuses_what_it_cannot_digest_or_answer(arrays, said, refusal):
     digested, consensus, asked = arrays
     download = [np.array(digested, np.int32), np.array(consensus, np.float32), np.array(asked, np.int32)]
-    assert refusal(PayloadError, tiny(**BARE).fit, download, {ROUND: 1}) == said
+    assert refusal(PayloadError, tiny(**BARE).download_spec().check, download, "server") == said
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,15 @@ where the server runs. Each file is replaced as a whole after each round.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.schema import read_clients
 from hetfl_flwr.server.messaging.exchange import FRACTIONS
 from hetfl_flwr.wire.cost_metrics import DEVICE_MEMORY, MEMORY
-
-if TYPE_CHECKING:
-    from prometheus_client import Metric
 
 FILE = "metrics.prom"
 """In the run folder; in one that the environment names, it is called as the run folder."""
@@ -42,14 +39,6 @@ UNITS: Mapping[str, str] = {
 """Names with their units, where those of trackers have none."""
 
 
-class _Family(NamedTuple):
-    """One metric: whether it is a counter, what its labels are called, and its values by them."""
-
-    counter: bool
-    labels: tuple[str, ...]
-    values: dict[tuple[str, ...], float]
-
-
 class Prometheus:
     """The file of one run, rewritten from its first round on where it goes on.
 
@@ -65,11 +54,15 @@ class Prometheus:
     reached = -1
 
     def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
+        from prometheus_client import CollectorRegistry, disable_created_metrics
+
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
         self._folder = folder
         elsewhere = os.environ.get("PROMETHEUS_TEXTFILE_DIR")
         self._path = Path(elsewhere) / f"hetfl-{folder.name}.prom" if elsewhere else folder / FILE
         self._labels = {"algorithm": config.algorithm, "run": folder.name}
-        self._families: dict[str, _Family] = {}
+        self._metrics: dict[str, Any] = {}
         self._last, self._since = dict[str, int](), dict[str, int]()
 
     def log(self, round: int, scalars: Mapping[str, float]) -> None:
@@ -97,41 +90,37 @@ class Prometheus:
         """Write that the run has ended."""
         self._write(finished=True, error=error)
 
-    def collect(self) -> "Iterator[Metric]":
-        """Yield all metrics, as Prometheus' library asks of who is registered with it."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        for name, (counter, labels, values) in self._families.items():
-            kind = CounterMetricFamily if counter else GaugeMetricFamily
-            family = kind(f"hetfl_{name}", f"{name.replace('_', ' ')} of a hetfl run", labels=[*self._labels, *labels])
-            for own, value in values.items():
-                family.add_metric([*self._labels.values(), *own], value)
-            yield family
-
     def _set(self, metric: str, value: float, /, **labels: str) -> None:
+        from prometheus_client import Gauge
+
         metric = OTHER.sub("_", metric)
         if metric.endswith("_total"):  # a client's own name for it: such an ending says that it only grows
             metric += "_value"
-        family = self._families.setdefault(metric, _Family(False, tuple(labels), {}))
-        family.values[tuple(labels.values())] = value
+        self._of(Gauge, metric, labels).set(value)
 
     def _add(self, metric: str, value: float) -> None:
-        values = self._families.setdefault(metric, _Family(True, (), {})).values
-        values[()] = values.get((), 0.0) + value
+        from prometheus_client import Counter
+
+        self._of(Counter, metric, {}).inc(value)
+
+    def _of(self, kind: Callable[..., Any], metric: str, labels: Mapping[str, str]) -> Any:
+        """Return a metric with its labels, made where it is new."""
+        if metric not in self._metrics:
+            what = f"{metric.replace('_', ' ')} of a hetfl run"
+            self._metrics[metric] = kind(f"hetfl_{metric}", what, [*self._labels, *labels], registry=self._registry)
+        return self._metrics[metric].labels(*self._labels.values(), *labels.values())
 
     def _write(self, *, finished: bool, error: BaseException | None) -> None:
-        from prometheus_client import CollectorRegistry, write_to_textfile
+        from prometheus_client import write_to_textfile
 
         self._set("finished", int(finished))
         self._set("failed", int(error is not None))
         self._set("written_timestamp_seconds", time())
-        beside = self._path.with_suffix(".new")
-        registry = CollectorRegistry()
-        registry.register(self)
-        write_to_textfile(str(beside), registry)
+        new = self._path.with_suffix(".new")
+        write_to_textfile(str(new), self._registry)
         if self._path.name != FILE:  # read by the node exporter, another user
-            beside.chmod(0o644)
-        beside.replace(self._path)
+            new.chmod(0o644)
+        new.replace(self._path)
 
 
 def _with_unit(name: str) -> str:

@@ -9,9 +9,6 @@ from hetfl_flwr.wire.naming import called
 Kind = Literal["class", "column"]
 """What has a name that clients must agree on."""
 
-MAX_LACKING = 5
-"""Classes that a message names."""
-
 
 def names_of(member: Member, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return digests and names of a client's classes or columns."""
@@ -38,23 +35,6 @@ def different_names(kind: Kind, first: Member, other: Member) -> str:
     else:
         said = f"{here}'s {kind} {number} has another name than {there}'s (each node's log says its own)"
     return f"{said}: {_REMEDIES[kind]}"
-
-
-def way_to_equal_classes(members: Sequence[Member]) -> str:
-    """Return what to write where clients say which classes they have, and that these are not the same."""
-    if not members or not all(len(member.class_names) == member.classes for member in members):
-        return ""
-    names = dict.fromkeys(name for member in members for name in member.class_names)
-    if all(name.isdecimal() for name in names):  # numbers, in place of names
-        return ""
-    held = {member: {*member.class_names} for member in members}
-    lack = {member: [name for name in names if name not in known] for member, known in held.items()}
-    who, missing = next(((member, missing) for member, missing in lack.items() if missing), (members[0], []))
-    if not missing:  # a node that says a name twice
-        return ""
-    less = ", ".join(repr(name) for name in missing[:MAX_LACKING])
-    more = f" and {len(missing) - MAX_LACKING} more" if len(missing) > MAX_LACKING else ""
-    return f"; {who} has no class {less}{more}: name all classes, those too that not all data have, with classes"
 
 
 def lacking(members: Sequence[Member]) -> str:

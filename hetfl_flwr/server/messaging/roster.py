@@ -11,7 +11,6 @@ from hetfl_flwr.server.messaging.differences import (
     lacking,
     listed,
     names_of,
-    way_to_equal_classes,
 )
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.samples import MOST_SHARED
@@ -93,8 +92,10 @@ class Roster:
         values = self._first_with(lambda member: member.classes)
         if len(values) != 1:
             said = ", ".join(f"{member} has {value}" for value, member in values.items()) or "no client is here"
-            line = f"the clients must have the same number of classes: {said}"
-            raise FederationError(line + way_to_equal_classes([*values.values()]))
+            raise FederationError(
+                f"the clients must have the same number of classes: {said}; if some data lack a class, set classes to "
+                "the names of all"
+            )
         self._check_same_names("class")
         return next(iter(values))
 
