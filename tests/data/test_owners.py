@@ -27,6 +27,7 @@ from simulations.reports.partition import load_split
 from simulations.reports.plots.partition import split_figure
 from simulations.reports.plots.run import run_figure
 from simulations.reports.runs import load_run
+from simulations.testing.contract import entries
 
 OWNERS = {"a/b": 30, "..": 24, "General Hospital": 36, "x" * 300: 30}
 """Rows by owner; two of the names are no file names, one is longer than any."""
@@ -185,7 +186,7 @@ class TestRuns:
                 key: client[key] for key in ("recall", "untested", "unpredicted")
             }
             assert list(row.recall) == ["ill", "well"]
-        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        lines = entries(folder)
         first = result.clients.query("round == 0").recall.apply(pd.Series)
         assert first[["ill", "well"]].to_numpy().tolist() == [lines[0]["classes"][str(k)]["recall"] for k in range(4)]
         assert last.recall.apply(pd.Series).mean().to_dict() == pytest.approx(result.summary["recall"])

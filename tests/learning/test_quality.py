@@ -1,6 +1,5 @@
 """What is measured beside accuracy, against scikit-learn, and what a class weighs in training."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +15,18 @@ from sklearn import metrics as reference
 from sklearn.utils.class_weight import compute_class_weight
 
 from clients.local import LocalClient
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.errors import TooFewClients
 from hetfl_flwr.learning.quality import Hits, auc, balanced_weights, baseline, measure
 from hetfl_flwr.runs.figures.quality import mean_recall, named_classes, notes, still_rising
 from hetfl_flwr.runs.figures.tables import client_table, lines
-from hetfl_flwr.runs.schema import Round, read_clients, read_rounds, read_summary
+from hetfl_flwr.runs.schema import Round, read_clients, read_summary
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS, ROUND
 from simulations.engine.grid import LocalGrid
 from simulations.reports.html.report import write_report
 from simulations.reports.runs import figures, load_run, selected_accuracy
-from simulations.reports.tables import best_of, compare_table, summary_table
+from simulations.reports.tables import best_of, summary_table
+from simulations.testing.contract import entries
 
 IDENTITY = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
 """A model whose logits are its inputs."""
@@ -163,7 +163,7 @@ def test_every_algorithm_weighs_the_client_s_own_labels(algorithm, tmp_path, mak
 
 def test_an_algorithm_that_knows_no_weights_is_refused(make_config, run_federation):
     config = make_config(algorithm="fixtures.echo", models="mlp", class_weights="balanced", rounds=1, min_clients=1)
-    with pytest.raises(ConfigError, match=r"class-weights"):
+    with pytest.raises(TooFewClients, match=r"class-weights"):
         run_federation(config)
 
 
@@ -246,10 +246,6 @@ def test_a_metric_of_that_name_of_an_algorithm_s_own_travels_as_it_is():
 # --- what a run leaves ---------------------------------------------------------------------------
 
 
-def entries(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-
-
 @pytest.fixture
 def skewed(make_config, run_federation) -> Path:
     """Two clients that lack classes, after one round."""
@@ -313,21 +309,6 @@ def test_tables_and_report_show_them(skewed, tmp_path):
     assert "Macro F1" in page
     assert all(line in page for line in said)
     assert page.count(" never<") == sum(len(client["unpredicted"]) for client in run.clients) > 0
-
-
-def test_a_folder_of_an_earlier_version_is_read_as_before(skewed, tmp_path):
-    new = {"balanced_accuracy", "macro_f1", "auc", "majority", "recall", "untested", "unpredicted", "classes"}
-    rounds = [{key: value for key, value in entry.items() if key not in new} for entry in entries(skewed)]
-    (skewed / "rounds.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rounds))
-    for name in ("summary.json", "clients.json"):
-        held = json.loads((skewed / name).read_text())
-        old = [{k: v for k, v in one.items() if k not in new} for one in (held if isinstance(held, list) else [held])]
-        (skewed / name).write_text(json.dumps(old if isinstance(held, list) else old[0]))
-    run = load_run(skewed)
-    assert "AUC" not in lines(client_table(run.name, run.clients))[1]
-    assert [entry.auc for _, _, entry in read_rounds(skewed)] == [None, None]
-    compare_table([run])
-    assert "Recall of each class" not in write_report([skewed], tmp_path / "report.html").read_text()
 
 
 def test_a_run_that_was_killed_has_them_of_its_rounds(skewed):

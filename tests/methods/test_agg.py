@@ -1,20 +1,15 @@
 """AGG: the loop one would write by hand over own and public samples, and nothing on the wire after the seeds."""
 
-import json
-
 import torch
-from fixtures.federations.members import member
 from safetensors.torch import load_file
 from torch.nn import functional
 
 from clients.agg import AGGClient
-from hetfl_flwr.common.errors import FederationError
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import draw_batches
-from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND
-from strategies.agg import AGG
+from simulations.testing.contract import entries
 
 
 def test_three_rounds_equal_a_loop_by_hand(make_config, make_node):
@@ -62,17 +57,10 @@ def test_a_client_that_is_alone_is_trained_as_locally(make_config, run_federatio
 def test_public_rows_cross_the_wire_once_and_nothing_else_does(make_config, run_federation):
     """64 bytes and 8 of the label for each of 60 rows, a tenth of 599: from three clients, and to the two others."""
     run = run_federation(make_config(algorithm="agg", clients=3))
-    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    rounds = entries(run)
     public_samples = 3 * 60 * 72
     assert [(entry["bytes_up"], entry["bytes_down"]) for entry in rounds] == [
         (public_samples, 2 * public_samples),
         (0, 0),
         (0, 0),
     ]
-
-
-def test_clients_that_cannot_share_rows_are_refused_by_name(refusal):
-    AGG().check(Roster([member(0), member(1)]))
-    said = refusal(FederationError, AGG().check, Roster([member(0), member(1, public=0)]))
-    assert said == "agg needs public samples of each client, but client 1 has none: raise public-fraction"
-    refusal(FederationError, AGG().check, Roster([member(0), member(1, classes=4)]))

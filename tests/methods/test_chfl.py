@@ -1,7 +1,5 @@
 """CHFL: its equations by hand, against slow reference loops, and where it must equal something simpler."""
 
-from dataclasses import replace
-from json import loads
 from math import cos, exp, log, pi
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,8 @@ from torch.nn import functional
 
 from clients import chfl
 from clients.chfl import CHFLClient
-from hetfl_flwr.algorithms import check_options, resolve
-from hetfl_flwr.common.errors import ConfigError, FederationError, ModelError, PayloadError
+from hetfl_flwr.algorithms import resolve
+from hetfl_flwr.common.errors import ModelError, PayloadError
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.training import draw_epochs
@@ -28,15 +26,12 @@ from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND, SEEN
+from simulations.testing.contract import entries
 from strategies.chfl import CHFL
 
 MODES = ["kd", "solo", "avg", "avgkd"]
 NORMED = "simulations.testing.lab:normed"
 LINEAR = "fixtures.models:linear"
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def states(folder: Path) -> list[dict[str, Tensor]]:
@@ -80,18 +75,6 @@ def test_taking_uploads_in_changes_neither_them_nor_what_was_known():
     assert uploads[0].arrays["weight"].tolist() == [[1, 2]]
 
 
-def test_unlike_widths_are_refused_by_name_with_the_way_out(refusal):
-    clients = Roster([member(0, model="mlp", width=200), member(1, width=200), member(2, model="lenet5", width=84)])
-    said = refusal(FederationError, CHFL().check, clients)
-    assert "client 0 (mlp) has 200, client 2 (lenet5) has 84; set width, such as width = 64" in said
-
-
-def test_unlike_classes_are_refused_by_name_and_like_clients_are_not(refusal):
-    said = refusal(FederationError, CHFL().check, Roster([member(0, classes=3), member(1, classes=4)]))
-    assert "client 0 (linear) has 3, client 1 (linear) has 4" in said
-    CHFL().check(roster(3))
-
-
 def test_solo_takes_any_clients():
     clients = Roster([member(0, width=2, classes=3), member(1, width=5, classes=4)])
     strategy = CHFL(mode="solo")
@@ -103,8 +86,8 @@ def test_solo_takes_any_clients():
 def test_a_head_of_another_form_or_that_has_diverged_is_refused(weight, refusal):
     expected = CHFL().upload_spec(member(0, classes=3, width=4))
     expected.check([np.full((3, 4), -1e6, np.float32), np.full(3, 1e6, np.float32)], "client 0")
-    said = refusal(PayloadError, expected.check, [weight.astype(np.float32), np.zeros(3, np.float32)], "client 0")
-    assert said.startswith("client 0: array 'weight' has ")
+    bad = [weight.astype(np.float32), np.zeros(3, np.float32)]
+    assert "'weight'" in refusal(PayloadError, expected.check, bad, "client 0")
 
 
 # One step of a client, by hand
@@ -282,36 +265,13 @@ def test_a_saturated_teacher_keeps_everything_finite(scale):
 
 def test_a_head_without_bias_is_refused_before_anything_is_sent(refusal):
     node = linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3)
-    assert refusal(ModelError, CHFLClient, node).startswith("client 0 (linear): its head has no bias")
+    assert "bias" in refusal(ModelError, CHFLClient, node)
     CHFLClient(node, mode="solo").fit([], {ROUND: 1})
-
-
-def test_head_bias_is_named_where_it_has_taken_the_bias(refusal):
-    node = linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3)
-    unbiased = replace(node, config=node.config.with_values({"head-bias": False}))
-    assert refusal(ModelError, CHFLClient, unbiased).endswith("set head-bias to true")
 
 
 def test_a_client_whose_head_has_diverged_says_so(refusal):
     client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4, rate=1e8))
-    said = refusal(PayloadError, fit, client, TEACHER, [0, 0, 0], 1)
-    assert said.startswith("client 0 (linear): array 'weight' has values ")
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("mode", "fedavg"),
-        ("reduce", "max"),
-        ("alpha", -0.1),
-        ("beta", -1.0),
-        ("gamma", 1.0),
-        ("initial-head", "both"),
-    ],
-)
-def test_a_wrong_option_is_refused_by_its_key(key, value, refusal):
-    config = RunConfig(algorithm="chfl", options={f"chfl.{key}": value})
-    assert f"chfl.{key}" in refusal(ConfigError, check_options, config)
+    assert "'weight'" in refusal(PayloadError, fit, client, TEACHER, [0, 0, 0], 1)
 
 
 # Against slow loops
@@ -598,16 +558,6 @@ def test_clients_of_unlike_shapes_learn_together(mode, make_config, run_federati
     assert all(entry["failures"] == [] for entry in entries(run))
     told = [{"teacher-accuracy", "distillation-loss"} <= entry["clients"]["3"].keys() for entry in entries(run)]
     assert told == [False, False, mode in ("kd", "avgkd")]
-
-
-@pytest.mark.exhaustive
-def test_two_workers_change_no_bit(make_config, run_federation, tmp_path):
-    found = []
-    for workers in (1, 2):
-        config = make_config(algorithm="chfl", output_dir=str(tmp_path / f"{workers}"), **{"chfl.mode": "avgkd"})
-        run = run_federation(config, workers=workers)
-        found.append(([entry["clients"] for entry in entries(run)], (run / "knowledge.safetensors").read_bytes()))
-    assert found[0] == found[1]
 
 
 @pytest.mark.slow

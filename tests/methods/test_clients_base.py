@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +15,10 @@ from hetfl_flwr.client import KnowledgeClient, Metrics
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.wire.messages import EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
+from simulations.testing.contract import entries
 
 HALF_RIGHT = [[1.0, 0.0], [0.0, 1.0]]
 """Weights under which input (1, 0) is class 0 and input (0, 1) is class 1."""
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def weights(client: KnowledgeClient) -> list[list[float]]:

@@ -37,6 +37,15 @@ class TestEveryAlgorithm(AlgorithmContract):
             assert re.search(r"^Wire   \S", text, re.MULTILINE)
             assert re.search(r"^State  \S", text, re.MULTILINE)
 
+    @pytest.mark.slow
+    def test_the_number_of_workers_changes_no_bit(self, lab, tmp_path):
+        played = []
+        for workers in (1, 2):
+            folder = lab.run(lab.config(clients=3, output_dir=str(tmp_path / f"{workers}")), workers=workers)
+            clients = [entry["clients"] for entry in entries(folder)]
+            played.append((clients, (folder / "knowledge.safetensors").read_bytes()))
+        assert played[0] == played[1]
+
     def test_two_runs_of_one_series_do_not_mix_state(self, lab, tmp_path):
         """Flower hands a node's later run what an earlier one of its series has left in the Context: the run's end is
         that of one on new nodes, bit for bit."""

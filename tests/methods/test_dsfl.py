@@ -1,6 +1,5 @@
 """DS-FL: a round by hand, entropy reduction against its formula, a slow loop, and where it equals something simpler."""
 
-from json import loads
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from scipy.optimize import minimize
 from torch.nn import functional
 
 from clients.dsfl import DSFLClient
-from hetfl_flwr.algorithms import build_strategy, check_options
-from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
+from hetfl_flwr.common.errors import ConfigError, PayloadError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.training import draw_batches
-from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
+from simulations.testing.contract import entries
 from strategies.dsfl import DSFL
 
 TINY = float(np.finfo(np.float32).tiny)
@@ -89,12 +87,6 @@ def test_a_liar_does_not_move_the_median_of_scores_that_agree():
     honest, liar = [[0.9, 0.1], [0.2, 0.8]], [[0.1, 0.9], [0.8, 0.2]]
     found = consensus(honest, honest, liar, robust="median", aggregation="sa")
     np.testing.assert_allclose(found, honest, atol=1e-4)
-
-
-def test_clients_without_public_samples_or_of_other_classes_are_refused(refusal):
-    said = refusal(FederationError, DSFL().check, Roster([member(0), member(1, public=0)]))
-    assert said.startswith("dsfl needs public samples of each client, but client 1 has none")
-    assert "classes" in refusal(FederationError, DSFL().check, Roster([member(0), member(1, classes=4)]))
 
 
 # --- a client ------------------------------------------------------------------------------------
@@ -164,10 +156,7 @@ def test_digesting_equals_a_loop_over_samples():
 
 
 def test_own_rows_may_leave_out_those_that_are_public(refusal):
-    said = refusal(ConfigError, tiny, private="without-public")
-    assert said.endswith(
-        "dsfl.private = 'without-public', but all 2 training samples are public: lower public-fraction"
-    )
+    assert "dsfl.private = 'without-public'" in refusal(ConfigError, tiny, private="without-public")
 
 
 def test_a_client_that_leaves_its_public_row_out_trains_on_the_other_alone():
@@ -180,16 +169,10 @@ def test_a_client_that_leaves_its_public_row_out_trains_on_the_other_alone():
 
 def test_scores_of_other_classes_are_refused_in_one_line(refusal):
     three = [np.int32([0]), np.full((1, 3), 1 / 3, np.float32), np.int32([0])]
-    assert refusal(PayloadError, tiny().download_spec().check, three, "server") == (
-        "server: array 'consensus' has shape (1, 3), expected (R <= 2, 2)"
-    )
+    assert "'consensus'" in refusal(PayloadError, tiny().download_spec().check, three, "server")
 
 
 # --- whole runs ----------------------------------------------------------------------------------
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
@@ -236,27 +219,6 @@ def test_without_digesting_it_is_local_training_and_simple_aggregation_is_fedmd(
     assert same("fedmd", "simple")
     assert not same("sharp", "simple")
     assert not same("simple", "local")
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("aggregation", "mean"),
-        ("temperature", 0.0),
-        ("public-samples", 0),
-        ("digest-epochs", -1),
-        ("digest", "l1"),
-        ("private", "x"),
-    ],
-)
-def test_a_value_out_of_range_is_refused_by_name(key, value, refusal):
-    config = RunConfig.from_flat({"algorithm": "dsfl", f"dsfl.{key}": value})
-
-    def act() -> None:
-        check_options(config)
-        build_strategy(config)
-
-    assert refusal(ConfigError, act).startswith(f"dsfl.{key} = {value!r}: ")
 
 
 def test_cross_entropy_and_divergence_differ_by_the_target_s_entropy_alone():

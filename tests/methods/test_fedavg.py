@@ -2,7 +2,6 @@
 
 import json
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,14 @@ from torch.nn import functional
 
 from clients.fedavg import FedAvgClient
 from clients.fedprox import FedProxClient
-from hetfl_flwr.algorithms import build_client, for_heterogeneous_models
-from hetfl_flwr.common.errors import ConfigError, FederationError
+from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import weights
+from simulations.testing.contract import entries
 
 NORMED = "simulations.testing.lab:normed"
 """8 x 8 inputs to 8 units with batch norm to 10 classes."""
@@ -105,17 +104,8 @@ def test_running_statistics_travel_and_integer_buffers_stay_at_home(make_config,
     assert {"body.2.running_mean", "body.2.running_var"} <= set(spec.names)
     assert "body.2.num_batches_tracked" not in spec.names
     assert spec.nbytes == 4 * (64 * 8 + 8 + 4 * 8 + 8 * 10 + 10) == 4 * 642
-    entry = rounds(run_federation(config))[1]
+    entry = entries(run_federation(config))[1]
     assert (entry["bytes_up"], entry["bytes_down"]) == (4 * 642, 4 * 642)
-
-
-def test_unlike_models_are_refused_with_who_differs_and_what_would_do(make_config, run_federation, refusal):
-    config = make_config(algorithm="fedavg", clients=3, models="mlp,lenet5")
-    line = refusal(FederationError, run_federation, config)
-    assert "mlp on client 0, 2; lenet5 on client 1" in line
-    assert "models = 'mlp'" in line
-    assert line.endswith(f"take an algorithm for heterogeneous models: {', '.join(for_heterogeneous_models())}")
-    assert not {"fedavg", "fedprox"} & set(for_heterogeneous_models())
 
 
 @pytest.mark.parametrize("kind", [FedAvgClient, FedProxClient])
@@ -133,7 +123,7 @@ def test_the_global_accuracy_is_the_accuracy_over_all_test_samples(make_config, 
         algorithm="fedavg", models="fixtures.models:linear", clients=3, partition="dirichlet:0.3", learning_rate=0.01
     )
     run = run_federation(config)
-    last, clients = rounds(run)[-1], json.loads((run / "clients.json").read_text())
+    last, clients = entries(run)[-1], json.loads((run / "clients.json").read_text())
     correct = [round(one["accuracy"] * one["test"]) for one in clients]
     total = sum(one["test"] for one in clients)
     assert last["global_accuracy"] == pytest.approx(sum(correct) / total)
@@ -162,7 +152,7 @@ def test_exchange_every_3_is_three_times_the_local_work_in_one_round(unit, make_
     found = {name: load_file(run / SERVER_STATE_FILE)["head.weight"] for name, run in runs.items()}
     np.testing.assert_array_equal(found["every 3"], found["written out"])
     assert (found["every 3"] != found["every 1"]).any()
-    assert {tuple(entry["bytes_up"] for entry in rounds(run)) for run in runs.values()} == {(0, 2 * 2568, 2 * 2568)}
+    assert {tuple(entry["bytes_up"] for entry in entries(run)) for run in runs.values()} == {(0, 2 * 2568, 2 * 2568)}
 
 
 def test_a_round_trains_on_as_many_samples_as_exchange_every_says(make_config, make_node):
@@ -171,14 +161,3 @@ def test_a_round_trains_on_as_many_samples_as_exchange_every_says(make_config, m
     start = list(floats(client.node.model).values())
     _, samples, metrics = client.fit(start, {ROUND: 1})
     assert (samples, metrics["samples-seen"]) == (len(client.node.data.train), 4 * 3 * config.batch_size)
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5])
-def test_exchange_every_below_1_is_refused_by_name(value, make_config, make_node, refusal):
-    config = make_config(algorithm="fedavg", **{"fedavg.exchange-every": value})
-    said = refusal(ConfigError, build_client, config, make_node(config))
-    assert said.startswith(f"fedavg.exchange-every = {value!r}: ")
-
-
-def rounds(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]

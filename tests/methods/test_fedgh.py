@@ -1,27 +1,24 @@
 """FedGH: a round by hand, a loop over prototypes, and where it must equal something simpler."""
 
-from json import loads
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.members import member, roster
+from fixtures.federations.members import roster
 from fixtures.federations.nodes import linear_node
 from safetensors.numpy import load_file
 from torch import nn
 
 from clients.fedgh import FedGHClient
-from hetfl_flwr.algorithms import build_strategy, check_options
-from hetfl_flwr.common.errors import ConfigError, FederationError, ModelError, PayloadError
+from hetfl_flwr.common.errors import ConfigError, ModelError, PayloadError
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.training import draw_batches
-from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
+from simulations.testing.contract import entries
 from strategies.fedgh import FedGH
 
 
@@ -126,14 +123,7 @@ def test_no_epochs_leave_the_head_that_was_drawn():
 def test_a_head_that_diverges_is_one_line(refusal):
     strategy = prepared(server_learning_rate=1e30, server_epochs=9)
     said = refusal(ConfigError, strategy.aggregate, NO_HEAD, [upload(0, [0, 1], [[1e6, 1], [1, 1e6]])], 1)
-    assert said == "fedgh.server-learning-rate = 1e+30: training on the server has diverged; set a lower one"
-
-
-def test_clients_of_other_widths_or_classes_are_refused(refusal):
-    assert "fedgh needs the same embedding width" in refusal(
-        FederationError, FedGH().check, Roster([member(0), member(1, width=3)])
-    )
-    assert "classes" in refusal(FederationError, FedGH().check, Roster([member(0), member(1, classes=4)]))
+    assert "fedgh.server-learning-rate = 1e+30" in said
 
 
 # --- a client ------------------------------------------------------------------------------------
@@ -173,21 +163,15 @@ def test_which_head_is_measured(measured, accuracy):
 
 def test_a_head_of_other_classes_is_refused_in_one_line(refusal):
     three = [np.zeros((3, 2), np.float32), np.zeros(3, np.float32)]
-    assert refusal(PayloadError, tiny().download_spec().check, three, "server") == (
-        "server: array 'weight' has shape (3, 2), expected (2, 2)"
-    )
+    assert "'weight'" in refusal(PayloadError, tiny().download_spec().check, three, "server")
 
 
 def test_a_head_without_bias_is_refused_with_what_would_do(refusal):
     node = linear_node([[1.0]], [0], [[1.0]])
-    assert "its head has no bias, but fedgh trains one" in refusal(ModelError, FedGHClient, node)
+    assert "bias" in refusal(ModelError, FedGHClient, node)
 
 
 # --- whole runs ----------------------------------------------------------------------------------
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def test_one_client_has_the_local_head_trained_on_its_own_prototypes(make_config, make_node, run_federation):
@@ -225,23 +209,3 @@ def test_other_ways_run(keys, make_config, run_federation):
     options = {f"fedgh.{key}": value for key, value in keys.items()}
     rounds = entries(run_federation(make_config(algorithm="fedgh", width=6, **options)))
     assert [entry["failures"] for entry in rounds] == [[], [], []]
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("server-epochs", -1),
-        ("server-learning-rate", 0.0),
-        ("server-batch-size", -1),
-        ("measured", "both"),
-        ("mode", "x"),
-    ],
-)
-def test_a_value_out_of_range_is_refused_by_name(key, value, refusal):
-    config = RunConfig.from_flat({"algorithm": "fedgh", f"fedgh.{key}": value})
-
-    def act() -> None:
-        check_options(config)
-        build_strategy(config)
-
-    assert refusal(ConfigError, act).startswith(f"fedgh.{key} = {value!r}: ")

@@ -1,7 +1,6 @@
 """FedH2L: its equations by hand, against a slow reference loop, and where it must equal something simpler."""
 
 from itertools import pairwise
-from json import loads
 from logging import WARNING
 from math import exp, log
 from pathlib import Path
@@ -19,8 +18,8 @@ from torch.nn import functional
 from clients.agg import AGGClient
 from clients.fedh2l import FedH2LClient
 from clients.local import LocalClient
-from hetfl_flwr.algorithms import build_client, check_options
-from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
+from hetfl_flwr.algorithms import build_client
+from hetfl_flwr.common.errors import ConfigError, PayloadError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.training import draw_batches
@@ -29,15 +28,12 @@ from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND
+from simulations.testing.contract import entries
 from strategies import fedh2l
 from strategies.fedh2l import FedH2L
 
 NORMED = "simulations.testing.lab:normed"
 LINEAR = "fixtures.models:linear"
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 # The server
@@ -631,17 +627,6 @@ def test_fewer_teachers_and_no_labels_are_fewer_bytes(make_config, run_federatio
     assert [second["clients"][str(k)]["peers"] for k in range(4)] == [1] * 4
 
 
-@pytest.mark.exhaustive
-def test_two_workers_change_no_bit(make_config, run_federation, tmp_path):
-    done = []
-    for workers in (1, 2):
-        config = make_config(algorithm="fedh2l", clients=3, rounds=3, output_dir=str(tmp_path / f"run-{workers}"))
-        run = run_federation(config, workers=workers)
-        summary = loads((run / "summary.json").read_text())
-        done.append(((run / "knowledge.safetensors").read_bytes(), summary["accuracy_per_client"]))
-    assert done[0] == done[1]
-
-
 def test_where_all_peers_fail_the_client_goes_on_alone(make_config, run_federation, monkeypatch):
     learn, said = FedH2LClient.learn, []
     monkeypatch.setattr(fedh2l, "log", lambda level, text, *values: said.append(text % values))
@@ -663,25 +648,25 @@ def test_where_all_peers_fail_the_client_goes_on_alone(make_config, run_federati
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("name", "array"),
     [
-        ({"accuracy": np.asarray(1.5, np.float32)}, "array 'accuracy' has values above 1"),
-        ({"accuracy": np.asarray(-0.5, np.float32)}, "array 'accuracy' has values below 0"),
-        ({"posteriors": np.full((2, 3), 0.5, np.float32)}, "array 'posteriors' has rows that do not sum to 1"),
-        ({"posteriors": np.float32([[1, 0, 0], [2, -1, 0]])}, "array 'posteriors' has values below 0"),
-        ({"posteriors": np.full((2, 4), 0.25, np.float32)}, "array 'posteriors' has shape (2, 4), expected (2, 3)"),
-        ({"indices": np.array([0, 5], np.int32)}, "array 'indices' has values above 4"),
-        ({"indices": np.array([-1, 1], np.int32)}, "array 'indices' has values below 0"),
-        ({"indices": np.array([0], np.int32)}, "array 'indices' has shape (1,), expected (2,)"),
+        ("accuracy", np.asarray(1.5, np.float32)),
+        ("accuracy", np.asarray(-0.5, np.float32)),
+        ("posteriors", np.full((2, 3), 0.5, np.float32)),
+        ("posteriors", np.float32([[1, 0, 0], [2, -1, 0]])),
+        ("posteriors", np.full((2, 4), 0.25, np.float32)),
+        ("indices", np.array([0, 5], np.int32)),
+        ("indices", np.array([-1, 1], np.int32)),
+        ("indices", np.array([0], np.int32)),
     ],
 )
-def test_a_signal_that_makes_no_sense_is_refused(change, said, refusal):
+def test_a_signal_that_makes_no_sense_is_refused(name, array, refusal):
     strategy = FedH2L()
     strategy.config, strategy.roster = RunConfig(batch_size=2), Roster()
     spec = strategy.upload_spec(member(0, public=5))
     good = signal([4, 0], [[1, 0, 0], [0.5, 0.25, 0.25]], 1.0)
     spec.check_named(good, "client 0")
-    assert refusal(PayloadError, spec.check_named, {**good, **change}, "client 0").startswith(f"client 0: {said}")
+    assert f"'{name}'" in refusal(PayloadError, spec.check_named, {**good, name: array}, "client 0")
 
 
 RELAYED = {1: ([E1, E2], [0, 1]), 3: ([E2], [1])}
@@ -690,19 +675,16 @@ RELAYED = {1: ([E1, E2], [0, 1]), 3: ([E2], [1])}
 @pytest.mark.parametrize(
     ("signals", "change", "said"),
     [
-        (((2, 1.0, [0], [[1, 0]]),), {}, "array 'indices' has row 0 of teacher 2, which no peer has shared"),
-        (((0, 1.0, [0], [[1, 0]]),), {}, "array 'indices' has row 0 of teacher 0, which no peer has shared"),
-        (
-            ((1, 1.0, [1], [[1, 0]]), (3, 1.0, [1], [[1, 0]])),
-            {},
-            "array 'indices' has row 1 of teacher 3, which no peer has shared",
-        ),
-        (((1, 1.0, [0, 1], [[1, 0], [1, 0]]),), {2: [1]}, "array 'sizes' adds up to 1, expected 2"),
-        (((1, 1.0, [0], [[1, 0]]),), {2: [0]}, "array 'sizes' has values below 1"),
-        (((1, 1.0, [0], [[1, 0]]),), {1: [1.25]}, "array 'accuracies' has values above 1"),
-        (((1, 1.0, [0], [[1, 1]]),), {}, "array 'posteriors' has rows that do not sum to 1"),
-        (((1, 1.0, [-1], [[1, 0]]),), {}, "array 'indices' has values below 0"),
-        (((1, 1.0, [0], [[1, 0]]),) * 4, {}, "array 'teachers' has shape (4,)"),
+        (((2, 1.0, [0], [[1, 0]]),), {}, "teacher 2"),
+        (((0, 1.0, [0], [[1, 0]]),), {}, "teacher 0"),
+        (((1, 1.0, [1], [[1, 0]]), (3, 1.0, [1], [[1, 0]])), {}, "'indices'"),
+        (((1, 1.0, [0, 1], [[1, 0], [1, 0]]),), {2: [1]}, "'sizes'"),
+        (((1, 1.0, [0], [[1, 0]]),), {2: [0]}, "'sizes'"),
+        (((1, 1.0, [0], [[1, 0]]),), {1: [1.25]}, "'accuracies'"),
+        (((1, 1.0, [0], [[1, 1]]),), {}, "'posteriors'"),
+        (((1, 1.0, [0], [[1, 0]]),), {4: [[1, 0, 0]]}, "'posteriors'"),
+        (((1, 1.0, [-1], [[1, 0]]),), {}, "'indices'"),
+        (((1, 1.0, [0], [[1, 0]]),) * 4, {}, "'teachers'"),
     ],
 )
 def test_relayed_signals_that_make_no_sense_are_refused(signals, change, said, refusal):
@@ -711,58 +693,17 @@ def test_relayed_signals_that_make_no_sense_are_refused(signals, change, said, r
         download[position] = np.array(values, download[position].dtype)
     client = FedH2LClient(small([E1], [0], RELAYED))
 
-    def answer():
+    def act() -> None:
         client.fit(list(client.download_spec().check(download, "server").values()), {ROUND: 2})
 
-    assert refusal(PayloadError, answer).startswith(f"server: {said}")
+    assert said in refusal(PayloadError, act)
     assert client.node.read_state() is None
-
-
-def test_posteriors_of_another_number_of_classes_are_refused(refusal):
-    download = relay((1, 1.0, [0], [[1, 0]]))
-    download[4] = np.float32([[1, 0, 0]])
-    client = FedH2LClient(small([E1], [0], RELAYED))
-    said = refusal(PayloadError, client.download_spec().check, download, "server")
-    assert "array 'posteriors' has shape (1, 3), expected" in said
-
-
-def test_clients_without_public_rows_are_refused_before_round_1(make_config, make_federation, refusal):
-    federation = make_federation(make_config(algorithm="fedh2l", public_fraction=0.0))
-    said = refusal(FederationError, FedH2L().prepare, federation.roster, federation.config)
-    assert said == "fedh2l needs public samples of each client, but client 0, 1 has none: raise public-fraction"
-
-
-@pytest.mark.parametrize("labelled", [True, False])
-def test_unlike_classes_or_inputs_are_refused(labelled, refusal):
-    strategy = FedH2L(public_labels=labelled)
-    strategy.check(roster(2))
-    unlike = Roster([member(0, classes=3), member(1, classes=4)])
-    assert "client 0 (linear) has 3, client 1 (linear) has 4" in refusal(FederationError, strategy.check, unlike)
-    refusal(FederationError, strategy.check, Roster([member(0, shape=(2,)), member(1, shape=(3,))]))
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("exchange-every", 0),
-        ("teachers", -1),
-        ("projection", "both"),
-        ("kl", 1),
-        ("public-labels", 0),
-        ("optimizers", "three"),
-        ("eta", -0.1),
-    ],
-)
-def test_options_out_of_range_are_refused(key, value, refusal):
-    config = RunConfig.from_flat({"algorithm": "fedh2l", f"fedh2l.{key}": value})
-    assert refusal(ConfigError, check_options, config).startswith(f"fedh2l.{key} = {value!r}: ")
 
 
 def test_nothing_to_learn_from_peers_is_refused(make_config, make_node, refusal):
     keys = {"fedh2l.kl": False, "fedh2l.public-labels": False}
     config = make_config(algorithm="fedh2l", **keys)
-    said = refusal(ConfigError, build_client, config, make_node(config))
-    assert "public-labels = false and kl = false leave nothing to learn" in said
+    assert "public-labels = false" in refusal(ConfigError, build_client, config, make_node(config))
 
 
 def test_a_client_teaches_on_the_rows_that_it_has_shared_whatever_it_says():

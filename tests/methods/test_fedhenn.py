@@ -1,6 +1,5 @@
 """FedHeNN: its equations by hand, against dense kernels in float64, and where it must equal something simpler."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -33,6 +32,7 @@ from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS, ROUND
 from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import model_arrays
+from simulations.testing.contract import entries
 from strategies.fedhenn import FedHeNN, FedHeNNHomogeneous
 
 KERNELS = ["linear", "rbf"]
@@ -368,8 +368,6 @@ def test_every_batch_draws_its_own_rows_of_the_alignment_set():
 
 # --- homogeneous ---------------------------------------------------------------------------------
 
-ROTATED = np.float32([[0.0, 1.0], [-1.0, 0.0]])
-
 
 def shared(body: Any, head: Any) -> dict[str, np.ndarray]:
     return {"body.weight": np.float32(body), "head.weight": np.float32(head)}
@@ -567,13 +565,9 @@ def test_three_rounds_equal_dense_kernels(mode, kernel, some, make_config, make_
 # --- whole runs ----------------------------------------------------------------------------------
 
 
-def rounds_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-
-
 def same_run(first: Path, second: Path) -> bool:
     """Whether knowledge and all accuracies are the same bits."""
-    scores = [[(entry["accuracy"], entry["global_accuracy"]) for entry in rounds_of(run)] for run in (first, second)]
+    scores = [[(entry["accuracy"], entry["global_accuracy"]) for entry in entries(run)] for run in (first, second)]
     return (
         scores[0] == scores[1] and (first / SERVER_STATE_FILE).read_bytes() == (second / SERVER_STATE_FILE).read_bytes()
     )
@@ -619,9 +613,9 @@ def test_homogeneous_eta0_0_is_fedavg(run):
         arrays = load_file(folder / SERVER_STATE_FILE)
         assert arrays.keys() == expected.keys()
         assert all(np.array_equal(arrays[key], expected[key]) for key in expected) == (eta0 == 0)
-    both = [[entry["global_accuracy"] for entry in rounds_of(folder)] for folder in (fedavg, found[0.0])]
+    both = [[entry["global_accuracy"] for entry in entries(folder)] for folder in (fedavg, found[0.0])]
     assert both[0] == both[1]
-    assert rounds_of(found[0.0])[-1]["accuracy"] != both[0][-1]
+    assert entries(found[0.0])[-1]["accuracy"] != both[0][-1]
 
 
 def test_as_many_rows_a_batch_as_the_set_has_are_all_of_them_and_fewer_are_not(run):
@@ -645,7 +639,7 @@ def test_a_wide_rbf_kernel_is_the_linear_one(run):
 def test_clients_that_are_drawn_anew_each_round_align_with_those_of_the_last(run):
     """Two of four clients a round: each is sent the set that the last two have represented, whoever they were."""
     folder = run({"eta0": 0.5}, clients=4, models="mlp,lenet5", fraction=0.5, rounds=6)
-    rounds = rounds_of(folder)
+    rounds = entries(folder)
     assert all(entry["failures"] == [] for entry in rounds)
     taking = [{k for k, one in entry["clients"].items() if "train-loss" in one} for entry in rounds[1:]]
     assert all(len(clients) == 2 for clients in taking)
@@ -659,15 +653,9 @@ def test_the_pull_makes_kernels_more_alike(run):
     """After six rounds, CKA with the mean kernel is higher with the term than with one next to none."""
     cka = {}
     for eta0 in (1e-9, 3.0):
-        last = rounds_of(run({"eta0": eta0}, models="mlp,lenet5", rounds=6, local_batches=10))[-1]
+        last = entries(run({"eta0": eta0}, models="mlp,lenet5", rounds=6, local_batches=10))[-1]
         cka[eta0] = np.mean([one["cka"] for one in last["clients"].values()])
     assert cka[3.0] > cka[1e-9] + 0.02
-
-
-@pytest.mark.exhaustive
-def test_the_number_of_workers_changes_no_bit(run):
-    own, keys = {"eta0": 1.0, "align-batch": 8}, {"clients": 3, "models": "mlp,lenet5"}
-    assert same_run(run(own, workers=2, **keys), run(own, **keys))
 
 
 # --- bytes ---------------------------------------------------------------------------------------
@@ -679,7 +667,7 @@ def test_bytes_of_a_heterogeneous_round(run, own, columns):
     numbers: mlp and lenet5. Before: 64 bytes a public sample up, and the other's down.
     """
     folder = run(own, rounds=3)
-    rounds = rounds_of(folder)
+    rounds = entries(folder)
     assert load_file(folder / SERVER_STATE_FILE)["factor"].shape == (20, columns)
     down = [2 * 20 * 4] + [2 * (2 * 20 * 4 + 4 * 20 * columns)] * 2
     assert [entry["bytes_down"] for entry in rounds[1:]] == down
@@ -692,7 +680,7 @@ def test_bytes_of_a_heterogeneous_round(run, own, columns):
 
 def test_bytes_of_a_homogeneous_round(run):
     """642 numbers both ways (counted in test_fedavg), and 20 rows of the alignment set down."""
-    [_, first, second] = rounds_of(run({"mode": "homogeneous"}, models=NORMED))
+    [_, first, second] = entries(run({"mode": "homogeneous"}, models=NORMED))
     for entry in (first, second):
         assert (entry["bytes_up"], entry["bytes_down"]) == (2 * 4 * 642, 2 * (4 * 642 + 20 * 4))
 
@@ -705,36 +693,23 @@ def checked(members: Any, strategy: type = FedHeNN) -> None:
 
 
 def test_federations_that_cannot_be_aligned_are_refused(refusal):
-    few = refusal(FederationError, checked, roster(3, public=1))
-    assert few.startswith("fedhenn aligns on 4 public samples or more, but all clients together have 3: raise public-")
-    checked(roster(4, public=1))
-    none = [member(0), member(1, public=0), member(2)]
-    assert "client 1 has none" in refusal(FederationError, checked, type(roster(1))(none))
-    shapes = type(roster(1))([member(0, public=9), member(1, public=9, shape=(3,))])
-    assert "(3,)" in refusal(FederationError, checked, shapes)
-
-
-def test_clients_may_differ_in_model_and_classes_unless_their_weights_are_averaged(refusal):
-    unlike = type(roster(1))([member(0, public=9), member(1, public=9, classes=7, weights="other", model="mlp")])
+    for strategy in (FedHeNN, FedHeNNHomogeneous):
+        checked(roster(4, public=1), strategy)
+        assert "public-fraction" in refusal(FederationError, checked, roster(3, public=1), strategy)
+    unlike = Roster([member(0, public=9), member(1, public=9, classes=7, weights="other", model="mlp")])
     checked(unlike)
-    said = refusal(FederationError, checked, unlike, FedHeNNHomogeneous)
-    assert said.startswith("fedhennhomogeneous averages weights, so all clients need the same model")
-    assert "linear on client 0; mlp on client 1" in said
-    checked(roster(4), FedHeNNHomogeneous)
-    few = refusal(FederationError, checked, roster(3), FedHeNNHomogeneous)
-    assert few.startswith("fedhenn aligns on 4 public samples or more, but all clients together have 3: raise public-")
+    assert "client 1" in refusal(FederationError, checked, unlike, FedHeNNHomogeneous)
 
 
 @pytest.mark.parametrize("mode", ["heterogeneous", "homogeneous"])
 def test_clients_with_columns_of_their_own_are_refused(mode, refusal):
     config = RunConfig.from_flat({"algorithm": "fedhenn", "fedhenn.mode": mode, "features": "slices:0.5"})
-    said = refusal(ConfigError, check_options, config)
-    assert said.startswith("features = slices:0.5: fedhenn shares public samples, but each client would have columns")
+    assert "features = slices:0.5" in refusal(ConfigError, check_options, config)
 
 
 def test_too_few_rows_that_arrived_end_the_run(refusal):
     strategy = server({0: rows_of(3)})
-    assert "have 3: raise public-fraction" in refusal(FederationError, sent, strategy, start(strategy))
+    assert "public-fraction" in refusal(FederationError, sent, strategy, start(strategy))
 
 
 def test_homogeneous_takes_one_model_by_default(make_config):
@@ -750,59 +725,35 @@ def test_homogeneous_takes_one_model_by_default(make_config):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("mode", "both", "'heterogeneous' or 'homogeneous'"),
-        ("kernel", "cubic", "'linear' or 'rbf'"),
-        ("sigma", 0.0, "greater than 0"),
-        ("rad-size", 3, "greater than or equal to 4"),
-        ("rank", -1, "greater than or equal to 0"),
-        ("eta0", -0.1, "greater than or equal to 0"),
-        ("schedule", "step", "'sqrt' or 'constant'"),
-        ("align-batch", 3, "expected 0 (all), or 4 or more"),
-        ("align-batch", -1, "expected 0 (all), or 4 or more"),
-    ],
-)
-def test_a_value_out_of_range_is_refused_by_name(key, value, said, make_config, refusal):
-    line = refusal(ConfigError, check_options, make_config(algorithm="fedhenn", **{f"fedhenn.{key}": value}))
-    assert line.startswith(f"fedhenn.{key} = {value!r}: ")
-    assert said in line
-    check_options(make_config(algorithm="fedhenn", **{"fedhenn.align-batch": 4}))
-
-
-@pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ([numbers(0, 1, 2, 4), FACTOR, ALL], "array 'aligned' has values above 3"),
-        ([numbers(0, 1, 2, -1), FACTOR, ALL], "array 'aligned' has values below 0"),
-        ([ALL, FACTOR, numbers(9)], "array 'asked' has values above 3"),
-        ([numbers(0, 1, 2), FACTOR, ALL], "array 'factor' has R = 4, array 'aligned' has R = 3"),
-        ([ALL, FACTOR * np.nan, ALL], "array 'factor' has values that are not finite"),
-        ([ALL, FACTOR.repeat(9, axis=1), ALL], "array 'factor' has shape (4, 9), expected (R <= 6, r <= 6)"),
+        ([numbers(0, 1, 2, 4), FACTOR, ALL], "'aligned'"),
+        ([numbers(0, 1, 2, -1), FACTOR, ALL], "'aligned'"),
+        ([ALL, FACTOR, numbers(9)], "'asked'"),
+        ([numbers(0, 1, 2), FACTOR, ALL], "'factor'"),
+        ([ALL, FACTOR * np.nan, ALL], "'factor'"),
+        ([ALL, FACTOR.repeat(9, axis=1), ALL], "'factor'"),
     ],
 )
 def test_a_bad_download_is_refused_by_name(arrays, said, refusal):
-    client = tiny(rad_size=6, eta0=1.0)
-    assert said in refusal(PayloadError, client.download_spec().check, arrays, "server")
+    assert said in refusal(PayloadError, tiny(rad_size=6, eta0=1.0).download_spec().check, arrays, "server")
 
 
 def test_representations_that_are_all_zero_are_refused_by_both_sides(refusal):
     client = tiny()
     client.node.model.body.weight.data.zero_()
-    line = refusal(PayloadError, client.fit, [NONE, np.zeros((0, 0), np.float32), ALL], {ROUND: 1})
-    assert line == "client 0 (linear): array 'representations' is all zero"
+    download = [NONE, np.zeros((0, 0), np.float32), ALL]
+    assert "'representations'" in refusal(PayloadError, client.fit, download, {ROUND: 1})
     spec = server({0: rows_of(4)}).upload_spec(member(0))
-    assert "is all zero" in refusal(PayloadError, spec.check_named, {"representations": np.zeros((4, 2), "f")}, "it")
+    zeros = {"representations": np.zeros((4, 2), "f")}
+    assert "'representations'" in refusal(PayloadError, spec.check_named, zeros, "it")
 
 
 def test_representations_that_the_server_cannot_keep_are_refused_at_registration(refusal):
     """512 rows of width 2^19 are 2^28 numbers; one more of either is refused. The rows are those that there can be."""
     strategy, wide = FedHeNN(), member(1, public=600, width=2**19)
     strategy.check(Roster([member(0), wide]))
-    said = refusal(FederationError, strategy.check, Roster([member(0), replace(wide, width=2**19 + 1)]))
-    assert said.startswith(
-        "fedhenn: the representations of client 1 (linear): 512 x 524289 are more than the 268435456"
-    )
+    assert "client 1" in refusal(FederationError, strategy.check, Roster([member(0), replace(wide, width=2**19 + 1)]))
     FedHeNN(rad_size=600).check(Roster([member(0), replace(wide, public=500)]))
     refusal(FederationError, FedHeNN(rad_size=600).check, Roster([member(0), wide]))
 

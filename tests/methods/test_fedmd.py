@@ -1,6 +1,5 @@
 """FedMD: its steps by hand, against a slow reference loop, its subsets and numbers, and its limits."""
 
-import json
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ROUND
 from simulations.engine.grid import LocalGrid
+from simulations.testing.contract import entries
 from strategies.fedmd import FedMD
 
 # The server: what it asks for and what it makes of the answers.
@@ -112,8 +112,7 @@ def test_public_samples_is_the_size_of_a_subset_up_to_the_pool(public_samples, r
     spec = strategy.upload_spec(next(iter(members)))
     spec.check([np.zeros((rows, 2), np.float32)], "client 0")
     for wrong in (rows - 1, rows + 1):
-        said = refusal(PayloadError, spec.check, [np.zeros((wrong, 2), np.float32)], "client 0")
-        assert said == f"client 0: array 'logits' has shape ({wrong}, 2), expected ({rows}, 2)"
+        assert "'logits'" in refusal(PayloadError, spec.check, [np.zeros((wrong, 2), np.float32)], "client 0")
 
 
 def test_a_round_without_an_answer_leaves_consensus_and_rows_together():
@@ -147,19 +146,6 @@ def test_what_the_server_keeps_does_not_grow_with_the_rounds():
     for _ in range(9):
         server_state = strategy.aggregate(server_state, [upload(client, np.ones((5, 2))) for client in range(3)], 1)
         assert sum(array.nbytes for array in server_state.values()) == 5 * (8 + 16) + 8
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"public": 0}, "fedmd needs public samples of each client, but client 0, 1 has none: raise public-fraction"),
-        ({"shape": (7,)}, "the clients must have inputs of the same shape: client 0 (linear) has (7,) float32, "),
-        ({"classes": 9}, "the clients must have the same number of classes: client 0 (linear) has 9, "),
-    ],
-)
-def test_clients_that_cannot_share_rows_are_refused(fields, said, refusal):
-    members = roster(2, **fields) if "public" in fields else Roster([*roster(1, **fields), list(roster(2))[1]])
-    assert refusal(FederationError, FedMD().check, members).startswith(said)
 
 
 def test_a_run_without_public_rows_ends_before_round_1(make_config, run_federation, refusal):
@@ -311,10 +297,7 @@ def test_without_public_rows_a_client_revisits_and_pre_trains_on_the_others_alon
 
 def test_a_client_without_private_rows_is_refused(refusal):
     node = linear_node([E1], [0], START, public=1)
-    said = refusal(ConfigError, lambda: FedMDClient(node, private="without-public"))
-    assert said.endswith(
-        "fedmd.private = 'without-public', but all 1 training samples are public: lower public-fraction"
-    )
+    assert "fedmd.private" in refusal(ConfigError, lambda: FedMDClient(node, private="without-public"))
 
 
 @pytest.mark.parametrize(
@@ -396,41 +379,22 @@ def test_answers_are_in_evaluation_mode_and_all_training_is_not(body, trained):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "name"),
     [
-        (([2], [[0, 0]], [0]), "server: array 'digested' has values above 1"),
-        (([-1], [[0, 0]], [0]), "server: array 'digested' has values below 0"),
-        (([0], [[0, 0]], [0, 2]), "server: array 'asked' has values above 1"),
-        (([0], [[0, 0]], [-1]), "server: array 'asked' has values below 0"),
-        (([0], [[0, 0, 0]], [0]), "server: array 'consensus' has shape (1, 3), expected (R <= 2, 2)"),
-        (([0, 1], [[0, 0]], [0]), "server: array 'consensus' has R = 1, array 'digested' has R = 2"),
-        (([0, 0, 1], np.zeros((3, 2)), [0]), "server: array 'digested' has shape (3,), expected (R <= 2,)"),
-        (([0], [[np.nan, 0]], [0]), "server: array 'consensus' has values that are not finite"),
+        (([2], [[0, 0]], [0]), "digested"),
+        (([-1], [[0, 0]], [0]), "digested"),
+        (([0], [[0, 0]], [0, 2]), "asked"),
+        (([0], [[0, 0]], [-1]), "asked"),
+        (([0], [[0, 0, 0]], [0]), "consensus"),
+        (([0, 1], [[0, 0]], [0]), "consensus"),
+        (([0, 0, 1], np.zeros((3, 2)), [0]), "digested"),
+        (([0], [[np.nan, 0]], [0]), "consensus"),
     ],
 )
-def test_a_client_refuses_what_it_cannot_digest_or_answer(arrays, said, refusal):
+def test_a_client_refuses_what_it_cannot_digest_or_answer(arrays, name, refusal):
     digested, consensus, asked = arrays
     download = [np.array(digested, np.int32), np.array(consensus, np.float32), np.array(asked, np.int32)]
-    assert refusal(PayloadError, tiny(**BARE).download_spec().check, download, "server") == said
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("public-samples", 0),
-        ("public-samples", 2.5),
-        ("pretrain-epochs", -1),
-        ("pretrain-private-epochs", -1),
-        ("digest-epochs", -1),
-        ("private", "disjoint"),
-        ("consensus", "scores"),
-        ("digest", "l2"),
-    ],
-)
-def test_options_out_of_range_are_refused_by_name(key, value, refusal, make_node):
-    config = RunConfig.from_flat({"algorithm": "fedmd", f"fedmd.{key}": value})
-    build = build_strategy if key == "public-samples" else lambda config: build_client(config, None)
-    assert refusal(ConfigError, build, config).startswith(f"fedmd.{key} = {value!r}: ")
+    assert f"array '{name}'" in refusal(PayloadError, tiny(**BARE).download_spec().check, download, "server")
 
 
 # Whole runs.
@@ -482,10 +446,6 @@ def test_softmax_scores_travel_in_half_precision_and_the_number_of_workers_chang
         assert all(client["digest-loss"] > 0 for client in entry["clients"].values())
 
 
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-
-
 def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
     """At R = A = 7, C = 10 a client sends 4 A C = 280 in each round and receives 4 A = 28 in round 1, then
     4 R (C + 1) + 4 A = 336. Before that, the 60 public samples of the three clients are each 64 pixels and a label of
@@ -496,21 +456,6 @@ def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
     each = 60 * (64 + 8)
     assert [entry["bytes_up"] for entry in rounds] == [3 * each, *[3 * 280] * 3]
     assert [entry["bytes_down"] for entry in rounds] == [6 * each, 3 * 28, 3 * 336, 3 * 336]
-
-
-@pytest.mark.exhaustive
-def test_the_number_of_workers_changes_no_bit(make_config, run_federation, tmp_path):
-    keys = {"fedmd.public-samples": 40, "fedmd.pretrain-epochs": 2, "fedmd.pretrain-private-epochs": 1}
-    one, two = (
-        run_federation(
-            make_config(algorithm="fedmd", clients=3, rounds=3, output_dir=str(tmp_path / str(workers)), **keys),
-            workers=workers,
-        )
-        for workers in (1, 2)
-    )
-    assert (one / "knowledge.safetensors").read_bytes() == (two / "knowledge.safetensors").read_bytes()
-    accuracies = [json.loads((folder / "summary.json").read_text())["accuracy_per_client"] for folder in (one, two)]
-    assert accuracies[0] == accuracies[1]
 
 
 class WithoutOne(LocalGrid):

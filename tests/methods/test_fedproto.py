@@ -1,8 +1,6 @@
 """FedProto: a round by hand, a loop over samples, and where it must equal something simpler."""
 
-from json import loads
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,6 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from clients.fedproto import FedProtoClient
-from hetfl_flwr.algorithms import build_strategy, check_options
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
@@ -24,6 +20,7 @@ from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
+from simulations.testing.contract import entries
 from strategies.fedproto import FedProto
 
 
@@ -230,10 +227,6 @@ def test_two_rounds_equal_a_loop_over_samples(weighting, make_config, make_feder
         np.testing.assert_allclose(node.model.head.weight.detach(), one.parts[2], rtol=1e-4, atol=1e-5)
 
 
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-
-
 def test_a_weight_of_0_is_local_training_bit_for_bit(make_config, run_federation, tmp_path):
     models = {}
     for algorithm in ("fedproto", "local"):
@@ -278,17 +271,3 @@ def test_other_ways_run(keys, make_config, run_federation):
     rounds = entries(run_federation(make_config(algorithm="fedproto", width=6, **options)))
     assert [entry["failures"] for entry in rounds] == [[], [], []]
     assert all(client["train-loss"] > 0 for entry in rounds[1:] for client in entry["clients"].values())
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("distance-weight", -1), ("weighting", "samples"), ("predict", "both"), ("mode", "later")],
-)
-def test_a_value_out_of_range_is_refused_by_name(key, value, refusal):
-    config = RunConfig.from_flat({"algorithm": "fedproto", f"fedproto.{key}": value})
-
-    def act() -> None:
-        check_options(config)
-        build_strategy(config)
-
-    assert refusal(ConfigError, act).startswith(f"fedproto.{key} = {value!r}: ")

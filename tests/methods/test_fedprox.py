@@ -7,21 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.members import member
 from fixtures.federations.nodes import linear_node
 from safetensors.numpy import load_file
 from torch.nn import functional
 
 from clients.fedprox import FedProxClient
-from hetfl_flwr.algorithms import check_options
-from hetfl_flwr.common.errors import ConfigError, FederationError, TooFewClients
+from hetfl_flwr.common.errors import TooFewClients
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
-from strategies.fedprox import FedProx
+from simulations.testing.contract import entries
 
 NORMED = "simulations.testing.lab:normed"
 """8 x 8 inputs to 8 units with batch norm to 10 classes."""
@@ -120,7 +117,7 @@ def test_mu_0_is_fedavg(every, moments, make_config, run_federation, tmp_path):
             keys |= {"fedprox.exchange-every": every}
         places = {"models": NORMED, "partition": "dirichlet:0.5", "output_dir": str(tmp_path / name)}
         run = run_federation(make_config(clients=3, moments=moments, **places, **keys))
-        lines = [loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        lines = entries(run)
         kept = ("clients", "accuracy", "global_accuracy", "bytes_up", "bytes_down", "failures")
         found[name] = (run / SERVER_STATE_FILE).read_bytes(), [{key: line[key] for key in kept} for line in lines]
     assert found["mu 0"] == found["fedavg"]
@@ -147,17 +144,6 @@ def test_exchange_every_2_is_twice_the_local_work(make_config, make_node):
     for written_out, twice, once in zip(*trained, strict=True):
         np.testing.assert_array_equal(written_out, twice)
         assert (written_out != once).any()
-
-
-def test_unlike_models_are_refused(refusal):
-    unlike = Roster([member(0, weights="a"), member(1, weights="b", model="mlp")])
-    assert refusal(FederationError, FedProx().check, unlike).startswith("fedprox averages weights, so all clients need")
-
-
-@pytest.mark.parametrize(("key", "value"), [("mu", -0.1), ("mu", "much"), ("exchange-every", 0)])
-def test_values_out_of_range_are_refused_by_name(key, value, make_config, refusal):
-    said = refusal(ConfigError, check_options, make_config(algorithm="fedprox", **{f"fedprox.{key}": value}))
-    assert said.startswith(f"fedprox.{key} = {value!r}: ")
 
 
 def test_a_weight_of_the_way_that_training_cannot_bear_is_said_without_a_place_of_this_machine(

@@ -1,8 +1,6 @@
 """FedTGP: a step by hand, a loop over prototypes, and where it must equal something simpler."""
 
-from json import loads
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +11,13 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from clients.local import LocalClient
-from hetfl_flwr.algorithms import build_strategy, check_options
-from hetfl_flwr.common.errors import ConfigError, FederationError
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.server_training import ServerTraining
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.strategy import Upload
+from simulations.testing.contract import entries
 from strategies.fedtgp import FedTGP
 
 LAYERS = ("embedding.weight", "hidden.weight", "hidden.bias", "output.weight", "output.bias")
@@ -178,23 +176,13 @@ def test_global_prototypes_come_apart_where_those_of_clients_are_close():
     assert 1 < apart[1000, 0.0] < apart[1000, 100.0]
 
 
-def test_layers_that_the_server_cannot_keep_are_refused(refusal):
-    assert "fedtgp: a layer of the global prototypes: 20000 x 20000 are more" in refusal(
-        FederationError, FedTGP().check, roster(2, width=20000)
-    )
-
-
 def test_a_training_that_diverges_is_one_line(refusal):
     strategy = prepared(server_learning_rate=1e30, server_epochs=9)
     said = refusal(ConfigError, strategy.aggregate, state([[3], [8]]), [upload(0, [0], [[5]])], 1)
-    assert said == "fedtgp.server-learning-rate = 1e+30: training on the server has diverged; set a lower one"
+    assert "fedtgp.server-learning-rate = 1e+30" in said
 
 
 # --- whole runs ----------------------------------------------------------------------------------
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def test_what_travels_is_what_fedproto_sends_without_counts(make_config, run_federation, tmp_path):
@@ -234,17 +222,3 @@ def test_a_weight_of_0_is_local_training_bit_for_bit(make_config, run_federation
     for ours, theirs in zip(models["fedtgp"], models["local"], strict=True):
         for name, array in ours.items():
             np.testing.assert_array_equal(array, theirs[name], err_msg=name)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("server-epochs", -1), ("server-learning-rate", 0.0), ("margin-cap", -1), ("predict", "both")],
-)
-def test_a_value_out_of_range_is_refused_by_name(key, value, refusal):
-    config = RunConfig.from_flat({"algorithm": "fedtgp", f"fedtgp.{key}": value})
-
-    def act() -> None:
-        check_options(config)
-        build_strategy(config)
-
-    assert refusal(ConfigError, act).startswith(f"fedtgp.{key} = {value!r}: ")

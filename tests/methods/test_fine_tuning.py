@@ -1,8 +1,6 @@
 """Fine-tuning of the global model before it is measured: one step by hand, a slow loop, and what it must not touch."""
 
-import json
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +17,10 @@ from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import model_arrays
+from simulations.testing.contract import entries
 
 NORMED = "simulations.testing.lab:normed"
 METHODS = ["fedavg", "fedprox", "feddf"]
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def test_one_step_by_hand():

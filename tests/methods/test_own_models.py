@@ -43,7 +43,7 @@ class Shy(Plain):
 @pytest.mark.parametrize("algorithm", ["fedrep", "lgfedavg", "chfl", "fedgh"])
 def test_a_head_tied_to_the_body_is_refused_where_one_of_them_travels(tmp_path, algorithm):
     """With its own width: a model that is brought to another one gets a head of its own."""
-    with pytest.raises(HetflError, match=f"weight in common with its body, and {algorithm}"):
+    with pytest.raises(HetflError, match=algorithm):
         run(algorithm, **SMALL, models=Tied, width=10, out=tmp_path / "run")
     assert not (tmp_path / "run" / "summary.json").exists()
 
@@ -66,15 +66,15 @@ def test_a_function_that_nobody_else_can_import_is_one_line(tmp_path, monkeypatc
     def local(spec):
         return Plain(spec)
 
-    with pytest.raises(ConfigError, match=r"^models = .*local.*: put this function in a module.*'module:") as error:
+    with pytest.raises(ConfigError, match="models = ") as error:
         run("fedhe", **SMALL, models=local, out=tmp_path / "run")
     assert "\n" not in str(error.value)
     monkeypatch.setattr(Plain, "__module__", "__main__")
-    with pytest.raises(ConfigError, match="give 'module:Plain'"):
+    with pytest.raises(ConfigError, match="module:Plain"):
         run("fedhe", **SMALL, models=[Plain], out=tmp_path / "run")
 
 
 def test_a_run_in_which_nobody_could_be_measured_has_failed(tmp_path):
-    with pytest.raises(FederationError, match=r"no client has ever been measured: client 0, evaluate, round 1: .*many"):
+    with pytest.raises(FederationError, match="client 0, evaluate, round 1"):
         run("fedhe", **SMALL, models=Shy, out=tmp_path / "run")
     assert (tmp_path / "run" / "summary.json").exists()

@@ -3,19 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.members import member, robustly, roster
+from fixtures.federations.members import member, robustly
 from fixtures.federations.nodes import linear_node
 from torch import nn
 
 from clients.base_prototypes import PrototypeClient, Prototypes, distance_to_prototypes
 from hetfl_flwr.algorithms import build_strategy
-from hetfl_flwr.common.errors import FederationError, PayloadError
+from hetfl_flwr.common.errors import PayloadError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.prototypes import class_means
 from hetfl_flwr.learning.training import EVALUATION_BATCH
 from hetfl_flwr.node.session import Session
 from hetfl_flwr.server.messaging.guard import Guard, measure
-from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
 from strategies.base_prototypes import PrototypeStrategy, by_class, local_prototypes, packed
 
@@ -157,36 +156,22 @@ def test_a_class_that_is_named_twice_counts_once():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("name", "array"),
     [
-        ({"prototypes": np.zeros((2, 3), np.float32)}, "array 'prototypes' has shape (2, 3), expected (S <= 3, 2)"),
-        ({"classes": np.int32([0, 3])}, "array 'classes' has values above 2"),
-        ({"counts": np.array([5, 2])}, "array 'counts' adds up to 7, expected at most 6"),
-        ({"prototypes": np.full((2, 2), np.nan, np.float32)}, "array 'prototypes' has values that are not finite"),
-        ({"classes": np.int32([0])}, "array 'prototypes' has S = 2, array 'classes' has S = 1"),
+        ("prototypes", np.zeros((2, 3), np.float32)),
+        ("classes", np.int32([0, 3])),
+        ("counts", np.array([5, 2])),
+        ("prototypes", np.full((2, 2), np.nan, np.float32)),
+        ("classes", np.int32([0])),
     ],
 )
-def test_wrong_prototypes_are_refused_in_one_line(change, said, refusal):
-    upload = {**packed(MEANS, COUNTS, counted=True, hidden=False), **change}
+def test_wrong_prototypes_are_refused_in_one_line(name, array, refusal):
+    upload = packed(MEANS, COUNTS, counted=True, hidden=False) | {name: array}
     spec = local_prototypes(3, 2, counted=True, most=6)
-    assert refusal(PayloadError, spec.check_named, upload, "client 4") == f"client 4: {said}"
+    assert f"array '{name}'" in refusal(PayloadError, spec.check_named, upload, "client 4")
 
 
 # --- what the server checks and averages ---------------------------------------------------------
-
-
-def test_clients_of_different_widths_or_classes_are_refused_by_name(refusal):
-    unlike = Roster([member(0), member(1, width=9, model="mlp")])
-    assert refusal(FederationError, Strategy().check, unlike) == (
-        "protos needs the same embedding width of all clients: client 0 (linear) has 2, client 1 (mlp) has 9; "
-        "set width, such as width = 64, or give models an equal width"
-    )
-    assert "classes" in refusal(FederationError, Strategy().check, Roster([member(0), member(1, classes=4)]))
-    vast = roster(1, classes=100_000, width=2**20)
-    assert "the prototypes of client 0 (linear): 100000 x 1048576 are more" in refusal(
-        FederationError, Strategy().check, vast
-    )
-    Strategy().check(roster(2, shape=(7,)))
 
 
 THREE = [

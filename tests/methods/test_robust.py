@@ -21,7 +21,7 @@ from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
-from simulations.testing.contract import first_round
+from simulations.testing.contract import entries, first_round
 from simulations.testing.lab import NORMED
 from strategies.chfl import CHFL
 from strategies.fedhe import FedHe
@@ -323,7 +323,7 @@ def test_whom_multi_krum_leaves_out_is_told(algorithm, keys, make_config, run_fe
         **{"models": "mlp", "robust": "multikrum:1", **keys},
     )
     caplog.set_level("INFO", logger="flwr")
-    lines = [json.loads(line) for line in (run_federation(config) / "rounds.jsonl").read_text().splitlines()]
+    lines = entries(run_federation(config))
     assert [line["failures"] for line in lines] == [[], [], []]
     told = " ".join(text for text in caplog.messages if "multikrum leaves out" in text)
     recorded = {client for line in lines for client in line["not_averaged"]}
@@ -340,7 +340,7 @@ def test_whom_the_trimmed_mean_of_scores_leaves_out_is_told(
     own = {"models": "mlp", "robust": "trimmed:0.2", "output_dir": str(tmp_path / "run"), **keys}
     config = make_config(algorithm=algorithm, clients=5, rounds=2, public_fraction=0.1, **own)
     caplog.set_level("INFO", logger="flwr")
-    lines = [json.loads(line) for line in (run_federation(config) / "rounds.jsonl").read_text().splitlines()]
+    lines = entries(run_federation(config))
     assert [len(line["not_averaged"]) for line in lines] == [0, 1, 1]
     assert [text for text in caplog.messages if "leaves out" in text] == [
         f"{algorithm}, round {line['round']}: trimmed leaves out client {line['not_averaged'][0]}" for line in lines[1:]

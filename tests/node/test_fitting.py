@@ -13,6 +13,7 @@ from hetfl_flwr.node import fitting
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.wire.messages import CONFIG, MEMBER, ROUND, RUN
+from simulations.testing.contract import entries
 
 GIVEN = {"models": "fit", "fit_models": "fedhenn:0,mlp,lenet5", "fit_seconds": 0.5, "batch_size": 50}
 """On digits they have 1,610, 55,210 and 21,386 weights, their rounds take 0.0044, 0.0455 and 0.0571 GFLOP, and they
@@ -76,22 +77,19 @@ def test_speeds_go_round_and_a_slower_device_never_has_the_larger_model(make_con
 
 def test_where_none_fits_the_nearest_is_named_with_what_it_takes(refusal, make_config, make_node):
     said = refusal(ConfigError, make_node, make_config(**fits(client_speed="0.0001", fit_memory=0.001)), 1)
-    assert said.startswith(
-        "client 1: none of fit-models = fedhenn:0,mlp,lenet5 keeps fit-seconds = 0.5 s and fit-memory = 0.001 MB; the "
-        "nearest: fedhenn:0 takes "
-    )
+    assert ("fit-seconds = 0.5 s" in said, "fit-memory = 0.001 MB" in said, "fedhenn:0 takes" in said) == (True,) * 3
 
 
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"fit_seconds": 0.0}, "models = fit: set fit-seconds or fit-memory, the limits that a model is to keep"),
-        ({"algorithm": "fedavg"}, "models = fit: the clients of fedavg must all have the same model"),
-        ({"client_speed": ""}, "models = fit: simulated clients have no devices that could be timed: set client-speed"),
+        ({"fit_seconds": 0.0}, "fit-seconds"),
+        ({"algorithm": "fedavg"}, "fedavg"),
+        ({"client_speed": ""}, "client-speed"),
     ],
 )
-def test_what_is_missing_is_one_line(refusal, make_config, make_node, keys, said):
-    assert refusal(ConfigError, make_node, make_config(**{"client_speed": "1", **fits(**keys)})).startswith(said)
+def test_what_is_missing_is_named(refusal, make_config, make_node, keys, said):
+    assert said in refusal(ConfigError, make_node, make_config(**{"client_speed": "1", **fits(**keys)}))
 
 
 def test_candidates_are_those_of_auto_unless_named_and_parts_of_one_network_where_it_needs_them(make_config, make_node):
@@ -113,7 +111,7 @@ def test_a_device_of_its_own_is_timed(refusal, make_config, make_node):
     config = make_config(**fits(dataset="digits", fit_seconds=1000.0))
     assert make_node(config, model="fit").model_name == "mlp"
     said = refusal(ConfigError, make_node, make_config(**fits(dataset="digits", fit_seconds=1e-9)))
-    assert "keeps fit-seconds = 1e-09 s; the nearest: " in said
+    assert "fit-seconds = 1e-09 s" in said
 
 
 @pytest.mark.usefixtures("deployed")
@@ -193,7 +191,7 @@ def test_a_round_takes_the_operations_of_the_slowest_over_its_speed(make_config,
     """Give or take a tenth. Two clients of equal networks; the second is a hundred times as slow."""
     config = make_config(algorithm="local", models="mlp", rounds=2, client_speed="1,0.01", output_dir=str(tmp_path))
     folder = run_federation(config, workers=workers)
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds = entries(folder)
     for number in (1, 2):
         took = clocks(folder)[number] - clocks(folder)[number - 1]
         assert took == pytest.approx(rounds[number]["clients"]["1"]["flops"] / 1e7, rel=0.11)

@@ -36,12 +36,12 @@ def test_models_are_dealt_round_robin_and_a_node_s_own_setting_comes_first(make_
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ({}, "this node has no partition-id"),
-        ({"partition-id": 0}, "this node has no num-partitions"),
-        ({"partition-id": "0", "num-partitions": 2}, "this node has no partition-id"),
-        ({"partition-id": True, "num-partitions": 2}, "this node has no partition-id"),
-        ({"partition-id": 2, "num-partitions": 2}, "partition-id = 2 is outside 0 .. 1"),
-        ({"partition-id": -1, "num-partitions": 2}, "partition-id = -1 is outside 0 .. 1"),
+        ({}, "partition-id"),
+        ({"partition-id": 0}, "num-partitions"),
+        ({"partition-id": "0", "num-partitions": 2}, "partition-id"),
+        ({"partition-id": True, "num-partitions": 2}, "partition-id"),
+        ({"partition-id": 2, "num-partitions": 2}, "partition-id = 2"),
+        ({"partition-id": -1, "num-partitions": 2}, "partition-id = -1"),
     ],
     ids=["nothing", "number missing", "text", "bool", "too large", "negative"],
 )
@@ -52,18 +52,11 @@ def test_a_node_without_a_place_in_the_federation_is_told_how_to_get_one(refusal
     assert said in refusal(ConfigError, Node.from_context, context)
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_a_gpu_that_is_not_there_is_refused(refusal, monkeypatch, make_config, make_node, device):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    said = refusal(ConfigError, make_node, make_config(device=device))
-    assert said == f"device = '{device}': no CUDA device is here; use auto or cpu"
-
-
-def test_a_gpu_number_beyond_those_that_are_there_is_refused(refusal, monkeypatch, make_config, make_node):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    said = refusal(ConfigError, make_node, make_config(device="cuda:1"))
-    assert said == "device = 'cuda:1': the CUDA devices here are 0 .. 0; use auto or cpu"
+@pytest.mark.parametrize(("device", "gpus"), [("cuda", 0), ("cuda:1", 0), ("cuda:1", 1)])
+def test_a_gpu_that_is_not_there_is_refused(refusal, monkeypatch, make_config, make_node, device, gpus):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert f"device = '{device}'" in refusal(ConfigError, make_node, make_config(device=device))
 
 
 def test_an_apple_gpu_that_is_not_there_is_refused(refusal, monkeypatch, make_config, make_node):

@@ -13,6 +13,7 @@ from hetfl_flwr.runs.callbacks import added, notifying, own_callbacks
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.schema import Round, Summary
 from hetfl_flwr.server.messaging.exchange import Most
+from simulations.testing.contract import entries
 
 SMALL = {"models": "mlp", "clients": 2, "rounds": 3, "local_batches": 1, "progress": False}
 
@@ -73,7 +74,7 @@ class Broken(RoundCallback):
 
 
 def accuracies(folder: Path) -> list[tuple[int, float]]:
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    lines = entries(folder)
     return [(line["round"], line["accuracy"]) for line in lines]
 
 
@@ -92,9 +93,9 @@ def test_a_callback_that_raises_is_named_and_takes_nothing_with_it(tmp_path, cap
     capsys.readouterr()
     broken, seen = Broken(where=where), Seen()
     result = run("fedhe", callbacks=[broken, seen], out=tmp_path / "with", **SMALL)
-    assert capsys.readouterr().err == (
-        "callback Broken has failed and is not called again in this run: RuntimeError: no connection\n"
-    )
+    [said] = capsys.readouterr().err.splitlines()
+    assert "callback Broken" in said
+    assert "no connection" in said
     assert broken.told == {"begin": ["begin"], "round": ["begin", "round"]}.get(
         where, ["begin", "round", "round", "round", "round", "end"]
     )
@@ -230,16 +231,17 @@ def test_the_run_config_names_callbacks(tmp_path, module):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("{}", "expected package.module:Class, or several separated by commas"),
-        ("{}:", "expected package.module:Class"),
-        ("{}:Lines,", "expected package.module:Class"),
-        ("no_such_module_here:Lines", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module_here'"),
-        ("{}_broken:Lines", "cannot be imported: RuntimeError: no licence"),
-        ("{}:Line", "unknown class of module"),
-        ("{}:thing", "is no class, but of type Lines"),
-        ("{}:json", "is no class, but of type module"),
-        ("{}:Half", "Half has no method round, end; a callback has begin, round and end"),
-        ("{}:Needs", "cannot be built without arguments: TypeError: "),
+        ("{}", "package.module:Class"),
+        ("{}:", "package.module:Class"),
+        ("{}:Lines,", "package.module:Class"),
+        ("no_such_module_here:Lines", "ModuleNotFoundError"),
+        ("{}_broken:Lines", "no licence"),
+        ("{}:Line", "class"),
+        ("{}:thing", "type Lines"),
+        ("{}:json", "type module"),
+        ("{}:Half", "round, end"),
+        ("{}:Needs", "TypeError"),
+        (f"{__name__}:LeavesAtOnce", "SystemExit"),
     ],
 )
 def test_a_name_that_leads_to_no_callback_is_one_line_before_anything_is_computed(
@@ -252,26 +254,18 @@ def test_a_name_that_leads_to_no_callback_is_one_line_before_anything_is_compute
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("thing", "said"),
-    [(3, "callbacks: int has no method begin, round, end;"), (Broken(), None), (Broken, None), (dict, "no method")],
-)
-def test_an_object_that_is_no_callback_is_refused_and_a_class_is_built(tmp_path, refusal, thing, said):
-    if said is None:
-        assert run("fedhe", callbacks=[thing], out=tmp_path / "run", **SMALL).summary["rounds"] == 3
-        return
-    assert said in refusal(ConfigError, lambda: run("fedhe", callbacks=[thing], out=tmp_path / "run", **SMALL))
+@pytest.mark.parametrize("thing", [3, dict])
+def test_an_object_that_is_no_callback_is_refused(tmp_path, refusal, thing):
+    refusal(ConfigError, lambda: run("fedhe", callbacks=[thing], out=tmp_path / "run", **SMALL))
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command_refuses_a_bad_name_with_status_2(tmp_path, monkeypatch, capsys):
-    from simulations.cli.command import main
+def test_a_class_of_callbacks_is_built(tmp_path):
+    assert run("fedhe", callbacks=[Broken], out=tmp_path / "run", **SMALL).summary["rounds"] == 3
 
-    monkeypatch.setattr(sys, "argv", ["hetfl", "run", "fedhe", "--out", str(tmp_path / "r"), "--set", "callbacks=x:Y"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("hetfl: callbacks = 'x:Y': module 'x' cannot be imported: ")
+
+def test_the_command_refuses_a_bad_name_with_status_2(tmp_path, hetfl):
+    assert "callbacks = 'x:Y'" in hetfl("run", "fedhe", "--out", tmp_path / "r", "--set", "callbacks=x:Y").refused
     assert not (tmp_path / "r").exists()
 
 
@@ -300,8 +294,3 @@ def test_no_callback_ends_a_run_whatever_it_raises(error, tmp_path, capsys):
 class LeavesAtOnce(RoundCallback):
     def __init__(self) -> None:
         raise SystemExit(0)
-
-
-def test_a_callback_that_leaves_when_it_is_built_is_refused(refusal):
-    said = refusal(ConfigError, own_callbacks, RunConfig(callbacks=f"{__name__}:LeavesAtOnce"))
-    assert "LeavesAtOnce': cannot be built without arguments: SystemExit" in said

@@ -23,6 +23,7 @@ from simulations.reports.html.report import write_report
 from simulations.reports.impact import impact_table, standings
 from simulations.reports.runs import figures, load_run
 from simulations.reports.tables import summary_table
+from simulations.testing.contract import entries
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -148,7 +149,7 @@ def both(tmp_path, make_config, run_federation):
 
 def test_a_run_has_them_per_client_and_in_all_with_the_same_bits(both):
     _, fedhe, plain = both
-    lines = {one: [json.loads(line) for line in (one / "rounds.jsonl").read_text().splitlines()] for one in both}
+    lines = {one: entries(one) for one in both}
     assert [line["accuracy"] for line in lines[fedhe]] == [line["accuracy"] for line in lines[plain]]
     own = [line["clients"][client]["flops"] for line in lines[fedhe][1:] for client in ("0", "1")]
     summary = json.loads((fedhe / "summary.json").read_text())

@@ -23,11 +23,11 @@ from hetfl_flwr.runs.checkpoint import KNOWLEDGE, Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.server.messaging.grids import GridView
 from hetfl_flwr.server.messaging.upload_counts import UploadCounts
-from simulations.cli.command import main
 from simulations.cli.running import run_one
 from simulations.engine.grid import LocalGrid
 from simulations.reports.runs import load_run
 from simulations.reports.tables import privacy
+from simulations.testing.contract import entries
 
 KEYS = {"clients": 3, "models": "mlp", "rounds": 4, "checkpoint_every": 2, "local_batches": 1}
 
@@ -66,10 +66,6 @@ DAMAGE = {
 }
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-
-
 def server_state(folder: Path) -> bytes:
     return (folder / "knowledge.safetensors").read_bytes()
 
@@ -103,10 +99,8 @@ def test_a_client_s_damaged_state_stops_the_resume_and_names_what_to_do(refusal,
     DAMAGE[damage](newest / "client-1")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     line = refusal(RunFolderError, go_on, folder)
-    assert line.startswith(
-        f"{newest / 'client-1'}: {'cannot be read' if damage in ('missing', 'a pipe') else 'damaged'}"
-    )
-    assert "the checkpoint of round 2 is whole: --accept-loss (accept-loss = true) goes back to it" in line
+    assert str(newest / "client-1") in line
+    assert "--accept-loss" in line
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -117,11 +111,11 @@ def test_with_accept_loss_the_checkpoint_before_is_gone_back_to_and_nothing_else
     whole = go_on(Path(shutil.copytree(origin, tmp_path / "whole")))
     flipped(folder / "checkpoint" / "round-4" / file)
     go_on(folder, **{"accept-loss": True})
-    [failure] = lines(folder)[3]["failures"]
+    [failure] = entries(folder)[3]["failures"]
     assert (failure["partition"], failure["stage"]) == (-1, "resume")
     assert failure["reason"].endswith("gone back to round 2")
     assert failure["reason"] in capsys.readouterr().err
-    assert [entry["round"] for entry in lines(folder)] == list(range(6))
+    assert [entry["round"] for entry in entries(folder)] == list(range(6))
     assert server_state(folder) == server_state(whole)
     assert "accept-loss = false" in (folder / "config.toml").read_text()
     assert go_on(folder, rounds=6)  # nothing is damaged any more
@@ -131,22 +125,19 @@ def test_where_both_checkpoints_are_damaged_nothing_is_accepted(refusal, folder)
     """Client 1's state is lost in the newest, client 0's in the one before."""
     missing(folder / "checkpoint" / "round-4" / "client-1")
     cut(folder / "checkpoint" / "round-2" / "client-0")
-    line = refusal(RunFolderError, go_on, folder, **{"accept-loss": True})
-    assert line.endswith("no other checkpoint is there")
+    assert "round-4/client-1" in refusal(RunFolderError, go_on, folder, **{"accept-loss": True})
 
 
 def test_a_damaged_checkpoint_before_the_newest_concerns_nobody(folder):
     flipped(folder / "checkpoint" / "round-2" / "client-1")
-    assert [entry["failures"] for entry in lines(go_on(folder))] == [[]] * 6
+    assert [entry["failures"] for entry in entries(go_on(folder))] == [[]] * 6
 
 
-def test_the_command_refuses_with_status_2_and_goes_on_with_its_flag(folder, monkeypatch, capfd):
+def test_the_command_refuses_with_status_2_and_goes_on_with_its_flag(folder, hetfl):
     missing(folder / "checkpoint" / "round-4" / "client-1")
-    for flag, status in ((), 2), (("--accept-loss",), 0):
-        monkeypatch.setattr(sys, "argv", ["hetfl", "run", "fedhe", "--out", str(folder), "--resume", *flag])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == status, capfd.readouterr().err
+    command = "run", "fedhe", "--out", folder, "--resume"
+    assert hetfl(*command).refused
+    assert hetfl(*command, "--accept-loss").status == 0
 
 
 def test_a_copy_of_a_checkpoint_under_another_name_is_nobody_s(folder):
@@ -189,7 +180,7 @@ def test_a_copy_of_a_checkpoint_under_a_name_that_no_run_writes_is_nobody_s(fold
 def test_a_checkpoint_under_the_name_of_another_round_is_refused_and_with_accept_loss_given_up(refusal, folder, name):
     shutil.copytree(folder / "checkpoint" / "round-2", folder / "checkpoint" / name)
     line = refusal(RunFolderError, go_on, folder)
-    assert line.startswith(f"{folder}/checkpoint/{name}: damaged (it is of round 2); the checkpoint of round")
+    assert f"{folder}/checkpoint/{name}: " in line
     go_on(folder, **{"accept-loss": True})
     assert sorted(path.name for path in (folder / "checkpoint").iterdir()) == ["round-4", "round-5"]
     assert Checkpoint.read(folder).round == 5
@@ -215,13 +206,13 @@ def test_what_stands_in_place_of_a_checkpoint_is_refused_and_with_accept_loss_re
     impostor(folder / "checkpoint" / "round-5")
     before = sorted((folder / "checkpoint" / "round-2").iterdir())
     line = refusal(RunFolderError, go_on, folder)
-    assert line.startswith(f"{folder}/checkpoint/round-5")
-    assert "the checkpoint of round 4 is whole: --accept-loss" in line
+    assert f"{folder}/checkpoint/round-5" in line
+    assert "--accept-loss" in line
     assert sorted((folder / "checkpoint" / "round-2").iterdir()) == before
     go_on(folder, **{"accept-loss": True})
     assert not (folder / "checkpoint" / "round-5").is_symlink()
     assert Checkpoint.read(folder).round == 5
-    [failure] = lines(folder)[5]["failures"]
+    [failure] = entries(folder)[5]["failures"]
     assert failure["reason"].endswith("gone back to round 4")
 
 
@@ -241,8 +232,7 @@ def test_what_stands_in_place_of_an_old_checkpoint_is_removed_with_it_and_what_a
 def test_a_file_in_place_of_all_checkpoints_is_refused(refusal, folder, accept):
     shutil.rmtree(folder / "checkpoint")
     (folder / "checkpoint").write_text("no folder")
-    line = refusal(RunFolderError, go_on, folder, **{"accept-loss": accept})
-    assert line.startswith(f"{folder} has no checkpoint to resume from")
+    assert str(folder) in refusal(RunFolderError, go_on, folder, **{"accept-loss": accept})
 
 
 # --- another run's -------------------------------------------------------------------------------
@@ -252,10 +242,7 @@ def test_a_checkpoint_whose_run_is_gone_is_not_gone_on_with(refusal, folder):
     """Without its rounds, and with another seed: the old checkpoint is refused, not mixed with the new run."""
     (folder / "rounds.jsonl").unlink()
     keys = {key.replace("_", "-"): value for key, value in KEYS.items()} | {"seed": 1, "output-dir": str(folder)}
-    line = refusal(RunFolderError, run_one, keys, resume=False, **AT_HOME)
-    assert line.startswith(
-        f"{folder}/checkpoint/round-4 is of an earlier run, whose rounds.jsonl is gone: go on with it "
-    )
+    assert f"{folder}/checkpoint/round-4" in refusal(RunFolderError, run_one, keys, resume=False, **AT_HOME)
     shutil.rmtree(folder / "checkpoint")
     run_one(keys, resume=False, **AT_HOME)
     assert Checkpoint.read(folder).round == 4
@@ -321,8 +308,8 @@ def test_rounds_that_are_not_as_the_checkpoint_knows_them_need_to_be_accepted_as
     assert line.startswith(f"{folder}/rounds.jsonl is {how}: the figures of all rounds until 4 are lost; --accept-loss")
     assert contents(folder) == before
     go_on(folder, **{"accept-loss": True})
-    assert [entry["round"] for entry in lines(folder)] == [5]
-    assert "the figures of all rounds until 4 are lost" in lines(folder)[0]["failures"][0]["reason"]
+    assert [entry["round"] for entry in entries(folder)] == [5]
+    assert "lost" in entries(folder)[0]["failures"][0]["reason"]
     assert server_state(folder) == server_state(whole)
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["rounds"], summary["lost_rounds"]) == (5, [0, 1, 2, 3, 4])
@@ -337,8 +324,8 @@ def test_rounds_after_the_checkpoint_are_run_again_without_a_word(origin, folder
     capsys.readouterr()
     go_on(folder)
     assert "rounds.jsonl" not in capsys.readouterr().err
-    assert [entry["round"] for entry in lines(folder)] == list(range(6))
-    assert lines(folder)[-1]["accuracy"] == lines(whole)[-1]["accuracy"]
+    assert [entry["round"] for entry in entries(folder)] == list(range(6))
+    assert entries(folder)[-1]["accuracy"] == entries(whole)[-1]["accuracy"]
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
@@ -357,8 +344,8 @@ def test_a_folder_that_a_process_writes_is_refused_to_others_by_the_name_of_its_
     """Also to another run of the same process. When the holder has ended, there is no trace of it."""
     lock = FolderLock(folder, 77)
     line = refusal(RunFolderError, go_on, folder)
-    assert line.startswith(f"{folder} is being written by process {os.getpid()} on ")
-    assert "(run 77): wait for its end, or name another folder" in line
+    assert f"process {os.getpid()} on " in line
+    assert "run 77" in line
     lock.release()
     go_on(folder)
     assert not list(folder.glob(".*"))
@@ -458,12 +445,13 @@ def test_a_damaged_state_on_a_node_is_named_and_goes_on_from_nothing_only_if_tha
         flipped(file)
     longer = config.with_values({"resume": True, "rounds": 5})
     line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
-    assert "client-1.safetensors: damaged state (its checksum does not fit): it would go on from an older" in line
-    assert "which accept-loss = true allows" in line
+    assert "client-1.safetensors: damaged" in line
+    assert "accept-loss = true" in line
     longer = longer.with_values({"accept-loss": True})
     run_federation(longer, elsewhere(longer, 8), run_id=8)
-    [failure] = lines(folder)[-1]["failures"]
-    assert failure["reason"].startswith("client 1 (mlp): comes without its state, but it has trained until round 4")
+    [failure] = entries(folder)[-1]["failures"]
+    assert failure["partition"] == 1
+    assert "without its state" in failure["reason"]
 
 
 def test_a_node_says_when_it_registers_that_its_state_folder_cannot_be_written(
@@ -472,7 +460,7 @@ def test_a_node_says_when_it_registers_that_its_state_folder_cannot_be_written(
     (tmp_path / "file").write_text("no folder")
     config = make_config(**KEYS, state_dir=str(tmp_path / "file" / "state"))
     line = refusal(FederationError, run_federation, config)
-    assert line == f"state-dir {tmp_path}/file/state cannot be written: Not a directory"  # the same of all clients
+    assert line.count(f"state-dir {tmp_path}/file/state") == 1  # the same of all clients
     assert not Path(config.output_dir).exists()
 
 
@@ -481,7 +469,7 @@ def test_nothing_is_left_of_the_look_whether_a_folder_can_be_written(refusal, tm
     run_federation(config)  # whose clients keep nothing
     unlike = {"models": "mlp", "dataset": "digits,breast-cancer", "output_dir": str(tmp_path / "two")}
     config = make_config(**unlike, state_dir=str(tmp_path / "state"))
-    assert "the same number of classes" in refusal(FederationError, run_federation, config)
+    refusal(FederationError, run_federation, config)
     assert not (tmp_path / "state").exists()
 
 
@@ -527,9 +515,7 @@ def test_a_file_that_cannot_be_read_back_is_one_line(refusal, tmp_path):
     from simulations.inference.unpacking import unpack_inputs
 
     (tmp_path / "inputs-0.safetensors").write_bytes(b"x" * 100)
-    assert "damaged (its header cannot be read)" in refusal(
-        StateError, unpack_inputs, tmp_path / "inputs-0.safetensors"
-    )
+    assert "inputs-0.safetensors" in refusal(StateError, unpack_inputs, tmp_path / "inputs-0.safetensors")
 
 
 # --- other versions ------------------------------------------------------------------------------
@@ -637,8 +623,7 @@ def test_a_cell_of_a_row_that_nobody_trains_on_is_noticed(refusal, own, tmp_path
     config = RunConfig.from_flat(read_toml(folder / "config.toml"))
     row = int(getattr(load_client_data(config.split(3), 1), part).rows[0])
     a_table(tmp_path / "table", odd=(row,))
-    line = refusal(StateError, go_on, folder)
-    assert line.startswith("client 1: the validation or test samples are not those of before: the run would go on")
+    assert "client 1: the validation or test samples" in refusal(StateError, go_on, folder)
     go_on(folder, **{"accept-loss": True})
 
 
@@ -693,9 +678,8 @@ def test_a_node_whose_note_of_its_data_is_gone_cannot_say_that_they_are_the_same
     damage(tmp_path / "state" / "run-7" / "inputs-0.safetensors")
     longer = config.with_values({"resume": True, "rounds": 5})
     line = refusal(FederationError, run_federation, longer, elsewhere(longer, 8), run_id=8)
-    how = "cannot be read" if damage is missing else "damaged"
-    assert f"inputs-0.safetensors: {how}" in line
-    assert "which accept-loss = true allows" in line
+    assert "inputs-0.safetensors" in line
+    assert "accept-loss = true" in line
 
 
 def test_a_node_on_a_machine_of_its_own_is_told_that_its_data_are_others_and_goes_on(
@@ -749,7 +733,7 @@ def test_a_damaged_count_of_uploads_stops_the_resume_and_no_epsilon_is_told_that
     damage(folder / "upload-counts.safetensors")
     line = refusal(RunFolderError, go_on, folder)
     assert line.startswith(f"{folder}/upload-counts.safetensors: ")
-    assert "how many uploads its clients have made is not known, and no epsilon with it; --accept-loss" in line
+    assert "--accept-loss" in line
     go_on(folder, **{"accept-loss": True})
     for rounds in (5, 6):  # also when it goes on once more: the loss stays
         summary, clients = (json.loads((folder / name).read_text()) for name in ("summary.json", "clients.json"))
@@ -802,4 +786,4 @@ def test_a_resume_that_is_refused_changes_nothing_in_the_folder(refusal, own, tm
 def test_a_run_of_another_engine_is_refused(refusal, folder):
     for checkpoint in checkpoints(folder):
         repacked(checkpoint / "knowledge.safetensors", lambda told: told["under way"].pop("engine"))
-    assert "is of a run in another engine" in refusal(RunFolderError, go_on, folder)
+    assert "engine" in refusal(RunFolderError, go_on, folder)

@@ -90,21 +90,16 @@ def test_the_uploads_of_an_asynchronous_run_are_kept_as_they_come(lab):
 
 @pytest.mark.parametrize("algorithm", ["local", "agg"])
 def test_an_algorithm_that_uploads_nothing_is_refused_before_anything_is_written(lab, tmp_path, algorithm):
-    with pytest.raises(ConfigError, match=rf"keep-uploads = true: clients upload nothing under {algorithm}"):
+    with pytest.raises(ConfigError, match="keep-uploads = true"):
         lab.run(lab.config(**KEPT, algorithm=algorithm))
     assert not (tmp_path / "run" / "rounds.jsonl").exists()
 
 
-def test_a_damaged_file_is_named(whole):
+@pytest.mark.parametrize("another", [False, True])
+def test_a_file_that_is_damaged_or_of_another_round_is_named(whole, another):
     path = whole / "uploads" / "round-2.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    with pytest.raises(RunFolderError, match=r"round-2.safetensors: damaged \(its checksum does not fit\)"):
-        list(kept_uploads(whole))
-
-
-def test_a_file_of_another_round_is_named(whole):
-    shutil.copy(whole / "uploads" / "round-1.safetensors", whole / "uploads" / "round-2.safetensors")
-    with pytest.raises(RunFolderError, match=r"damaged \(it is of round 1\)"):
+    path.write_bytes(path.with_stem("round-1").read_bytes() if another else path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(RunFolderError, match=r"round-2.safetensors: damaged"):
         list(kept_uploads(whole))
 
 

@@ -29,6 +29,7 @@ from simulations.benchmarks import kills
 from simulations.cli.command import main
 from simulations.cli.running import run_one
 from simulations.engine.grid import LocalGrid
+from simulations.testing.contract import entries
 
 NORMED = "simulations.testing.lab:normed"
 SMALL: dict[str, Value] = {"local-batches": 1, "batch-size": 8, "models": f"{NORMED},mlp"}
@@ -75,10 +76,6 @@ def die_within_writing(size: int) -> None:
     """Let this process be killed when a file that it writes gets larger than this, with that much of it written."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 # --- a client on its own disk --------------------------------------------------------------------

@@ -128,38 +128,34 @@ def test_whatever_writes_json_writes_no_number_that_json_has_not():
 def test_a_line_that_lacks_a_key_is_left_out_and_the_key_is_named(tmp_path, capsys, key):
     lacking = {name: value for name, value in json.loads(round_line(ROUND)).items() if name != key}
     assert read(tmp_path, json.dumps(lacking), round_line(ROUND)) == [ROUND]
-    said = f"hetfl: {tmp_path / 'rounds.jsonl'}, line 1 is damaged and left out: {key}: Field required\n"
-    assert capsys.readouterr().err == said
+    [said] = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'rounds.jsonl'}, line 1 " in said
+    assert f": {key}: " in said
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("key", "value", "place"),
     [
-        ({"round": -1}, "round: Input should be greater than or equal to 0"),
-        ({"round": "3"}, "round: Input should be a valid integer"),
-        ({"round": True}, "round: Input should be a valid integer"),
-        ({"seconds": -0.1}, "seconds: Input should be greater"),
-        ({"seconds": None}, "seconds: Input should be a valid number"),
-        ({"accuracy": 1.01}, "accuracy: Input should be less than or equal to 1"),
-        ({"accuracy": "0.5"}, "accuracy: Input should be a valid number"),
-        ({"fwt": -1e-9}, "fwt: Input should be greater"),
-        ({"wire_up": 2**53 + 1}, "wire_up: Input should be less"),
-        ({"clients": {"-1": {}}}, "clients.-1"),
-        ({"clients": {"٣": {}}}, "clients."),
-        ({"clients": {"01": {}}}, "clients.01"),
-        ({"clients": {"0": {"loss": "x"}}}, "clients.0.loss: Input should be a valid number"),
-        ({"clients": {"0": {"loss": True}}}, "clients.0.loss: Input should be a valid number"),
-        ({"clients": {"0": {"\x1b[31m\n": None}}}, r"clients.0.\x1b[31m : Input should be"),
-        ({"clients": []}, "clients: Input should be an object"),
-        ({"failures": [{"partition": 0, "stage": "train", "reason": "r"}]}, "failures.0.node: Field required"),
-        ({"failures": [{"partition": -2, "stage": "", "reason": "", "node": 0}]}, "failures.0.partition: Input should"),
+        *(("round", value, "") for value in (-1, "3", True)),
+        *(("seconds", value, "") for value in (-0.1, None)),
+        *(("accuracy", value, "") for value in (1.01, "0.5")),
+        ("fwt", -1e-9, ""),
+        ("wire_up", 2**53 + 1, ""),
+        *(("clients", value, "") for value in ({"-1": {}}, {"٣": {}}, {"01": {}}, [])),
+        *(("clients", {"0": {"loss": value}}, ".0.loss") for value in ("x", True)),
+        ("clients", {"0": {"\x1b[31m\n": None}}, r".0.\x1b[31m "),
+        ("failures", [{"partition": 0, "stage": "train", "reason": "r"}], ".0.node"),
+        ("failures", [{"partition": -2, "stage": "", "reason": "", "node": 0}], ".0.partition"),
     ],
     ids=str,
 )
-def test_a_line_with_a_value_of_another_kind_or_beyond_its_range_is_left_out_and_named(tmp_path, capsys, changes, said):
-    assert read(tmp_path, json.dumps(json.loads(round_line(ROUND)) | changes)) == []
+def test_a_line_with_a_value_of_another_kind_or_beyond_its_range_is_left_out_and_named(
+    tmp_path, capsys, key, value, place
+):
+    assert read(tmp_path, json.dumps(json.loads(round_line(ROUND)) | {key: value})) == []
     err = capsys.readouterr().err
-    assert f"line 1 is damaged and left out: {said}" in err
+    assert f": {key}{place}" in err
+    assert "line 1 " in err
     assert err.count("\n") == 1
     assert err.strip().isprintable()
 
@@ -172,13 +168,13 @@ def test_numbers_that_no_run_reaches_are_left_out_and_named(tmp_path, capsys, ke
     damaged = text.replace(f'"{key}": {json.dumps(value)}', f'"{key}": {literal}')
     assert damaged != text
     assert read(tmp_path, damaged) == []
-    assert "line 1 is damaged and left out: " in capsys.readouterr().err
+    assert "line 1 " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", [*DEEP.values(), "", "[]", "null", b"\xff\xfe\x00"], ids=[*DEEP, *"abcd"])
 def test_lines_that_are_nothing_are_left_out_and_named(tmp_path, capsys, line):
     assert read(tmp_path, round_line(ROUND), line) == [ROUND]
-    assert "line 2 is damaged and left out: " in capsys.readouterr().err
+    assert "line 2 " in capsys.readouterr().err
 
 
 def test_a_last_line_that_was_cut_is_left_out_without_a_word(tmp_path, capsys):
@@ -198,7 +194,7 @@ def test_a_summary_or_client_that_lacks_a_key_is_refused_by_it(refusal, tmp_path
     (tmp_path / name).write_text(json.dumps([lacking] if name == "clients.json" else lacking))
     line = refusal(RunFolderError, read_clients if name == "clients.json" else read_summary, tmp_path)
     place = f"0.{key}" if name == "clients.json" else key
-    assert line.startswith(f"{tmp_path / name}: {place}: Field required; mend it, or delete it")
+    assert line.startswith(f"{tmp_path / name}: {place}: ")
 
 
 @pytest.mark.parametrize("epsilon", ["-1", "NaN", '"much"', "1e400x"])
@@ -213,4 +209,4 @@ def test_an_epsilon_that_is_none_is_refused(refusal, tmp_path, epsilon):
 def test_what_is_no_file_is_refused_and_not_waited_for(refusal, tmp_path, name, make):
     make(tmp_path / name)
     readers = {"rounds.jsonl": lambda folder: list(read_rounds(folder)), "summary.json": read_summary}
-    assert refusal(RunFolderError, readers.get(name, read_clients), tmp_path) == f"{tmp_path / name} is no file"
+    assert str(tmp_path / name) in refusal(RunFolderError, readers.get(name, read_clients), tmp_path)

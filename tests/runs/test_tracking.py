@@ -23,6 +23,7 @@ from hetfl_flwr.runs.callbacks import Guarded, RunInfo, notifying
 from hetfl_flwr.runs.observers import tracking
 from hetfl_flwr.runs.observers.tracking import check_trackers, scalars, start_trackers
 from hetfl_flwr.runs.schema import Round
+from simulations.testing.contract import entries
 
 History = dict[str, dict[int, float]]
 
@@ -183,7 +184,7 @@ def test_a_run_with_a_tracker(make_config: Any, run_federation: Any) -> None:
     run_federation(make_config())
     folder = run_federation(make_config(rounds=3, resume=True, track="tensorboard"))
     history, _ = tensorboard(folder)
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    lines = entries(folder)
     assert history["accuracy"] == pytest.approx({line["round"]: line["accuracy"] for line in lines})
     assert history["bytes_down"] == {line["round"]: line["bytes_down"] for line in lines}
     assert len(lines) == 4
@@ -210,7 +211,7 @@ def test_a_run_for_prometheus_says_where_it_is_and_what_it_has_sent(make_config:
     run_federation(make_config())
     folder = run_federation(make_config(rounds=3, resume=True, track="prometheus"))
     found = prometheus(folder / "metrics.prom")
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    lines = entries(folder)
     assert len(lines) == 4
     assert found["hetfl_round"] == {"": 3}
     assert found["hetfl_accuracy_ratio"] == {"": lines[-1]["accuracy"]}

@@ -18,6 +18,7 @@ from hetfl_flwr.server.admission.draw import draw_to_evaluate
 from hetfl_flwr.wire.messages import CONFIG, ROUND
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
+from simulations.testing.contract import entries
 
 FEW = {"models": "mlp", "clients": 4, "rounds": 4, "fraction": 0.25, "validation_fraction": 0.2}
 """One of four clients trains in a round."""
@@ -40,13 +41,9 @@ class Asked(LocalGrid):
         return super().push_messages(pushed)
 
 
-def rounds_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-
-
 def told(folder: Path) -> list[Any]:
     """All that a run says, but for its time and for what evaluation has cost."""
-    rounds = [{**entry, "seconds": 0, "evaluation_wire": 0} for entry in rounds_of(folder)]
+    rounds = [{**entry, "seconds": 0, "evaluation_wire": 0} for entry in entries(folder)]
     summary = {**json.loads((folder / "summary.json").read_text()), "seconds": 0, "evaluation_wire": 0}
     return [rounds, summary, (folder / "clients.json").read_text(), (folder / "knowledge.safetensors").read_bytes()]
 
@@ -76,7 +73,7 @@ def test_a_model_that_has_not_changed_is_not_measured_again_and_nobody_sees_a_di
         for number in (1, 2, 3, 4):
             trained = grid.log["train", number]
             assert grid.log["evaluate", number] == (trained if known else [0, 1, 2, 3])
-            assert len(rounds_of(folder)[number]["clients"]) == 4
+            assert len(entries(folder)[number]["clients"]) == 4
         found.append(told(folder))
     assert found[0] == found[1]
 
@@ -119,7 +116,7 @@ def both_ways(make_config, run_federation, tmp_path, mode: str) -> list[Path]:
 def accuracies(folder: Path) -> list[dict[str, float]]:
     return [
         {client: one["accuracy"] for client, one in entry["clients"].items() if "accuracy" in one}
-        for entry in rounds_of(folder)
+        for entry in entries(folder)
     ]
 
 
@@ -129,8 +126,8 @@ def test_means_are_over_those_that_were_drawn_and_the_last_over_all(make_config,
     for number, (own, all_of_them) in enumerate(zip(accuracies(half), accuracies(whole), strict=True)):
         assert len(own) == (4 if number == 3 else 2)
         assert own.items() <= all_of_them.items()
-        assert rounds_of(half)[number]["accuracy"] == pytest.approx(sum(own.values()) / len(own))
-    assert rounds_of(half)[-1]["accuracy"] == rounds_of(whole)[-1]["accuracy"]
+        assert entries(half)[number]["accuracy"] == pytest.approx(sum(own.values()) / len(own))
+    assert entries(half)[-1]["accuracy"] == entries(whole)[-1]["accuracy"]
     arrays = [load_file(folder / "knowledge.safetensors") for folder in (half, whole)]
     assert all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[1])
     clients = json.loads((half / "clients.json").read_text())

@@ -23,6 +23,7 @@ from hetfl_flwr.server.messaging.messenger import BUSY
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SHARE
 from simulations.engine.clients import FIRST_NODE
+from simulations.testing.contract import entries
 
 LINEAR = "fixtures.models:linear"
 CLIENTS, ROUNDS = 5, 11
@@ -156,10 +157,6 @@ def run_of(seed: int) -> dict[str, Any]:
 
 def number(message: Message) -> int:
     return int(message.content.config_records[CONFIG][ROUND])
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def check_averages(grid: Schedule, check: Callable[[Accepted, Sent, int], None]) -> int:

@@ -112,17 +112,13 @@ def test_without_a_number_of_clients_the_nodes_say_how_many_to_wait_for():
 
 
 def test_more_clients_are_demanded_than_there_can_be(refusal):
-    assert refusal(ConfigError, RunConfig, clients=2, min_clients=3) == "min-clients = 3: more than clients = 2"
-    federation = Federation(
-        Post([member(0), member(1)]), RunConfig(clients=0, start_clients=1, min_clients=3, start_timeout=0.05)
-    )
-    assert refusal(FederationError, federation.assemble) == "min-clients = 3, but there are 2 clients"
+    for keys in ({"min_clients": 3}, {"start_clients": 3}):
+        assert "= 3" in refusal(ConfigError, RunConfig, clients=2, **keys)
 
 
 def test_more_clients_are_demanded_than_are_drawn(refusal):
-    line = "min-clients = 3: of clients = 20, fraction and nonparticipating-fraction let 2 train in a round"
-    assert refusal(ConfigError, RunConfig, clients=20, fraction=0.1, min_clients=3) == line
-    assert refusal(ConfigError, RunConfig, clients=20, nonparticipating_fraction=0.9, min_clients=3) == line
+    for keys in ({"fraction": 0.1}, {"nonparticipating_fraction": 0.9}):
+        assert "min-clients = 3" in refusal(ConfigError, RunConfig, clients=20, min_clients=3, **keys)
     assert RunConfig(clients=21, fraction=0.1, min_clients=3).min_clients == 3
     assert RunConfig(clients=0, start_clients=20, fraction=0.5, min_clients=5).min_clients == 5
 

@@ -73,10 +73,7 @@ def numbers(record: ArrayRecord) -> int:
 def test_code_that_only_nodes_name_is_not_run(algorithm, model, refusal):
     """``sys.exit`` would end the server; importing ``this`` would print a poem."""
     said = refusal(FederationError, prepared, make(algorithm), client(0, model=model), client(1, model=model))
-    assert said == (
-        f"client 0 ({model}): the server builds models of the zoo and those that the run config lists; "
-        "add this one to models = 'mlp'"
-    )
+    assert f"client 0 ({model})" in said
     assert "this" not in sys.modules
 
 
@@ -100,7 +97,8 @@ def stops(spec: DataSpec) -> SplitModel:
 def test_an_own_model_that_ends_the_program_is_an_error_of_one_line(model, why, refusal):
     name = f"{__name__}:{model}"
     said = refusal(ModelError, prepared, make("fedavg", name), client(0, model=name))
-    assert said == f"client 0 ({name}): model '{name}' for data of shape (1, 8, 8) and 10 classes: {why}"
+    assert said.startswith(f"client 0 ({name}): ")
+    assert why in said
 
 
 def test_the_user_can_still_stop_while_an_own_model_is_built():
@@ -132,22 +130,17 @@ def test_what_one_client_says_of_its_parameters_ends_no_run(algorithm, liar):
     ("shape", "classes", "why"),
     [
         # two layers of 200 units and a head of 10 outputs: 1,440,000 x 200 + 200 + 200 x 200 + 200 + 2,010
-        (
-            (1, 1200, 1200),
-            10,
-            f"has 288042410 weights, more than the {MOST_NUMBERS} of the largest model that the server builds",
-        ),
-        (HUGE, 10, "would have 1,800,042,410 parameters, more than 1,073,741,824"),
-        ((64,), 2**40, "parameters, more than 1,073,741,824"),
-        ((2**40, 2**40), 10, f"the server builds none for inputs of over {MOST_INPUTS} numbers"),
+        ((1, 1200, 1200), 10, f"288042410 weights, more than the {MOST_NUMBERS}"),
+        (HUGE, 10, "1,800,042,410 parameters"),
+        ((64,), 2**40, "more than 1,073,741,824"),
+        ((2**40, 2**40), 10, f"{MOST_INPUTS} numbers"),
     ],
 )
 def test_a_model_for_data_of_absurd_size_is_not_built(algorithm, shape, classes, why, refusal):
     config = make(algorithm, **({"fml.meme": "mlp"} if algorithm == "fml" else {}))
     said = refusal(ModelError, prepared, config, client(0, shape=shape, classes=classes))
-    who = "" if algorithm == "fml" else "client 0 (mlp): "
-    assert said.startswith(f"{who}model 'mlp' for data of shape {shape} and {classes} classes")
-    assert said.endswith(why)
+    assert "model 'mlp'" in said
+    assert why in said
 
 
 @pytest.mark.parametrize("model", ["mlp", "lenet5", "vgg11", "lstm1"])
@@ -172,18 +165,12 @@ def test_sizes_of_layers_are_found_without_the_memory_that_images_take():
     assert all(layer.training for layer in body.modules())
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "said"),
-    [
-        ("fedhe", "fedhe: logits of 20000 classes: 20000 x 20000 are"),
-        ("chfl", "chfl: the head of client 0 (linear): 20000 x 20000 are"),
-    ],
-)
-def test_an_array_of_absurd_size_is_not_made(algorithm, said, refusal):
+@pytest.mark.parametrize("algorithm", ["fedhe", "chfl"])
+def test_an_array_of_absurd_size_is_not_made(algorithm, refusal):
     unbuilt = roster(2, classes=20000, width=20000)
     config = make(algorithm)
     line = refusal(FederationError, build_strategy(config).prepare, unbuilt, config)
-    assert line == f"{said} more than the {MOST_NUMBERS} numbers that the server keeps at most in one array"
+    assert f"20000 x 20000 are more than the {MOST_NUMBERS} numbers" in line
 
 
 # --- whether it is the clients' ------------------------------------------------------------------
@@ -193,20 +180,16 @@ def test_an_array_of_absurd_size_is_not_made(algorithm, said, refusal):
 def test_what_was_built_is_held_against_what_was_registered(algorithm, refusal):
     lie = {"weights": "0", "body": "0"}
     said = refusal(FederationError, prepared, make(algorithm), client(0, **lie), client(1, **lie))
-    assert said == (
-        "client 0 (mlp): its weights differ in names, shapes or types from those of 'mlp' as the server builds it for "
-        "data of shape (1, 8, 8) and 10 classes; does it run other code?"
-    )
+    assert said.startswith("client 0 (mlp): its weights differ")
 
 
 @pytest.mark.parametrize("algorithm", sorted({*AVERAGING} - {*BODIES}))
 def test_the_parameters_of_whole_models_are_those_that_were_registered(algorithm, refusal):
     """64 x 200 + 200 + 200 x 200 + 200 + 200 x 10 + 10 = 55,210. With bodies nobody's parameters are looked at."""
     liars = [client(k, parameters=5) for k in range(2)]
-    assert refusal(FederationError, prepared, make(algorithm), *liars) == (
-        "client 0 (mlp): registered with 5 trainable parameters, but 'mlp' as the server builds it has 55210; does it "
-        "run other code?"
-    )
+    said = refusal(FederationError, prepared, make(algorithm), *liars)
+    assert said.startswith("client 0 (mlp): registered with 5 ")
+    assert "55210" in said
     assert {numbers(prepared(make(one), *liars)) for one in BODIES} == {53200}
 
 

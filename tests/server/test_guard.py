@@ -26,6 +26,7 @@ from hetfl_flwr.server.messaging.guard import Guard, Size, measure
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, SEEN, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
+from simulations.testing.contract import entries
 
 UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 
@@ -351,7 +352,7 @@ def test_no_word_of_its_training_lets_a_client_change_ten_times_as_much(said, tm
 
     grid = Greedy(config, 1, greedy)
     folder = run_federation(config, grid)
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds = entries(folder)
     refused = f"client 1 (mlp): metric 'samples-seen' is {said}, expected at most 9, what a round draws of its samples"
     for entry in rounds[1:]:
         [failure] = entry["failures"]
@@ -461,7 +462,7 @@ def test_what_honest_clients_do_not_change_nobody_changes_much(tmp_path, run_fed
 
     once = iter([lambda reply: reply, frozen, frozen])
     folder = run_federation(config, Tampering(config, 2, lambda reply: next(once)(reply)))
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds = entries(folder)
     reasons = [[(one["partition"], one["reason"]) for one in line["failures"]] for line in rounds[2:]]
     assert all(client == 2 and "and most clients' is 0" in reason for [(client, reason)] in reasons)
     assert rounds[-1]["accuracy"] > rounds[1]["accuracy"]
@@ -494,7 +495,7 @@ def test_who_registers_endless_rows_owns_no_mean(tmp_path, run_federation):
         return reply
 
     folder = run_federation(config, Boasting(config, 1, claim))
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds = entries(folder)
     for entry in rounds[1:]:
         [failure] = entry["failures"]
         assert failure["partition"] == 1
@@ -523,7 +524,7 @@ def test_who_registers_endless_test_rows_owns_no_accuracy(tmp_path, run_federati
         return reply
 
     folder = run_federation(config, Boasting(config, 1, claim, MessageType.EVALUATE))
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds = entries(folder)
     assert len(rounds) == 3
     for entry in rounds:
         [failure] = entry["failures"]
@@ -594,7 +595,7 @@ def test_the_first_upload_of_an_asynchronous_run_is_not_taken_on_trust(tmp_path,
         }
     )
     folder = run_federation(config, Tampering(config, 1, at(1, lambda array: np.full_like(array, 1e5))))
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds = entries(folder)
     for entry in rounds[1:]:
         assert [failure["partition"] for failure in entry["failures"]] == [1]
         assert all("train-loss" in entry["clients"][honest] for honest in "023")
@@ -630,7 +631,7 @@ def test_public_rows_that_are_far_are_set_aside_and_the_others_train(name, tmp_p
         return reply
 
     folder = run_federation(config, Tampering(config, 1, huge, SHARE))
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds = entries(folder)
     for entry in rounds[::2]:  # it is asked again with each welcome, from round 2 on
         [failure] = entry["failures"]
         assert (failure["partition"], failure["stage"]) == (1, "sharing of public samples")

@@ -1,6 +1,5 @@
 """Clients that come late, leave, come back, lag or always fail: what the others and the server make of it."""
 
-import json
 from collections.abc import Callable, Mapping
 from itertools import count
 from math import inf
@@ -19,6 +18,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.messaging.messenger import BUSY
 from hetfl_flwr.wire.messages import POOL, SHARE
 from simulations.engine.clients import FIRST_NODE
+from simulations.testing.contract import entries
 
 ALGORITHMS = names()
 NORMED = "simulations.testing.lab:normed"
@@ -49,13 +49,9 @@ def played(run_federation, monkeypatch) -> Callable[[Scripted, RunConfig], list[
 
     def play(grid: Scripted, config: RunConfig) -> list[dict[str, Any]]:
         on_its_clock(grid, monkeypatch)
-        return rounds_of(run_federation(config, grid))
+        return entries(run_federation(config, grid))
 
     return play
-
-
-def rounds_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def server_state(config: RunConfig) -> bytes:
@@ -177,9 +173,8 @@ def test_when_all_have_left_the_run_ends_and_what_was_reached_is_kept(name, conf
         for client_id in range(3):
             grid.leave(client_id)
 
-    said = refusal(TooFewClients, played, Scripted(config, {3: all_leave}), config)
-    assert said.startswith("round 3: 0 valid replies, fewer than min-clients = 1: ")
-    assert trained(rounds_of(Path(config.output_dir))) == ["012", "012", ""]
+    assert "round 3: " in refusal(TooFewClients, played, Scripted(config, {3: all_leave}), config)
+    assert trained(entries(Path(config.output_dir))) == ["012", "012", ""]
 
 
 def restarting(config: RunConfig, when: Callable[[Scripted, Message], bool]) -> Scripted:
@@ -207,11 +202,11 @@ def test_a_round_in_which_all_nodes_restart_is_lost_and_the_run_goes_on_but_not_
     grid = restarting(config, lambda grid, message: message.content["config"]["server-round"] in lost)
     if end:
         said = refusal(TooFewClients, played, grid, config)
-        assert said.startswith(f"round {end}: 0 valid replies, fewer than min-clients = 1: ")
+        assert said.startswith(f"round {end}: ")
         assert "no reply within 20 s" in said
     else:
         played(grid, config)
-    who = trained(rounds_of(Path(config.output_dir)))
+    who = trained(entries(Path(config.output_dir)))
     assert who == ["" if number in lost else "012" for number in range(1, (end or 6) + 1)]
 
 
@@ -334,8 +329,7 @@ def test_who_says_that_its_node_is_not_there_has_not_left_for_that(config_for, p
     away = failing("Node Unavailable", ErrorCode.NODE_UNAVAILABLE)
     grid = Scripted(config)
     grid._fate = lambda client_id, kind, number: away if (client_id, kind) == (2, MessageType.TRAIN) else GOOD
-    said = refusal(TooFewClients, played, grid, config)
-    assert said.startswith("round 1: 2 valid replies, fewer than min-clients = 3: client 2 ")
+    assert "min-clients = 3: client 2 " in refusal(TooFewClients, played, grid, config)
 
 
 def test_nobody_trains_where_too_few_are_here(config_for, played, refusal):
@@ -343,7 +337,7 @@ def test_nobody_trains_where_too_few_are_here(config_for, played, refusal):
     config = config_for("fedhe", min_clients=3)
     grid = Scripted(config, {3: lambda grid: grid.leave(1)})
     said = refusal(TooFewClients, played, grid, config)
-    assert said == "round 3: 0 valid replies, fewer than min-clients = 3: only 2 clients could be asked to train"
+    assert "only 2 clients could be asked" in said
     asked = [message for event, message, _ in grid.log if event == "sent"]
     assert sum(message.metadata.message_type == MessageType.TRAIN for message in asked) == 6
 

@@ -24,6 +24,7 @@ from hetfl_flwr.wire.messages import ARRAYS
 from simulations.cli.running import run_one
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
+from simulations.testing.contract import entries
 from simulations.testing.lab import Reversing
 from strategies.fedhe import FedHe
 
@@ -66,10 +67,6 @@ class OneThenAll(Reversing):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         self._looks += 1
         return LocalGrid.pull_messages(self, message_ids) if self._looks % 2 else super().pull_messages(message_ids)
-
-
-def entries(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -319,8 +316,7 @@ def test_too_few_good_uploads_end_the_run(make_config, run_federation, monkeypat
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(FedHeClient, "learn", broken)
-    said = refusal(TooFewClients, run_federation, make_config(**ASYNC, rounds=3))
-    assert said.startswith("round 1: 0 valid replies, fewer than min-clients = 1: ")
+    assert "min-clients = 1" in refusal(TooFewClients, run_federation, make_config(**ASYNC, rounds=3))
 
 
 # --- a run that goes on --------------------------------------------------------------------------
@@ -465,13 +461,11 @@ def test_where_clients_are_elsewhere_none_is_sent_a_number_twice(make_config, ru
 
 def test_no_clients_are_drawn_in_an_asynchronous_run(make_config, refusal):
     config = make_config(**ASYNC, fraction=0.5)
-    said = refusal(ConfigError, AsyncRounds, config, FedHe(mode="async"), None)
-    assert said == "fraction: an asynchronous run asks all clients; set it to 1, or the mode to sync"
+    assert "fraction" in refusal(ConfigError, AsyncRounds, config, FedHe(mode="async"), None)
 
 
 def test_public_rows_and_asynchronous_rounds_do_not_go_together(make_config, refusal):
     class Both(FedHe):
         sharing = Sharing()
 
-    said = refusal(ConfigError, AsyncRounds, make_config(**ASYNC), Both(mode="async"), None)
-    assert said == "fedhe: public samples cannot be shared in an asynchronous run"
+    assert "public samples" in refusal(ConfigError, AsyncRounds, make_config(**ASYNC), Both(mode="async"), None)

@@ -21,6 +21,7 @@ from simulations.cli.command import app
 from simulations.engine.run import run_locally
 from simulations.reports.runs import load_run
 from simulations.reports.watching import standing
+from simulations.testing.contract import entries
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_of_many_clients_the_failing_the_late_and_the_worst_are_seen(run):
     """A hundred on a screen of 24 lines; client 99 fails, 50 is late, 7 is the worst, and 0 to 33 are not the point."""
     [record] = json.loads((run / "clients.json").read_text())[:1]
     (run / "clients.json").write_text(json.dumps([{**record, "partition": number} for number in range(100)]))
-    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    lines = entries(run)
     for line in lines:
         scores = {number: {"accuracy": 0.01 if number == 7 else 0.5 + number / 1000} for number in range(100)}
         line["clients"] = {str(number): one for number, one in scores.items() if number != 50 or line["round"] < 3}

@@ -1,6 +1,5 @@
 """Nodes that lie about who they are or what they have, in whole runs of a deployment: what it costs the others."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, MEMBER, SHARE
 from simulations.engine.clients import FIRST_NODE
+from simulations.testing.contract import entries
 
 REGISTRATION = MessageType.QUERY
 
@@ -77,7 +77,7 @@ def play(make_config, run_federation, monkeypatch) -> Callable[..., list[dict[st
         grid._nodes = grid._nodes[:here]
         on_its_clock(grid, monkeypatch)
         folder: Path = run_federation(config, grid)
-        return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        return entries(folder)
 
     return play
 
