@@ -24,19 +24,18 @@ from hetfl_flwr import (
     model_arrays,
     take_statistics,
 )
-from strategies.heterofl import BatchNorm, down, part_weights, up
+from strategies.heterofl import down, part_weights, up
 
 
 class HeteroFLClient(KnowledgeClient):
     """Trains its part of the global model on its own data: the leading channels of each layer, r of the width.
 
-    Algorithm 1, ClientUpdate. Each layer of the body divides what it gives by r (``scaler``), since it adds up r of as
+    Algorithm 1, ClientUpdate. Each layer of the body divides what it gives by r, since it adds up r of as
     many numbers: in training, and wherever the part is measured, exported or predicts. For that, the client's model
     has weights and biases that are divided by r once it has been trained or loaded; what travels is not divided. The
     logits of classes of which the client has no training sample are 0 in its loss (``mask``), so that it does not
     unlearn them. Batch norm comes behind the division. It takes the statistics of each batch in training; when the
-    model is measured, those of all the client's training samples, with the weights as they are then (``batch_norm =
-    "static"``).
+    model is measured, those of all the client's training samples, with the weights as they are then.
 
     Reports ``accuracy`` of the client's part of the global model on its test set, and the same as ``global-accuracy``.
 
@@ -52,25 +51,14 @@ class HeteroFLClient(KnowledgeClient):
     ----------
     node : Node
         The client's surroundings.
-    scaler : bool
-        Whether the layers of the body divide by r.
     mask : bool
         Whether logits of classes that the client does not have are 0 in its loss. Softmax scores of them count still.
-    batch_norm : {"static", "averaged"}
-        As in `strategies.heterofl.HeteroFL`. "averaged": running statistics come from the server, as in FedAvg.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        *,
-        scaler: bool = True,
-        mask: bool = True,
-        batch_norm: BatchNorm = "static",
-    ) -> None:
+    def __init__(self, node: Node, *, mask: bool = True) -> None:
         super().__init__(node)
-        self.scaler, self.mask, self.batch_norm = scaler, mask, batch_norm
-        self._part = part_weights(node.model, batch_norm)
+        self.mask = mask
+        self._part = part_weights(node.model)
 
     def download_spec(self) -> PayloadSpec:
         """Expect the own part of the global model."""
@@ -97,12 +85,12 @@ class HeteroFLClient(KnowledgeClient):
         samples, mean_loss = self.train(self.batches(round), loss)
         trained = {name: array for name, array in model_arrays(model).items() if name in self._part.names}
         has = {"classes": (~absent).cpu().numpy().astype(np.uint8)} if self.mask else {}
-        self._settle(self._rate(download))
+        self._settle(float(download["rate"]))
         return {**has, **trained}, {SEEN: samples, "train-loss": mean_loss}
 
     def forward_of(self, model: SplitModel, download: Arrays) -> Callable[[Tensor], Tensor]:
         """Return what a part computes: the layers of its body divide by r."""
-        rate = self._rate(download)
+        rate = float(download["rate"])
         scaled = {} if rate == 1 else {f"body.{name}": one for name, one in scaled_parameters(model.body).items()}
 
         def divided(inputs: Tensor) -> Tensor:
@@ -114,25 +102,22 @@ class HeteroFLClient(KnowledgeClient):
     def assess(self, download: Arrays) -> Metrics:
         """Measure the own part of the global model on the own test set."""
         self._take_up(download)
-        self._settle(self._rate(download))
+        self._settle(float(download["rate"]))
         measured = super().assess(download)
         return {**measured, "global-accuracy": measured["accuracy"]}
-
-    def _rate(self, download: Arrays) -> float:
-        return float(download["rate"]) if self.scaler else 1.0
 
     def _take_up(self, download: Arrays) -> None:
         self.load(self.node.model, {name: array for name, array in download.items() if name != "rate"})
 
     def _settle(self, rate: float) -> None:
-        """Divide the weights, and give batch norm the statistics of the client's training samples, if it has no others.
+        """Divide the weights, and give batch norm the statistics of the client's training samples.
 
         From then on the model by itself is what was trained.
         """
         with torch.no_grad():
             for parameter in scaled_parameters(self.node.model.body).values():
                 parameter.div_(rate)
-        if self.batch_norm == "static" and has_batch_norm(self.node.model):
+        if has_batch_norm(self.node.model):
             samples = self.node.data.train
             parts = torch.arange(len(samples)).tensor_split(-(-len(samples) // EVALUATION_BATCH))
             take_statistics(self.node.model, (samples.batch(rows)[0] for rows in parts))

@@ -6,7 +6,6 @@ Clients align on a set of unlabelled samples (RAD): R of the clients' public sam
 """
 
 from collections.abc import Sequence
-from logging import INFO
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -29,7 +28,6 @@ from hetfl_flwr import (
     Upload,
     check_size,
     generator,
-    log,
 )
 from strategies.base_weights import WeightStrategy
 from strategies.mean_kernel import Matrix, mean_kernel_factor
@@ -88,13 +86,12 @@ class FedHeNN(KnowledgeStrategy):
            up: representations (R, D) float32: 4 R D bytes
            Before round 1 each client sends its public samples, and is sent those of all others.
     State  set (), the number of the set that the factor is over, its rows aligned (R, 2) int32 (client, row), factor
-           (R, r) float32, kept (), its share of the trace.
+           (R, r) float32.
     Robust kernels, centred and scaled to a Frobenius norm of 1, as points: their geometric median (Pillutla et al.,
            IEEE TSP 2022) is a kernel again, which a coordinate-wise median need not be. Holds all kernels at once: 8 K
            R^2 bytes.
-    Departs from the paper: clients upload representations, not weights for the server to run. K_mean is centred before
-    its rank is cut. The server's work is the eigenvectors of one matrix a round, of size min(R, sum of D) for the
-    linear kernel, R for the RBF kernel.
+    Departs from the paper: clients upload representations, not weights for the server to run. The server's work is the
+    eigenvectors of one matrix a round, of size min(R, sum of D) for the linear kernel, R for the RBF kernel.
 
     Parameters
     ----------
@@ -104,8 +101,6 @@ class FedHeNN(KnowledgeStrategy):
         Width of the RBF kernel, above 0. As it grows, "rbf" becomes "linear".
     rad_size : int
         R, 4 or more (5000 in the paper). Where there are fewer public samples, all of them.
-    rank : int
-        Columns of the factor at most, 0 or more. 0: as many as an exact factor needs.
     """
 
     sends = "representations"
@@ -118,9 +113,8 @@ class FedHeNN(KnowledgeStrategy):
         kernel: Literal["linear", "rbf"] = "linear",
         sigma: Annotated[float, Field(gt=0)] = 10.0,
         rad_size: RadSize = 512,
-        rank: Annotated[int, Field(ge=0)] = 0,
     ) -> None:
-        self.kernel, self.sigma, self.rad_size, self.rank = kernel, sigma, rad_size, rank
+        self.kernel, self.sigma, self.rad_size = kernel, sigma, rad_size
 
     def check(self, roster: Roster) -> None:
         """Refuse inputs of different shapes, too few public samples, and representations that the server cannot keep.
@@ -137,7 +131,7 @@ class FedHeNN(KnowledgeStrategy):
 
     def initial(self, roster: Roster) -> Arrays:
         """Know no kernel."""
-        return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)), 1.0)
+        return _known(1, np.zeros((0, 2), np.int32), np.zeros((0, 0)))
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the set to align on, with the factor over it, and the set to represent after training.
@@ -160,17 +154,14 @@ class FedHeNN(KnowledgeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average the kernels over the set that was asked for, as a factor."""
         client_ids = [upload.client_id for upload in uploads]
-        factor, kept = mean_kernel_factor(
+        factor = mean_kernel_factor(
             [upload.arrays["representations"] for upload in uploads],
             self.robust,
             sigma=self.sigma if self.kernel == "rbf" else None,
-            rank=self.rank,
             told=lambda weights: self.left_out.note(client_ids, weights > 0),
         )
-        if self.rank > 0:
-            log(INFO, "fedhenn: a factor of rank %d keeps %.4f of the mean kernel", factor.shape[1], kept)
         number = int(server_state["set"]) + 1
-        return _known(number, self._draw(number), factor, kept)
+        return _known(number, self._draw(number), factor)
 
     def _draw(self, number: int) -> NDArray[np.int64]:
         return draw(self.roster, self.rad_size, self.config.seed, number)
@@ -221,7 +212,7 @@ MODES = {"heterogeneous": FedHeNN, "homogeneous": FedHeNNHomogeneous}
 """The server side in each mode; the first is the default."""
 
 
-def _known(number: int, places: NDArray[np.integer[Any]], factor: Matrix, kept: float) -> Arrays:
+def _known(number: int, places: NDArray[np.integer[Any]], factor: Matrix) -> Arrays:
     """Return what the server knows. The factor's largest entry is 1: float32 holds it, whatever clients have sent."""
     largest = np.abs(factor).max(initial=0.0)
     scaled = factor / largest if largest > 0 else factor
@@ -229,5 +220,4 @@ def _known(number: int, places: NDArray[np.integer[Any]], factor: Matrix, kept: 
         "set": np.array(number),
         "aligned": places.astype(np.int32),
         "factor": scaled.astype(np.float32),
-        "kept": np.array(kept),
     }

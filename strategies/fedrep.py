@@ -16,7 +16,6 @@ class FedRep(WeightStrategy):
            When the clients are evaluated they are sent the body once more, which is counted as evaluation.
     Needs  one body, whatever the heads and classes
     State  the body.
-
     """
 
     sends = "parts of weights"

@@ -4,7 +4,7 @@ Diao, Ding and Tarokh, "HeteroFL", ICLR 2021 (arXiv 2010.01264).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,13 @@ from hetfl_flwr import (
     weights,
 )
 
-BatchNorm = Literal["static", "averaged"]
 Has = NDArray[np.bool_]
 
 
-def part_weights(model: SplitModel, batch_norm: BatchNorm) -> PayloadSpec:
-    """Declare the weights of a part of the network; running statistics only where they are averaged."""
+def part_weights(model: SplitModel) -> PayloadSpec:
+    """Declare the weights of a part of the network; batch norm's statistics stay with the client."""
     trained = {name for name, _ in model.named_parameters()}
-    return PayloadSpec(tuple(one for one in weights(model).arrays if batch_norm == "averaged" or one.name in trained))
+    return PayloadSpec(tuple(one for one in weights(model).arrays if one.name in trained))
 
 
 def down(part: PayloadSpec) -> PayloadSpec:
@@ -57,23 +56,18 @@ class HeteroFL(KnowledgeStrategy):
 
     Wire   down: rate () float32; the leading block of each weight: 4 bytes a weight of the client's own model, and 4
            up:   the trained block, and with ``mask`` classes (C,) uint8: 4 bytes a weight, and C
-           ``batch_norm = "averaged"``: running statistics, too. When clients are evaluated they are sent the same as
-           for training once more, which is counted as evaluation.
+           When clients are evaluated they are sent the same as for training once more, which is counted as evaluation.
     Needs  one network, of any widths: ``models = "cnn2,cnn2@0.5,cnn2@0.25"``
     State  the global model's weights; rate () float64, its part of the width of the network that it is named after.
     Robust each weight over the clients that have it, each alike. "multikrum" compares uploads where both have weights:
            who lies where few have weights is near to all others and stays.
-    Departs from the paper: widths that leave no whole number of channels are refused, not rounded up. With all widths 1
-    and ``weighting = "samples"``, ``mask = false`` and ``batch_norm = "averaged"`` it is FedAvg to the bit.
+    Departs from the paper: widths that leave no whole number of channels are refused, not rounded up. With all widths
+    1, as many samples each and ``mask = false`` it is FedAvg to the bit, of networks without batch norm.
 
     Parameters
     ----------
-    weighting : {"uniform", "samples"}
-        What a client counts among those that have a weight: all the same, as in the paper, or its training samples.
     mask : bool
         As in `clients.heterofl.HeteroFLClient`; here: whose rows of the head are averaged.
-    batch_norm : {"static", "averaged"}
-        "static": statistics stay with the clients. "averaged": they travel and are averaged as weights are.
     """
 
     heterogeneous = False
@@ -81,14 +75,8 @@ class HeteroFL(KnowledgeStrategy):
     sends = "parts of weights"
     averages = True
 
-    def __init__(
-        self,
-        *,
-        weighting: Literal["uniform", "samples"] = "uniform",
-        mask: bool = True,
-        batch_norm: BatchNorm = "static",
-    ) -> None:
-        self.weighting, self.mask, self.batch_norm = weighting, mask, batch_norm
+    def __init__(self, *, mask: bool = True) -> None:
+        self.mask = mask
         self._parts: dict[str, PayloadSpec] = {}
 
     def check(self, roster: Roster) -> None:
@@ -133,10 +121,9 @@ class HeteroFL(KnowledgeStrategy):
             return server_state
         names = self._parts[self._widest].names
         sent, has = zip(*(self._stacked(name, server_state[name], uploads) for name in names), strict=True)
-        counts = [one.samples if self.weighting == "samples" else 1 for one in uploads]
         kept = self.left_out.kept([one.client_id for one in uploads], sent, has)
         return {"rate": server_state["rate"]} | {
-            name: self._averaged(server_state[name], values[kept], np.array(counts)[kept], its[kept])
+            name: self._averaged(server_state[name], values[kept], its[kept])
             for name, values, its in zip(names, sent, has, strict=True)
         }
 
@@ -151,14 +138,14 @@ class HeteroFL(KnowledgeStrategy):
                 its[one.arrays["classes"] == 0] = False
         return sent, has
 
-    def _averaged(self, array: NDArray[Any], sent: NDArray[Any], counts: NDArray[np.int64], has: Has) -> NDArray[Any]:
-        return np.where(has.any(0), self.robust.among_kept.weighted(sent, counts.tolist(), has), array)
+    def _averaged(self, array: NDArray[Any], sent: NDArray[Any], has: Has) -> NDArray[Any]:
+        return np.where(has.any(0), self.robust.among_kept.weighted(sent, [1] * len(sent), has), array)
 
     def _take_in(self, models: Mapping[str, SplitModel]) -> None:
         for name, model in models.items():
             if parse_width(name)[1] > parse_width(self._widest)[1]:
                 raise FederationError(f"heterofl: {name} is wider than the global model of this run, {self._widest}")
-            self._parts[name] = part_weights(model, self.batch_norm)
+            self._parts[name] = part_weights(model)
 
 
 def _block(shape: Sequence[int | Dim]) -> tuple[slice, ...]:

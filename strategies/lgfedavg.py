@@ -24,14 +24,14 @@ class LGFedAvg(WeightStrategy):
     Departs from the paper: the global part is the head alone, which is what models of different kinds can share; there,
     it is any number of the last layers. It begins as drawn from the seed; the authors' scripts begin with a whole model
     that FedAvg has trained, and average all clients alike.
-
     """
 
     sends = "parts of weights"
-
     heterogeneous = True
-
     width = 64
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that differ in their classes or embedding widths.
@@ -62,7 +62,6 @@ class LGFedAvgBody(WeightStrategy):
     Wire   as in `strategies.fedrep.FedRep`.
     Needs  one body, whatever the heads and classes
     State  the body.
-
     """
 
     sends = "parts of weights"

@@ -21,9 +21,8 @@ def mean_kernel_factor(
     average: Average,
     *,
     sigma: float | None = None,
-    rank: int = 0,
     told: Callable[[Matrix], object] | None = None,
-) -> tuple[Matrix, float]:
+) -> Matrix:
     """Return a thin factor of the clients' mean kernel, centred: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
 
     Of a robust mean, kernels are centred and scaled to a Frobenius norm of 1, so that none counts for more by its
@@ -37,31 +36,27 @@ def mean_kernel_factor(
         How kernels are averaged.
     sigma : float, optional
         Width of the RBF kernel, above 0. Default: the kernels are linear.
-    rank : int
-        Columns of the factor at most; 0: as many as an exact one needs.
     told : callable, optional
         Is told what each kernel counts, (K,): 0 where a robust mean leaves it out.
 
     Returns
     -------
-    factor : array
+    array
         Shape (n, r), r at least 1: see `thin_factor`.
-    kept : float
-        Share of the trace that is kept, in [0, 1]; 1 of a kernel of zeros.
 
     Examples
     --------
     >>> across, along = np.array([[1.0], [0], [-1], [0]]), np.array([[0.0], [3], [0], [-3]])
-    >>> factor, kept = mean_kernel_factor([across + 5, along - 2], Average("none"), rank=1)
-    >>> (factor @ factor.T).round(6).tolist()[1], round(kept, 6)
-    ([0.0, 4.5, 0.0, -4.5], 0.9)
+    >>> factor = mean_kernel_factor([across + 5, along - 2], Average("none"))
+    >>> factor.shape, (factor @ factor.T).round(6).tolist()[1]
+    ((4, 2), [0.0, 4.5, 0.0, -4.5])
     """
     weights = _kernel_weights(representations, average, sigma)
     if told:
         told(np.array(weights))
     if sigma is None:
-        return thin_factor(_less_mean_row(stack_factor(representations, weights)), rank)
-    return thin_factor_of_kernel(_less_means(mean_rbf_kernel(representations, weights, sigma)), rank)
+        return thin_factor(_less_mean_row(stack_factor(representations, weights)))
+    return thin_factor_of_kernel(_less_means(mean_rbf_kernel(representations, weights, sigma)))
 
 
 def stack_factor(representations: Sequence[NDArray[np.floating]], weights: Sequence[float]) -> Matrix:
@@ -92,31 +87,27 @@ def mean_rbf_kernel(representations: Sequence[NDArray[np.floating]], weights: Se
     return total
 
 
-def thin_factor(factor: NDArray[np.floating], rank: int = 0) -> tuple[Matrix, float]:
-    """Return the thinnest factor (n, r) of ``F F^T`` for F (n, m), and the share of the trace that it keeps.
+def thin_factor(factor: NDArray[np.floating]) -> Matrix:
+    """Return the thinnest factor (n, r) of ``F F^T`` for F (n, m).
 
-    It is exact where ``rank`` is 0, else the best of at most that rank; eigenvalues at rounding level are dropped. Its
-    columns fall in length and are orthogonal, the largest entry of each positive, so that equal input gives equal bits.
-    It costs the eigenvectors of the smaller of ``F F^T`` and ``F^T F``. CKA is blind to the mean row of F, but a given
-    rank is not: F is centred first, and no column is spent on it.
+    Eigenvalues at rounding level are dropped. Its columns fall in length and are orthogonal, the largest entry of each
+    positive, so that equal input gives equal bits. It costs the eigenvectors of the smaller of ``F F^T`` and ``F^T F``.
 
     Examples
     --------
-    >>> thin, kept = thin_factor(np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]]), rank=1)
-    >>> thin.tolist(), kept
-    ([[2.0], [0.0], [0.0]], 0.8)
+    >>> thin_factor(np.array([[0.0, 2.0, 2.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])).round(6).tolist()
+    [[2.828427, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
     wide = np.asarray(factor, np.float64)
     if wide.shape[0] <= wide.shape[1]:
-        return thin_factor_of_kernel(wide @ wide.T, rank)
-    _, vectors, kept = _spectrum(wide.T @ wide, rank)
-    return _positive(wide @ vectors), kept
+        return thin_factor_of_kernel(wide @ wide.T)
+    return _positive(wide @ _spectrum(wide.T @ wide)[1])
 
 
-def thin_factor_of_kernel(kernel: Matrix, rank: int = 0) -> tuple[Matrix, float]:
+def thin_factor_of_kernel(kernel: Matrix) -> Matrix:
     """Return `thin_factor` of a kernel (n, n) whose factor is not at hand."""
-    values, vectors, kept = _spectrum(kernel, rank)
-    return _positive(vectors * np.sqrt(values)), kept
+    values, vectors = _spectrum(kernel)
+    return _positive(vectors * np.sqrt(values))
 
 
 def _kernel_weights(
@@ -158,18 +149,13 @@ def _less_means(kernel: Matrix) -> Matrix:
     return shifted
 
 
-def _spectrum(gram: Matrix, rank: int) -> tuple[Matrix, Matrix, float]:
-    """Return the leading eigenvalues, falling, their eigenvectors, and the share of the trace that they hold."""
-    size = len(gram)
-    wanted = None if rank == 0 else (max(size - rank, 0), size - 1)
-    rising, vectors = eigh(gram, subset_by_index=wanted)
+def _spectrum(gram: Matrix) -> tuple[Matrix, Matrix]:
+    """Return the eigenvalues above rounding level, falling, and their eigenvectors; one of each at least."""
+    rising, vectors = eigh(gram)
     falling = rising[::-1]
-    rounding = 10 * size * np.finfo(np.float64).eps * falling[0]
+    rounding = 10 * len(gram) * np.finfo(np.float64).eps * falling[0]
     count = max(int(np.count_nonzero(falling > rounding)), 1)
-    values = np.maximum(falling[:count], 0.0)
-    trace = float(np.trace(gram))
-    kept = min(float(values.sum()) / trace, 1.0) if trace > 0 else 1.0
-    return values, vectors[:, ::-1][:, :count], kept
+    return np.maximum(falling[:count], 0.0), vectors[:, ::-1][:, :count]
 
 
 def _positive(factor: Matrix) -> Matrix:

@@ -86,21 +86,16 @@ CROSS = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]
 ACROSS, ALONG = [[1.0], [0.0], [-1.0], [0.0]], [[0.0], [3.0], [0.0], [-3.0]]
 
 
-@pytest.mark.parametrize(
-    ("rank", "factor", "kept"), [(0, [[0, 1 / 3], [1, 0], [0, -1 / 3], [-1, 0]], 1.0), (1, [[0], [1], [0], [-1]], 0.9)]
-)
-def test_the_factor_of_the_mean_kernel_by_hand(rank, factor, kept):
+def test_the_factor_of_the_mean_kernel_by_hand():
     """Eq. (5) with w = 1/2 each, whatever the numbers of samples: K_mean = (a a^T + b b^T) / 2 with a = (1, 0, -1, 0)
-    and b = (0, 3, 0, -3), orthogonal: eigenvalues 18 / 2 = 9 and 2 / 2 = 1. So b comes first and holds 0.9 of the
-    trace; scaled to a largest entry of 1, b becomes b / 3 and a becomes a / 3. What is added to all rows, 5 and -2,
-    is gone with centring.
+    and b = (0, 3, 0, -3), orthogonal: eigenvalues 18 / 2 = 9 and 2 / 2 = 1. So b comes first; scaled to a largest
+    entry of 1, b becomes b / 3 and a becomes a / 3. What is added to all rows, 5 and -2, is gone with centring.
     """
-    strategy = server({0: rows_of(4)}, rank=rank)
+    strategy = server({0: rows_of(4)})
     uploads = [upload(0, np.array(ACROSS) + 5, samples=1), upload(1, np.array(ALONG) - 2, samples=100)]
     server_state = strategy.aggregate(start(strategy), uploads, 1)
     assert server_state["factor"].dtype == np.float32
-    np.testing.assert_allclose(server_state["factor"], factor, atol=1e-6)
-    assert float(server_state["kept"]) == pytest.approx(kept)
+    np.testing.assert_allclose(server_state["factor"], [[0, 1 / 3], [1, 0], [0, -1 / 3], [-1, 0]], atol=1e-6)
 
 
 def test_the_rbf_factor_is_that_of_the_mean_of_rbf_kernels():
@@ -129,32 +124,15 @@ def test_the_largest_floats_are_no_infinities_in_the_factor():
     assert np.abs(factor).max() == 1
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_rank_that_is_high_enough_is_exact_and_a_low_one_is_the_best_of_its_rank(kernel):
-    draw = generator(0, "rank")
-    uploads = [upload(k, draw.normal(size=(9, 3))) for k in range(2)]
-    whole, full, low = (
-        strategy.aggregate(start(strategy), uploads, 1)
-        for strategy in (server({0: rows_of(9)}, kernel=kernel, rank=rank, sigma=2.0) for rank in (0, 9, 2))
-    )
-    np.testing.assert_allclose(*(one["factor"] @ one["factor"].T for one in (whole, full)), atol=1e-5)
-    assert float(full["kept"]) == pytest.approx(1)
-    np.testing.assert_array_equal(low["factor"].shape, (9, 2))
-    np.testing.assert_allclose(low["factor"], whole["factor"][:, :2], atol=1e-5)
-    lengths = np.square(whole["factor"], dtype=float).sum(0)
-    assert float(low["kept"]) == pytest.approx(lengths[:2].sum() / lengths.sum(), rel=1e-5)
-    assert 0 < float(low["kept"]) < 1
-
-
 def test_the_factor_is_thinner_than_a_kernel_and_than_what_it_is_made_of():
-    """20 samples. Two widths of 4: r = 8, below 20. Two of 30: r = 19, below 60 and, centred, below 20. Rank 2: 2."""
+    """20 samples. Two widths of 4: r = 8, below 20. Two of 30: r = 19, below 60 and, centred, below 20."""
     columns = {}
-    for width, rank in ((4, 0), (30, 0), (30, 2)):
+    for width in (4, 30):
         draw = generator(0, "thin", width)
-        strategy = server({0: rows_of(20)}, rank=rank)
+        strategy = server({0: rows_of(20)})
         uploads = [upload(k, draw.normal(size=(20, width))) for k in range(2)]
-        columns[width, rank] = strategy.aggregate(start(strategy), uploads, 1)["factor"].shape[1]
-    assert columns == {(4, 0): 8, (30, 0): 19, (30, 2): 2}
+        columns[width] = strategy.aggregate(start(strategy), uploads, 1)["factor"].shape[1]
+    assert columns == {4: 8, 30: 19}
 
 
 def test_equal_uploads_give_the_factor_of_one():
@@ -661,12 +639,11 @@ def test_the_pull_makes_kernels_more_alike(run):
 # --- bytes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("own", "columns"), [({}, 19), ({"rank": 3}, 3)])
-def test_bytes_of_a_heterogeneous_round(run, own, columns):
+def test_bytes_of_a_heterogeneous_round(run):
     """R = 20 numbers of 4 bytes. Down: 20 rows in round 1; 2 * 20 rows and 20 r numbers afterwards. Up: 20 (200 + 84)
     numbers: mlp and lenet5. Before: 64 bytes a public sample up, and the other's down.
     """
-    folder = run(own, rounds=3)
+    folder, columns = run({}, rounds=3), 19
     rounds = entries(folder)
     assert load_file(folder / SERVER_STATE_FILE)["factor"].shape == (20, columns)
     down = [2 * 20 * 4] + [2 * (2 * 20 * 4 + 4 * 20 * columns)] * 2

@@ -30,7 +30,7 @@ from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
-from hetfl_flwr.wire.weights import fingerprint
+from hetfl_flwr.wire.weights import fingerprint, weights
 from simulations.inference.loading import load_client
 from simulations.testing import AlgorithmContract
 from simulations.testing.contract import entries
@@ -129,14 +129,13 @@ SENT = [np.array(0.5, np.float32), A, W]
 """Half of the width."""
 
 
-@pytest.mark.parametrize(("scaler", "mask"), [(True, True), (True, False), (False, True), (False, False)])
-def test_one_step_by_hand(scaler, mask):
+@pytest.mark.parametrize("mask", [True, False])
+def test_one_step_by_hand(mask):
     """A x = (1, 2), divided by 1/2 in training: H = (2, 4). Logits W H = (2, 4, 6), or with the mask (2, 0, 0). With
     p their softmax and g = p - (1, 0, 0), which is 0 where the mask is: dW = g H^T, dA = (W^T g) x^T / r."""
-    client = one_sample(scaler=scaler, mask=mask)
+    client = one_sample(mask=mask)
     uploaded, samples, metrics = client.fit(SENT, {ROUND: 1})
-    r = 0.5 if scaler else 1.0
-    h = np.array([1, 2]) / r
+    r, h = 0.5, np.array([2, 4])
     z = W @ h * ([1, 0, 0] if mask else [1, 1, 1])
     p = np.exp(z) / np.exp(z).sum()
     g = (p - [1, 0, 0]) * ([1, 0, 0] if mask else [1, 1, 1])
@@ -147,15 +146,14 @@ def test_one_step_by_hand(scaler, mask):
     assert [array.tolist() for array in uploaded[:-2]] == ([[1, 0, 0]] if mask else [])
 
 
-@pytest.mark.parametrize("scaler", [True, False])
-def test_a_part_is_measured_and_kept_as_it_was_trained(scaler):
+def test_a_part_is_measured_and_kept_as_it_was_trained():
     """A x = (1, 2), divided by 1/2: the logits W H are (2, 4, 6), of which no mask makes others. The model itself gives
     them, so that what is kept, exported and predicted with is what was measured."""
-    client = one_sample(scaler=scaler)
+    client = one_sample()
     client.fit(SENT, {ROUND: 1})
     loss, samples, metrics = client.evaluate(SENT, {ROUND: 1})
     assert (samples, metrics["accuracy"], metrics["global-accuracy"]) == (1, 0.0, 0.0)
-    logits = np.array([1, 2, 3]) * (2 if scaler else 1)
+    logits = np.array([2, 4, 6])
     assert loss == pytest.approx(log(np.exp(logits).sum()) - logits[0], rel=1e-6)
     image = torch.tensor([[1.0, 0.0]])
     torch.testing.assert_close(client.node.model(image)[0].detach(), torch.from_numpy(logits).float())
@@ -205,10 +203,10 @@ def test_statistics_of_batch_norm_are_of_divided_outputs(make_config, make_node)
     """Half of the width: the first layer's outputs, and so their means, are twice as large; variances four times."""
     config = make_config(algorithm="heterofl", models=NORMED)
     means, variances = [], []
-    for scaler in (True, False):
-        client = HeteroFLClient(make_node(config), scaler=scaler)
+    for rate in (0.5, 1.0):
+        client = HeteroFLClient(make_node(config))
         ours = {name: tensor.numpy() for name, tensor in client.node.model.state_dict().items()}
-        sent = [np.float32(0.5) if name == "rate" else ours[name].copy() for name in client.download_spec().names]
+        sent = [np.float32(rate) if name == "rate" else ours[name].copy() for name in client.download_spec().names]
         client.evaluate(list(map(np.asarray, sent)), {ROUND: 1})
         found = client.node.model.state_dict()
         means.append(found["body.2.running_mean"].numpy())
@@ -229,13 +227,13 @@ def test_batch_norm_is_measured_with_the_statistics_of_the_client_s_training_sam
     assert layers[1].momentum == 0.1
 
 
-def test_statistics_stay_with_the_client_unless_they_are_averaged(make_config, make_node):
+def test_statistics_stay_with_the_client(make_config, make_node):
     config = make_config(algorithm="heterofl", models=NORMED)
-    names = [
-        set(HeteroFLClient(make_node(config), batch_norm=kind).upload_spec().names) for kind in ("static", "averaged")
-    ]
-    assert names[1] - names[0] == {"body.2.running_mean", "body.2.running_var"}
     client = HeteroFLClient(make_node(config))
+    assert set(weights(client.node.model).names) - set(client.upload_spec().names) == {
+        "body.2.running_mean",
+        "body.2.running_var",
+    }
     sent = [np.zeros(one.shape, np.float32) + (one.name == "rate") for one in client.download_spec().arrays]
     client.assess(dict(zip(client.download_spec().names, sent, strict=True)))
     found = client.node.model.state_dict()
@@ -290,15 +288,6 @@ def test_each_weight_is_the_mean_over_those_that_have_it():
     np.testing.assert_allclose(found["head.bias"][[0, 2]], [5.5, 7])
     np.testing.assert_array_equal(found["head.weight"][1], before["head.weight"][1])
     assert all((state[name] == array).all() for name, array in before.items())
-
-
-def test_clients_can_count_by_their_samples():
-    members = [its(0), its(1, f"{NET}@0.5")]
-    strategy, state = server(*members, weighting="samples", mask=False)
-    uploads = [filled(strategy, members[0], 10, samples=1), filled(strategy, members[1], 2, samples=3)]
-    found = strategy.aggregate(state, uploads, 1)
-    np.testing.assert_allclose(found["body.1.weight"][:, 0], [4, 4, 10, 10])
-    np.testing.assert_allclose(found["head.weight"][0], [4, 4, 10, 10])
 
 
 def test_what_no_client_of_a_round_has_stays():
@@ -385,10 +374,15 @@ def test_what_only_one_that_is_left_out_has_stays():
 # --- whole runs ----------------------------------------------------------------------------------
 
 
+def dropped(spec: DataSpec) -> SplitModel:
+    layers = [nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.3)]
+    return SplitModel(nn.Sequential(*layers), nn.Linear(16, spec.classes))
+
+
 def test_with_all_widths_1_it_is_fedavg_to_the_bit(make_config, run_federation, tmp_path):
-    """Batch norm, dropout, and clients of unequal size: the global model, and what clients measure."""
-    keys = {"models": NORMED, "clients": 3, "rounds": 3, "partition": "dirichlet:0.5"}
-    like = {"heterofl.weighting": "samples", "heterofl.mask": False, "heterofl.batch-norm": "averaged"}
+    """Dropout, and clients of equal size: the global model, and what clients measure."""
+    keys = {"models": "test_heterofl:dropped", "clients": 3, "rounds": 3, "test_fraction": 0.2}
+    like = {"heterofl.mask": False}
     runs = {
         name: run_federation(make_config(**{**keys, **own, "algorithm": name, "output_dir": str(tmp_path / name)}))
         for name, own in (("fedavg", {}), ("heterofl", like))
