@@ -505,13 +505,13 @@ def test_a_summary_has_the_first_paragraph_and_no_table_of_readings(recipe, chos
 
 
 def test_what_is_said_of_the_papers_stays_before_all_sections_and_collecting_again_changes_nothing(tmp_path):
-    (tmp_path / "table.md").write_text("# Z, Table 1\n\nMade by `x`; 1 of 1 runs.\n")
+    (tmp_path / "table.md").write_text("# A, Table 1\n\nMade by `x`; 1 of 1 runs.\n")
     path, said = tmp_path / "all.md", "## What holds, paper by paper\n\n**A.** It holds.\n"
     path.write_text(f"# Results\n\n{said}")
     for _ in range(3):  # what is written is read again
-        collect({}, {"Z, Table 1": Report(tmp_path, "## Z, Table 1\n\nIt holds.\n")}, path)
+        collect({}, {"A, Table 1": Report(tmp_path, "## A, Table 1\n\nIt holds.\n")}, path)
         link = f"[Full report](results/{tmp_path.name}.md)"
-        assert path.read_text() == f"# Results\n\n{said}\n## Z, Table 1\n\nIt holds.\n\n{link}\n"
+        assert path.read_text() == f"# Results\n\n{said}\n## A, Table 1\n\nIt holds.\n\n{link}\n"
         assert (tmp_path / "results" / f"{tmp_path.name}.md").read_text() == (tmp_path / "table.md").read_text()
 
 
