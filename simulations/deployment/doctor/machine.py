@@ -29,10 +29,10 @@ PROJECT = "hetfl"
 MISSING = "missing"
 
 MEMORY, ROOMY = 1.05e9, 1.5e9
-"""Bytes: the peak of a run of LeNet-5 on MNIST (docs/benchmarks), and the most that such a run may take."""
+"""Bytes: the peak of a run of LeNet-5 on MNIST, and the most that such a run may take."""
 
 MODEL_STATE, RUNS_KEPT = 134e6, 20
-"""Bytes of a client with ResNet-18 and Adam (docs/benchmarks), and the runs that ``state-keep`` leaves in a folder."""
+"""Bytes of a client with ResNet-18 and Adam, and the runs that ``state-keep`` leaves in a folder."""
 
 _TRIAL = "import torch; one = torch.ones(256, 256); one @ one"
 """Run in a process of its own: a torch that was built for newer processors ends it by a signal."""
