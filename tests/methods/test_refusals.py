@@ -10,82 +10,51 @@ from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server.messaging.roster import Roster
 
-KEYS: dict[str, tuple[Any, ...]] = {
-    "chfl.mode": ("fedavg",),
-    "chfl.reduce": ("max",),
-    "chfl.alpha": (-0.1,),
-    "chfl.beta": (-1.0,),
-    "chfl.initial-head": ("both",),
-    "dsfl.aggregation": ("mean",),
-    "dsfl.temperature": (0.0,),
-    "dsfl.public-samples": (0,),
-    "dsfl.digest-epochs": (-1,),
-    "dsfl.digest": ("l1",),
-    "dsfl.private": ("x",),
-    "fd.gamma": (-1.0,),
-    "fd.outputs": ("best",),
-    "fd.loss": ("best",),
-    "fd.mode": ("best",),
-    "fedavg.exchange-every": (0, -1, 1.5),
-    "feddf.server-steps": (-1,),
-    "feddf.server-batch-size": (-1,),
-    "feddf.server-learning-rate": (-1.0,),
-    "feddf.patience": (-1,),
-    "fedgh.server-epochs": (-1,),
-    "fedgh.server-learning-rate": (0.0,),
-    "fedgh.server-batch-size": (-1,),
-    "fedgh.measured": ("both",),
-    "fedgh.mode": ("x",),
-    "fedh2l.exchange-every": (0,),
-    "fedh2l.teachers": (-1,),
-    "fedh2l.projection": ("both",),
-    "fedh2l.kl": (1,),
-    "fedh2l.public-labels": (0,),
-    "fedh2l.optimizers": ("three",),
-    "fedh2l.eta": (-0.1,),
-    "fedhe.alpha": ("much", True, -0.1, float("nan")),
-    "fedhe.logit-loss": ("l1",),
-    "fedhe.store": ("newest", 1),
-    "fedhenn.mode": ("both",),
-    "fedhenn.kernel": ("cubic",),
-    "fedhenn.sigma": (0.0,),
-    "fedhenn.rad-size": (3,),
-    "fedhenn.rank": (-1,),
-    "fedhenn.eta0": (-0.1,),
-    "fedhenn.schedule": ("step",),
-    "fedhenn.align-batch": (3, -1),
-    "fedkd.energy-start": (0.0, 1.01, -1.0),
-    "fedkd.energy-end": (0.0, 1.01, -1.0),
-    "fedmd.public-samples": (0, 2.5),
-    "fedmd.pretrain-epochs": (-1,),
-    "fedmd.pretrain-private-epochs": (-1,),
-    "fedmd.digest-epochs": (-1,),
-    "fedmd.private": ("disjoint",),
-    "fedmd.consensus": ("scores",),
-    "fedmd.digest": ("l2",),
-    "fedprox.mu": (-0.1, "much"),
-    "fedprox.exchange-every": (0,),
-    "fedproto.distance-weight": (-1,),
-    "fedproto.weighting": ("samples",),
-    "fedproto.predict": ("both",),
-    "fedproto.mode": ("later",),
-    "fedrep.head-epochs": (-1,),
-    "fedtgp.server-epochs": (-1,),
-    "fedtgp.server-learning-rate": (0.0,),
-    "fedtgp.margin-cap": (-1,),
-    "fedtgp.predict": ("both",),
-    "fml.alpha": (True,),
-    "fml.scale": ("double",),
-    "fml.start": ("server",),
-    "lgfedavg.mode": ("heads",),
+KEYS: dict[str, dict[str, list[Any]]] = {
+    "chfl": {"mode": ["fedavg"], "reduce": ["max"], "alpha": [-0.1], "beta": [-1.0], "initial-head": ["both"]},
+    "dsfl": {
+        **{"aggregation": ["mean"], "temperature": [0.0], "public-samples": [0], "digest-epochs": [-1]},
+        **{"digest": ["l1"], "private": ["x"]},
+    },
+    "fd": {"gamma": [-1.0], "outputs": ["best"], "loss": ["best"], "mode": ["best"]},
+    "fedavg": {"exchange-every": [0, -1, 1.5]},
+    "feddf": {"server-steps": [-1], "server-batch-size": [-1], "server-learning-rate": [-1.0], "patience": [-1]},
+    "fedgh": {
+        **{"server-epochs": [-1], "server-learning-rate": [0.0], "server-batch-size": [-1], "measured": ["both"]},
+        **{"mode": ["x"]},
+    },
+    "fedh2l": {
+        **{"exchange-every": [0], "teachers": [-1], "projection": ["both"], "kl": [1], "public-labels": [0]},
+        **{"optimizers": ["three"], "eta": [-0.1]},
+    },
+    "fedhe": {"alpha": ["much", True, -0.1, float("nan")], "logit-loss": ["l1"], "store": ["newest", 1]},
+    "fedhenn": {
+        **{"mode": ["both"], "kernel": ["cubic"], "sigma": [0.0], "rad-size": [3], "rank": [-1], "eta0": [-0.1]},
+        **{"schedule": ["step"], "align-batch": [3, -1]},
+    },
+    "fedkd": {"energy-start": [0.0, 1.01, -1.0], "energy-end": [0.0, 1.01, -1.0]},
+    "fedmd": {
+        **{"public-samples": [0, 2.5], "pretrain-epochs": [-1], "pretrain-private-epochs": [-1]},
+        **{"digest-epochs": [-1], "private": ["disjoint"], "consensus": ["scores"], "digest": ["l2"]},
+    },
+    "fedprox": {"mu": [-0.1, "much"], "exchange-every": [0]},
+    "fedproto": {"distance-weight": [-1], "weighting": ["samples"], "predict": ["both"], "mode": ["later"]},
+    "fedrep": {"head-epochs": [-1]},
+    "fedtgp": {"server-epochs": [-1], "server-learning-rate": [0.0], "margin-cap": [-1], "predict": ["both"]},
+    "fml": {"alpha": [True], "share": ["head"]},
+    "lgfedavg": {"mode": ["heads"]},
 }
-"""By key of a method: values that it does not have."""
+"""By method and key: values that it does not have."""
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in KEYS.items() for value in values], ids=str)
-def test_a_value_that_a_key_does_not_have_is_refused_by_its_name(key, value, refusal):
+@pytest.mark.parametrize(
+    ("method", "key", "value"),
+    [(method, f"{method}.{key}", value) for method in KEYS for key, values in KEYS[method].items() for value in values],
+    ids=str,
+)
+def test_a_value_that_a_key_does_not_have_is_refused_by_its_name(method, key, value, refusal):
     def act() -> None:
-        config = RunConfig.from_flat({"algorithm": key.partition(".")[0], key: value})
+        config = RunConfig.from_flat({"algorithm": method, key: value})
         check_options(config)
         build_strategy(config)
 

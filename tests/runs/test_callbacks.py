@@ -265,7 +265,9 @@ def test_a_class_of_callbacks_is_built(tmp_path):
 
 
 def test_the_command_refuses_a_bad_name_with_status_2(tmp_path, hetfl):
-    assert "callbacks = 'x:Y'" in hetfl("run", "fedhe", "--out", tmp_path / "r", "--set", "callbacks=x:Y").refused
+    done = hetfl("run", "fedhe", "--out", tmp_path / "r", "--set", "callbacks=x:Y")
+    assert done.refused
+    assert "callbacks = 'x:Y'" in done.err
     assert not (tmp_path / "r").exists()
 
 
