@@ -4,14 +4,13 @@ Itahara, Nishio, Koda, Morikura and Yamamoto, "Distillation-Based Semi-Supervise
 Communication-Efficient Collaborative Training With Non-IID Private Data", IEEE Transactions on Mobile Computing 2023.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import Tensor
 from torch.nn import functional
 
-from clients.base_answers import AnswersClient, Own, divergence
+from clients.base_answers import AnswersClient, Own
 from hetfl_flwr import SEEN, Arrays, Metrics, Node, to_numpy
 
 
@@ -24,7 +23,7 @@ class DSFLClient(AnswersClient):
 
     Wire   as in `strategies.dsfl.DSFL`.
     State  the model; the moments of two optimizers, for the own rows and for digesting.
-    Departs from the paper: both optimizers are those of the run config and go on from round to round. By default a
+    Departs from the paper: both optimizers are those of the run config and go on from round to round. A
     client's own rows include those that it has made public; in the paper the public set is another data set, so that no
     row is in both (``private = "without-public"``).
 
@@ -36,9 +35,6 @@ class DSFLClient(AnswersClient):
         Passes over the digested rows in a round, 0 or more. 0 is local training.
     private : {"with-public", "without-public"}
         Whether the client's own public rows are among the own rows that it trains on.
-    digest : {"ce", "kl"}
-        Distance from the consensus. "ce": cross-entropy, as in the paper. "kl": KL(consensus || own), which has the
-        same slope and is 0 where the consensus is reached.
 
     Raises
     ------
@@ -49,24 +45,15 @@ class DSFLClient(AnswersClient):
     tuned = ""  # its number says how the mean is sharpened, which it is not by default
 
     def __init__(
-        self,
-        node: Node,
-        *,
-        digest_epochs: Annotated[int, Field(ge=0)] = 1,
-        private: Own = "with-public",
-        digest: Literal["ce", "kl"] = "ce",
+        self, node: Node, *, digest_epochs: Annotated[int, Field(ge=0)] = 1, private: Own = "with-public"
     ) -> None:
         super().__init__(node, "dsfl", digest_epochs=digest_epochs, private=private, answers="softmax")
-        self.digest = digest
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Digest, train on the own rows, answer."""
         consensus = torch.from_numpy(download["consensus"]).to(self.node.device)
         optimizer = self.optimizer()
-        digest_loss = self.digested(download, consensus, self._distance, round)
+        digest_loss = self.digested(download, consensus, functional.cross_entropy, round)
         samples, mean_loss = self.revisited(optimizer, round)
         answers = self.answered(torch.from_numpy(download["asked"]).long())
         return {"softmax": to_numpy(answers)}, {SEEN: samples, "train-loss": mean_loss, "digest-loss": digest_loss}
-
-    def _distance(self, logits: Tensor, consensus: Tensor) -> Tensor:
-        return functional.cross_entropy(logits, consensus) if self.digest == "ce" else divergence(logits, consensus)

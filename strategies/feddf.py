@@ -35,6 +35,9 @@ from strategies.ensembles import Schedule, distil_each, logits_of_each
 
 Logits = NDArray[np.float32]
 
+BATCH = 128
+"""Public samples of a step on the server."""
+
 
 class FedDF(KnowledgeStrategy):
     """Averages the weights of each architecture's clients, and distils into each mean what all clients know together.
@@ -64,8 +67,6 @@ class FedDF(KnowledgeStrategy):
     ----------
     server_steps : int
         Steps of a round for each group, at most, 0 or more. 0: FedAvg in each group, to the bit.
-    server_batch_size : int
-        Public samples of a step, 1 or more.
     server_learning_rate : float
         The first rate of Adam, above 0; it falls to 0 over ``server_steps``, as a cosine.
     patience : int
@@ -81,11 +82,10 @@ class FedDF(KnowledgeStrategy):
         self,
         *,
         server_steps: Annotated[int, Field(ge=0)] = 500,
-        server_batch_size: Annotated[int, Field(ge=1)] = 128,
         server_learning_rate: Annotated[float, Field(gt=0)] = 1e-3,
         patience: Annotated[int, Field(ge=1)] = 50,
     ) -> None:
-        self.schedule = Schedule(server_steps, server_batch_size, server_learning_rate, patience)
+        self.schedule = Schedule(server_steps, BATCH, server_learning_rate, patience)
         self._models: dict[str, SplitModel] = {}
 
     def check(self, roster: Roster) -> None:

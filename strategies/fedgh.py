@@ -62,8 +62,6 @@ class FedGH(PrototypeStrategy):
         Passes over the prototypes of a round, 0 or more. 0: the head stays as it was drawn.
     server_learning_rate : float
         Learning rate of the head, by plain SGD; above 0.
-    server_batch_size : int
-        Prototypes of a mini-batch, 0 or more. 0: the run config's ``batch-size``.
     measured : {"trained", "global"}
         As in `clients.fedgh.FedGHClient`.
     """
@@ -76,11 +74,10 @@ class FedGH(PrototypeStrategy):
         mode: Literal["sync", "async"] = "sync",
         server_epochs: Annotated[int, Field(ge=0)] = 100,
         server_learning_rate: Annotated[float, Field(gt=0)] = 0.1,
-        server_batch_size: Annotated[int, Field(ge=0)] = 0,
         measured: Literal["trained", "global"] = "trained",
     ) -> None:
         super().__init__()
-        self.server_training = ServerTraining("fedgh", server_epochs, server_learning_rate, server_batch_size)
+        self.server_training = ServerTraining("fedgh", server_epochs, server_learning_rate)
         self.asynchronous = mode == "async"
         self.measured = measured
         self.averages = not self.asynchronous  # one client at a time can be compared with no other

@@ -56,8 +56,6 @@ class FedTGP(PrototypeStrategy):
         by default, cannot follow prototypes that move so far, and the margin grows with what they fall behind.
     server_learning_rate : float
         Learning rate of the global prototypes, by plain SGD; above 0.
-    server_batch_size : int
-        Prototypes of a mini-batch, 0 or more. 0: the run config's ``batch-size``.
     margin_cap : float
         Largest margin, 0 or more. 0: no margin.
     predict : {"head", "prototype", "own-prototype"}
@@ -69,12 +67,11 @@ class FedTGP(PrototypeStrategy):
         *,
         server_epochs: Annotated[int, Field(ge=0)] = 5,
         server_learning_rate: Annotated[float, Field(gt=0)] = 0.01,
-        server_batch_size: Annotated[int, Field(ge=0)] = 0,
         margin_cap: Annotated[float, Field(ge=0)] = 100.0,
         predict: Literal["head", "prototype", "own-prototype"] = "prototype",
     ) -> None:
         super().__init__()
-        self.server_training = ServerTraining("fedtgp", server_epochs, server_learning_rate, server_batch_size)
+        self.server_training = ServerTraining("fedtgp", server_epochs, server_learning_rate)
         self.margin_cap, self.predict = margin_cap, predict
 
     def check(self, roster: Roster) -> None:

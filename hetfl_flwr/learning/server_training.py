@@ -23,6 +23,8 @@ Tensors = Mapping[str, Tensor]
 class ServerTraining:
     """How a server trains arrays on (point, class) pairs, such as the clients' prototypes: by plain SGD.
 
+    Mini-batches are of the run config's ``batch-size``.
+
     Parameters
     ----------
     algorithm : str
@@ -31,14 +33,11 @@ class ServerTraining:
         Passes over the pairs, 0 or more. With 0, or without pairs, the arrays come back as they are.
     rate : float
         Learning rate, above 0.
-    size : int
-        Pairs of a mini-batch, 0 or more. 0: the run config's ``batch-size``.
     """
 
     algorithm: str
     epochs: int
     rate: float
-    size: int
 
     def train(
         self,
@@ -74,7 +73,7 @@ class ServerTraining:
         with torch_threads(1):
             tensors = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
             optimizer = SGD(tensors.values(), lr=self.rate)
-            for rows in draw_batches(order, len(labels), self.size or config.batch_size, epochs=epochs, batches=0):
+            for rows in draw_batches(order, len(labels), config.batch_size, epochs=epochs, batches=0):
                 optimizer.zero_grad(set_to_none=True)
                 loss(tensors, points[rows], labels[rows]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()

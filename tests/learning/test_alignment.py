@@ -255,7 +255,7 @@ def test_samples_without_number_need_no_kernel_over_them():
     """A kernel of 300,000 samples would take 360 GB."""
     x = tensor(300_000, 2).float()
     assert float(linear_cka(x, 2 * x)) == pytest.approx(1, abs=1e-4)
-    thin, _ = thin_factor(x.numpy())
+    thin = thin_factor(x.numpy())
     assert thin.shape == x.shape
 
 
@@ -263,7 +263,7 @@ def test_features_without_number_need_no_product_of_them():
     """A product of 300,000 features with each other would take 360 GB."""
     x = tensor(4, 300_000).float()
     assert 0 < float(linear_cka(x, tensor(4, 2).float())) < 1
-    thin, _ = thin_factor(x.numpy())
+    thin = thin_factor(x.numpy())
     assert thin.shape == (4, 4)
 
 
@@ -369,12 +369,12 @@ def test_a_client_s_cka_against_the_factor_is_that_against_the_mean_kernel(width
     representations = [matrix(10, width) for width in widths]
     own, weights = matrix(10, 4), [0.3, 0.7]
     mean = sum(weight * a @ a.T for a, weight in zip(representations, weights, strict=True))
-    factor = torch.from_numpy(thin_factor(stack_factor(representations, weights))[0])
+    factor = torch.from_numpy(thin_factor(stack_factor(representations, weights)))
     found = linear_cka(torch.from_numpy(own[rows]), factor[rows])
     assert float(found) == pytest.approx(textbook_cka(own[rows] @ own[rows].T, mean[rows][:, rows]), rel=1e-9)
 
     mean = sum(weight * textbook_rbf(a, SIGMA) for a, weight in zip(representations, weights, strict=True))
-    factor = torch.from_numpy(thin_factor_of_kernel(mean_rbf_kernel(representations, weights, SIGMA))[0])
+    factor = torch.from_numpy(thin_factor_of_kernel(mean_rbf_kernel(representations, weights, SIGMA)))
     found = rbf_to_factor_cka(torch.from_numpy(own[rows]), factor[rows], SIGMA)
     expected = textbook_cka(textbook_rbf(own[rows], SIGMA), mean[rows][:, rows])
     assert float(found) == pytest.approx(expected, rel=1e-7)

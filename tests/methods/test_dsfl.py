@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from safetensors.numpy import load_file
 from scipy.optimize import minimize
-from torch.nn import functional
 
 from clients.dsfl import DSFLClient
 from hetfl_flwr.common.errors import ConfigError, PayloadError
@@ -105,15 +103,14 @@ def learnt(client: DSFLClient, rows: list[int], targets: Any, asked: list[int]) 
     return answers, metrics
 
 
-@pytest.mark.parametrize(("digest", "entropy"), [("ce", 0.0), ("kl", -(0.75 * log(0.75) + 0.25 * log(0.25)))])
-def test_one_round_by_hand(digest, entropy):
-    """Digested is (1, 0) with the scores (3/4, 1/4). W = 0 has even odds: a distance of ln 2, or less the target's
-    entropy; the step is 0.1 (1/4, -1/4) in the first column. The own batch then has logits (0.025, -0.025) for (1, 0),
+def test_one_round_by_hand():
+    """Digested is (1, 0) with the scores (3/4, 1/4). W = 0 has even odds: a distance of ln 2;
+    the step is 0.1 (1/4, -1/4) in the first column. The own batch then has logits (0.025, -0.025) for (1, 0),
     odds q = 1 / (1 + e^0.05) against it, and even ones for (0, 1): half of 0.1 times each.
     """
-    client = tiny(digest=digest)
+    client = tiny()
     answers, metrics = learnt(client, [0], [[0.75, 0.25]], [1, 0])
-    assert metrics["digest-loss"] == pytest.approx(log(2) - entropy, rel=1e-6)
+    assert metrics["digest-loss"] == pytest.approx(log(2), rel=1e-6)
     assert metrics["train-loss"] == pytest.approx((log(1 + exp(-0.05)) + log(2)) / 2, rel=1e-6)
     first, second = 0.025 + 0.05 / (1 + exp(0.05)), 0.025
     np.testing.assert_allclose(client.node.model.head.weight.detach(), [[first, -second], [-first, second]], rtol=1e-5)
@@ -191,14 +188,15 @@ def trained(folder: Path) -> list[dict[str, np.ndarray]]:
 
 @pytest.mark.slow
 def test_without_digesting_it_is_local_training_and_simple_aggregation_is_fedmd(make_config, run_federation, tmp_path):
-    """Bit for bit: of FedMD that averages scores, does not pre-train and digests by the divergence."""
+    """Local training bit for bit; of FedMD that averages scores, does not pre-train and digests by the divergence,
+    which has the slope of the cross-entropy, to rounding."""
     fedmd = {"pretrain-epochs": 0, "pretrain-private-epochs": 0, "consensus": "softmax", "digest": "kl"}
     cases: dict[str, tuple[str, dict[str, Any]]] = {
         "local": ("local", {}),
         "alone": ("dsfl", {"digest-epochs": 0}),
         "fedmd": ("fedmd", {**fedmd, "public-samples": 20}),
-        "simple": ("dsfl", {"aggregation": "sa", "digest": "kl", "public-samples": 20}),
-        "sharp": ("dsfl", {"aggregation": "era", "digest": "kl", "public-samples": 20}),
+        "simple": ("dsfl", {"aggregation": "sa", "public-samples": 20}),
+        "sharp": ("dsfl", {"aggregation": "era", "public-samples": 20}),
     }
     ended = {}
     for case, (name, own) in cases.items():
@@ -207,27 +205,15 @@ def test_without_digesting_it_is_local_training_and_simple_aggregation_is_fedmd(
         run_federation(make_config(algorithm=name, rounds=3, models="mlp,fedhe:6", **places, **options))
         ended[case] = trained(tmp_path / f"{case}-state")
 
-    def same(one: str, other: str) -> bool:
+    def same(one: str, other: str, near: float = 0.0) -> bool:
         return all(
-            np.array_equal(a[key], b[key])
+            np.allclose(a[key], b[key], rtol=0, atol=near)
             for a, b in zip(ended[one], ended[other], strict=True)
             for key in a
             if key.startswith("model.")
         )
 
     assert same("local", "alone")
-    assert same("fedmd", "simple")
-    assert not same("sharp", "simple")
-    assert not same("simple", "local")
-
-
-def test_cross_entropy_and_divergence_differ_by_the_target_s_entropy_alone():
-    logits = torch.tensor([[0.3, -1.0]], requires_grad=True)
-    target = torch.tensor([[0.2, 0.8]])
-    slopes = []
-    for digest in ("ce", "kl"):
-        [slope] = torch.autograd.grad(tiny(digest=digest)._distance(logits, target), logits)
-        slopes.append(slope.numpy())
-    np.testing.assert_allclose(*slopes, rtol=1e-5)
-    np.testing.assert_allclose(slopes[0], (logits.softmax(1) - target).detach(), rtol=1e-5)
-    assert functional.cross_entropy(logits, target) > 0
+    assert same("fedmd", "simple", 1e-4)
+    assert not same("sharp", "simple", 1e-3)
+    assert not same("simple", "local", 1e-3)

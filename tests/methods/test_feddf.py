@@ -26,6 +26,7 @@ from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import fingerprint
 from simulations.inference.loading import load_client
 from simulations.testing.contract import entries
+from strategies import feddf
 from strategies.ensembles import Schedule, distil, logits_of, logits_of_each
 from strategies.feddf import FedDF
 
@@ -290,11 +291,12 @@ def test_a_group_whose_models_are_all_left_out_goes_on_from_where_it_was():
     assert (found[f"{SMALL}/head.weight"] == 1).all()
 
 
-def test_students_learn_from_the_models_of_all_groups():
+def test_students_learn_from_the_models_of_all_groups(monkeypatch):
     """Each group's student ends where distillation of the mean of all three clients' logits brings it. Alone in its
     group, the deep model learns from the small ones."""
+    monkeypatch.setattr(feddf, "BATCH", 7)
     members = [its(0), its(1, DEEP), its(2)]
-    strategy, state = server(*members, server_steps=40, patience=40, server_batch_size=7, server_learning_rate=0.1)
+    strategy, state = server(*members, server_steps=40, patience=40, server_learning_rate=0.1)
     draw = generator(3, "weights")
     uploads = []
     for one in members:

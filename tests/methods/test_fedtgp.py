@@ -28,9 +28,9 @@ def upload(client_id: int, classes: list[int], prototypes: Any) -> Upload:
     return Upload(client_id, {**arrays, "present": np.ones(len(classes), np.int8)}, samples=5)
 
 
-def prepared(classes: int = 2, width: int = 1, robust: str = "none", **options: Any) -> FedTGP:
+def prepared(classes: int = 2, width: int = 1, robust: str = "none", batch: int = 50, **options: Any) -> FedTGP:
     strategy = FedTGP(**{"server_epochs": 1, **options})
-    strategy.prepare(roster(3, classes=classes, width=width), RunConfig(batch_size=50, robust=robust))
+    strategy.prepare(roster(3, classes=classes, width=width), RunConfig(batch_size=batch, robust=robust))
     return strategy
 
 
@@ -105,11 +105,11 @@ def test_equal_points_make_no_nan():
     assert all(np.isfinite(after[name]).all() for name in LAYERS)
 
 
-@pytest.mark.parametrize(("epochs", "size"), [(2, 0), (3, 2)])
+@pytest.mark.parametrize(("epochs", "size"), [(2, 50), (3, 2)])
 def test_training_equals_a_loop_over_prototypes(epochs, size):
     """In float64, each gradient by the chain rule written out, with batches drawn from seed, round and clients."""
     draw = generator(1, "draw")
-    strategy = prepared(3, 4, server_epochs=epochs, server_batch_size=size, server_learning_rate=0.05)
+    strategy = prepared(3, 4, server_epochs=epochs, batch=size, server_learning_rate=0.05)
     uploads = [upload(k, [0, 1, 2][: k + 1], draw.normal(size=(k + 1, 4)) * 3) for k in range(3)]
     start = strategy.initial(roster(3, classes=3, width=4))
     points = np.concatenate([one.arrays["prototypes"] for one in uploads]).astype(float)
@@ -118,7 +118,7 @@ def test_training_equals_a_loop_over_prototypes(epochs, size):
     margin = max(min(np.linalg.norm(a - b) for j, b in enumerate(means) if j != i) for i, a in enumerate(means))
     e, w1, b1, w2, b2 = (start[name].astype(float) for name in LAYERS)
     order = generator(0, 4, 0, 1, 2, "server-training")
-    for rows in draw_batches(order, len(labels), size or 50, epochs=epochs, batches=0):
+    for rows in draw_batches(order, len(labels), size, epochs=epochs, batches=0):
         before = e @ w1.T + b1
         hidden = np.maximum(before, 0)
         made = hidden @ w2.T + b2

@@ -14,13 +14,13 @@ KEYS: dict[str, dict[str, list[Any]]] = {
     "chfl": {"mode": ["fedavg"], "reduce": ["max"], "alpha": [-0.1], "beta": [-1.0], "initial-head": ["both"]},
     "dsfl": {
         **{"aggregation": ["mean"], "temperature": [0.0], "public-samples": [0], "digest-epochs": [-1]},
-        **{"digest": ["l1"], "private": ["x"]},
+        "private": ["x"],
     },
     "fd": {"gamma": [-1.0], "outputs": ["best"], "loss": ["best"], "mode": ["best"]},
     "fedavg": {"exchange-every": [0, -1, 1.5]},
-    "feddf": {"server-steps": [-1], "server-batch-size": [-1], "server-learning-rate": [-1.0], "patience": [-1]},
+    "feddf": {"server-steps": [-1], "server-learning-rate": [-1.0], "patience": [-1]},
     "fedgh": {
-        **{"server-epochs": [-1], "server-learning-rate": [0.0], "server-batch-size": [-1], "measured": ["both"]},
+        **{"server-epochs": [-1], "server-learning-rate": [0.0], "measured": ["both"]},
         **{"mode": ["x"]},
     },
     "fedh2l": {
@@ -29,7 +29,7 @@ KEYS: dict[str, dict[str, list[Any]]] = {
     },
     "fedhe": {"alpha": ["much", True, -0.1, float("nan")], "logit-loss": ["l1"], "store": ["newest", 1]},
     "fedhenn": {
-        **{"mode": ["both"], "kernel": ["cubic"], "sigma": [0.0], "rad-size": [3], "rank": [-1], "eta0": [-0.1]},
+        **{"mode": ["both"], "kernel": ["cubic"], "sigma": [0.0], "rad-size": [3], "eta0": [-0.1]},
         **{"schedule": ["step"], "align-batch": [3, -1]},
     },
     "fedkd": {"energy-start": [0.0, 1.01, -1.0], "energy-end": [0.0, 1.01, -1.0]},

@@ -154,7 +154,7 @@ WORK: dict[str, list[dict[str, Any]]] = {
     "fedprox": [{"fedprox.exchange-every": 3, "fedprox.mu": 0.1}],
     "fedrep": [{"fedrep.head-epochs": 3}],
     "fedh2l": [{"fedh2l.exchange-every": 4}, {"fedh2l.public-labels": False}],
-    "fedhe": [{"fedhe.weighting": "samples"}, {"fedhe.mode": "async"}, {"augment": "flip"}],
+    "fedhe": [{"fedhe.mode": "async"}, {"augment": "flip"}],
     "fedmd": [{"fedmd.private": "without-public", "public-fraction": 0.5}],
     "dsfl": [{"dsfl.private": "without-public", "public-fraction": 0.5}],
     "fedhenn": [{"fedhenn.mode": "homogeneous", "models": "mlp"}],
