@@ -79,8 +79,7 @@ def test_another_kind_or_layout_is_refused(refusal, monkeypatch):
 
 
 def test_a_file_that_is_not_there_is_named(refusal, tmp_path):
-    line = refusal(DamagedError, read_blob, tmp_path / "file", "test")
-    assert line == f"{tmp_path / 'file'}: cannot be read: No such file or directory"
+    assert str(tmp_path / "file") in refusal(DamagedError, read_blob, tmp_path / "file", "test")
 
 
 def test_the_checksum_is_found_without_reading_the_arrays(tmp_path):

@@ -44,10 +44,7 @@ def test_the_text_names_the_average(text):
     ],
 )
 def test_what_is_no_average_is_refused(text, refusal):
-    assert refusal(ConfigError, parse_robust, text) == (
-        f"robust = '{text}': expected none, median, trimmed:SHARE, SHARE above 0 and below 0.5, "
-        "or multikrum:COUNT, COUNT from 1 on"
-    )
+    assert f"robust = '{text}'" in refusal(ConfigError, parse_robust, text)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_domains_without_samples_have_no_mean():
 
 
 def test_an_own_domain_that_was_not_tested_is_refused():
-    with pytest.raises(ValueError, match=r"own domain 2 has no accuracy; domains with one: \[0, 1\]"):
+    with pytest.raises(ValueError, match="own domain 2"):
         domain_scores({1: 0.5, 0: 0.6}, own=2)
 
 

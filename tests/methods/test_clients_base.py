@@ -106,8 +106,7 @@ def test_keep_best_of_a_whole_run_never_gets_worse_on_validation(make_config, ru
 
 def test_keep_best_needs_validation_samples(make_config, make_node, refusal):
     config = make_config(algorithm="local", keep_best=True, validation_fraction=0.0)
-    said = refusal(ConfigError, LocalClient, make_node(config))
-    assert said == "keep-best = true, but there are no validation samples here: raise validation-fraction"
+    assert "keep-best = true" in refusal(ConfigError, LocalClient, make_node(config))
 
 
 def test_scores_over_domains_are_those_of_each_domain_s_test_samples(make_config, run_federation):

@@ -343,8 +343,7 @@ def test_the_global_step_has_an_optimizer_of_its_own(optimizers, eta):
 
 def test_a_rate_without_a_second_optimizer_is_refused(make_config, make_node, refusal):
     config = make_config(algorithm="fedh2l", **{"fedh2l.eta": 0.01})
-    said = refusal(ConfigError, build_client, config, make_node(config))
-    assert said == "fedh2l: eta = 0.01 is the rate of a second optimizer: set optimizers to two or sgd"
+    assert "eta = 0.01" in refusal(ConfigError, build_client, config, make_node(config))
 
 
 def test_the_moments_of_both_optimizers_survive_an_interruption_and_do_not_depend_on_the_engine(

@@ -124,7 +124,7 @@ def test_nothing_is_measured_unless_it_is_asked_for():
 
 
 def test_names_are_checked(refusal):
-    assert "unknown cost 'flop': did you mean 'flops'?" in refusal(ConfigError, RunConfig.from_flat, {"costs": "flop"})
+    assert "'flops'" in refusal(ConfigError, RunConfig.from_flat, {"costs": "flop"})
 
 
 def test_costs_add_up_but_for_memory():

@@ -83,20 +83,16 @@ def test_where_there_is_no_model(make_config, run_federation, tmp_path, refusal)
     folder = run_federation(make_config(clients=2, rounds=1, fraction=0.5))
     clients = json.loads((folder / "rounds.jsonl").read_text().splitlines()[1])["clients"]
     [idle] = [int(client) for client, told in clients.items() if "train-loss" not in told]
-    assert "it has not trained, or its node keeps it" in refusal(RunFolderError, load_client, str(folder), idle)
-    assert "clients 0 .. 1, and no client 2" in refusal(RunFolderError, load_client, folder, 2)
+    assert str(folder) in refusal(RunFolderError, load_client, str(folder), idle)
+    assert "no client 2" in refusal(RunFolderError, load_client, folder, 2)
     sweep = tmp_path / "sweep"
     for number in range(SHOWN + 2):
         (sweep / f"{number:02}").mkdir(parents=True)
         (sweep / f"{number:02}" / "config.toml").touch()
     shown = ", ".join(f"{number:02}" for number in range(SHOWN))
     for client in (0, "North"):
-        assert refusal(RunFolderError, load_client, sweep, client) == (
-            f"{sweep} is no run folder (no config.toml), but holds the runs {shown} and 2 more: name one of these"
-        )
-    assert "is no run folder (no config.toml) and no state-dir with client 0" in refusal(
-        RunFolderError, load_client, folder.parent / "nowhere", 0
-    )
+        assert f"{shown} and 2 more" in refusal(RunFolderError, load_client, sweep, client)
+    assert "nowhere" in refusal(RunFolderError, load_client, folder.parent / "nowhere", 0)
 
 
 def test_a_client_file_of_another_round_is_not_given_out_as_the_last_one(make_config, run_federation, refusal):
@@ -104,11 +100,9 @@ def test_a_client_file_of_another_round_is_not_given_out_as_the_last_one(make_co
     newest = folder / "checkpoint" / "round-2" / "client-1"
     newest.unlink()
     copyfile(folder / "checkpoint" / "round-1" / "client-1", newest)
-    line = refusal(RunFolderError, load_client, folder, 1)
-    assert line == f"{newest}: damaged (it is of another checkpoint)"
+    assert f"{newest}: damaged" in refusal(RunFolderError, load_client, folder, 1)
     newest.unlink()
-    line = refusal(RunFolderError, load_client, folder, 1)
-    assert line == f"{newest}: cannot be read: No such file or directory"
+    assert f"{newest}: cannot be read" in refusal(RunFolderError, load_client, folder, 1)
     assert load_client(folder, 0).model_name == "mlp"
 
 
