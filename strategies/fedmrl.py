@@ -1,0 +1,56 @@
+"""FedMRL, server side: the mean of the clients' small homogeneous models.
+
+Yi, Yu, Ren, Wang, Li, "Federated Model Heterogeneous Matryoshka Representation Learning", NeurIPS 2024 (arXiv
+2406.00488).
+"""
+
+from torch import nn
+
+from hetfl_flwr import AUTO, Arrays, Member, Roster, WeightStrategy, small_global_model
+
+
+class FedMRL(WeightStrategy):
+    """Averages the small model that all clients train beside their own; the others' representations stay at home.
+
+    ``theta <- sum_k n_k / n * theta_k`` over the clients k of a round, theta the small model with its head, n_k the
+    number of training samples.
+
+    Wire   both ways the floating-point entries of the small model's state dict: 4 bytes a parameter and running
+           statistic
+    Needs  one shape of input, equal classes
+    State  the small model's entries.
+    Robust the small model's weights, as in `strategies.base_weights.WeightStrategy`.
+    Departs from the paper: as in `clients.fedmrl.FedMRLClient`.
+
+    Parameters
+    ----------
+    small : str
+        The small homogeneous model, as in ``models``; its embedding width is d1. "auto": the first of what
+        ``models = "auto"`` stands for. ``NAME@0.5`` has half of that model's channels, which
+        most often halves d1.
+    """
+
+    sends = "small models"
+    heterogeneous = True
+
+    def __init__(self, *, small: str = AUTO) -> None:
+        super().__init__()
+        self.small = small
+
+    def check(self, roster: Roster) -> None:
+        """Refuse clients that differ in the shape of an input or in classes: the small model is of both.
+
+        Raises
+        ------
+        FederationError
+            As `Roster.shape` and `Roster.classes`.
+        """
+        _ = roster.shape, roster.classes
+
+    def first_shared(self) -> nn.Module:
+        """Return the small model with the weights that it has before round 1."""
+        return small_global_model(self.small, self.roster, self.config)
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Send nothing: a client is measured with the small model that it has trained."""
+        return {}

@@ -1,0 +1,228 @@
+"""FedMRL: its loss by hand, against a slow reference loop, and where it must equal something simpler."""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from math import exp, log
+
+import numpy as np
+import pytest
+import torch
+from fixtures.federations.members import member
+from fixtures.federations.nodes import linear_node
+from torch import nn
+
+from clients.fedmrl import FedMRLClient
+from hetfl_flwr import (
+    DataSpec,
+    FederationError,
+    Roster,
+    SplitModel,
+    Upload,
+    draw_batches,
+    generator,
+    model_arrays,
+    train,
+)
+from hetfl_flwr.algorithms import build_client, build_strategy
+from hetfl_flwr.wire.codec import from_record
+from hetfl_flwr.wire.messages import ROUND
+from strategies.fedmrl import FedMRL
+
+LINEAR = "fixtures.models:linear"
+
+
+def narrow(spec: DataSpec) -> SplitModel:
+    """A model with one feature, ``head(u . x)``."""
+    body = nn.Sequential(nn.Flatten(), nn.Linear(spec.shape[0], 1, bias=False))
+    return SplitModel(body, nn.Linear(1, spec.classes, bias=False))
+
+
+def one_sample(small: str = "test_fedmrl:narrow", **options: float) -> FedMRLClient:
+    """A client with the sample (1, 0) of class 0 and the own model ``W x``, W = [[1, 0], [0, 2]]; d1 = 1, d2 = 2."""
+    node = linear_node([[1.0, 0.0]], [0], [[1.0, 0.0], [0.0, 2.0]])
+    return FedMRLClient(node, small=small, **options)
+
+
+def learn(client, arrays, round=1):
+    """Let a client learn; return its upload by name, and its metrics."""
+    sent = [arrays[name] for name in client.download_spec().names]
+    uploaded, _, metrics = client.fit(sent, {ROUND: round})
+    return dict(zip(client.upload_spec().names, uploaded, strict=True)), metrics
+
+
+# --- the client, one step by hand ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5, 0.0])
+def test_one_step_of_all_three_networks_by_hand(part):
+    """The sample x = (1, 0), u = (1, 0), so u . x = 1; the projector takes (u . x, x) to r = (u . x, x_1) = (1, 1).
+
+    Own logits W r = (1, 2), small logits V r_1 = (1, -1) with V = (1, -1). P and Q are their probabilities of class 0.
+    With p = P - 1 and q = part * (Q - 1) the losses' slopes by the logits are p (1, -1) and q (1, -1), so those by r
+    are e = (p + 2 q, -2 p); by W: p [[1, 1], [-1, -1]]; by V: q (1, -1); by the projector: e times (1, 1, 0), and e by
+    its bias; by u: e_1 x. The rate is 0.1.
+    """
+    client = one_sample(small_loss=part)
+    projector = client.fused.projector
+    projector.weight.data, projector.bias.data = torch.tensor([[1.0, 0, 0], [0, 1, 0]]), torch.zeros(2)
+    sent = {"body.1.weight": np.float32([[1, 0]]), "head.weight": np.float32([[1], [-1]])}
+    back, metrics = learn(client, sent)
+    big_p, big_q = 1 / (1 + exp(1)), 1 / (1 + exp(-2))
+    p, q = big_p - 1, part * (big_q - 1)
+    e = np.array([p + 2 * q, -2 * p])
+    assert metrics["train-loss"] == pytest.approx(-log(big_p) - part * log(big_q), rel=1e-6)
+    close = {"rtol": 1e-6, "atol": 1e-7}
+    own = client.node.model.head.weight.detach()
+    np.testing.assert_allclose(own, [[1 - 0.1 * p, -0.1 * p], [0.1 * p, 2 + 0.1 * p]], **close)
+    np.testing.assert_allclose(back["head.weight"], [[1 - 0.1 * q], [-1 + 0.1 * q]], **close)
+    np.testing.assert_allclose(back["body.1.weight"], [[1 - 0.1 * e[0], 0]], **close)
+    np.testing.assert_allclose(projector.bias.detach(), -0.1 * e, **close)
+    expected = np.array([[1, 0, 0], [0, 1, 0]]) - 0.1 * np.outer(e, [1, 1, 0])
+    np.testing.assert_allclose(projector.weight.detach(), expected, **close)
+
+
+def test_the_own_head_predicts_from_fused_representations():
+    """The projector gives (0, x_1) = (0, 1), so the logits are (0, 2), while W x is (1, 0) and class 0 is true."""
+    client = one_sample()
+    projector = client.fused.projector
+    projector.weight.data, projector.bias.data = torch.tensor([[0.0, 0, 0], [0, 1, 0]]), torch.zeros(2)
+    loss, _, metrics = client.evaluate([], {ROUND: 0})
+    assert (loss, metrics["accuracy"]) == (pytest.approx(log(1 + exp(2)), rel=1e-6), 0.0)
+
+
+def test_of_a_narrower_own_embedding_the_small_head_sees_zeros_beyond_it():
+    """d1 = 2, d2 = 1: the small head's weights of the second dimension have no gradient."""
+    node = linear_node([[1.0, 0.0]], [0], [[1.0], [0.0]], body=nn.Linear(2, 1))
+    client = FedMRLClient(node, small=LINEAR)
+    before = model_arrays(client.small)
+    back, _ = learn(client, before)
+    changed = back["head.weight"] != before["head.weight"]
+    assert changed.tolist() == [[True, False], [True, False]]
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def test_small_models_are_averaged_by_numbers_of_samples():
+    """(1 * (1, 5) + 3 * (3, 1)) / 4 = (2.5, 2)."""
+    uploads = [Upload(k, {"w": np.float32(w)}, n) for k, (w, n) in enumerate([([1, 5], 1), ([3, 1], 3)])]
+    assert FedMRL().aggregate({"w": np.float32([9, 9])}, uploads, 1)["w"].tolist() == [2.5, 2]
+
+
+@pytest.mark.parametrize("differs", [{"shape": (3,)}, {"classes": 4}])
+def test_clients_of_other_inputs_or_classes_are_refused(differs):
+    FedMRL().check(Roster([member(0), member(1, model="other", weights="x", width=7)]))
+    with pytest.raises(FederationError):
+        FedMRL().check(Roster([member(0), member(1, **differs)]))
+
+
+# --- two rounds against a slow loop --------------------------------------------------------------
+
+
+@dataclass
+class Layer:
+    """A linear layer in float64, with its momentum."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+    speed: list = field(default_factory=lambda: [0.0, 0.0])
+
+    @classmethod
+    def of(cls, layer):
+        return cls(*(tensor.detach().double().numpy().copy() for tensor in (layer.weight, layer.bias)))
+
+    def __call__(self, x):
+        return self.weight @ x + self.bias
+
+    def step(self, slopes, inputs, config):
+        gradient = (
+            np.mean([np.outer(s, x) for s, x in zip(slopes, inputs, strict=True)], axis=0),
+            np.mean(slopes, axis=0),
+        )
+        self.speed = [config.momentum * old + new for old, new in zip(self.speed, gradient, strict=True)]
+        self.weight = self.weight - config.learning_rate * self.speed[0]
+        self.bias = self.bias - config.learning_rate * self.speed[1]
+
+
+def softmax(logits):
+    return np.exp(logits) / np.exp(logits).sum()
+
+
+def slow_round(own, small, projector, node, round, part):
+    """Train three layers sample by sample: both bodies are the input itself, so r = P [x, x]; return the mean loss."""
+    config, (inputs, labels) = node.config, node.data.train.batch(torch.arange(len(node.data.train)))
+    table, losses = inputs.flatten(1).double().numpy(), []
+    order = generator(config.seed, node.client_id, round, "batches")
+    for rows in draw_batches(order, len(labels), config.batch_size, epochs=config.local_epochs, batches=0):
+        xs = [np.concatenate([table[row], table[row]]) for row in rows.tolist()]
+        rs, ys = [projector(x) for x in xs], [int(labels[row]) for row in rows.tolist()]
+        ps, qs = [softmax(own(r)) for r in rs], [softmax(small(r)) for r in rs]
+        losses += [-np.log(p[y]) - part * np.log(q[y]) for p, q, y in zip(ps, qs, ys, strict=True)]
+        by_own = [p - np.eye(10)[y] for p, y in zip(ps, ys, strict=True)]
+        by_small = [part * (q - np.eye(10)[y]) for q, y in zip(qs, ys, strict=True)]
+        by_r = [own.weight.T @ g + small.weight.T @ h for g, h in zip(by_own, by_small, strict=True)]
+        for layer, slopes, seen in ((own, by_own, rs), (small, by_small, rs), (projector, by_r, xs)):
+            layer.step(slopes, seen, config)
+    return np.mean(losses)
+
+
+def federation(make_config, make_federation, make_node, **keys):
+    """Return the parts of a small federation of linear models: nodes, clients, strategy, members, server state."""
+    flat = {"algorithm": "fedmrl", "models": LINEAR, "fedmrl.small": LINEAR, "optimizer": "sgd", "learning_rate": 0.1}
+    config = make_config(**{**flat, "partition": "dirichlet:0.5", "local_batches": 0, "local_epochs": 1, **keys})
+    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
+    strategy, members = build_strategy(config), make_federation(config).roster
+    state = from_record(strategy.prepare(members, config))
+    return nodes, [build_client(config, node) for node in nodes], strategy, members, state
+
+
+def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
+    """Unequal clients: the momentum of what stays goes on, the small model's starts anew."""
+    keys = {"clients": 3, "batch_size": 50, "momentum": 0.9, "fedmrl.small_loss": 0.7, "learning_rate": 0.05}
+    nodes, clients, strategy, members, state = federation(make_config, make_federation, make_node, **keys)
+    counts = [len(node.data.train) for node in nodes]
+    assert len(set(counts)) == 3
+    own, projectors = [
+        [Layer.of(part) for part in parts]
+        for parts in zip(*((client.node.model.head, client.fused.projector) for client in clients), strict=True)
+    ]
+    average, losses, said = Layer(*(state[name].astype(np.float64) for name in ("head.weight", "head.bias"))), [], []
+    for round in (1, 2):
+        small = [Layer(average.weight, average.bias) for _ in nodes]
+        parts = zip(own, small, projectors, nodes, strict=True)
+        losses += [slow_round(*part, round, 0.7) for part in parts]
+        means = (np.average([getattr(s, name) for s in small], axis=0, weights=counts) for name in ("weight", "bias"))
+        average = Layer(*means)
+        uploads = []
+        for client, one in zip(clients, members, strict=True):
+            back, metrics = learn(client, strategy.download_for(one, state, round), round)
+            said.append(metrics["train-loss"])
+            uploads.append(Upload(one.client_id, back, one.train))
+        state = strategy.aggregate(state, uploads, round)
+    close = {"rtol": 1e-3, "atol": 1e-5}
+    np.testing.assert_allclose(said, losses, rtol=1e-4)
+    np.testing.assert_allclose(state["head.weight"], average.weight, **close)
+    np.testing.assert_allclose(state["head.bias"], average.bias, **close)
+    for client, head, projector in zip(clients, own, projectors, strict=True):
+        np.testing.assert_allclose(client.node.model.head.weight.detach(), head.weight, **close)
+        np.testing.assert_allclose(client.fused.projector.weight.detach(), projector.weight, **close)
+
+
+# --- where it is something simpler ---------------------------------------------------------------
+
+
+def test_one_client_without_the_small_head_s_loss_trains_alone(make_config, make_federation, make_node):
+    """Its mean is its own small model, so it is local training of the predictor, to the bit."""
+    keys = {"clients": 1, "fedmrl.small_loss": 0.0, "fedmrl.small": "lenet5", "models": "mlp", "batch_size": 50}
+    [node], [client], strategy, members, state = federation(make_config, make_federation, make_node, **keys)
+    [one], alone, initial = members, deepcopy(client.predictor()), state
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for round in (1, 2):
+        back, _ = learn(client, strategy.download_for(one, state, round), round)
+        state = strategy.aggregate(state, [Upload(0, back, one.train)], round)
+        train(node.data.train, client.batches(round), optimizer, lambda x, y: node.data_loss(alone(x), y))
+    assert all((state[name] == array).all() for name, array in model_arrays(alone.small).items())
+    fused = client.fused.state_dict()
+    assert all(torch.equal(fused[name], tensor) for name, tensor in alone.state_dict().items())
+    assert all((state[name] == initial[name]).all() for name in ("head.weight", "head.bias"))
+    assert all((state[name] != initial[name]).any() for name in initial if name.startswith("body."))
