@@ -10,11 +10,11 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from statistics import pstdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
@@ -25,23 +25,22 @@ from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import read_notes
 from simulations.reports.doubts import doubts_of
-from simulations.reports.gains import Answer, answer, names_of, points
-from simulations.reports.gains_tables import ENDS, MOST_CLIENTS, gains_table, left_out, title_of
-from simulations.reports.html.cost_sheet import costs_sheet
-from simulations.reports.html.page import PAGE, STYLE
-from simulations.reports.html.quality_sheets import recalls
-from simulations.reports.html.run_sheets import (
+from simulations.reports.gains import answer
+from simulations.reports.gains_tables import gains_table, left_out, title_of
+from simulations.reports.html.sheets import (
+    MOST_CELLS,
     client_sheet,
     comparison_sheet,
     config_sheets,
+    costs_sheet,
     differing_sheet,
     failure_sheet,
-    numbered,
+    recall_sheet,
     sheet_of,
+    split_sheet,
     traffic_sheet,
 )
-from simulations.reports.html.sheets import Cell, Sheet
-from simulations.reports.html.svg import Picture, of_clients, of_gains, over_payload, over_rounds, percent
+from simulations.reports.html.svg import of_clients, of_gains, over_payload, over_rounds, with_sign
 from simulations.reports.impact import impact_table, standings
 from simulations.reports.runs import Run, figures, group_runs, load_run, method_of, run_folders
 from simulations.reports.tables import best_of, clients_in_words, privacy, shared_terms, unequal_terms
@@ -49,52 +48,9 @@ from simulations.reports.tables import best_of, clients_in_words, privacy, share
 if TYPE_CHECKING:
     from simulations.reports.partition import Split
 
-MOST_CELLS = 1200
-"""Classes of clients are a table up to so many cells, beyond a picture."""
 MOST_SAID = 50
 MOST_NAMES = 5
 """Of algorithms, in the title."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """All that is told of one run."""
-
-    name: str
-    title: str
-    state: str
-    tiles: list[tuple[str, str, str]]
-    facts: list[tuple[str, str]]
-    traffic: Sheet
-    costs: Sheet | None
-    notes: list[str]
-    said: list[str]
-    clients: Sheet
-    recalls: Sheet | None
-    small: list[Picture]
-    failures: Sheet | None
-    changed: Sheet
-    unchanged: Sheet
-
-
-@dataclass(frozen=True)
-class AnswerPart:
-    """Whether federation helps: a sentence a method, the table, a picture of very many clients, what is in no pair."""
-
-    sentences: list[str]
-    sheets: list[Sheet]
-    picture: Picture | None
-    left_out: list[str]
-
-
-@dataclass(frozen=True)
-class SplitPart:
-    """Who had which rows: a table or, of many clients and classes, a picture as a data URI; or why neither."""
-
-    title: str
-    sheet: Sheet | None = None
-    picture: str = ""
-    why: str = ""
 
 
 def write_report(folders: Sequence[Path | str], path: Path | str = "report.html") -> Path:
@@ -132,19 +88,19 @@ def report_page(runs: Sequence[Run]) -> str:
     RunFolderError
         If there is no run.
     """
-    from jinja2 import DictLoader, Environment, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     groups, several = group_runs(runs), len(runs) > 1
     unequal = unequal_terms(groups) or ""
     splits = [_split(run) for run in runs]
     environment = Environment(
-        loader=DictLoader({"page": PAGE, "style": STYLE}),
+        loader=PackageLoader(__package__, ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page").render(
+    return environment.get_template("page.html").render(
         title=_title(runs),
         terms=shared_terms(groups) if several else "",
         unequal=unequal,
@@ -158,41 +114,19 @@ def report_page(runs: Sequence[Run]) -> str:
     )
 
 
-def _answer(runs: Sequence[Run]) -> AnswerPart | None:
-    """Return whether federation helps; None where nothing says so."""
+def _answer(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Return whether federation helps: a sentence a method, tables, a picture, and what is in no pair; or None."""
     found = answer(runs)
     if found is None:
         return None
-    many = len(names_of(found.gains)) > MOST_CLIENTS
     standing = standings(runs)
-    sheets = [sheet_of("Methods by gain", impact_table(standing))] if standing else []
-    sheets += (
-        [_ends(found, method) for method in found.methods] if many else [sheet_of(title_of(found), gains_table(found))]
-    )
-    notes = " ".join(found.notes)
-    sheets[-1:] = [replace(sheet, note=notes) for sheet in sheets[-1:]]
-    return AnswerPart(
-        sentences=list(found.sentences.values()),
-        sheets=sheets,
-        picture=of_gains(standing, found.baseline) if standing else None,
-        left_out=left_out(found),
-    )
-
-
-def _ends(found: Answer, method: str) -> Sheet:
-    """Return the clients to which a method makes the least and the largest difference."""
-    ordered = sorted(found.methods[method], key=lambda gain: gain.difference)
-    shown = ordered if len(ordered) <= 2 * ENDS else [*ordered[:ENDS], *ordered[-ENDS:]]
-    rows = [
-        [gain.name, f"{gain.rows:,}", *(points(value) for value in (gain.baseline, gain.value)), gain.words]
-        for gain in shown
-    ]
-    caption = f"{method}: {ENDS} clients with the least gains and {ENDS} with the largest, of {len(ordered)}"
-    names = [("client", False), ("test", True), (f"{found.baseline} %", True), ("method %", True), ("", False)]
-    return Sheet(caption, names, [list(map(Cell, row)) for row in rows])
-
-
-# --- words and figures ---------------------------------------------------------------------------
+    gains = replace(sheet_of(title_of(found), gains_table(found)), note=" ".join(found.notes))
+    return {
+        "sentences": list(found.sentences.values()),
+        "sheets": [*([sheet_of("Methods by gain", impact_table(standing))] if standing else []), gains],
+        "picture": of_gains(standing, found.baseline) if standing else None,
+        "left_out": left_out(found),
+    }
 
 
 def _title(runs: Sequence[Run]) -> str:
@@ -209,9 +143,9 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     shown = figures(run)
     scores = [score for score in shown["accuracy_per_client"] if score is not None]
     best, chosen = best_of([run])
-    spread = f"± {percent(pstdev(scores))} over clients, " if scores else ""
+    spread = f"± {with_sign(pstdev(scores))} over clients, " if scores else ""
     each = [
-        ("Accuracy", shown["accuracy"], f"{spread}{best.removesuffix(' %')} {percent(chosen(run))}"),
+        ("Accuracy", shown["accuracy"], f"{spread}{best.removesuffix(' %')} {with_sign(chosen(run))}"),
         ("Balanced accuracy", shown.get("balanced_accuracy"), "the mean recall of the classes"),
         ("Macro F1", shown.get("macro_f1"), "the mean F1 of the classes"),
         ("AUC", shown.get("auc"), "one class against the rest"),
@@ -221,7 +155,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
         ("BWT", shown["bwt"], "on the clients' own domains"),
         ("FWT", shown["fwt"], "on the other domains"),
     ]
-    tiles = [(name, percent(value), note) for name, value, note in each if value is not None or name == "Accuracy"]
+    tiles = [(name, with_sign(value), note) for name, value, note in each if value is not None or name == "Accuracy"]
     for name, kind in (("Payload", "bytes"), ("On the wire", "wire")):
         up, down = shown[f"{kind}_up"], shown[f"{kind}_down"]  # type: ignore[literal-required]
         tiles.append((name, decimal(up + down), f"{decimal(up)} up, {decimal(down)} down"))
@@ -229,27 +163,28 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     return [*tiles, ("Failures", f"{shown['failures']:,}", "clients left out of a round, or an evaluation")]
 
 
-def _part(run: Run, split: Split | str) -> Part:
+def _part(run: Run, split: Split | str) -> dict[str, Any]:
+    """Return all that is told of one run."""
     shown = figures(run)
     state = "" if shown["rounds"] == run.config["rounds"] else f"{shown['rounds']} of {run.config['rounds']} rounds"
     changed, unchanged = config_sheets(run)
-    return Part(
-        name=run.name,
-        title=f"{method_of(run)}, seed {shown['seed']}",
-        state=state,
-        tiles=_tiles(run),
-        facts=_facts(run),
-        traffic=traffic_sheet(run),
-        costs=costs_sheet(run),
-        notes=notes(run.clients, run.rounds, run.config.get("class-weights", "none")),
-        said=_said(run),
-        clients=client_sheet(run, split),
-        recalls=recalls(run.clients),
-        small=of_clients(run),
-        failures=failure_sheet(run),
-        changed=changed,
-        unchanged=unchanged,
-    )
+    return {
+        "name": run.name,
+        "title": f"{method_of(run)}, seed {shown['seed']}",
+        "state": state,
+        "tiles": _tiles(run),
+        "facts": _facts(run),
+        "traffic": traffic_sheet(run),
+        "costs": costs_sheet(run),
+        "notes": notes(run.clients, run.rounds, run.config.get("class-weights", "none")),
+        "said": _said(run),
+        "clients": client_sheet(run, split),
+        "recalls": recall_sheet(run.clients),
+        "small": of_clients(run),
+        "failures": failure_sheet(run),
+        "changed": changed,
+        "unchanged": unchanged,
+    }
 
 
 def _said(run: Run) -> list[str]:
@@ -309,22 +244,16 @@ def _split(run: Run) -> Split | str:
     return split
 
 
-def _split_part(split: Split | str) -> SplitPart:
+def _split_part(split: Split | str) -> dict[str, Any]:
+    """Return who had which rows: a table or, of many clients and classes, a picture as a data URI; or why neither."""
     if isinstance(split, str):
-        return SplitPart("", why=split)
-    if len(split.shares) * split.classes > MOST_CELLS:
-        return SplitPart(split.title, picture=_picture(split))
-    most = max(max(share.histogram, default=0) for share in split.shares) or 1
-    columns = [("client", not any(share.name for share in split.shares)), *((name, True) for name in split.class_names)]
-    rows = [
-        [Cell(numbered(share.client, share.name)), *(_shaded(count, most) for count in split.counts(share))]
-        for share in split.shares
-    ]
-    return SplitPart(split.title, Sheet(f"Training rows of each class: {split.title}", columns, rows))
-
-
-def _shaded(count: int | None, most: int) -> Cell:
-    return Cell("") if count is None else Cell(f"{count:,}" if count else "\u00b7", count / most)
+        return {"why": split}
+    many = len(split.shares) * split.classes > MOST_CELLS
+    return (
+        {"why": "", "title": split.title, "picture": _picture(split)}
+        if many
+        else {"why": "", "sheet": split_sheet(split)}
+    )
 
 
 def _picture(split: Split) -> str:

@@ -92,15 +92,15 @@ def of_clients(run: Run) -> list[Picture]:
         own = np.array([(at, accuracy) for at, client_id, accuracy in scores if client_id == client["partition"]])
         if own.size:
             name = " ".join(filter(None, (name_of(client) or f"client {client['partition']}", client["model"])))
-            description = f"{percent(own[0, 1])} to {percent(own[-1, 1])}"
+            description = f"{with_sign(own[0, 1])} to {with_sign(own[-1, 1])}"
             few, few_means = (line[_evenly(len(line), MOST_SMALL_POINTS)] for line in (own, mean))
             draw = partial(client_figure, few, few_means, scale)
             pictures.append(Picture(name, _inline(draw, name, f"{name}: {description}"), description))
     return pictures
 
 
-def percent(value: float | None) -> str:
-    """Return a fraction in words."""
+def with_sign(value: float | None) -> str:
+    """Return a fraction in %, with the sign."""
     return NOTHING if value is None else f"{100 * value:.1f} %"
 
 
@@ -119,7 +119,7 @@ def _evenly(size: int, most: int) -> NDArray[np.int64]:
 
 def _description(title: str, courses: Sequence[Course]) -> str:
     """Say what is to be seen."""
-    ends = (f"from {percent(course.accuracy[0])} to {percent(course.accuracy[-1])}" for course in courses)
+    ends = (f"from {with_sign(course.accuracy[0])} to {with_sign(course.accuracy[-1])}" for course in courses)
     lines = (f"{' '.join(course.label.split())}: {end}" for course, end in zip(courses, ends, strict=True))
     return f"{title}. {'; '.join(lines)}."
 
