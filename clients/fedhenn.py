@@ -88,27 +88,16 @@ class AligningClient(KnowledgeClient):
         self.kernel, self.sigma, self.rad_size = kernel, sigma, rad_size
         self.eta0, self.schedule, self.align_batch = eta0, schedule, align_batch
 
-    def eta(self, round: int) -> float:
-        """Return the weight of the alignment in a round, from 1."""
-        return self.eta0 * (sqrt(round - 1) if self.schedule == "sqrt" else 1.0)
-
     def train_aligned(
         self, round: int, aligned: Tensor, target: Tensor, cka: Callable[[Tensor, Tensor], Tensor]
     ) -> Metrics:
         """Train for one round.
 
-        Parameters
-        ----------
-        round : int
-            The round, from 1.
-        aligned : Tensor
-            The alignment set (R, *shape), ready for the model.
-        target : Tensor
-            What stands for K_target, a row for each of the R samples. Without entries: there is none yet.
-        cka : callable
-            From representations (R, D) and the target to the CKA of their kernels.
+        ``aligned`` is the alignment set (R, *shape), ready for the model. ``target`` stands for K_target, a row for
+        each sample; it has no entries where there is none yet. ``cka`` compares representations (R, D) with it.
         """
-        eta, body, measured = self.eta(round), self.node.model.body, list[Tensor]()
+        eta = self.eta0 * (sqrt(round - 1) if self.schedule == "sqrt" else 1.0)
+        body, measured = self.node.model.body, list[Tensor]()
         rng = generator(self.node.config.seed, self.node.client_id, round, "align")
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
@@ -169,12 +158,11 @@ class FedHeNNClient(AligningClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train towards the mean kernel for one round, and represent the next set."""
         factor = torch.from_numpy(download["factor"]).to(self.node.device)
-        cka = linear_cka if self.kernel == "linear" else self._rbf_cka
-        metrics = self.train_aligned(round, self.samples_of(download["aligned"]), factor, cka)
+        metrics = self.train_aligned(round, self.samples_of(download["aligned"]), factor, self._cka)
         return {"representations": to_numpy(self.represent(self.samples_of(download["asked"])))}, metrics
 
-    def _rbf_cka(self, own: Tensor, factor: Tensor) -> Tensor:
-        return rbf_to_factor_cka(own, factor, self.sigma)
+    def _cka(self, own: Tensor, factor: Tensor) -> Tensor:
+        return linear_cka(own, factor) if self.kernel == "linear" else rbf_to_factor_cka(own, factor, self.sigma)
 
 
 class FedHeNNHomogeneousClient(AligningClient):
@@ -206,8 +194,7 @@ class FedHeNNHomogeneousClient(AligningClient):
         self.load(model, {name: download[name] for name in weights(model).names})
         self.numbers["trained"] = 1
         aligned = self.samples_of(download["aligned"])
-        cka = linear_cka if self.kernel == "linear" else self._rbf_cka
-        metrics = self.train_aligned(round, aligned, self.represent(aligned), cka)
+        metrics = self.train_aligned(round, aligned, self.represent(aligned), self._cka)
         return model_arrays(model), metrics
 
     def assess(self, download: Arrays) -> Metrics:
@@ -218,8 +205,8 @@ class FedHeNNHomogeneousClient(AligningClient):
             self.load(self.node.model, download)
         return {**super().assess(download), "global-accuracy": evaluate(shared, self.node.data.test).accuracy}
 
-    def _rbf_cka(self, own: Tensor, target: Tensor) -> Tensor:
-        return rbf_cka(own, target, self.sigma)
+    def _cka(self, own: Tensor, target: Tensor) -> Tensor:
+        return linear_cka(own, target) if self.kernel == "linear" else rbf_cka(own, target, self.sigma)
 
 
 MODES = {"heterogeneous": FedHeNNClient, "homogeneous": FedHeNNHomogeneousClient}

@@ -45,26 +45,14 @@ def representations(rows: int | Dim, width: int) -> PayloadSpec:
     return PayloadSpec((ArraySpec("representations", (rows, width), "float32", nonzero=True, usual=TRAINED_SIZE),))
 
 
-def draw(roster: Roster, size: int, seed: int, number: int) -> NDArray[np.int64]:
+def draw(index: PublicIndex, size: int, seed: int, number: int) -> NDArray[np.int64]:
     """Draw an alignment set: the places (R, 2) of its rows."""
-    index = PublicIndex.of(roster.public_samples)
     total = check_enough(len(index))
     return index.places(generator(seed, number, "rad").choice(total, min(size, total), replace=False))
 
 
-def as_sent(roster: Roster, places: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
-    """Return an alignment set as it travels: numbers of rows in the pool."""
-    return PublicIndex.of(roster.public_samples).numbers(places).astype(np.int32)
-
-
 def check_enough(rows: int) -> int:
-    """Return a number of public samples.
-
-    Raises
-    ------
-    FederationError
-        They are too few to align on.
-    """
+    """Return a number of public samples; too few to align on are a FederationError."""
     if rows < MIN_ALIGNED:
         raise FederationError(
             f"fedhenn aligns on {MIN_ALIGNED} public samples or more, but all clients together have {rows}: "
@@ -117,13 +105,7 @@ class FedHeNN(KnowledgeStrategy):
         self.kernel, self.sigma, self.rad_size = kernel, sigma, rad_size
 
     def check(self, roster: Roster) -> None:
-        """Refuse inputs of different shapes, too few public samples, and representations that the server cannot keep.
-
-        Raises
-        ------
-        FederationError
-            Names the clients that differ, how many rows there are, or whose representations are too wide.
-        """
+        """Refuse inputs of different shapes, too few public samples, and representations too large for the server."""
         roster.check_sharing("fedhenn", labelled=False)
         rows = check_enough(sum(member.public for member in roster))
         for member in roster:
@@ -138,13 +120,13 @@ class FedHeNN(KnowledgeStrategy):
 
         Rows that are in the pool no longer are left out of both; too few are none.
         """
-        places = server_state["aligned"]
-        held = PublicIndex.of(self.roster.public_samples).held(places)
+        places, index = server_state["aligned"], PublicIndex.of(self.roster.public_samples)
+        held = index.held(places)
         held &= held.sum() >= MIN_ALIGNED
         return {
-            "aligned": as_sent(self.roster, places[held]),
+            "aligned": index.numbers(places[held]).astype(np.int32),
             "factor": server_state["factor"][held],
-            "asked": as_sent(self.roster, self._draw(int(server_state["set"]) + 1)),
+            "asked": index.numbers(self._draw(int(server_state["set"]) + 1)).astype(np.int32),
         }
 
     def upload_spec(self, member: Member) -> PayloadSpec:
@@ -164,7 +146,7 @@ class FedHeNN(KnowledgeStrategy):
         return _known(number, self._draw(number), factor)
 
     def _draw(self, number: int) -> NDArray[np.int64]:
-        return draw(self.roster, self.rad_size, self.config.seed, number)
+        return draw(PublicIndex.of(self.roster.public_samples), self.rad_size, self.config.seed, number)
 
 
 class FedHeNNHomogeneous(WeightStrategy):
@@ -191,21 +173,16 @@ class FedHeNNHomogeneous(WeightStrategy):
         self.rad_size = rad_size
 
     def check(self, roster: Roster) -> None:
-        """Refuse heterogeneous models, inputs of different shapes, and too few public samples.
-
-        Raises
-        ------
-        FederationError
-            Names the clients that differ, or how many rows there are.
-        """
+        """Refuse heterogeneous models, inputs of different shapes, and too few public samples."""
         roster.check_sharing("fedhenn", labelled=False)
         super().check(roster)
         check_enough(sum(member.public for member in roster))
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the weights and the set to align on."""
-        places = draw(self.roster, self.rad_size, self.config.seed, round)
-        return {**server_state, "aligned": as_sent(self.roster, places)}
+        index = PublicIndex.of(self.roster.public_samples)
+        places = draw(index, self.rad_size, self.config.seed, round)
+        return {**server_state, "aligned": index.numbers(places).astype(np.int32)}
 
 
 MODES = {"heterogeneous": FedHeNN, "homogeneous": FedHeNNHomogeneous}
