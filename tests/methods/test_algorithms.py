@@ -57,9 +57,9 @@ def test_a_mode_leads_to_its_two_classes(keys, halves, make_config, make_node):
 
 
 def test_a_value_out_of_range_is_refused_in_every_mode(make_config, refusal):
-    """The homogeneous server side has no rank."""
-    config = make_config(algorithm="fedhenn", **{"fedhenn.mode": "homogeneous", "fedhenn.rank": -1})
-    assert refusal(ConfigError, check_options, config).startswith("fedhenn.rank = -1: ")
+    """The homogeneous server side has no sigma."""
+    config = make_config(algorithm="fedhenn", **{"fedhenn.mode": "homogeneous", "fedhenn.sigma": -1.0})
+    assert refusal(ConfigError, check_options, config).startswith("fedhenn.sigma = -1.0: ")
 
 
 def test_sides_that_differ_in_their_modes_are_refused_by_name(monkeypatch, refusal):

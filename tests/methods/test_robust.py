@@ -42,11 +42,6 @@ SLOWER: dict[str, Any] = {"models": "mlp", "learning_rate": 0.001, "rounds": 10}
 """For what goes wrong in a body, which a linear model has not."""
 
 
-def test_the_algorithms_that_have_it():
-    of_weights = {"fedavg", "fedprox", "fedrep", "lgfedavg", "fml", "fedkd", "chfl", "feddf", "heterofl"}
-    assert set(ROBUST) == of_weights | {"dsfl", "fd", "fedgh", "fedhe", "fedhenn", "fedmd", "fedproto", "fedtgp"}
-
-
 @pytest.mark.parametrize(
     "keys",
     [
