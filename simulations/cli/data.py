@@ -39,7 +39,8 @@ def partition(
     from hetfl_flwr.algorithms import resolve
     from hetfl_flwr.runs.resolution import default_clients
     from simulations.reports.partition import load_split, split_table
-    from simulations.reports.plots.partition import plot_split
+    from simulations.reports.plots.drawing import write_figure
+    from simulations.reports.plots.partition import split_figure
 
     chosen = chosen_keys(recipe, settings, dataset=dataset, data_dir=data_dir, clients=clients, seed=seed)
     config = RunConfig.from_flat(chosen)
@@ -47,7 +48,7 @@ def partition(
     for line in split.notes:
         warn(printable(line))
     if out is not None:
-        plot_split(split, out)
+        write_figure(split_figure(split), out)
     if json:
         print_json(split)
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.notices import warn
 from simulations.cli.options import JsonOption, RunsArgument, path, target
 from simulations.cli.printing import make_console, print_json, print_tables
@@ -128,8 +128,6 @@ def compare_runs(
     ------
     ConfigError
         A file of gains is asked for, and there are no runs to take them from.
-    RunFolderError
-        The picture cannot be written.
     """
     from simulations.reports.doubts import doubts_of
     from simulations.reports.estimates import measure_named
@@ -175,14 +173,13 @@ def compare_runs(
 
 def _draw(runs: "list[Run]", standing: "list[Standing]", out: Path) -> list[Path]:
     """Draw how runs compare, and whom their methods help; return the pictures."""
-    from simulations.reports.plots.comparison import plot_compare
-    from simulations.reports.plots.impact import plot_impact
+    from simulations.reports.plots.comparison import compare_figure
+    from simulations.reports.plots.drawing import write_figure
+    from simulations.reports.plots.impact import methods_figure
 
+    write_figure(compare_figure(runs), out)
+    if not standing:
+        return [out]
     gains = out.with_stem(f"{out.stem}-gains")
-    try:
-        plot_compare(runs, out)
-        if standing:
-            plot_impact(standing, gains)
-    except OSError as error:
-        raise RunFolderError(f"{out} cannot be written: {error.strerror}") from None
-    return [out, gains] if standing else [out]
+    write_figure(methods_figure(standing), gains)
+    return [out, gains]

@@ -1,28 +1,24 @@
 """Which client gets which rows under a run config, counted before anybody trains: what ``hetfl partition`` shows."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from rich.text import Text
 
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.data.domains import domain_labels, parse_families
 from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.runs.figures.tables import table_of
 from hetfl_flwr.wire.naming import distinct
 
 MOST_CLASSES = 20
-"""Up to so many classes each one is a column of the table; beyond, the most frequent are named."""
-
+"""Up to so many classes each one is a column of the table; beyond, the `FREQUENT` most frequent are named."""
 FREQUENT = 4
-"""How many."""
-
 LONGEST_CLASS = 24
 """Letters of a class's name in a column of the table."""
 
@@ -153,39 +149,36 @@ def load_split(config: RunConfig) -> Split:
 
 def split_table(split: Split) -> Table:
     """Return the table of a split: a line a client, and their sum. The domain stands there if there are several."""
-    few, several = split.classes <= MOST_CLASSES, len(split.domains) > 1
-    table = Table(title=split.title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.caption = f"{split.rows:,} rows, {split.unused:,} unused" + "; right: training rows of each class" * few
-    table.add_column("client", justify="right")
-    if split.named:
-        table.add_column("name", overflow="fold")
-    if several:
-        table.add_column("domain", no_wrap=True)
-    for name in ("training", "validation", "test", "public", "classes"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for label in split.class_names if few else ():
-        table.add_column(printable(label, LONGEST_CLASS), justify="right", no_wrap=True)
-    if not few:
-        table.add_column("training rows of the most frequent classes")
-    for share in split.shares:
-        words = [share.name] * split.named + [share.domain] * several
-        table.add_row(*map(Text, (str(share.client), *words, *_counts(share), *_histogram(split, share, few))))
-    total = _total(split)
-    table.add_section()
-    table.add_row("sum", *[""] * (split.named + several), *_counts(total), *_histogram(split, total, few))
-    return table
-
-
-def _counts(share: Share) -> list[str]:
-    return [f"{count:,}" for count in (share.training, share.validation, share.test, share.public, share.classes)]
-
-
-def _histogram(split: Split, share: Share, few: bool) -> list[str]:
+    few, total = split.classes <= MOST_CLASSES, _total(split)
+    columns: dict[str, Callable[[Share], str]] = {
+        "client": lambda share: "sum" if share is total else str(share.client),
+        **({"name": lambda share: share.name} if split.named else {}),
+        **({"domain": lambda share: share.domain} if len(split.domains) > 1 else {}),
+        "training": lambda share: f"{share.training:,}",
+        "validation": lambda share: f"{share.validation:,}",
+        "test": lambda share: f"{share.test:,}",
+        "public": lambda share: f"{share.public:,}",
+        "classes": lambda share: f"{share.classes:,}",
+    }
     if few:
-        return ["" if count is None else f"{count:,}" if count else "\u00b7" for count in split.counts(share)]
-    counts = share.counts
-    order = sorted(counts, key=lambda name: -counts[name])[:FREQUENT]
-    return [", ".join(f"{name}: {counts[name]:,}" for name in order if counts[name])]
+        for number, name in enumerate(split.class_names):
+            heading = printable(name, LONGEST_CLASS)
+            columns[f"{heading} ({number})" if heading in columns else heading] = partial(_count, name)
+    else:
+        columns["training rows of the most frequent classes"] = _frequent
+    note = f"{split.rows:,} rows, {split.unused:,} unused" + "; right: training rows of each class" * few
+    words = {"name", "domain", "training rows of the most frequent classes"}
+    return table_of(split.title, columns, [*split.shares, total], words=words, notes=[note])
+
+
+def _count(name: str, share: Share) -> str:
+    count = share.counts.get(name)
+    return "" if count is None else f"{count:,}" if count else "\u00b7"
+
+
+def _frequent(share: Share) -> str:
+    order = sorted(share.counts.items(), key=lambda item: -item[1])[:FREQUENT]
+    return ", ".join(f"{name}: {count:,}" for name, count in order if count)
 
 
 def _total(split: Split) -> Share:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, NoReturn, NotRequired, TypeVar
+from typing import Annotated, Any, NoReturn, NotRequired, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,75 +201,54 @@ def client_scores(rounds: Iterable[Round]) -> list[tuple[int, int, float]]:
 
 
 def _clients_seen(rounds: Sequence[Round]) -> list[ClientRecord]:
+    """Return what the rounds tell of each client."""
     scores = client_scores(rounds)
     before = {client_id: accuracy for number, client_id, accuracy in scores if number == 0}
     after = {client_id: accuracy for number, client_id, accuracy in scores if number}
     last = next((record for record in reversed(rounds) if record.accuracy is not None), None)
-    return [
-        ClientRecord(
-            partition=client_id,
-            name=None,
-            model=None,
-            dataset=None,
-            owners=None,
-            parameters=None,
-            train=None,
-            validation=None,
-            test=None,
-            accuracy_before=before.get(client_id),
-            accuracy=after.get(client_id),
-            bytes_up=None,
-            bytes_down=None,
-            versions=None,
-            uploads=None,
-            epsilon=None,
+    clients: list[Any] = [
+        {
+            **dict.fromkeys(ClientRecord.__annotations__),
+            "partition": client_id,
+            "accuracy_before": before.get(client_id),
+            "accuracy": after.get(client_id),
             **client_quality(last, client_id),
             **named_classes(last, client_id),
-            class_names=None,
-        )
+        }
         for client_id in {client_id for _, client_id, _ in scores}
     ]
+    return clients
 
 
 def figures(run: Run) -> Summary:
     """Return the run's summary or, where it has none, the same figures as far as its rounds tell them."""
     if run.summary is not None:
         return run.summary
-    evaluated = [record for record in run.rounds if record.accuracy is not None]
-    last = evaluated[-1] if evaluated else None
-    scores = {client_id: accuracy for _, client_id, accuracy in client_scores(evaluated[-1:])}
-    validated = [record.validation_accuracy for record in run.rounds if record.validation_accuracy is not None]
+    last = next((record for record in reversed(run.rounds) if record.accuracy is not None), None)
+    scores = {client_id: accuracy for _, client_id, accuracy in client_scores([last] if last else [])}
     clients = int(run.config.get("clients", 0)) or len(run.clients)
-    summary = Summary(
-        algorithm=str(run.config["algorithm"]),
-        dataset=dataset_called(str(run.config["dataset"])),
-        clients=clients,
-        rounds=run.rounds[-1].round if run.rounds else 0,
-        seed=int(run.config["seed"]),
-        engine=None,
-        accuracy=last.accuracy if last else None,
-        accuracy_per_client=[scores.get(client_id) for client_id in range(clients)],
-        acc=last.acc if last else None,
-        bwt=last.bwt if last else None,
-        fwt=last.fwt if last else None,
-        global_accuracy=last.global_accuracy if last else None,
-        best_validation_accuracy=max(validated, default=None),
-        bytes_up=sum(record.bytes_up for record in run.rounds),
-        bytes_down=sum(record.bytes_down for record in run.rounds),
-        wire_up=sum(record.wire_up for record in run.rounds),
-        wire_down=sum(record.wire_down for record in run.rounds),
-        seconds=sum(record.seconds for record in run.rounds),
-        failures=sum(len(record.failures) for record in run.rounds),
-        epsilon=None,
-        noise_source=None,
-        versions={},
-        **mean_quality(last),  # type: ignore[typeddict-item]  # which has no lost_rounds
-    )
+    measured = ("accuracy", "acc", "bwt", "fwt", "global_accuracy")
+    sums = ("bytes_up", "bytes_down", "wire_up", "wire_down", "seconds")
+    summary: Any = {
+        **dict.fromkeys(Summary.__required_keys__),
+        "algorithm": run.config["algorithm"],
+        "dataset": dataset_called(str(run.config["dataset"])),
+        "clients": clients,
+        "rounds": run.rounds[-1].round if run.rounds else 0,
+        "seed": run.config["seed"],
+        "accuracy_per_client": [scores.get(client_id) for client_id in range(clients)],
+        "best_validation_accuracy": max(known(record.validation_accuracy for record in run.rounds), default=None),
+        "failures": sum(len(record.failures) for record in run.rounds),
+        "versions": {},
+        **{name: getattr(last, name) for name in measured if last},
+        **{name: sum(getattr(record, name) for record in run.rounds) for name in sums},
+        **mean_quality(last),
+    }
     if costs := total_costs(run.rounds):
         summary["costs"] = costs
     if recall := mean_recall(run.clients):
         summary["recall"] = recall
-    return summary
+    return cast(Summary, summary)
 
 
 def curve(run: Run) -> Curve:
@@ -280,6 +259,11 @@ def curve(run: Run) -> Curve:
     accuracy = np.array([record.accuracy for record in run.rounds], dtype=np.float64)
     clock = np.array([record.clock for record in run.rounds], dtype=np.float64)
     return Curve(numbers[evaluated], accuracy[evaluated], sent[evaluated], clock[evaluated])
+
+
+def known(values: Iterable[float | None]) -> list[float]:
+    """Return the values that are there."""
+    return [value for value in values if value is not None]
 
 
 def best_accuracy(run: Run) -> float | None:
@@ -432,14 +416,9 @@ def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
 def _place(group: Sequence[Run], others: Sequence[Sequence[Run]]) -> str:
     """Return the part of the path that tells the folder of a run, or of runs of several seeds, from those of others."""
     own, folders = _folder(group), [_folder(one) for one in others]
-    if folders.count(own) > 1:
-        return group[0].name
-    while len({folder[-1] for folder in folders}) == 1:
-        own, folders = own[:-1], [folder[:-1] for folder in folders]
-    tails = (own[-count:] for count in range(1, len(own) + 1))
-    return "/".join(next(tail for tail in tails if sum(one[-len(tail) :] == tail for one in folders) == 1))
+    return os.path.relpath(own, os.path.commonpath(folders)) if folders.count(own) == 1 else group[0].name
 
 
-def _folder(group: Sequence[Run]) -> tuple[str, ...]:
-    folders = [run.folder.resolve() for run in group]
-    return (folders[0] if len(folders) == 1 else folders[0].parent).parts
+def _folder(group: Sequence[Run]) -> Path:
+    folder = group[0].folder.resolve()
+    return folder if len(group) == 1 else folder.parent

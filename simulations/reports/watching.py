@@ -1,11 +1,9 @@
 """A run as it stands: how far it is, what it has reached, who has answered, and what has failed."""
 
 import fcntl
-import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -181,26 +179,20 @@ def standing(folder: Path) -> Standing:
 
 
 def _writer(folder: Path) -> str:
-    """Return which process holds the folder; one of this machine that is gone does not."""
+    """Return which process holds the folder; one of this machine that has ended does not."""
     holder = holder_of(folder)
-    if holder and holder.host == socket.gethostname():
-        with suppress(PermissionError):  # somebody else's, and so there
-            try:
-                os.kill(holder.pid, 0)
-            except ProcessLookupError:
-                return ""
-        if not _is_locked(folder / LOCK_FILE):
-            return ""
-    return str(holder or "")
+    if holder is None or (holder.host == socket.gethostname() and not _is_locked(folder / LOCK_FILE)):
+        return ""
+    return str(holder)
 
 
 def _is_locked(path: Path) -> bool:
-    """Return whether a process holds a lock file, whose id may be a zombie's, or another's since a restart."""
+    """Return whether a process holds a lock file, or it cannot be known here."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
-    except OSError:  # held, or it cannot be known here
+    except OSError:
         return True
     return False

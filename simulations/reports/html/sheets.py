@@ -114,13 +114,16 @@ def recall_sheet(clients: Sequence[ClientRecord]) -> Sheet | None:
         "The part of a client's test samples of a class that its model finds, after the last round. never: the client "
         "predicts the class for no test sample."
     )
-    columns: dict[str, Callable[[ClientRecord], str | Cell]] = {"client": _called}
     classes = _classes(known)
     if len(known) * len(classes) > MOST_CELLS:
         lowest = f"the {LOWEST} lowest"
-        return sheet(caption, columns | {lowest: _lowest}, known, words={lowest}, note=note)
-    columns |= {name: partial(_recall, name) for name in classes}
-    return sheet(caption, columns, known, note=f"{note} {NOTHING}: the client has no test sample of the class.")
+        return sheet(caption, {"client": _called, lowest: _lowest}, known, words={lowest}, note=note)
+    return Sheet(
+        caption,
+        [("client", True), *((name, True) for name in classes)],
+        [[Cell(_called(client)), *(_recall(name, client) for name in classes)] for client in known],
+        f"{note} {NOTHING}: the client has no test sample of the class.",
+    )
 
 
 def _called(client: ClientRecord) -> str:

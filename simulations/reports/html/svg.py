@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import name_of
 from simulations.reports.impact import Standing, gain_in_points
-from simulations.reports.plots.comparison import Course, course_of, payload_figure, rounds_figure, run_courses
+from simulations.reports.plots.comparison import Course, course_of, draw_costs, draw_rounds, page_figure, run_courses
 from simulations.reports.plots.drawing import COLOURS
 from simulations.reports.plots.impact import impact_figure
 from simulations.reports.plots.run import client_figure
@@ -56,7 +56,9 @@ def over_rounds(groups: Sequence[Group]) -> Picture | None:
         return None
     band = "from the lowest client to the highest" if len(runs) == 1 else "one standard deviation over seeds each way"
     return Picture(
-        title, _inline(partial(rounds_figure, courses), title, _description(title, courses)), _note(courses, band)
+        title,
+        _inline(partial(page_figure, courses, draw_rounds), title, _description(title, courses)),
+        _note(courses, band),
     )
 
 
@@ -67,7 +69,7 @@ def over_payload(groups: Sequence[Group]) -> Picture | None:
     courses = [_thinned(course) for course in paid if course.rounds.size]
     if all(course.free for course in courses):
         return None
-    svg = _inline(partial(payload_figure, courses), title, _description(title, courses))
+    svg = _inline(partial(page_figure, courses, draw_costs), title, _description(title, courses))
     return Picture(title, svg, _note(courses, "one standard deviation over seeds each way"))
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import ceil
-from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,30 +24,22 @@ from simulations.reports.plots.drawing import (
     dress,
     end_ticks,
     literal,
-    page_figure,
-    write_figure,
 )
 from simulations.reports.plots.run import extremes, global_points, require_points
 from simulations.reports.runs import Group, Run, curve, group_runs
-from simulations.reports.tables import TERMS, unequal_terms
+from simulations.reports.tables import shared_terms, unequal_terms
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-MOST_IN_TITLE, MOST_AT_ENDS, LONGEST_AT_END = 4, 9, 24
-"""Runs that a title names, and names at the ends of lines, at most, and the letters of such a name."""
-SHARED = {"dataset": "{}", "clients": "{} clients", "rounds": "{} rounds", "seed": "seed {}"}
-"""How a picture says what all runs have in common."""
+MOST_IN_TITLE = 4
+"""Runs that a title names."""
 LETTERS, HANDLE_WIDTH = 14, 10
 """Of a legend: characters on an inch, and those that a line's sample takes."""
 NARROW = 100
 """An axis of bytes from 1 up to less than so many has ticks at 2 and 5, too."""
-BELOW_LAST, ABOVE_BEST = 0.1, 0.02
-"""How far a picture of costs goes below the lowest last and above the highest accuracy: there the differences are."""
-LETTER_WIDTH, NAME_HEIGHT = 0.07, 0.18
-"""Room of a letter of a name at the end of a line, and of the name, in inches; before it is that of two letters."""
 
 
 @dataclass(frozen=True)
@@ -88,101 +79,50 @@ class Course:
         )
 
 
-def plot_compare(runs: Sequence[Run], path: Path) -> None:
-    """Draw the mean accuracy of several runs over rounds and over payload bytes, and write the picture.
-
-    Where runs have a clock, their accuracy over simulated seconds comes beside. Runs that differ in their seed alone
-    are one line, their mean, with a band of one standard deviation (n - 1) each way within [0, 1], over the rounds that
-    all of them have evaluated. Evaluations before the first byte was sent have no place on the logarithmic axis and are
-    left out there.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        At least one.
-    path : Path
-        Where to write; the suffix names the format (``.png``, ``.pdf``, ``.svg``), none means PNG. Missing folders are
-        made.
-
-    Raises
-    ------
-    RunFolderError
-        If there is no run, or no round of some run was evaluated.
-    ConfigError
-        If the picture cannot be written there.
-    """
-    write_figure(compare_figure(runs), path)
-
-
-def plot_costs(runs: Sequence[Run], path: Path) -> None:
-    """Draw the mean accuracy of several runs over payload bytes, with their names at the lines, and write the picture.
-
-    Lines, bands and parameters are those of `plot_compare`.
-
-    Raises
-    ------
-    RunFolderError
-        If there is no run, or no round of some run was evaluated.
-    ConfigError
-        If the picture cannot be written there.
-    """
-    write_figure(costs_figure(runs), path)
-
-
 def compare_figure(runs: Sequence[Run]) -> Figure:
-    """Return the figure that `plot_compare` writes."""
+    """Return the mean accuracy of several runs over rounds, payload bytes and, if they have a clock, simulated seconds.
+
+    Runs that differ in their seed alone are one line, their mean over the rounds that all of them have evaluated, with
+    a band of one standard deviation (n - 1) each way within [0, 1]. Evaluations before the first byte was sent have no
+    place on the logarithmic axis and are left out there.
+
+    Raises
+    ------
+    RunFolderError
+        If there is no run, or no round of some run was evaluated.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import AutoLocator
 
-    groups, courses = _courses(runs)
+    groups = group_runs(runs)
+    for run in runs:
+        require_points(run)
+    courses = [course_of(group, number) for number, group in enumerate(groups)]
     timed = [course for course in courses if not np.isnan(course.clock).any()]
     figure = Figure(figsize=(15 if timed else 10, 5), dpi=DPI, layout="constrained")
     over_rounds, over_bytes, *over_seconds = figure.subplots(1, 3 if timed else 2, sharey=True)
-    _draw_rounds(over_rounds, courses, "mean accuracy over clients")
-    _draw_costs(over_bytes, courses)
+    draw_rounds(over_rounds, courses, "mean accuracy over clients")
+    draw_costs(over_bytes, courses)
     for axes in over_seconds:
         for course in timed:
             _draw_course(axes, course, course.clock)
         dress(axes, None)
         axes.set_xlabel("simulated seconds")
         axes.xaxis.set_major_locator(AutoLocator())
-    _entitle(figure, groups, courses)
-    if _name_at_ends(groups):
-        _name_ends(over_rounds, groups, courses, over="rounds")
-        _name_ends(over_bytes, groups, courses, over="payload")
-    else:
-        _name_below(figure, over_rounds)
+    figure.suptitle(ending(groups, courses), fontsize="large", fontweight="bold", wrap=True)
+    banded = "Bands: one standard deviation over seeds each way." * any(course.banded for course in courses)
+    terms = filter(None, (shared_terms(groups), unequal_terms(groups), banded))
+    _name_below(figure, over_bytes, "\n".join(fill(line, 160) for line in terms))
     return literal(figure)
 
 
-def costs_figure(runs: Sequence[Run]) -> Figure:
-    """Return the figure that `plot_costs` writes."""
+def page_figure(courses: Sequence[Course], draw: Callable[[Axes, Sequence[Course]], None]) -> Figure:
+    """Return a figure in a page, which has its title, with the names of its lines below; each course has a point."""
     from matplotlib.figure import Figure
 
-    groups, courses = _courses(runs)
-    figure = Figure(figsize=(10, 6.5), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=PAGE_SIZE, layout="constrained")
     axes = figure.add_subplot()
-    _draw_costs(axes, courses)
-    axes.set_ylabel("mean accuracy over clients")
-    lowest, highest = min(course.accuracy[-1] for course in courses), max(course.accuracy.max() for course in courses)
-    axes.set_ylim(max(0, lowest - BELOW_LAST), highest + ABOVE_BEST)
-    _name_ends(axes, groups, courses, over="payload")
-    _entitle(figure, groups, courses)
-    return literal(figure)
-
-
-def rounds_figure(courses: Sequence[Course]) -> Figure:
-    """Return accuracy over rounds as a figure in a page, which has its title; each course has a point."""
-    figure, axes = page_figure()
-    _draw_rounds(axes, courses, None)
-    figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
-    return literal(figure)
-
-
-def payload_figure(courses: Sequence[Course]) -> Figure:
-    """Return accuracy over payload bytes as a figure in a page, which has its title; each course has a point."""
-    figure, axes = page_figure()
-    _draw_costs(axes, courses)
+    draw(axes, courses)
     figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
     return literal(figure)
 
@@ -225,23 +165,6 @@ def run_courses(run: Run) -> list[Course]:
     ]
 
 
-def _courses(runs: Sequence[Run]) -> tuple[list[Group], list[Course]]:
-    groups = group_runs(runs)
-    for run in runs:
-        require_points(run)
-    return groups, [course_of(group, number) for number, group in enumerate(groups)]
-
-
-def _entitle(figure: Figure, groups: Sequence[Group], courses: Sequence[Course]) -> None:
-    """Say in a sentence how the runs end; below it, smaller, on what terms."""
-    common = {name: {term(group) for group in groups} for name, term in TERMS.items()}
-    shared = ", ".join(SHARED[name].format(*values) for name, values in common.items() if len(values) == 1)
-    terms = "\n".join(filter(None, (shared, unequal_terms(groups))))
-    banded = "\nBands: one standard deviation over seeds each way." * any(course.banded for course in courses)
-    figure.suptitle(ending(groups, courses), fontsize="large", fontweight="bold", wrap=True)
-    figure.supxlabel(f"{terms}{banded}", fontsize="small", color="dimgray", wrap=True)
-
-
 def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
     """Return in a sentence with which accuracy the runs end, the highest first; of many, the best of them."""
     ends = sorted(zip(groups, courses, strict=True), key=lambda pair: -pair[1].accuracy[-1])
@@ -256,44 +179,7 @@ def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
     return " and ".join(filter(None, (", ".join([sentence, *others[:-1]]), *others[-1:]))) + after
 
 
-def _name_at_ends(groups: Sequence[Group]) -> bool:
-    """Return whether the names are few and short enough to stand where the lines end."""
-    return len(groups) <= MOST_AT_ENDS and all(len(group.label) <= LONGEST_AT_END for group in groups)
-
-
-def _name_ends(
-    axes: Axes, groups: Sequence[Group], courses: Sequence[Course], *, over: Literal["rounds", "payload"]
-) -> None:
-    """Write names to the right of where lines end, from the highest down, none on another."""
-    from matplotlib.patheffects import withStroke
-
-    to_axes = axes.transData + axes.transAxes.inverted()
-    size = axes.get_window_extent().transformed(axes.figure.dpi_scale_trans.inverted())
-    letter, height = LETTER_WIDTH / size.width, NAME_HEIGHT / size.height
-    placed: list[tuple[float, float, float]] = []
-    for group, course in sorted(zip(groups, courses, strict=True), key=lambda pair: -pair[1].accuracy[-1]):
-        free = course.free and over == "payload"
-        name = f"{group.label}: sends nothing" if free else group.label
-        x, y = to_axes.transform((getattr(course, over)[-1], course.accuracy[-1]))
-        x = 1 if free else x
-        right = x + letter * (len(name) + 2)
-        for start, end, above in placed:
-            if start < right and x < end and above - y < height:
-                y = above - height
-        placed.append((x, right, y))
-        axes.annotate(
-            name,
-            (x, y),
-            (8, 0),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            va="center",
-            color=course.colour,
-            path_effects=[withStroke(linewidth=3, foreground="white")],
-        )
-
-
-def _draw_rounds(axes: Axes, courses: Sequence[Course], what: str | None) -> None:
+def draw_rounds(axes: Axes, courses: Sequence[Course], what: str | None = None) -> None:
     """Draw accuracy over rounds, on an axis that ends with the last one."""
     for course in courses:
         _draw_course(axes, course, course.rounds)
@@ -316,7 +202,7 @@ def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.f
         axes.fill_between(x, course.low, course.high, color=course.colour, alpha=0.2, linewidth=0)
 
 
-def _draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
+def draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
     """Draw accuracy over payload; of those that send nothing, the last accuracy."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
@@ -355,11 +241,13 @@ def _draw_free(axes: Axes, course: Course) -> None:
     )
 
 
-def _name_below(figure: Figure, axes: Axes) -> int:
-    """Write what the lines of some axes are below all of them, and return in how many lines of text."""
+def _name_below(figure: Figure, axes: Axes, terms: str = "") -> int:
+    """Write terms and the names of lines below some axes; return how many lines of text the names take."""
     handles, labels = axes.get_legend_handles_labels()
     lines = [label.splitlines() for label in labels]
     longest = max(len(line) for each in lines for line in each)
     columns = max(1, min(len(labels), int(LETTERS * figure.get_figwidth()) // (longest + HANDLE_WIDTH)))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    legend.set_title(terms)
+    legend.get_title().set(size="small", color="dimgray", multialignment="center")
     return ceil(sum(map(len, lines)) / columns)

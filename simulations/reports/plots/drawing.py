@@ -17,30 +17,12 @@ if TYPE_CHECKING:
 
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
-
-
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
-
-
 DASHES = ("-", "--", "-.", ":")
-
-
 DPI = 150
-
-
 LONGEST_LABEL = 200
-
-
 PAGE_SIZE, PAGE_LINE, SMALL_SIZE = (5, 2.9), 0.2, (2.2, 1.15)
 """Of a figure in a page, of each line of its legend below that, and of a figure of one client; inches."""
-
-
-def page_figure() -> tuple[Figure, Axes]:
-    """Return an empty figure of a page, and its axes."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=PAGE_SIZE, layout="constrained")
-    return figure, figure.add_subplot()
 
 
 def literal(figure: Figure) -> Figure:
@@ -70,7 +52,8 @@ def end_ticks(axes: Axes, last: int) -> None:
 
     Examples
     --------
-    >>> _, axes = page_figure()
+    >>> from matplotlib.figure import Figure
+    >>> axes = Figure().add_subplot()
     >>> end_ticks(axes, 300)
     >>> axes.get_xticks().tolist()
     [0, 50, 100, 150, 200, 250, 300]
@@ -85,7 +68,15 @@ def end_ticks(axes: Axes, last: int) -> None:
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Write a picture in the format that its file's name ends with."""
+    """Write a picture in the format that its file's name ends with (``.png``, ``.pdf``, ``.svg``); without one, PNG.
+
+    Missing folders are made.
+
+    Raises
+    ------
+    ConfigError
+        If the picture cannot be written there.
+    """
     kind = path.suffix.removeprefix(".") or "png"
     known = figure.canvas.get_supported_filetypes()
     if kind not in known:

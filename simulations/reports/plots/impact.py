@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.runs.figures.tables import byte_size
 from simulations.reports.impact import Impact, Standing
-from simulations.reports.plots.drawing import COLOURS, DPI, LONGEST_LABEL, PAGE_SIZE, literal, write_figure
+from simulations.reports.plots.drawing import COLOURS, DPI, LONGEST_LABEL, PAGE_SIZE, literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,29 +24,12 @@ DOTS_ABREAST, STEP, FARTHEST = 60, 0.12, 0.36
 """Dots that fit beside one another, how far those of a place are moved apart, and at most off their row; in rows."""
 
 
-def plot_impact(found: Sequence[Standing], path: Path) -> None:
-    """Draw who gains how much by each method, and write the picture.
-
-    Methods stand in rows, from the largest mean gain to the least: a dot for each client, the mean over clients with
-    its 95 % interval over seeds, and the payload on the right. The line at 0 is training alone.
-
-    Parameters
-    ----------
-    found : sequence of Standing
-        In the order of the rows.
-    path : Path
-        Where to write; the suffix names the format (``.png``, ``.pdf``, ``.svg``), none means PNG. Missing folders are
-        made.
-
-    Raises
-    ------
-    ConfigError
-        If the picture cannot be written there.
-    """
+def methods_figure(found: Sequence[Standing]) -> Figure:
+    """Return `impact_figure` as a picture of its own, with a title; methods stand in the order given."""
     figure = impact_figure(found)
     figure.set_figwidth(WIDE)
     figure.suptitle(_ending(found[0]), fontweight="bold", wrap=True)
-    write_figure(literal(figure), path)
+    return literal(figure)
 
 
 def _ending(best: Standing) -> str:
@@ -59,7 +41,11 @@ def _ending(best: Standing) -> str:
 
 
 def impact_figure(found: Sequence[Standing]) -> Figure:
-    """Return the figure that `plot_impact` writes."""
+    """Return who gains how much by each method, a row for each.
+
+    A dot stands for each client, a diamond for their mean, with its 95 % interval over seeds; the payload is on the
+    right. The line at 0 is training alone.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(PAGE_SIZE[0], 1.6 + ROW_HEIGHT * len(found)), dpi=DPI, layout="constrained")

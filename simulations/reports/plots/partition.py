@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hetfl_flwr.common.text import printable
-from simulations.reports.plots.drawing import DPI, literal, write_figure
+from simulations.reports.plots.drawing import DPI, literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,35 +19,13 @@ if TYPE_CHECKING:
 
 MOST_CELLS = 400
 """Up to so many cells of a heat map each one bears its number."""
-
-
 MOST_CLIENT_TICKS, MOST_CLASS_TICKS = 40, 20
-
-
 LONGEST_TICK, MOST_LETTERS = 24, 60
 """Letters of a name beside a heat map, and of all names below it that stand side by side."""
 
 
-def plot_split(split: Split, path: Path) -> None:
-    """Draw which client has which classes, and how many rows of which kind, and write the picture.
-
-    Parameters
-    ----------
-    split : Split
-    path : Path
-        Where to write; the suffix names the format (``.png``, ``.pdf``, ``.svg``), none means PNG. Missing folders are
-        made.
-
-    Raises
-    ------
-    ConfigError
-        If the picture cannot be written there.
-    """
-    write_figure(split_figure(split), path)
-
-
 def split_figure(split: Split) -> Figure:
-    """Return the figure that `plot_split` writes: clients from top to bottom, by domain."""
+    """Return which client has which classes, and how many rows of which kind: clients from top to bottom, by domain."""
     from matplotlib.figure import Figure
 
     shares = sorted(split.shares, key=lambda share: (split.domains.index(share.domain), share.client))

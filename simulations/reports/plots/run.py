@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 
 
 MOST_CLIENT_LINES = 12
-
-
 CLIENT_COLOURS = 6
 """The first so many colours are the clients'; black is the mean's."""
-
-
 FEW_POINTS = 30
 """Up to so many evaluated rounds each one is marked."""
 

@@ -131,6 +131,13 @@ def test_every_split_can_be_drawn_and_told(keys):
     assert [line[0] for line in lines[3:-1]] == [*map(str, range(keys["clients"])), "sum"]
 
 
+def test_a_class_may_be_called_as_a_column_is():
+    shares = (Share(0, "d", 3, validation=2, test=1, public=1, histogram=(3, 0), class_names=("test", "x")),)
+    columns = split_table(Split("t", shares, own_tests=True, rows=6, unused=0)).columns
+    assert [str(column.header) for column in columns[-3:]] == ["classes", "test (0)", "x"]
+    assert len(columns) == 8
+
+
 def test_the_command_shows_and_writes_what_was_counted(hetfl, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text('partition = "classes:2"\nclients = 9\n')

@@ -10,7 +10,8 @@ from hetfl_flwr.runs.figures.tables import lines
 from simulations.cli.command import app
 from simulations.reports.estimates import MEASURES
 from simulations.reports.impact import Impact, impact_table, standings
-from simulations.reports.plots.impact import draw_impact, plot_impact
+from simulations.reports.plots.drawing import write_figure
+from simulations.reports.plots.impact import draw_impact, methods_figure
 from simulations.reports.runs import load_run
 
 
@@ -110,5 +111,5 @@ def test_the_picture_has_a_row_a_method_and_a_dot_a_client(tmp_path):
     assert [text.get_text() for text in axes.texts] == ["", "3 kB"]
     means = [line for line in axes.lines if line.get_marker() == "D"]
     assert [line.get_markerfacecolor() == "none" for line in means] == [True, False]
-    plot_impact(found, tmp_path / "picture.svg")
+    write_figure(methods_figure(found), tmp_path / "picture.svg")
     assert (tmp_path / "picture.svg").read_text().count("<path") > 10
