@@ -172,7 +172,7 @@ def sweep(
     """
     from rich.console import Console
 
-    from simulations.studies.backends.known import backend
+    from simulations.studies.backends import backend
     from simulations.studies.sweeps import run_sweep
 
     axes = {_key(key): [_value(key, value) for value in values] for key, values in grid.items()}

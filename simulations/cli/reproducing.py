@@ -52,7 +52,7 @@ def reproduce(
 
     Example: hetfl reproduce fedh2l-table2 --seeds 3 --workers 2 --data-dir data
     """
-    from simulations.studies.backends.known import backend
+    from simulations.studies.backends import backend
     from simulations.studies.reproduce.command import Request
     from simulations.studies.reproduce.command import reproduce as reproduce_all
     from simulations.studies.reproduce.recipe import Variant

@@ -30,7 +30,7 @@ from simulations.cli.results import compare_runs
 from simulations.engine.run import run_locally
 
 if TYPE_CHECKING:
-    from simulations.studies.backends.backend import Backend
+    from simulations.studies.jobs import Backend
 
 
 def run(
@@ -94,7 +94,7 @@ def run(
         accept_loss=accept_loss or None,
     )
     if sweep is not None or against is not None:
-        from simulations.studies.backends.known import backend
+        from simulations.studies.backends import backend
 
         run_many(chosen, None if sweep is None else " ".join(sweep), against, backend(on, workers))
     elif on != "local":

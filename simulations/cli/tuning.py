@@ -54,7 +54,7 @@ def tune(
     Example: hetfl tune fedhe --clients 10 --rounds 50 --set partition=dirichlet:0.3 --out tuned/fedhe; then hetfl run
     fedhe --recipe tuned/fedhe/best.toml --seed 1
     """
-    from simulations.studies.backends.known import backend
+    from simulations.studies.backends import backend
     from simulations.studies.tuning import BEST_FILE, parse_space, tuning_table, usual_space
     from simulations.studies.tuning import tune as tune_all
 

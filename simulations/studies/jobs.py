@@ -1,10 +1,11 @@
 """Many runs, some at a time, each in a folder of its own; what was stopped goes on, what has ended is not run again."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import TextColumn
@@ -14,7 +15,6 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.runs.observers.progress import Bar
 from hetfl_flwr.runs.schema import CONFIG_FILE, read_notes, read_summary, rounds_written
-from simulations.studies.backends.backend import Backend
 
 ELSEWHERE = ("data-dir", "device", "threads", "rounds", "checkpoint-every")
 """Keys in which a run may differ from what is asked for and still be that run."""
@@ -65,34 +65,66 @@ class Job:
         return rounds_written(self.folder)
 
 
+class Pool(Protocol):
+    """What runs jobs, several at a time, each in a thread of the caller's."""
+
+    def run(self, job: Job) -> str:
+        """Run or resume a run, and return why it did not end, or an empty text. Its folder is here then.
+
+        Raises
+        ------
+        HetflError
+            Nothing can run here any longer.
+        """
+
+    def done(self, job: Job) -> int:
+        """Return how many rounds a run has done, as far as is known here."""
+
+    def stop(self) -> None:
+        """Let what runs end its round."""
+
+
+class Backend(Protocol):
+    """Where the runs of a study happen."""
+
+    @property
+    def workers(self) -> int:
+        """Runs at a time, at most."""
+
+    def lacks(self, job: Job) -> str:
+        """Return what a run needs that is not there, as far as is known here, or an empty text."""
+
+    def open(self, wanted: Sequence[Job]) -> AbstractContextManager[Pool]:
+        """Make room for these runs; raise `HetflError` if nothing can run there."""
+
+
 J = TypeVar("J", bound=Job)
 
 
 def run_all(
     wanted: Sequence[J], backend: Backend, console: Console, ended: Callable[[J], object] = lambda job: None
 ) -> dict[Path, str]:
-    """Run what has not ended yet, and return what went wrong with which, by folder.
+    """Run what has not ended yet, and return why runs have failed, by folder.
 
-    What needs data that are not there is said once, before anything runs, and does not begin.
+    Runs whose data are not there do not begin; each lack is printed once.
 
     Parameters
     ----------
     wanted : sequence of Job
-        What is to be there afterwards. A run that was stopped goes on from its last checkpoint; one of other settings
-        in its place is refused, not repeated.
+        A stopped run is resumed from its last checkpoint; if there is one with other settings, the run fails.
     backend : Backend
         Where they run.
     console : Console
-        Where progress is shown, and what goes wrong.
+        Where progress and failures are shown.
     ended : callable
-        Called with each run that has ended well, as soon as it has.
+        Called with each run as soon as it has ended well.
 
     Raises
     ------
     HetflError
         Nothing can run there, or no longer.
     Interrupted
-        After Ctrl-C, when all that were running have ended their rounds.
+        After Ctrl-C, when the current runs have ended their rounds.
     """
     unfinished = [job for job in wanted if not job.finished]
     failed = {job.folder: lack for job in unfinished if (lack := backend.lacks(job))}
@@ -101,33 +133,37 @@ def run_all(
     left = [job for job in unfinished if job.folder not in failed]
     if not left:
         return failed
-    label, total = f"{len(left)} runs", sum(job.rounds for job in left)
-    done, said = {job.folder: job.done for job in left}, list[str]()
+    said = set[str]()
+    done, total = {job.folder: job.done for job in left}, sum(job.rounds for job in left)
     column = TextColumn("{task.completed}/{task.total} rounds")
-    todo, running = deque(left), dict[Path, J]()
     try:
         with (
+            ThreadPoolExecutor(min(backend.workers, len(left))) as threads,
             backend.open(left) as pool,
-            Bar(column, console=console, label=label, total=total, period=600) as bar,
+            Bar(column, console=console, label=f"{len(left)} runs", total=total, period=600) as bar,
         ):
-            while todo or running:
-                while todo and pool.free():
-                    job = todo.popleft()
-                    running[job.folder] = job
-                    pool.begin(job)
-                for folder, reason in pool.ended(seconds=1):
-                    job = running.pop(folder)
-                    done[folder] = job.rounds
-                    for line in [line for line in read_notes(folder) if line not in said]:
-                        said.append(line)
-                        warn(line)
-                    if reason:
-                        failed[folder] = reason
-                        console.print(f"{job.name}: {reason}", markup=False)
-                    else:
-                        ended(job)
-                done |= {job.folder: pool.done(job) for job in running.values()}
-                bar.update(sum(done.values()), description=f"{len(todo) + len(running)} runs")
+            running = {threads.submit(pool.run, job): job for job in left}
+            try:
+                while running:
+                    over, _ = wait(running, timeout=1, return_when=FIRST_COMPLETED)
+                    for future in over:
+                        job = running.pop(future)
+                        reason, done[job.folder] = future.result(), job.rounds
+                        for line in [line for line in read_notes(job.folder) if line not in said]:
+                            said.add(line)
+                            warn(line)
+                        if reason:
+                            failed[job.folder] = reason
+                            console.print(f"{job.name}: {reason}", markup=False)
+                        else:
+                            ended(job)
+                    done |= {job.folder: pool.done(job) for future, job in running.items() if future.running()}
+                    bar.update(sum(done.values()), description=f"{len(running)} runs")
+            except BaseException:
+                begun = [future for future in running if not future.cancel()]
+                pool.stop()
+                wait(begun)
+                raise
     except KeyboardInterrupt:
         raise Interrupted("stopped; the same command goes on") from None
     return failed

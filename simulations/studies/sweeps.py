@@ -13,8 +13,7 @@ from rich.console import Console
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, Value, parse_value
 from simulations.engine.run import process_as_it_was
-from simulations.studies.backends.backend import Backend
-from simulations.studies.jobs import Job, run_all
+from simulations.studies.jobs import Backend, Job, run_all
 
 ParameterGrid = Mapping[str, Sequence[Value]]
 """The values of each config key."""
@@ -125,7 +124,7 @@ def run_sweep(
 
 def run_jobs(wanted: Sequence[Job], backend: Backend, console: Console) -> tuple[list[Path], dict[Path, str]]:
     """Run what has not ended yet, once all of it is found to be right; returns and raises as `run_sweep`."""
-    _check([job for job in wanted if not job.finished])
+    check(wanted)
     return [job.folder for job in wanted], run_all(wanted, backend, console)
 
 
@@ -177,13 +176,19 @@ def _written(value: Value) -> str:
     return quote(str(value), safe=":").replace("%2C", "+")
 
 
-def _check(left: Sequence[Job]) -> None:
-    """See that each run can begin or go on: its folder holds none of other settings, and its clients can be federated.
+def check(wanted: Sequence[Job]) -> None:
+    """Check that each run that has not ended can: its folder has none of other settings, and its clients fit together.
 
     Clients are built once for all runs that differ in their seed alone.
+
+    Raises
+    ------
+    HetflError
+        One of them cannot.
     """
     from hetfl_flwr.runs.settings import check_unchanged, resolved_config_of
 
+    left = [job for job in wanted if not job.finished]
     for job in left:
         if (job.folder / "config.toml").exists():
             before = resolved_config_of(job.folder).to_flat()

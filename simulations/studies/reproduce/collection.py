@@ -1,15 +1,17 @@
-"""One page of all results, a section a recipe, and beside it a full report of each recipe."""
+"""The page of all results: a section for each recipe with one small table, and beside it a full report of each."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import copyfile
 from typing import NamedTuple
 
 from hetfl_flwr.common.errors import RunFolderError
+from simulations.studies.reproduce.outcome import Outcome, as_markdown, figure, ours
+from simulations.studies.reproduce.recipe import Recipe
 
 RESULTS = "results"
-"""Folder beside the page, for full reports, pictures and what each run came to."""
+"""Folder beside the page, for full reports, pictures and records."""
 
 MISSING = "Not run"
 """Heading of the section that names what has not been run."""
@@ -37,14 +39,12 @@ class Report(NamedTuple):
 
 
 def collect(titles: Mapping[str, str], made: Mapping[str, Report], path: Path) -> None:
-    """Write a page with a section for each recipe, full reports and pictures beside it, and the recipes without runs.
-
-    Sections of other recipes stay, and so does the text under `PAPERS`.
+    """Write the page and its full reports; sections of other recipes stay, and so does the text under `PAPERS`.
 
     Parameters
     ----------
     titles : mapping of str to str
-        The title of each recipe that was asked for, by its name.
+        The title of each recipe that was asked for, by its name; those without a section are listed as missing.
     made : mapping of str to Report
         Those with figures, by title.
     path : Path
@@ -57,7 +57,8 @@ def collect(titles: Mapping[str, str], made: Mapping[str, Report], path: Path) -
     """
     try:
         (path.parent / RESULTS).mkdir(parents=True, exist_ok=True)
-        sections = _sections(path)
+        parts = re.split(r"^(?=## )", path.read_text() if path.exists() else "", flags=re.MULTILINE)[1:]
+        sections = {part.partition("\n")[0].removeprefix("## "): part.rstrip("\n") + "\n" for part in parts}
         papers, missing = sections.pop(PAPERS, ""), sections.pop(MISSING, "").split("\n")
         sections |= {title: _write_report(title, report, path.parent / RESULTS) for title, report in made.items()}
         sections = {title: sections[title] for title in sorted(sections, key=str.casefold)}
@@ -82,7 +83,64 @@ def _write_report(title: str, report: Report, folder: Path) -> str:
     return section
 
 
-def _sections(path: Path) -> dict[str, str]:
-    """Return the sections of a page, by their headings; of none nothing."""
-    parts = re.split(r"^(?=## )", path.read_text() if path.exists() else "", flags=re.MULTILINE)[1:]
-    return {part.partition("\n")[0].removeprefix("## "): part.rstrip("\n") + "\n" for part in parts}
+def summary(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> str:
+    """Return a section of the page.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Gives the heading and the first paragraph of what was found. If none of its readings is chosen, there is no
+        table.
+    found : sequence of Outcome
+        All figures.
+    made : str
+        The command, the commits and the number of runs.
+    less : str
+        What the runs have less than the paper's.
+    """
+    paragraphs = [
+        f"## {recipe.title}",
+        recipe.found.strip().partition("\n\n")[0],
+        f"**Less than in the paper:** {less}" if less else "",
+        main_table(recipe, found) if recipe.chosen != "none" else "",
+        f"{made}. {counted(found)}",
+    ]
+    return "\n\n".join(filter(None, paragraphs)) + "\n"
+
+
+def main_table(recipe: Recipe, found: Sequence[Outcome]) -> str:
+    """Return our means and deviations, rows by columns, with the paper's figures in brackets.
+
+    With columns, it shows the measure that rows are ranked by, or the first; without, all measures. The longer side
+    goes down the page.
+    """
+    drawn = recipe.figure.measures if recipe.figure.kind != "gains" else []
+    measures = drawn or list(recipe.measures)
+    if recipe.columns:
+        measures = [recipe.ranked or measures[0]]
+    printed = {one.measure for one in found if one.paper is not None}
+    cells, labels = dict[tuple[str, str], str](), dict[str, None]()
+    for one in found:
+        if one.ours and one.measure in measures and (not recipe.shown or one.cell.row in recipe.shown):
+            label = f"{one.label} (paper)" if one.measure in printed else one.label
+            paper = "" if one.paper is None else f" ({figure(one.paper, one.unit)})"
+            cells[one.cell.row, one.cell.column or label] = ours(one) + paper
+            labels[label] = None
+    rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
+    if len(columns) > len(rows):
+        rows, columns, cells = columns, rows, {(column, row): text for (row, column), text in cells.items()}
+    corner = next(iter(labels), "") if recipe.columns else ""
+    return as_markdown([corner, *columns], [[row, *(cells.get((row, one), "-") for one in columns)] for row in rows])
+
+
+def counted(found: Sequence[Outcome]) -> str:
+    """Return the seeds, how many of our intervals have the paper's figure, and how many are over two deviations off."""
+    numbers = sorted({len(one.ours) for one in found} - {0})
+    seeds = f"Seeds: {' to '.join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]])))}."
+    judged = [one for one in found if one.within is not None]
+    if not judged:
+        return seeds
+    within = sum(one.within is True for one in judged)
+    far = sum(not one.within if one.away is None else one.away > 2 for one in judged)  # None: no deviation at all
+    of = f"of {len(judged)}"
+    return f"{seeds} Paper within our interval: {within} {of}; over two deviations away: {far} {of}."

@@ -9,18 +9,15 @@ from rich.console import Console
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import Value
-from simulations.studies.backends.backend import Backend
-from simulations.studies.backends.local import LocalBackend
-from simulations.studies.jobs import ELSEWHERE, run_all
-from simulations.studies.reproduce.collection import RESULTS, Report, collect
+from simulations.studies.backends import LocalBackend
+from simulations.studies.jobs import ELSEWHERE, Backend, run_all
+from simulations.studies.reproduce.collection import RESULTS, Report, collect, summary
 from simulations.studies.reproduce.outcome import as_json, lessened, markdown, outcomes, table
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
-from simulations.studies.reproduce.records import Record, Records, environments
-from simulations.studies.reproduce.running import Job, jobs
-from simulations.studies.reproduce.summary import summary
-from simulations.studies.reproduce.tuned import Findings, Found, tune_cells, tuning_as_markdown
+from simulations.studies.reproduce.records import Job, Record, Records, environments, jobs
+from simulations.studies.reproduce.tuned import Found, tune_cells, tuning_as_markdown
 
 
 class Request(NamedTuple):
@@ -28,20 +25,20 @@ class Request(NamedTuple):
 
     Parameters
     ----------
+    out : Path
+        Folder with a folder for each recipe.
     variant : {"full", "short", "quick"}
         How much of it.
     only : list of str
-        What the name of a row or column must have one of. Empty: all.
+        What the name of a row or column must contain, one of these. Empty: all.
     seeds : int
         How many; 0: as the recipe says.
     backend : Backend
-        Where the runs happen, and how many at a time.
-    out : Path
-        Folder with a folder a recipe.
+        Where the runs happen.
     extra : dict
         Config keys over the recipe's.
     results : Path or None
-        A Markdown page of all results. Full reports and what each run came to are kept beside it.
+        The Markdown page of all results; full reports and records are kept beside it.
     report_only : bool
         Run nothing: report what is there.
     """
@@ -57,33 +54,10 @@ class Request(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A recipe as it is asked for.
-
-    Parameters
-    ----------
-    name : str
-        The recipe's.
-    recipe : Recipe
-        What it says.
-    variant : {"full", "short", "quick"}
-        "full" where "short" is asked for and the recipe has none.
-    cells : list of Cell
-        Its rows and columns.
-    seeds : int
-        How many each has.
-    runs : Path
-        Folder of its runs.
-    folder : Path
-        Where its table goes.
-    command : str
-        What makes it again.
-    kept : Path or None
-        File of what its runs came to.
-    """
+    """A recipe as it is asked for: its cells and seeds, where its runs, table and records are, what makes it again."""
 
     name: str
     recipe: Recipe
-    variant: Variant
     cells: list[Cell]
     seeds: int
     runs: Path
@@ -95,8 +69,8 @@ class Task(NamedTuple):
 def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool:
     """Reproduce recipes, one after the other; return whether all that was asked for is there.
 
-    What has been run before is not run again. After each recipe its table, JSON and picture are written, whatever of it
-    is there; so a run that fails or is stopped takes nothing with it.
+    Runs that have ended are not repeated. The table, JSON and picture of each recipe are written from the runs that
+    there are, so that a failure loses nothing.
     """
     tasks = [_task(name, request) for name in (names() if list(wanted) == ["all"] else wanted)]  # all are checked first
     if not any(task.cells for task in tasks):
@@ -104,11 +78,9 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
     whole, made = True, dict[str, Report]()
     for task in tasks:
         kept = Records(task.kept)
-        findings = Findings(task.kept and task.kept.with_name(f"{task.kept.stem}-tuned.jsonl"))
+        found = task.kept and task.kept.with_name(f"{task.kept.stem}-tuned.jsonl")
         tuning = task.runs.with_name("tuning")
-        cells, tuned = tune_cells(
-            task.cells, findings, tuning, request.backend, console, only_known=request.report_only
-        )
+        cells, tuned = tune_cells(task.cells, found, tuning, request.backend, console, only_known=request.report_only)
         runs = jobs(cells, task.seeds, task.runs)
         left = [job for job in runs if kept.get(job, task.recipe) is None]
         take = partial(kept.take, recipe=task.recipe)
@@ -146,7 +118,7 @@ def _task(name: str, request: Request) -> Task:
     kept = request.results.parent / RESULTS / f"{shared}.jsonl" if request.results else None
     runs = request.out / shared / "runs"
     folder = request.out / (Path(name).stem + suffix)
-    return Task(name, recipe, variant, cells, seeds, runs, folder, _command(name, variant, request), kept)
+    return Task(name, recipe, cells, seeds, runs, folder, _command(name, variant, request), kept)
 
 
 def _command(name: str, variant: Variant, request: Request) -> str:

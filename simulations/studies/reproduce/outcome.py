@@ -173,10 +173,6 @@ def gains_of(cells: Sequence[Cell], records: Sequence[Record]) -> dict[tuple[str
     return found
 
 
-def _of_impact(impact: Impact, key: str) -> float:
-    return {GAIN: impact.gain.mean, HARMED: impact.harmed, WORST: impact.worst}[key]
-
-
 def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> list[Outcome]:
     """Return a figure for each cell and measure, of the runs that there are."""
     values: dict[tuple[str, str, str], dict[int, float]] = {}
@@ -185,7 +181,10 @@ def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -
         by_seed: dict[int, float | None]
         if measure.key in IMPACT:
             impacts = {seed: Impact.of([one]) for seed, one in gains.get((cell.row, cell.column), {}).items()}
-            by_seed = {seed: _of_impact(impact, measure.key) for seed, impact in impacts.items()}
+            by_seed = {
+                seed: {GAIN: impact.gain.mean, HARMED: impact.harmed, WORST: impact.worst}[measure.key]
+                for seed, impact in impacts.items()
+            }
         else:
             by_seed = {record.seed: record.figures[measure.key] for record in records if record.cell == cell.folder}
         scaled = {seed: SCALES[measure.unit] * value for seed, value in by_seed.items() if value is not None}
@@ -227,9 +226,10 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
     """
     shown = recipe.figure.measures or list(recipe.measures)
     first, others = ([one for one in found if (one.measure in shown) == first] for first in (True, False))
-    seen, folded = _markdown_table(recipe, first), others
+    seen, folded = as_markdown(_headings(recipe), _lines(recipe, first)), others
     if recipe.columns and all(one.paper is None for one in found):
         seen, folded = "\n\n".join(_grids(found)), list(found)
+    rest = as_markdown(_headings(recipe), _lines(recipe, folded))
     paragraphs = [
         f"# {recipe.title}",
         f"{recipe.paper}; {recipe.source}. Made by {made}.",
@@ -239,13 +239,9 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
         f"**Found:** {recipe.found.strip()}" if recipe.found else "",
         seen,
         *more,
-        f"<details><summary>All figures</summary>\n\n{_markdown_table(recipe, folded)}\n\n</details>" if folded else "",
+        f"<details><summary>All figures</summary>\n\n{rest}\n\n</details>" if folded else "",
     ]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
-
-
-def _markdown_table(recipe: Recipe, found: Iterable[Outcome]) -> str:
-    return as_markdown(_headings(recipe), _lines(recipe, found))
 
 
 def _grids(found: Iterable[Outcome]) -> Iterator[str]:

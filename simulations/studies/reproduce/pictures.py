@@ -17,8 +17,7 @@ from simulations.reports.plots.drawing import COLOURS, DASHES, DPI, write_figure
 from simulations.reports.plots.impact import ROW_HEIGHT, draw_impact, explain
 from simulations.studies.reproduce.outcome import Outcome, gains_of
 from simulations.studies.reproduce.recipe import Recipe
-from simulations.studies.reproduce.records import Record, course_name
-from simulations.studies.reproduce.running import Job
+from simulations.studies.reproduce.records import Job, Record, course_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -256,9 +256,10 @@ class Recipe(_Varied):
     def _names(self) -> Self:
         """Check that names are names of something here."""
         rows, columns = [row.name for row in self.rows], [column.name for column in self.columns]
-        for names in (rows, columns):
-            if len(set(names)) < len(names):
-                raise ValueError(f"a name is given twice: {', '.join(names)}")
+        for several in (rows, columns):
+            if len(set(several)) < len(several):
+                raise ValueError(f"a name is given twice: {', '.join(several)}")
+        _among("table or figure", filter(None, [self.runs]), names())
         _among("row", filter(None, [self.against, *(row.against for row in self.rows)]), rows)
         _among("row", self.shown, [*rows, *(f"{row}, tuned" for row in rows if self.tuned)])
         _among("measure", [*self.figure.measures, *filter(None, [self.ranked])], self.measures)
@@ -283,19 +284,6 @@ class Recipe(_Varied):
                 RunConfig.from_flat(cell.settings)
             except HetflError as error:
                 raise ValueError(f"{cell.name}: {error}") from None
-        return self
-
-    @model_validator(mode="after")
-    def _shared(self) -> Self:
-        """Check that a row and column of this recipe and of that whose runs it shares are the same run."""
-        if self.runs:
-            _among("table or figure", [self.runs], names())
-            other = load(self.runs)
-            for variant in get_args(Variant):
-                theirs = {cell.folder: cell.settings for cell in other.cells(variant)}
-                for cell in self.cells(variant):
-                    if theirs.get(cell.folder, cell.settings) != cell.settings:
-                        raise ValueError(f"{cell.name} is another run here than in {self.runs}")
         return self
 
     @property

@@ -1,12 +1,14 @@
-"""What a run came to, in a few numbers: read from its folder, or kept in a file that outlives the folder."""
+"""The runs of a recipe, and the few numbers of each that its report needs, kept in a file that outlives the folder."""
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, inf, isfinite
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -18,8 +20,8 @@ from hetfl_flwr.runs.schema import Round
 from hetfl_flwr.wire.messages import SEEN
 from simulations.reports.estimates import ACCURACY
 from simulations.reports.runs import Run, figures, load_run
-from simulations.studies.reproduce.recipe import COST, IMPACT, NUMBERS, PAYLOAD, Recipe
-from simulations.studies.reproduce.running import Job
+from simulations.studies import jobs as studies
+from simulations.studies.reproduce.recipe import COST, IMPACT, NUMBERS, PAYLOAD, Cell, Recipe
 
 CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
 """Client P, or clients P to Q, in a measure's key."""
@@ -28,7 +30,7 @@ PLACES = ("data-dir", "device", "threads", "checkpoint-every")
 """Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
 
 POINTS = 500
-"""Of a course that are kept, about: more than a picture shows."""
+"""Points of a course that are kept, about: more than a picture shows."""
 
 Course = tuple[list[int], list[float]]
 """Rounds or bytes, and what was reported there."""
@@ -39,8 +41,72 @@ NAMED = (*PACKAGES, "processor", "threads", "device")
 UNKNOWN = "versions not recorded"
 
 
-class Record(BaseModel):
-    """One run, as far as tables and curves ask.
+@dataclass(frozen=True)
+class Job(studies.Job):
+    """One cell with one seed."""
+
+    cell: Cell
+    seed: int
+
+
+def jobs(cells: Sequence[Cell], seeds: int, folder: Path) -> list[Job]:
+    """Return the runs of some cells, all cells of a seed before the next seed."""
+    return [
+        Job(
+            name=f"{cell.name}, seed {seed}",
+            folder=folder / cell.folder / f"seed-{seed}",
+            settings={**cell.settings, "seed": seed},
+            cell=cell,
+            seed=seed,
+        )
+        for seed in range(seeds)
+        for cell in cells
+    ]
+
+
+class Line(BaseModel):
+    """A line of a file of results."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+L = TypeVar("L", bound=Line)
+
+
+def read_lines(path: Path | None, kind: type[L]) -> list[L]:
+    """Read a file with a JSON object a line; nothing if there is none.
+
+    Raises
+    ------
+    RunFolderError
+        It cannot be read, or a line is not right.
+    """
+    found = list[L]()
+    try:
+        for line in path.read_text().splitlines() if path is not None and path.exists() else []:
+            found.append(kind.model_validate_json(line))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RunFolderError(f"{path}, line {len(found) + 1}: no {kind.__name__.lower()}: {first['msg']}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{path} cannot be read: {error}") from None
+    return found
+
+
+def write_lines(path: Path | None, lines: Iterable[Line]) -> None:
+    """Write such a file, if it has a path; raises `RunFolderError` if it cannot be written."""
+    if path is None:
+        return
+    try:
+        content = "".join(f"{one.model_dump_json(exclude_defaults=True)}\n" for one in lines)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content.encode())
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be written: {error.strerror}") from None
+
+
+class Record(Line):
+    """What tables and curves need of a run.
 
     Parameters
     ----------
@@ -49,18 +115,16 @@ class Record(BaseModel):
     seed : int
         The run's.
     settings : dict
-        What its recipe says of it; other keys were as by default.
+        Its settings in the recipe; other keys had their defaults.
     versions : list of dict
         What made it, as ``versions`` of its summary; more than one if it was resumed with others.
     figures : dict
-        By a measure's key, in the run's own units; None where the run reports no such figure.
+        By a measure's key, in the run's own units; None if the run has no such figure.
     courses : dict
-        Of pictures of curves, by what is drawn over what: "accuracy over round".
+        What pictures of curves draw: "accuracy over round".
     clients : dict
-        Each client's final accuracy, a fraction, where the recipe compares clients.
+        Each client's final accuracy, a fraction, if the recipe compares clients.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     cell: str
     seed: int
@@ -72,32 +136,13 @@ class Record(BaseModel):
 
 
 class Records:
-    """Runs that have ended. Those of other settings than now asked for stay, too.
-
-    Parameters
-    ----------
-    path : Path or None
-        A file with a record a line, which need not be there. None: there is none.
-
-    Raises
-    ------
-    RunFolderError
-        It cannot be read, or a line of it is no record.
-    """
+    """Runs that have ended, kept in a file if it has a path. Those with other settings than are asked for stay, too."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._runs: dict[tuple[str, int, str], Record] = {}
-        try:
-            lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunFolderError(f"{path} cannot be read: {error}") from None
-        for number, line in enumerate(lines, 1):
-            try:
-                self.add(Record.model_validate_json(line))
-            except ValidationError as error:
-                first = error.errors()[0]
-                raise RunFolderError(f"{path}, line {number}: no record of a run: {first['msg']}") from None
+        for one in read_lines(path, Record):
+            self.add(one)
 
     def get(self, job: Job, recipe: Recipe) -> Record | None:
         """Return the record of a run, or None if there is none of its settings with all that the recipe asks."""
@@ -110,7 +155,7 @@ class Records:
         return record if measured and drawn and compared else None
 
     def add(self, record: Record) -> None:
-        """Take a run's record; what another recipe has asked of the same run stays with it."""
+        """Add a run's record; what another recipe has asked of the same run stays with it."""
         key = _key(record.cell, record.seed, record.settings)
         before = self._runs.get(key)
         if before is not None and before.versions == record.versions:
@@ -119,25 +164,13 @@ class Records:
         self._runs[key] = record
 
     def take(self, job: Job, recipe: Recipe) -> None:
-        """Take in a run that has ended, and write the file."""
+        """Add a run that has ended, and write the file."""
         self.add(record(job, recipe))
         self.write()
 
     def write(self) -> None:
-        """Write the file, if there is one.
-
-        Raises
-        ------
-        RunFolderError
-            It cannot be written.
-        """
-        if self._path is None or not self._runs:
-            return
-        lines = [self._runs[key].model_dump_json(exclude_defaults=True) for key in sorted(self._runs)]
-        try:
-            replace_file(self._path, "".join(f"{line}\n" for line in lines).encode())
-        except OSError as error:
-            raise RunFolderError(f"{self._path} cannot be written: {error.strerror}") from None
+        """Write the file, if it has a path."""
+        write_lines(self._path, [self._runs[key] for key in sorted(self._runs)])
 
 
 def _key(cell: str, seed: int, settings: Mapping[str, Value]) -> tuple[str, int, str]:
@@ -145,9 +178,10 @@ def _key(cell: str, seed: int, settings: Mapping[str, Value]) -> tuple[str, int,
 
 
 def record(job: Job, recipe: Recipe) -> Record:
-    """Return what a run that has ended came to, as far as the recipe asks."""
+    """Return what a recipe asks of a run that has ended."""
     run = load_run(job.folder)
     summary = figures(run)
+    accuracies = {client["partition"]: ACCURACY.of(client) for client in run.clients if recipe.compares_clients}
     return Record(
         cell=job.cell.folder,
         seed=job.seed,
@@ -155,29 +189,24 @@ def record(job: Job, recipe: Recipe) -> Record:
         versions=[*summary.get("earlier_versions", []), summary["versions"]],
         figures={key: measured(run, key) for key in _keys(recipe)},
         courses={course_name(recipe, y): _thinned(course(run, recipe.figure.x, y)) for y in recipe.figure.drawn},
-        clients=_accuracies(run) if recipe.compares_clients else {},
+        clients={client: value for client, value in accuracies.items() if value is not None},
     )
 
 
 def _keys(recipe: Recipe) -> list[str]:
-    """Return the keys of the measures that a run by itself has."""
+    """Return the keys of the measures that a run has by itself."""
     return [measure.key for measure in recipe.measures.values() if measure.key not in IMPACT]
 
 
-def _accuracies(run: Run) -> dict[int, float]:
-    found = {client["partition"]: ACCURACY.of(client) for client in run.clients}
-    return {client: value for client, value in found.items() if value is not None}
-
-
 def _thinned(whole: Course) -> Course:
-    """Return every nth point, the last among them, so that there are no more than `POINTS`."""
+    """Return every nth point, the last included, at most `POINTS`."""
     places, values = whole
     step = ceil(len(places) / POINTS) or 1
     return places[::-step][::-1], values[::-step][::-1]
 
 
 def course_name(recipe: Recipe, y: str) -> str:
-    """Return what the course of a figure is called among those of a record."""
+    """Return the name of a figure's course in a record."""
     return f"{y} over {recipe.figure.x}"
 
 
@@ -200,7 +229,7 @@ def measured(run: Run, key: str) -> float | None:
         counted = [record for record in run.rounds if (record.round == 0) == (where == "before")]
         return getattr(counted[-1], name) / summary["clients"] if counted else None
     if where == "trained":
-        return _of_trained(run, name)
+        return of_trained(run, name)
     if where == COST:
         return summary.get("costs", {}).get(name)
     if where:
@@ -215,15 +244,15 @@ def measured(run: Run, key: str) -> float | None:
 
 
 def reported(record: Round, key: str) -> float | None:
-    """Return the mean over clients, all or those that a key names, of what they report in a round."""
+    """Return the mean of a figure in a round over all clients, or over those that the key names."""
     where, _, name = key.rpartition(":")
     among = CLIENTS.fullmatch(where)
     first, last = (int(among[1]), int(among[2] or among[1])) if among else (0, inf)
     return mean((scores for client, scores in record.clients.items() if first <= int(client) <= last), name)
 
 
-def _of_trained(run: Run, name: str) -> float | None:
-    """Return the mean of what clients reported in the last round with any such report, of those that had trained."""
+def of_trained(run: Run, name: str) -> float | None:
+    """Return the mean of a figure in the last round that has it, over the clients that had trained by then."""
     trained, last = set[str](), None
     for record in run.rounds:
         trained |= {client for client, scores in record.clients.items() if SEEN in scores}
@@ -233,13 +262,13 @@ def _of_trained(run: Run, name: str) -> float | None:
 
 
 def mean(clients: Iterable[Mapping[str, object]], name: str) -> float | None:
-    """Return the mean over clients of what those that report a figure say; None where nobody does."""
+    """Return the mean of a figure over the clients that report it; None if none does."""
     values = [float(value) for client in clients if isinstance(value := client.get(name), int | float)]
     return fmean(values) if values else None
 
 
 def course(run: Run, x: str, y: str) -> Course:
-    """Return one figure over the rounds that report it: of the round, or the mean over clients, all or those named."""
+    """Return a figure of the rounds, or the mean of one of the clients, over the rounds that have it."""
     places, values, sent = [], [], 0
     for record in run.rounds:
         sent += record.bytes_up + record.bytes_down
@@ -265,9 +294,8 @@ def environments(made: Iterable[Iterable[Mapping[str, str]]]) -> dict[str, int]:
     >>> environments([[{"torch": "2.13.0"}], [{"torch": "2.14.1", "threads": "1"}], [{"commit": "0123abc"}]])
     {'torch 2.13.0': 1, 'torch 2.14.1, threads 1': 1, 'versions not recorded': 1}
     """
-    counts = Counter(" then ".join(dict.fromkeys(map(_in_words, one))) or UNKNOWN for one in made)
-    return dict(counts)
 
+    def in_words(one: Mapping[str, str]) -> str:
+        return ", ".join(f"{name} {one[name]}" for name in NAMED if name in one) or UNKNOWN
 
-def _in_words(one: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {one[name]}" for name in NAMED if name in one) or UNKNOWN
+    return dict(Counter(" then ".join(dict.fromkeys(map(in_words, one))) or UNKNOWN for one in made))

@@ -12,16 +12,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hetfl_flwr import sweep
-from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.runs.schema import SERVER_STATE_FILE, read_rounds
 from simulations.cli.command import app
-from simulations.studies.backends import cluster as ray_backend
-from simulations.studies.backends.cluster import MOST_LOSSES, RayBackend
-from simulations.studies.backends.folders import mend, pack, unpack
-from simulations.studies.backends.known import BACKENDS, backend
-from simulations.studies.backends.local import LocalBackend
-from simulations.studies.jobs import Job, run_all
-from simulations.studies.tuning import Among, tune
+from simulations.studies import backends
+from simulations.studies.backends import BACKENDS, MAX_LOSSES, LocalBackend, RayBackend, backend
+from simulations.studies.jobs import Bar, Job, run_all
+from simulations.studies.tuning import parse_space, tune
+from simulations.studies.worker import mend, pack, unpack
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
 SPACE = 80 * 2**20
@@ -114,7 +112,7 @@ def test_a_run_whose_process_dies_is_begun_again_and_packages_in_the_callers_fol
     job = a_run(tmp_path, callbacks="fixtures.callbacks:OutOfMemory")
     failed = run_all([job], RayBackend(1, machines.address), console)
     said = [line for line in capsys.readouterr().err.splitlines() if "was lost" in line]
-    assert len(said) == MOST_LOSSES
+    assert len(said) == MAX_LOSSES
     assert all("BrokenProcessPool" in line for line in said)
     assert "was lost: BrokenProcessPool" in failed[job.folder]
 
@@ -129,20 +127,17 @@ def test_packages_in_the_callers_folder_hide_none_of_this_project(tmp_path, mach
 
 
 @pytest.mark.exhaustive
-def test_an_interrupted_study_fetches_what_its_runs_have_done(tmp_path, machines, first, console):
+def test_an_interrupted_study_fetches_what_its_runs_have_done(tmp_path, machines, first, console, monkeypatch):
     job, alone = a_run(tmp_path / "there", rounds=150), a_run(tmp_path / "here", rounds=150)
 
-    def interrupted():
-        with RayBackend(1, machines.address).open([job]) as slots:
-            while not slots.free():
-                slots.ended(1)
-            slots.begin(job)
-            while not slots.done(job):
-                assert slots.ended(0.2) == []
+    def interrupted(bar, completed, **fields):
+        if completed:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+    with monkeypatch.context() as patch:
+        patch.setattr(Bar, "update", interrupted)
+        with pytest.raises(Interrupted):
+            run_all([job], RayBackend(1, machines.address), console)
     assert 0 < job.done < 150
     assert not job.finished
     assert run_all([job, alone], LocalBackend(2), console) == {}
@@ -159,7 +154,7 @@ def test_why_a_run_has_failed_is_said_with_its_machine(tmp_path, machines, first
 
 @pytest.mark.exhaustive
 def test_another_version_on_a_machine_is_refused(tmp_path, machines, first, console, refusal, monkeypatch):
-    monkeypatch.setattr(ray_backend, "version", lambda name: "0.0.1")
+    monkeypatch.setattr(backends, "version", lambda name: "0.0.1")
     said = refusal(HetflError, run_all, [a_run(tmp_path)], RayBackend(1, machines.address), console)
     assert "0.0.1" in said
 
@@ -169,7 +164,7 @@ def test_without_a_cluster_a_line_says_how_to_begin_one(tmp_path, console, monke
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert "ray start --head" in refusal(HetflError, run_all, [a_run(tmp_path)], RayBackend(1), console)
-    base, space = {**SMALL, "rounds": 1, "validation-fraction": 0.2}, {"fedhe.alpha": Among((0.0, 1.0))}
+    base, space = {**SMALL, "rounds": 1, "validation-fraction": 0.2}, parse_space(["fedhe.alpha=0,1"])
     said = refusal(HetflError, tune, base, space, tmp_path / "tuned", console, RayBackend(1))
     assert said.startswith("no Ray cluster")  # not as a setting's refusal, which would have each of them tried
 

@@ -15,15 +15,13 @@ from scipy.stats import ttest_rel
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import Round
 from simulations.reports.runs import Run, load_run
-from simulations.studies.reproduce.collection import Report, collect
+from simulations.studies.reproduce.collection import Report, collect, counted, main_table, summary
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
 from simulations.studies.reproduce.pictures import _curves, _gains
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, load, names
-from simulations.studies.reproduce.records import Record, Records, _thinned, asked, measured, record
-from simulations.studies.reproduce.running import jobs
-from simulations.studies.reproduce.summary import counted, main_table, summary
+from simulations.studies.reproduce.records import Record, Records, _thinned, asked, jobs, measured, record
 
 RECIPE = """
 title = "Small table"
@@ -756,9 +754,6 @@ def test_runs_are_shared_and_what_is_not_said_is_as_in_the_other_recipe(tmp_path
     assert reproduce(["small", "curves"], request, Console(file=StringIO()))
     assert (tmp_path / "out" / "curves-quick" / "table.json").exists()
     assert not (tmp_path / "out" / "curves-quick" / "runs").exists()
-    path.write_text(said + '[[rows]]\nname = "FedHe"\nsettings = { algorithm = "fedhe", fedhe.alpha = 1 }\n')
-    with pytest.raises(ConfigError, match="FedHe"):
-        load("curves")
 
 
 # --- tuned rows, and ranks -----------------------------------------------------------------------

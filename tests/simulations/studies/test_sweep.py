@@ -18,7 +18,7 @@ from hetfl_flwr import compare, load, run, sweep
 from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from simulations.cli.command import app
-from simulations.studies.backends.local import LocalBackend
+from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import Job, run_all
 from simulations.studies.sweeps import jobs, parse_grid, run_sweep
 
