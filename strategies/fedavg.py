@@ -1,4 +1,4 @@
-"""FedAvg, server side: Flower's own strategies.
+"""FedAvg, server side: the mean of the clients' weights.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """

@@ -1,4 +1,4 @@
-"""FedProx, server side: Flower's own strategies.
+"""FedProx, server side: the mean of the clients' weights.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (arXiv 1812.06127).
 """

@@ -1,4 +1,4 @@
-"""FedRep, server side: Flower's own strategies, over bodies.
+"""FedRep, server side: the mean of the clients' bodies.
 
 Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for Personalized Federated Learning",
 ICML 2021.

@@ -1,4 +1,4 @@
-"""LG-FedAvg, server side: Flower's own strategies, over heads.
+"""LG-FedAvg, server side: the mean of the clients' heads, or of their bodies.
 
 Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov and Morency, "Think Locally, Act Globally: Federated Learning
 with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523).

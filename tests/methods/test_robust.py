@@ -10,6 +10,7 @@ from fixtures.federations.grids import Tampering
 from fixtures.federations.members import member, robustly, roster
 from fixtures.tiers import exhaustive
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 
 from hetfl_flwr.algorithms import build_strategy, check_options, find, names
@@ -18,6 +19,7 @@ from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.server.left_out import LeftOut
+from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
@@ -197,15 +199,9 @@ AVERAGING: dict[str, dict[str, Any]] = {
 """The algorithms that average weights, and the keys with which they do."""
 
 
-def averaged(algorithm: str, robust: str, values: Sequence[Any], samples: Sequence[int], order: Any = None) -> Any:
-    """What the server makes of an entry ``w`` that clients have sent as these values, having trained on these samples;
-    their replies come in this order.
-    """
-    clients = roster(len(values), public=5)
-    config = RunConfig.from_flat({"algorithm": algorithm, **AVERAGING[algorithm]})
-    strategy = robustly(build_strategy(config), robust)
-    strategy.config, strategy.roster, strategy._sent = config, clients, ArrayRecord()  # what `prepare` would set
-    replies = [
+def replies_of(values: Sequence[Any], samples: Sequence[int], clients: Roster) -> list[Message]:
+    """Return the messages in which clients send these values of an entry ``w``."""
+    return [
         Message(
             RecordDict(
                 {
@@ -217,6 +213,17 @@ def averaged(algorithm: str, robust: str, values: Sequence[Any], samples: Sequen
         )
         for one, value, count in zip(clients, values, samples, strict=True)
     ]
+
+
+def averaged(algorithm: str, robust: str, values: Sequence[Any], samples: Sequence[int], order: Any = None) -> Any:
+    """What the server makes of an entry ``w`` that clients have sent as these values, having trained on these samples;
+    their replies come in this order.
+    """
+    clients = roster(len(values), public=5)
+    config = RunConfig.from_flat({"algorithm": algorithm, **AVERAGING[algorithm]})
+    strategy = robustly(build_strategy(config), robust)
+    strategy.config, strategy.roster, strategy._sent = config, clients, ArrayRecord()  # what `prepare` would set
+    replies = replies_of(values, samples, clients)
     learnt, _ = strategy.aggregate_train(1, [replies[k] for k in (order or range(len(replies)))])
     assert all(list(reply.content.array_records[ARRAYS]) == ["w"] for reply in replies), "replies are taken apart"
     found = from_record(learnt)["w"]
@@ -258,6 +265,20 @@ def averaged(algorithm: str, robust: str, values: Sequence[Any], samples: Sequen
 )
 def test_weights_by_hand(algorithm, robust, values, samples, expected):
     assert averaged(algorithm, robust, values, samples) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("robust", "theirs", "near"),
+    [("none", FedAvg(), 0.0), ("median", FedMedian(), 1e-7), ("trimmed:0.2", FedTrimmedAvg(beta=0.2), 1e-7)],
+    ids=["none", "median", "trimmed"],
+)
+def test_weights_are_averaged_as_by_flower_s_own_strategies(robust, theirs, near):
+    """The mean to the bit."""
+    values, samples = generator(0, "weights").normal(size=(7, 50)).astype(np.float32), [3, 1, 4, 1, 5, 9, 2]
+    messages = replies_of(values, samples, roster(7, public=5))
+    expected, _ = theirs.aggregate_train(1, messages)
+    found = averaged("fedavg", robust, values, samples)
+    np.testing.assert_allclose(found, from_record(expected)["w"], rtol=0, atol=near)
 
 
 @pytest.mark.parametrize("algorithm", AVERAGING)
