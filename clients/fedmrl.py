@@ -48,11 +48,6 @@ class Fused(nn.Module):
         fused: Tensor = self.projector(torch.cat([self.small.body(inputs), self.own.body(inputs)], dim=1))
         return fused
 
-    def small_logits(self, fused: Tensor) -> Tensor:
-        """Return the logits (B, C) that the small head gives to the first d1 dimensions; to zeros beyond d2."""
-        logits: Tensor = self.small.head(functional.pad(fused, (0, self.small.width - self.own.width)))
-        return logits
-
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits (B, C) of the own head."""
         logits: Tensor = self.own.head(self.fuse(inputs))
@@ -80,13 +75,8 @@ class FedMRLClient(KnowledgeClient):
     small : str
         As in `strategies.fedmrl.FedMRL`.
     small_loss : float
-        Weight of the small head's loss, 0 or more. 0: the small head keeps its initial weights; its body still learns
-        from the own head's loss.
-
-    Raises
-    ------
-    ModelError
-        The small model does not fit the client's data.
+        Weight of the small head's loss, 0 or more. 0: the small head has no gradient; the small body still learns from
+        the own head's loss.
     """
 
     def __init__(self, node: Node, *, small: str = AUTO, small_loss: Annotated[float, Field(ge=0)] = 1.0) -> None:
@@ -115,8 +105,9 @@ class FedMRLClient(KnowledgeClient):
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             fused = self.fused.fuse(inputs)
+            first = functional.pad(fused, (0, self.small.width - self.node.model.width))
             own = self.node.data_loss(self.node.model.head(fused), labels)
-            return own + self.small_loss * self.node.data_loss(self.fused.small_logits(fused), labels)
+            return own + self.small_loss * self.node.data_loss(self.small.head(first), labels)
 
         seen, mean_loss = self.train(self.batches(round), loss, optimizer)
         return model_arrays(self.small), {SEEN: seen, "train-loss": mean_loss}

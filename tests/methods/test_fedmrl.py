@@ -43,8 +43,8 @@ def one_sample(small: str = "test_fedmrl:narrow", **options: float) -> FedMRLCli
     return FedMRLClient(node, small=small, **options)
 
 
-def learn(client, arrays, round=1):
-    """Let a client learn; return its upload by name, and its metrics."""
+def fit(client, arrays, round):
+    """Let a client learn with the state of the round before; return its upload by name, and its metrics."""
     sent = [arrays[name] for name in client.download_spec().names]
     uploaded, _, metrics = client.fit(sent, {ROUND: round})
     return dict(zip(client.upload_spec().names, uploaded, strict=True)), metrics
@@ -66,7 +66,7 @@ def test_one_step_of_all_three_networks_by_hand(part):
     projector = client.fused.projector
     projector.weight.data, projector.bias.data = torch.tensor([[1.0, 0, 0], [0, 1, 0]]), torch.zeros(2)
     sent = {"body.1.weight": np.float32([[1, 0]]), "head.weight": np.float32([[1], [-1]])}
-    back, metrics = learn(client, sent)
+    back, metrics = client.learn(sent, 1)
     big_p, big_q = 1 / (1 + exp(1)), 1 / (1 + exp(-2))
     p, q = big_p - 1, part * (big_q - 1)
     e = np.array([p + 2 * q, -2 * p])
@@ -95,7 +95,7 @@ def test_of_a_narrower_own_embedding_the_small_head_sees_zeros_beyond_it():
     node = linear_node([[1.0, 0.0]], [0], [[1.0], [0.0]], body=nn.Linear(2, 1))
     client = FedMRLClient(node, small=LINEAR)
     before = model_arrays(client.small)
-    back, _ = learn(client, before)
+    back, _ = client.learn(before, 1)
     changed = back["head.weight"] != before["head.weight"]
     assert changed.tolist() == [[True, False], [True, False]]
 
@@ -195,7 +195,7 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
         average = Layer(*means)
         uploads = []
         for client, one in zip(clients, members, strict=True):
-            back, metrics = learn(client, strategy.download_for(one, state, round), round)
+            back, metrics = fit(client, strategy.download_for(one, state, round), round)
             said.append(metrics["train-loss"])
             uploads.append(Upload(one.client_id, back, one.train))
         state = strategy.aggregate(state, uploads, round)
@@ -218,7 +218,7 @@ def test_one_client_without_the_small_head_s_loss_trains_alone(make_config, make
     [one], alone, initial = members, deepcopy(client.predictor()), state
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
     for round in (1, 2):
-        back, _ = learn(client, strategy.download_for(one, state, round), round)
+        back, _ = fit(client, strategy.download_for(one, state, round), round)
         state = strategy.aggregate(state, [Upload(0, back, one.train)], round)
         train(node.data.train, client.batches(round), optimizer, lambda x, y: node.data_loss(alone(x), y))
     assert all((state[name] == array).all() for name, array in model_arrays(alone.small).items())
