@@ -1,13 +1,17 @@
 """``hetfl list`` and ``hetfl new``: what there is to run, and a start for an algorithm of one's own."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Column, Table
+from rich.text import Text
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.config import RunConfig, parse_settings
-from simulations.cli.catalogue.facts import USUAL_DATA, Kind, facts, keys_toml, write_keys
+from hetfl_flwr.runs.figures.tables import NOTHING
+from simulations.cli.facts import USUAL_DATA, Kind, Row, facts, keys_toml, write_keys
 from simulations.cli.options import JsonOption, path
 from simulations.cli.printing import print_json, print_tables
 
@@ -44,8 +48,6 @@ def list_(
     if json:
         print_json({each: facts(each, config) for each in kinds})
         return
-    from simulations.cli.catalogue.tables import table
-
     for each in kinds:
         print_tables(table(each, facts(each, config)))
 
@@ -64,3 +66,97 @@ def new(
     typer.echo(f"written: {folder} (server side strategy.py, client side client.py, test_{folder.name}.py)")
     typer.echo(f"run it:  hetfl run {name} --clients 4 --rounds 10")
     typer.echo(f"test it: pytest {folder}")
+
+
+def table(kind: Kind, rows: Sequence[Row]) -> Table:
+    """Return the table of one kind.
+
+    Raises
+    ------
+    HetflError
+        There is nothing to list.
+    """
+    if not rows:
+        raise HetflError(f"nothing to list: {kind}")
+    empty, cells = TABLES[kind](rows)
+    for row in rows:
+        empty.add_row(*(Text(NOTHING if cell is None else str(cell)) for cell in cells(row)))
+    return empty
+
+
+Cells = Callable[[Row], Sequence[object]]
+
+
+def _algorithms(rows: Sequence[Row]) -> tuple[Table, Cells]:
+    shown = Table(
+        Column("leaves a client", min_width=10),
+        Column("name", no_wrap=True),
+        Column("what it does", ratio=4),
+        Column("paper", ratio=3, min_width=10, overflow="fold"),
+        Column("what crosses the wire", ratio=6),
+        Column("needs", ratio=3, min_width=10, overflow="fold"),
+        Column("options = default", no_wrap=True),
+        title="algorithms (in full: the docstrings of FOLDER/NAME.py in strategies/ and clients/)",
+        show_lines=True,
+        expand=True,
+    )
+    return shown, lambda row: (
+        *(row["leaves_a_client"], row["name"], row["what"], row["paper"]),
+        *("\n".join(row["wire"]), "\n".join(row["needs"]) or NOTHING),
+        "\n".join(f"{key} = {value}" for key, value in row["options"].items()),
+    )
+
+
+def _datasets(rows: Sequence[Row]) -> tuple[Table, Cells]:
+    shown = Table(
+        Column("name", no_wrap=True),
+        "kind",
+        Column("shape", no_wrap=True),
+        *(Column(name, justify="right") for name in ("classes", "domains", "samples", "MB")),
+        Column("source", overflow="fold"),
+        "where",
+        "licence",
+        title="data sets (or a hub id with image-column, text-column or label-column, or a folder: ./photos)",
+        caption="Samples of the whole data set: a local copy may hold fewer. MB: decoded, in memory. ?: images of many "
+        "sizes, which image-size makes one. Folder only: not on the hub; a run of it says where to get it.",
+    )
+    return shown, lambda row: (
+        *(row["name"], row["kind"], " x ".join(str(length or "?") for length in row["shape"])),
+        *(row["classes"], row["domains"], f"{row['samples']:,}"),
+        f"{row['megabytes']:,.2f}" if row["megabytes"] else "?",
+        *(row["source"], row["where"], row["licence"]),
+    )
+
+
+def _models(rows: Sequence[Row]) -> tuple[Table, Cells]:
+    one = rows[0]
+    inputs = f"inputs {tuple(one['shape'])}, {one['classes']} classes"
+    names = ("name", "summary", "parameters", "width", "problem")
+    title = f"models for {one['dataset']}: {inputs} (or package.module:function of your own)"
+    return Table(*names, title=title), lambda row: [row[name] for name in names]
+
+
+def _recipes(rows: Sequence[Row]) -> tuple[Table, Cells]:
+    return Table(*rows[0], title="recipes"), lambda row: list(row.values())
+
+
+def _tables(rows: Sequence[Row]) -> tuple[Table, Cells]:
+    title = "tables and figures: hetfl reproduce NAME"
+    shown = Table(Column("name", no_wrap=True), "what", "runs", "needs", title=title)
+    return shown, lambda row: (row["name"], row["what"], f"{row['runs']} x {row['seeds']} seeds", row["needs"])
+
+
+def _keys(rows: Sequence[Row]) -> tuple[Table, Cells]:
+    shown = Table(*rows[0], title="config keys: --set key=value, or flwr run -c 'key=value'")
+    return shown, lambda row: (row["key"], repr(row["default"]), row["meaning"])
+
+
+TABLES: dict[Kind, Callable[[Sequence[Row]], tuple[Table, Cells]]] = {
+    Kind.ALGORITHMS: _algorithms,
+    Kind.DATASETS: _datasets,
+    Kind.MODELS: _models,
+    Kind.RECIPES: _recipes,
+    Kind.TABLES: _tables,
+    Kind.KEYS: _keys,
+}
+"""By kind, an empty table for the rows, and the cells of one."""

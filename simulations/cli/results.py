@@ -131,8 +131,7 @@ def compare_runs(
     """
     from simulations.reports.doubts import doubts_of
     from simulations.reports.estimates import measure_named
-    from simulations.reports.gains import NO_ANSWER, answer
-    from simulations.reports.gains_tables import gains_table, in_words, write_csv
+    from simulations.reports.gains import NO_ANSWER, answer, gains_table, in_words, write_csv
     from simulations.reports.impact import impact_table, standings
     from simulations.reports.runs import differences, load_run, run_folders
     from simulations.reports.tables import compare_table

@@ -182,3 +182,19 @@ def holm(values: Sequence[float]) -> list[float]:
     corrected = np.empty(len(values))
     corrected[order] = np.minimum(np.maximum.accumulate(steps), 1) if len(values) else steps
     return [float(value) for value in corrected]
+
+
+def points(value: float, *, sign: bool = False) -> str:
+    """Return a fraction in percentage points, as in ``4.2`` or ``+4.2``; none is ``-0.0``."""
+    rounded = round(100 * value, 1) + 0.0
+    return f"{rounded:+.1f}" if sign and rounded else f"{rounded:.1f}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Return an interval in percentage points, as in ``(2.1 to 6.3)``; of one that is not known, nothing."""
+    return "" if low is None or high is None else f"({points(low)} to {points(high)})"
+
+
+def with_interval(estimate: Estimate, unit: str = "") -> str:
+    """Return a difference in percentage points, with its interval where it has one, as in ``+4.2 (2.1 to 6.3)``."""
+    return f"{points(estimate.mean, sign=True)}{unit} {interval(estimate.low, estimate.high)}".rstrip()

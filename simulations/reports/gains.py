@@ -4,18 +4,33 @@ Runs are paired as `simulations.reports.pairing` says. Measures and differences 
 are percentage points.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+from rich.table import Table
 
+from hetfl_flwr.common.errors import RunFolderError
+from hetfl_flwr.common.text import as_cell
+from hetfl_flwr.runs.figures.tables import NOTHING, table_of
 from hetfl_flwr.runs.schema import ClientRecord, name_of
 from hetfl_flwr.wire.naming import called
-from simulations.reports.estimates import ACCURACY, Estimate, Measure, check_measured, compared, holm, over_seeds
-from simulations.reports.pairing import LOCAL, Pairing, paired, run_label
+from simulations.reports.estimates import (
+    ACCURACY,
+    Estimate,
+    Measure,
+    check_measured,
+    compared,
+    holm,
+    interval,
+    points,
+    with_interval,
+)
+from simulations.reports.impact import Impact
+from simulations.reports.pairing import LOCAL, Pairing, both, paired, run_label
 from simulations.reports.runs import POOLED, Run
 
 if TYPE_CHECKING:
@@ -34,44 +49,20 @@ Verdict = Literal["helps", "harms", "unclear"]
 VERBS = {LOCAL: ("helps", "harms"), POOLED: ("is above pooled for", "is below pooled for")}
 """What is said of a method that is better or worse, by what it is compared with."""
 
+MOST_CLIENTS, ENDS = 30, 10
+"""Clients that a table has at most; of more, it has so many with the least gains, and as many with the largest."""
 
-def client_label(client: ClientRecord) -> str:
-    """Return what people call a client."""
-    return called(client["partition"], name_of(client))
+MOST_LEFT_OUT, MOST_WORDS = 10, 12
+"""Runs and clients in no pair that a table's notes name (files name all), and verdicts written out after a table."""
 
 
 @dataclass(frozen=True)
 class Gain:
     """The difference that a method makes to one client.
 
-    Parameters
-    ----------
-    method : str
-        As `group_runs` labels it.
-    client : int
-        The client id.
-    name : str
-        What people call the client.
-    measure : str
-        What is compared.
-    seeds : int
-        How many pairs of runs there are.
-    rows : int
-        The fewest test rows that the client has in any of them.
-    baseline, value : float
-        The means over these of what it is compared with, and of the method.
-    difference : float
-        Of the two.
-    low, high : float or None
-        The 95 % interval of the difference by itself, within -1 and 1.
-    p, p_corrected : float or None
-        Two-sided p value of no difference, and the one that Holm's correction for all comparisons makes of it.
-    source : {"seeds", "rows", "none"}
-        Whether the interval is taken from the spread over seeds, or from the number of test rows, or is not known.
-    verdict : {"helps", "harms", "unclear"}
-        By `p_corrected`.
-    words : str
-        The verdict as a person would say it.
+    `baseline` and `value` are means over as many `seeds`, `rows` the fewest test rows in any of them. The 95 % interval
+    and `p` stand for this difference alone and are taken from the spread over seeds or from the number of test rows
+    (`source`); `p_corrected` is Holm's for all comparisons, and gives the verdict.
     """
 
     method: str
@@ -107,7 +98,7 @@ class Answer:
     sentences : dict
         One a method.
     means : dict
-        By method, the difference of the mean over clients; None with one seed.
+        By method, the difference of the mean over clients; with one seed without an interval.
     left_out : tuple of str
         Runs and clients that are in no pair, each with the reason.
     notes : tuple of str
@@ -118,7 +109,7 @@ class Answer:
     measure: str
     gains: tuple[Gain, ...]
     sentences: dict[str, str]
-    means: dict[str, Estimate | None]
+    means: dict[str, Estimate]
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -161,19 +152,29 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
     if found is None:
         return None
     check_measured([client for run in runs for client in run.clients], measure)
-    baseline, left_out = found.baseline, list(found.left_out)
-    estimates = _estimates(found.pairs, measure, left_out)
-    known = [one.estimate for one in estimates if one.estimate.p is not None]
-    corrected = dict(zip(map(id, known), holm([one.p for one in known if one.p is not None]), strict=True))
-    gains = tuple(_gain(one, measure, corrected.get(id(one.estimate)), baseline, len(known)) for one in estimates)
-    means = {label: _mean_over_clients(several, measure) for label, several in found.pairs.items()}
+    clients = [one for method, pairs in found.pairs.items() for one in _compared(method, pairs, measure)]
+    tested = [one for one in clients if one.estimate.p is not None]
+    corrected = holm([one.estimate.p for one in tested if one.estimate.p is not None])
+    by_client = {(one.method, one.client["partition"]): p for one, p in zip(tested, corrected, strict=True)}
+    gains = tuple(
+        _gain(one, measure, by_client.get((one.method, one.client["partition"])), found.baseline, len(tested))
+        for one in clients
+    )
     by_method = {label: [gain for gain in gains if gain.method == label] for label in found.pairs}
-    sentences = {label: _sentence(label, own, means[label], baseline) for label, own in by_method.items() if own}
-    return Answer(baseline, measure.words, gains, sentences, means, tuple(left_out), _notes(gains, measure, found))
+    means = {label: Impact.of_pairs(found.pairs[label], measure).gain for label, own in by_method.items() if own}
+    return Answer(
+        baseline=found.baseline,
+        measure=measure.words,
+        gains=gains,
+        sentences={label: _sentence(label, by_method[label], mean, found.baseline) for label, mean in means.items()},
+        means=means,
+        left_out=(*found.left_out, *_unmeasured(found, measure)),
+        notes=_notes(gains, measure, found, means),
+    )
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Compared:
     """A client's values with a method and with the baseline, the fewest test rows, and what comes of them."""
 
     method: str
@@ -184,74 +185,47 @@ class _Found:
     estimate: Estimate
 
 
-def _estimates(pairs: Mapping[str, Sequence[tuple[Run, Run]]], measure: Measure, left_out: list[str]) -> list[_Found]:
-    found: list[_Found] = []
-    for label, several in pairs.items():
-        values: dict[int, tuple[ClientRecord, list[float], list[float], list[int]]] = {}
-        for run, base in several:
-            before = {client["partition"]: measure.of(client) for client in base.clients}
-            for client in run.clients:
-                after, alone = measure.of(client), before.get(client["partition"])
-                if after is None or alone is None:
-                    lacking = run if after is None else base
-                    left_out.append(f"{run_label(lacking)}: {client_label(client)} has no final {measure.words}")
-                    continue
-                own = values.setdefault(client["partition"], (client, [], [], []))
-                own[1].append(after)
-                own[2].append(alone)
-                own[3].append(client["test"] or 0)
-        for client, after_each, alone_each, rows in (values[key] for key in sorted(values)):
-            estimate = compared(after_each, alone_each, min(rows) if measure.of_rows else None)
-            found.append(_Found(label, client, after_each, alone_each, min(rows), estimate))
-    return found
-
-
-def _means_over_clients(pairs: Sequence[tuple[Run, Run]], measure: Measure) -> NDArray[np.float64]:
-    """Return the difference of the mean over clients for each pair of runs in which a client has both values."""
-    differences = []
+def _compared(method: str, pairs: Sequence[tuple[Run, Run]], measure: Measure) -> list[_Compared]:
+    found: dict[int, list[tuple[ClientRecord, float, float]]] = {}
     for run, base in pairs:
-        before = {client["partition"]: measure.of(client) for client in base.clients}
-        both = [(measure.of(client), before.get(client["partition"])) for client in run.clients]
-        known = [after - alone for after, alone in both if after is not None and alone is not None]
-        if known:
-            differences.append(fmean(known))
-    return np.array(differences)
+        for client, after, alone in both(run, base, measure):
+            found.setdefault(client["partition"], []).append((client, after, alone))
+    clients = []
+    for _, several in sorted(found.items()):
+        records, after_each, alone_each = map(list, zip(*several, strict=True))
+        rows = min(client["test"] or 0 for client in records)
+        estimate = compared(after_each, alone_each, rows if measure.of_rows else None)
+        clients.append(_Compared(method, records[0], after_each, alone_each, rows, estimate))
+    return clients
 
 
-def _mean_over_clients(pairs: Sequence[tuple[Run, Run]], measure: Measure) -> Estimate | None:
-    """Return the difference of the mean over clients; None with one seed, whose clients may share their test rows."""
-    spread = _means_over_clients(pairs, measure)
-    return over_seeds(spread) if len(spread) > 1 and spread.std() > 1e-9 else None
+def _unmeasured(found: Pairing, measure: Measure) -> list[str]:
+    """Return a line for each client of a pair that has no final value."""
+    lines = []
+    for run, base in (pair for pairs in found.pairs.values() for pair in pairs):
+        known = [client["partition"] for client, _, _ in both(run, base, measure)]
+        for client in run.clients:
+            if client["partition"] not in known:
+                lacking = run if measure.of(client) is None else base
+                lines.append(f"{run_label(lacking)}: {_label(client)} has no final {measure.words}")
+    return lines
 
 
 # --- words ---------------------------------------------------------------------------------------
 
 
-def points(value: float, *, sign: bool = False) -> str:
-    """Return a fraction in percentage points, as in ``4.2`` or ``+4.2``; none is ``-0.0``."""
-    rounded = round(100 * value, 1) + 0.0
-    return f"{rounded:+.1f}" if sign and rounded else f"{rounded:.1f}"
+def _label(client: ClientRecord) -> str:
+    return called(client["partition"], name_of(client))
 
 
-def interval(low: float | None, high: float | None) -> str:
-    """Return an interval in percentage points, as in ``(2.1 to 6.3)``; of one that is not known, nothing."""
-    return "" if low is None or high is None else f"({points(low)} to {points(high)})"
-
-
-def _within(estimate: Estimate) -> str:
-    """Return a difference in points, with its interval where it has one."""
-    shown = interval(estimate.low, estimate.high)
-    return f"{points(estimate.mean, sign=True)} points" + f" {shown}" * bool(shown)
-
-
-def _gain(found: _Found, measure: Measure, corrected: float | None, baseline: str, comparisons: int) -> Gain:
+def _gain(found: _Compared, measure: Measure, corrected: float | None, baseline: str, comparisons: int) -> Gain:
     estimate = found.estimate
     shown = corrected is not None and corrected < LEVEL
     verdict: Verdict = "unclear" if not shown else "helps" if estimate.mean > 0 else "harms"
     return Gain(
         method=found.method,
         client=found.client["partition"],
-        name=client_label(found.client),
+        name=_label(found.client),
         measure=measure.words,
         seeds=len(found.after),
         rows=found.rows,
@@ -268,9 +242,9 @@ def _gain(found: _Found, measure: Measure, corrected: float | None, baseline: st
     )
 
 
-def _words(verdict: Verdict, found: _Found, measure: Measure, baseline: str, comparisons: int) -> str:
+def _words(verdict: Verdict, found: _Compared, measure: Measure, baseline: str, comparisons: int) -> str:
     """Say what the numbers carry, and no more."""
-    name, estimate, seeds = client_label(found.client), found.estimate, len(found.after)
+    name, estimate, seeds = _label(found.client), found.estimate, len(found.after)
     better, worse = VERBS[baseline]
     if verdict == "helps":
         return f"{better} {name} by {points(estimate.mean)} points {interval(estimate.low, estimate.high)}"
@@ -278,13 +252,13 @@ def _words(verdict: Verdict, found: _Found, measure: Measure, baseline: str, com
         return f"{worse} {name} by {points(-estimate.mean)} points {interval(-estimate.high, -estimate.low)}"
     if estimate.p is None:
         why = "equal under all seeds" if seeds > 1 else "one seed does not tell how sure it is"
-        return f"{name}: {_within(estimate)}{measure.among}; {why}"
+        return f"{name}: {with_interval(estimate, ' points')}{measure.among}; {why}"
     means = f"{seeds} seeds" if seeds > 1 else f"1 seed and {found.rows} test rows"
     corrected = f" among {comparisons} comparisons" if estimate.p < LEVEL else ""
-    return f"{name}: no difference that {means} can show{corrected}: {_within(estimate)}"
+    return f"{name}: no difference that {means} can show{corrected}: {with_interval(estimate, ' points')}"
 
 
-def _sentence(method: str, gains: Sequence[Gain], mean: Estimate | None, baseline: str) -> str:
+def _sentence(method: str, gains: Sequence[Gain], mean: Estimate, baseline: str) -> str:
     """Say of a method whom it helps and harms: ``fedhe helps 3 of 4 clients, harms none, ...``."""
     better, worse = VERBS[baseline]
     helped, harmed, unclear = (
@@ -297,16 +271,16 @@ def _sentence(method: str, gains: Sequence[Gain], mean: Estimate | None, baselin
         said = f"{method}: a difference from {baseline}{among} can be shown for none of {clients}"
     elif unclear:
         said += f", for {'one' if unclear == 1 else unclear} no difference can be shown"
-    if mean:
-        said += f"; mean over clients {_within(mean)}"
+    if mean.source == "seeds":
+        said += f"; mean over clients {with_interval(mean, ' points')}"
     return f"{said}."
 
 
-def _comparisons(gains: Iterable[Gain]) -> int:
+def _comparisons(gains: Sequence[Gain]) -> int:
     return sum(gain.p is not None for gain in gains)
 
 
-def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing) -> tuple[str, ...]:
+def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing, means: Mapping[str, Estimate]) -> tuple[str, ...]:
     """Say how it was computed."""
     if not gains:
         return (*found.unequal, "No run could be paired, so nothing is known of differences.")
@@ -337,27 +311,101 @@ def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing) -> tuple[str
             f"{count}: the words hold at 5 % after Holm's correction for all of them; an interval stands for itself "
             "alone."
         )
-    return (*lines, *_upper_marks(gains, measure, found))
+    return (*lines, *_upper_marks(means))
 
 
-def _upper_marks(gains: Sequence[Gain], measure: Measure, found: Pairing) -> list[str]:
+def _upper_marks(means: Mapping[str, Estimate]) -> list[str]:
     """Say what training on all data in one place is, and where it is not above training alone."""
-    lines, methods = [], dict.fromkeys(gain.method for gain in gains if gain.method.startswith(POOLED))
-    for method in methods:
-        mean = float(_means_over_clients(found.pairs[method], measure).mean())
-        if mean <= 0:
-            lines.append(
-                f"{method}: each client trained on the rows of all, and is not above local in the mean over clients "
-                f"({points(mean, sign=True)} points): no upper mark."
-            )
-        else:
-            lines.append(
-                f"{method}: each client trained on the rows of all, as if all data were in one place: the upper mark, "
-                "where the clients' data say the same."
-            )
+    return [
+        f"{method}: each client trained on the rows of all, as if all data were in one place: the upper mark, where "
+        "the clients' data say the same."
+        if estimate.mean > 0
+        else f"{method}: each client trained on the rows of all, and is not above local in the mean over clients "
+        f"({points(estimate.mean, sign=True)} points): no upper mark."
+        for method, estimate in means.items()
+        if method.startswith(POOLED)
+    ]
+
+
+# --- tables and files ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A client, or a gap between clients."""
+
+    name: str
+    gains: dict[str, Gain]
+
+    @property
+    def mean(self) -> float:
+        """The mean gain over the methods, all data in one place left out where there is another."""
+        federated = [gain.difference for method, gain in self.gains.items() if not method.startswith(POOLED)]
+        return fmean(federated or [gain.difference for gain in self.gains.values()])
+
+
+def title_of(answer: Answer) -> str:
+    """Return what a table of gains is called."""
+    measure = "" if answer.measure == ACCURACY.words else f" in {answer.measure}"
+    return f"Gains over {answer.baseline}{measure} (95 % interval)"
+
+
+def gains_table(answer: Answer) -> Table:
+    """Return the table client by method, with how it was computed below it."""
+    columns: dict[str, Callable[[_Row], str]] = {
+        "client": lambda row: row.name,
+        "test": lambda row: f"{min(gain.rows for gain in row.gains.values()):,}" if row.gains else "",
+        f"{answer.baseline} %": lambda row: " / ".join(
+            dict.fromkeys(points(gain.baseline) for gain in row.gains.values())
+        ),
+        **{method: partial(_cell, method=method) for method in answer.methods},
+    }
+    notes = [*answer.notes, *left_out(answer)]
+    return table_of(title_of(answer), columns, _shown(answer), words={"client"}, whole=answer.methods, notes=notes)
+
+
+def _cell(row: _Row, method: str) -> str:
+    gain = row.gains.get(method)
+    if gain is None:
+        return NOTHING if row.gains else ""
+    verdict = "" if gain.verdict == "unclear" else f" {gain.verdict}"
+    return with_interval(Estimate(gain.difference, gain.low, gain.high)) + verdict
+
+
+def _shown(answer: Answer) -> list[_Row]:
+    """Return a row a client; of very many, those with the least and the largest mean gain, with a gap between."""
+    rows: dict[int, _Row] = {}
+    for gain in sorted(answer.gains, key=lambda gain: gain.client):
+        rows.setdefault(gain.client, _Row(gain.name, {})).gains[gain.method] = gain
+    if len(rows) <= MOST_CLIENTS:
+        return list(rows.values())
+    ordered = sorted(rows.values(), key=lambda row: row.mean)
+    return [*ordered[:ENDS], _Row(f"... {len(rows) - 2 * ENDS} between ...", {}), *ordered[-ENDS:]]
+
+
+def left_out(answer: Answer) -> list[str]:
+    """Return a line for what is in no pair, with the reason."""
+    lines = [f"Not paired: {line}" for line in answer.left_out[:MOST_LEFT_OUT]]
+    more = len(answer.left_out) - MOST_LEFT_OUT
+    return [*lines, f"and {more} more, which `hetfl compare --json` lists"] if more > 0 else lines
+
+
+def in_words(answer: Answer) -> list[str]:
+    """Return a sentence for each method, and below it the clients of which something could be shown."""
+    lines = []
+    for method, sentence in answer.sentences.items():
+        shown = [gain.words for gain in answer.methods[method] if gain.verdict != "unclear"]
+        lines += [sentence, *(f"  {words}" for words in shown[:MOST_WORDS])]
+        if len(shown) > MOST_WORDS:
+            lines.append(f"  and {len(shown) - MOST_WORDS} more")
     return lines
 
 
-def names_of(gains: Iterable[Gain]) -> dict[int, str]:
-    """Return what people call each client, by its id."""
-    return {gain.client: gain.name for gain in sorted(gains, key=lambda gain: gain.client)}
+def write_csv(answer: Answer, path: Path) -> Path:
+    """Write one row a method and client, and return the file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(answer.frame().map(as_cell).to_csv(index=False), encoding="utf-8")
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be written: {error.strerror}") from None
+    return path

@@ -3,7 +3,7 @@
 Gains are differences of a measure from training alone, of the same client with the same seed; fractions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil
@@ -15,10 +15,9 @@ from rich.table import Table
 
 from hetfl_flwr.runs.figures.cost_totals import SHOWN
 from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, percent, table_of
-from simulations.reports.estimates import ACCURACY, Estimate, Measure, over_seeds
-from simulations.reports.gains import interval, points
-from simulations.reports.pairing import Pairing, paired
-from simulations.reports.runs import Run, figures
+from simulations.reports.estimates import ACCURACY, Estimate, Measure, over_seeds, points, with_interval
+from simulations.reports.pairing import both, paired
+from simulations.reports.runs import Run, figures, known, mean_of
 
 HARM = 0.01
 """A client is harmed where it loses more than this."""
@@ -56,6 +55,11 @@ class Impact:
     seeds: int
 
     @classmethod
+    def of_pairs(cls, pairs: Iterable[tuple[Run, Run]], measure: Measure) -> "Impact":
+        """Return the impact of runs, each with what it is compared with; a client or more has the measure."""
+        return cls.of([gains for pair in pairs if (gains := _gains(*pair, measure))])
+
+    @classmethod
     def of(cls, gains: Sequence[Mapping[int, float]]) -> "Impact":
         """Return the impact of gains by client, a mapping for each seed, each of one client or more.
 
@@ -87,42 +91,26 @@ class Impact:
 
 @dataclass(frozen=True)
 class Standing:
-    """A method among others: its impact, and its runs.
-
-    Parameters
-    ----------
-    method : str
-        As `simulations.reports.runs.group_runs` labels it.
-    impact : Impact
-        What it does to the clients.
-    runs : tuple of Run
-        Those that are paired.
-    """
+    """A method among others, as `simulations.reports.runs.group_runs` labels it: its impact, and its paired runs."""
 
     method: str
     impact: Impact
     runs: tuple[Run, ...]
 
-    def mean(self, key: str) -> float | None:
-        """Return the mean over the runs of a figure of ``summary.json``; None where none has it."""
-        values = [figures(run).get(key) for run in self.runs]
-        known = [float(value) for value in values if isinstance(value, int | float)]
-        return fmean(known) if known else None
-
     def cost(self, name: str) -> float | None:
         """Return the mean over the runs of a cost, as ``summary.json`` has it; None where it is not known."""
-        known = [costs[name] for run in self.runs if name in (costs := figures(run).get("costs", {}))]
-        return fmean(known) if known else None
+        costs = known(figures(run).get("costs", {}).get(name) for run in self.runs)
+        return fmean(costs) if costs else None
 
     @property
     def payload(self) -> float:
         """Bytes of a run, of all clients, up and down."""
-        return (self.mean("bytes_up") or 0.0) + (self.mean("bytes_down") or 0.0)
+        return (mean_of(self.runs, "bytes_up") or 0.0) + (mean_of(self.runs, "bytes_down") or 0.0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the row of `impact_table` as JSON can hold it."""
         costs = {name: cost for name in SHOWN if (cost := self.cost(name)) is not None}
-        means = {key: self.mean(key) for key in ("accuracy", "balanced_accuracy", "macro_f1")}
+        means = {key: mean_of(self.runs, key) for key in ("accuracy", "balanced_accuracy", "macro_f1")}
         facts = {"method": self.method, "runs": [run.name for run in self.runs]} | asdict(self.impact)
         return facts | means | {"bytes": self.payload, "costs": costs, "clock": _clock(self)}
 
@@ -140,38 +128,36 @@ def standings(runs: Sequence[Run], measure: Measure = ACCURACY) -> list[Standing
     found = paired(runs)
     if found is None:
         return []
+    bases = {base.folder: base for pairs in found.pairs.values() for _, base in pairs}
+    pairs = {**found.pairs, found.baseline: [(base, base) for base in bases.values()]}
     standing = [
-        Standing(method, Impact.of(gains), tuple(run for run, _ in pairs))
-        for method, pairs in found.pairs.items()
-        if (gains := [gain for pair in pairs if (gain := _gains(*pair, measure))])
+        Standing(method, Impact.of_pairs(several, measure), tuple(run for run, _ in several))
+        for method, several in pairs.items()
+        if any(both(run, base, measure) for run, base in several)
     ]
-    return sorted([*standing, *_baseline(found, measure)], key=lambda one: -one.impact.gain.mean)
+    return sorted(standing, key=lambda one: -one.impact.gain.mean)
 
 
 def _gains(run: Run, base: Run, measure: Measure) -> dict[int, float]:
-    alone = {client["partition"]: measure.of(client) for client in base.clients}
-    both = {client["partition"]: (measure.of(client), alone.get(client["partition"])) for client in run.clients}
-    return {client: one - other for client, (one, other) in both.items() if one is not None and other is not None}
-
-
-def _baseline(found: Pairing, measure: Measure) -> list[Standing]:
-    bases = {base.folder: base for pairs in found.pairs.values() for _, base in pairs}
-    nothing = [gains for base in bases.values() if (gains := _gains(base, base, measure))]
-    return [Standing(found.baseline, Impact.of(nothing), tuple(bases.values()))] if nothing else []
+    return {client["partition"]: after - alone for client, after, alone in both(run, base, measure)}
 
 
 def impact_table(found: Sequence[Standing], measure: Measure = ACCURACY) -> Table:
     """Return a row a method, from the largest mean gain to the least."""
     columns: dict[str, Callable[[Standing], str]] = {
         "method": lambda one: one.method,
-        "gain (95 %)": lambda one: gain_in_points(one.impact),
+        "gain (95 %)": lambda one: with_interval(one.impact.gain),
         "harmed %": lambda one: percent(one.impact.harmed),
         "worst tenth": lambda one: points(one.impact.worst, sign=True),
-        "accuracy %": lambda one: percent(one.mean("accuracy")),
-        "bal. %": lambda one: percent(one.mean("balanced_accuracy")),
-        "F1 %": lambda one: percent(one.mean("macro_f1")),
+        "accuracy %": lambda one: percent(mean_of(one.runs, "accuracy")),
+        "bal. %": lambda one: percent(mean_of(one.runs, "balanced_accuracy")),
+        "F1 %": lambda one: percent(mean_of(one.runs, "macro_f1")),
         "payload": lambda one: byte_size(one.payload),
-        **{heading: partial(_cost, name=name) for name, (heading, _) in SHOWN.items() if _known(found, name)},
+        **{
+            heading: partial(_cost, name=name)
+            for name, (heading, _) in SHOWN.items()
+            if any(one.cost(name) is not None for one in found)
+        },
         "clock": lambda one: NOTHING if (clock := _clock(one)) is None else f"{clock:.1f} s",
     }
     if all(_clock(one) is None for one in found):
@@ -185,20 +171,9 @@ def impact_table(found: Sequence[Standing], measure: Measure = ACCURACY) -> Tabl
     return table_of("Methods by gain", columns, found, words={"method"}, notes=notes)
 
 
-def gain_in_points(impact: Impact) -> str:
-    """Return the mean gain in percentage points, with its interval where it has one."""
-    shown = interval(impact.gain.low, impact.gain.high)
-    return points(impact.gain.mean, sign=True) + f" {shown}" * bool(shown)
-
-
 def _clock(standing: Standing) -> float | None:
-    ends = [run.rounds[-1].clock for run in standing.runs if run.rounds]
-    known = [end for end in ends if end is not None]
-    return fmean(known) if known else None
-
-
-def _known(found: Sequence[Standing], cost: str) -> bool:
-    return any(one.cost(cost) is not None for one in found)
+    ends = known(run.rounds[-1].clock for run in standing.runs if run.rounds)
+    return fmean(ends) if ends else None
 
 
 def _cost(standing: Standing, name: str) -> str:

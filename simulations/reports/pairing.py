@@ -6,6 +6,8 @@ from functools import cache
 from typing import Literal
 
 from hetfl_flwr.config import DATA_KEYS, RunConfig, Value
+from hetfl_flwr.runs.schema import ClientRecord
+from simulations.reports.estimates import Measure
 from simulations.reports.runs import INCIDENTAL, POOLED, Group, Run, figures, group_runs, method_of
 from simulations.reports.tables import UNEQUAL_KEYS
 
@@ -18,11 +20,7 @@ BASELINES = (LOCAL, POOLED)
 WAYS = {"data-dir", "normalize", "augment", "pooled"}
 """Keys of the data that do not say which rows a client has, or what is in them."""
 
-SAME = (
-    "seed",
-    "clients",
-    *(key for key in sorted(DATA_KEYS) if key not in WAYS),
-)
+SAME = ("seed", "clients", *sorted({*DATA_KEYS} - WAYS))
 """Keys in which two runs must agree to be paired."""
 
 
@@ -67,12 +65,16 @@ def paired(runs: Sequence[Run]) -> Pairing | None:
             else:
                 pairs.setdefault(group.label, []).append((run, partner))
     used = {base.folder for several in pairs.values() for _, base in several}
-    left_out += [
-        f"{run_label(base)}: no run of another method has its data and seed"
-        for base in ready
-        if base.folder not in used
-    ]
+    unused = [run_label(base) for base in ready if base.folder not in used]
+    left_out += [f"{label}: no run of another method has its data and seed" for label in unused]
     return Pairing(baseline, pairs, tuple(left_out), tuple(_unequal(others, pairs, baseline)))
+
+
+def both(run: Run, base: Run, measure: Measure) -> list[tuple[ClientRecord, float, float]]:
+    """Return each client that has a final value in both runs, with these values."""
+    before = {client["partition"]: measure.of(client) for client in base.clients}
+    values = ((client, measure.of(client), before.get(client["partition"])) for client in run.clients)
+    return [(client, after, alone) for client, after, alone in values if after is not None and alone is not None]
 
 
 def run_label(run: Run) -> str:
@@ -123,14 +125,12 @@ def _unlike_rows(run: Run, base: Run) -> list[str]:
     for one in (run, base):
         if not one.clients or any(client["test"] is None for client in one.clients):
             return [f"clients.json ({run_label(one)} does not say how many test rows its clients have)"]
-    counts: list[Literal["test", "train"]] = ["test"]
-    if POOLED not in map(method_of, (run, base)):
-        counts.append("train")
+    counts: list[Literal["test", "train"]] = ["test"] if POOLED in map(method_of, (run, base)) else ["test", "train"]
     for count in counts:
         own, others = ({client["partition"]: client[count] for client in one.clients} for one in (run, base))
-        for client_id in sorted(own.keys() | others.keys()):
-            if own.get(client_id) != others.get(client_id):
-                return [f"{count} rows of client {client_id} ({own.get(client_id)} / {others.get(client_id)})"]
+        for client in sorted(own.keys() | others.keys()):
+            if own.get(client) != others.get(client):
+                return [f"{count} rows of client {client} ({own.get(client)} / {others.get(client)})"]
     return []
 
 

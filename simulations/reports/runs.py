@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, NoReturn, NotRequired, TypeVar, cast
 
 import numpy as np
@@ -264,6 +265,13 @@ def curve(run: Run) -> Curve:
 def known(values: Iterable[float | None]) -> list[float]:
     """Return the values that are there."""
     return [value for value in values if value is not None]
+
+
+def mean_of(runs: Iterable[Run], key: str) -> float | None:
+    """Return the mean over runs of a figure of ``summary.json``; None where none has it."""
+    values = [figures(run).get(key) for run in runs]
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    return fmean(numbers) if numbers else None
 
 
 def best_accuracy(run: Run) -> float | None:

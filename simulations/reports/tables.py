@@ -26,6 +26,8 @@ from simulations.reports.runs import (
     clock_to,
     figures,
     group_runs,
+    known,
+    mean_of,
     selected_accuracy,
 )
 
@@ -75,11 +77,11 @@ def summary_table(run: Run) -> Table:
         "seed": str(shown["seed"]),
         "engine": shown["engine"],
         "accuracy %": _accuracy([shown]),
-        "balanced / F1 / AUC %": _quality(shown),
+        "balanced / F1 / AUC %": _joined([shown.get("balanced_accuracy"), shown.get("macro_f1"), shown.get("auc")]),
         "recall %": _lowest(shown.get("recall", {})),
         "majority class %": None if shown.get("majority") is None else percent(shown.get("majority")),
         best: percent(chosen(run)),
-        "ACC / BWT / FWT %": _domains(shown),
+        "ACC / BWT / FWT %": _joined([shown["acc"], shown["bwt"], shown["fwt"]]),
         "global accuracy %": None if shown["global_accuracy"] is None else percent(shown["global_accuracy"]),
         "payload up": byte_size(shown["bytes_up"]),
         "payload down": byte_size(shown["bytes_down"]),
@@ -159,37 +161,33 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     to_goal = "payload to target" if goal is None else f"payload to {percent(goal)} %"
     to_clock = to_goal.replace("payload", "clock")
     best, chosen = best_of(runs)
-    columns: dict[str, Callable[[Group], str]] = {
+    has = {key for run in runs for key, value in figures(run).items() if value is not None}
+    columns: dict[str, Callable[[Group], str] | None] = {
         "algorithm": lambda group: group.label,
-        **_differing(groups),
+        **{name: term for name, term in TERMS.items() if len(set(map(term, groups))) > 1},
         "accuracy %": lambda group: _accuracy(group.values(lambda run: run)),
-        "± seeds %": lambda group: _over_seeds(group.values(lambda run: run["accuracy"])),
+        "± seeds %": _over_seeds if any(len(group.runs) > 1 for group in groups) else None,
         **(
             {}
             if measure is ACCURACY
             else {f"{measure.words} %": lambda group: percent(_mean(group.values(measure.of_run)))}
         ),
-        "ACC / BWT / FWT %": lambda group: _mean_domains(group) or NOTHING,
-        "global %": lambda group: percent(_mean(group.values(lambda run: run["global_accuracy"]))),
+        "ACC / BWT / FWT %": _domains if "fwt" in has else None,
+        "global %": (lambda group: percent(mean_of(group.runs, "global_accuracy")))
+        if "global_accuracy" in has
+        else None,
         best: lambda group: percent(_mean(chosen(run) for run in group.runs)),
         "payload": lambda group: byte_size(_mean(group.values(lambda run: run["bytes_up"] + run["bytes_down"]))),
         "wire": lambda group: byte_size(_mean(group.values(lambda run: run["wire_up"] + run["wire_down"]))),
         to_goal: lambda group: _reached(group, goal, bytes_to, byte_size),
-        to_clock: lambda group: _reached(group, goal, clock_to, _seconds),
+        to_clock: (lambda group: _reached(group, goal, clock_to, _seconds))
+        if any(record.clock is not None for run in runs for record in run.rounds)
+        else None,
         "seconds": lambda group: _seconds(fmean(group.values(lambda run: run["seconds"]))),
         "failed": lambda group: _listed(group.values(lambda run: run["failures"])),
-        "epsilon": lambda group: _epsilon(group.values(lambda run: run["epsilon"])),
+        "epsilon": _epsilon if "epsilon" in has else None,
     }
-    if all(len(group.runs) == 1 for group in groups):
-        del columns["± seeds %"]
-    if all(figures(run)["global_accuracy"] is None for run in runs):
-        del columns["global %"]
-    if all(figures(run)["epsilon"] is None for run in runs):
-        del columns["epsilon"]
-    if all(figures(run)["fwt"] is None for run in runs):
-        del columns["ACC / BWT / FWT %"]
-    if all(record.clock is None for run in runs for record in run.rounds):
-        del columns[to_clock]
+    shown = {name: column for name, column in columns.items() if column is not None}
     chosen_goal = "" if target else ", 95 % of the lowest best accuracy; --target sets another"
     below = [
         unequal_terms(groups),
@@ -197,16 +195,12 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
         if goal
         else None,
         f"{to_clock.capitalize()}: the same in simulated seconds; seconds: of this machine."
-        if goal and to_clock in columns
+        if goal and to_clock in shown
         else None,
-        f"Epsilon: {EPSILON_NOTE}" if "epsilon" in columns else None,
+        f"Epsilon: {EPSILON_NOTE}" if "epsilon" in shown else None,
         f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}",
     ]
-    return table_of(shared_terms(groups), columns, groups, words={"algorithm", "dataset"}, notes=below)
-
-
-def _differing(groups: Sequence[Group]) -> dict[str, Callable[[Group], str]]:
-    return {name: term for name, term in TERMS.items() if len(set(map(term, groups))) > 1}
+    return table_of(shared_terms(groups), shown, groups, words={"algorithm", "dataset"}, notes=below)
 
 
 def _target(runs: Sequence[Run], target: float | None) -> float | None:
@@ -230,27 +224,22 @@ def _reached(
     return shown(fmean(paid)) + partly
 
 
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = _known(values)
-    return fmean(known) if known else None
+    return fmean(there) if (there := known(values)) else None
 
 
 def _accuracy(summaries: Sequence[Summary]) -> str:
     mean = _mean(summary["accuracy"] for summary in summaries)
-    clients = [_known(summary["accuracy_per_client"]) for summary in summaries]
+    clients = [known(summary["accuracy_per_client"]) for summary in summaries]
     deviation = _mean(pstdev(scores) if scores else None for scores in clients)
     if mean is None or deviation is None:
         return percent(mean)
     return f"{percent(mean)} ± {percent(deviation)}"
 
 
-def _over_seeds(accuracies: Sequence[float | None]) -> str:
-    known = _known(accuracies)
-    return percent(stdev(known)) if len(known) > 1 else NOTHING
+def _over_seeds(group: Group) -> str:
+    accuracies = known(group.values(lambda run: run["accuracy"]))
+    return percent(stdev(accuracies)) if len(accuracies) > 1 else NOTHING
 
 
 def clients_in_words(run: Run) -> str:
@@ -276,28 +265,18 @@ def privacy(run: Run) -> str | None:
     return said + (f"; {caveats(source)}" if source else "")
 
 
-def _epsilon(values: Iterable[float | None]) -> str:
-    known = _known(values)
-    return f"{max(known):.3g}" if known else NOTHING
+def _epsilon(group: Group) -> str:
+    epsilons = known(group.values(lambda run: run["epsilon"]))
+    return f"{max(epsilons):.3g}" if epsilons else NOTHING
 
 
-def _quality(summary: Summary) -> str | None:
-    values = summary.get("balanced_accuracy"), summary.get("macro_f1"), summary.get("auc")
-    return " / ".join(map(percent, values)) if _known(values) else None
+def _joined(values: Sequence[float | None]) -> str | None:
+    """Return fractions in %; None if none is known."""
+    return " / ".join(map(percent, values)) if known(values) else None
 
 
-def _domains(summary: Summary) -> str | None:
-    values = summary["acc"], summary["bwt"], summary["fwt"]
-    return " / ".join(map(percent, values)) if _known(values) else None
-
-
-def _mean_domains(group: Group) -> str | None:
-    scores = (
-        group.values(lambda run: run["acc"]),
-        group.values(lambda run: run["bwt"]),
-        group.values(lambda run: run["fwt"]),
-    )
-    return " / ".join(percent(_mean(values)) for values in scores) if any(map(_known, scores)) else None
+def _domains(group: Group) -> str:
+    return _joined([mean_of(group.runs, key) for key in ("acc", "bwt", "fwt")]) or NOTHING
 
 
 def _rounds(run: Run) -> str:

@@ -25,7 +25,7 @@ from hetfl_flwr.config import (
     to_toml,
 )
 from hetfl_flwr.server.admission.node_keys import read_node_keys
-from simulations.cli.catalogue.facts import keys_toml, write_keys
+from simulations.cli.facts import keys_toml, write_keys
 
 PATH = Path(__file__).parents[2] / "pyproject.toml"
 PYPROJECT = tomllib.loads(PATH.read_text())["tool"]["flwr"]["app"]["config"]

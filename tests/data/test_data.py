@@ -18,7 +18,7 @@ from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import CATALOGUE, Reading, data_spec
 from hetfl_flwr.data.domains import parse_families
 from hetfl_flwr.data.sources import bundled
-from simulations.cli.catalogue.datasets import catalogue_rows
+from simulations.cli.facts import datasets
 
 DIGITS = {"dataset": "digits", "partition_id": 0, "num_partitions": 10, "seed": 0}
 
@@ -190,14 +190,14 @@ def test_the_test_fraction_does_not_count_where_the_test_set_is_global():
 
 def test_the_catalogue_is_not_listed_from_a_folder_that_is_missing(tmp_path):
     with pytest.raises(DataError, match="none"):
-        catalogue_rows(str(tmp_path / "none"))
+        datasets(str(tmp_path / "none"))
 
 
 @pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder of data sets")
 def test_the_catalogue_tells_the_truth_about_local_copies():
     """Save of the size of PACS, which a local copy may have reduced."""
     folder = os.environ["HETFL_DATA_DIR"]
-    local = {row.name for row in catalogue_rows(folder) if row.where == "local"} - {"rotated-mnist"}
+    local = {row["name"] for row in datasets(folder) if row["where"] == "local"} - {"rotated-mnist"}
     for name in local:
         spec, domains = data_spec(name, Reading(folder)), parse_families(name, Reading(folder))[0].domains
         assert (spec.classes, domains) == (CATALOGUE[name].spec.classes, CATALOGUE[name].domains), name
@@ -215,7 +215,7 @@ def test_mnist_is_read_whole_from_a_local_copy():
         *(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
     ]
     assert arrays.centre.mean().item() == pytest.approx(0.1307, abs=1e-4)  # MNIST's well-known mean pixel
-    assert {row.name: row.where for row in catalogue_rows(folder)}["mnist"] == "local"
+    assert {row["name"]: row["where"] for row in datasets(folder)}["mnist"] == "local"
 
 
 def test_the_test_split_of_bundled_data_is_the_one_that_scikit_learn_draws():

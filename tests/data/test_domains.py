@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from hetfl_flwr.data import DataSpec, Joined, Reading, Samples, data_spec
 from hetfl_flwr.data.arrays.rotation import ANGLES, rotate, rotated
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families
-from simulations.cli.catalogue.datasets import catalogue_rows
+from simulations.cli.facts import datasets
 
 DIGITS = Family("digits", Reading())
 ROTATED = {"dataset": "rotated-digits", "partition_id": 0, "num_partitions": 4, "seed": 0}
@@ -352,15 +353,20 @@ class TestNames:
 
     @pytest.mark.parametrize("name", ["breast-cancer", "digits", "digits-colour", "rotated-digits"])
     def test_the_catalogue_tells_the_truth(self, name):
-        row = next(row for row in catalogue_rows() if row.name == name)
+        row = SimpleNamespace(**next(row for row in datasets("") if row["name"] == name))
         data = clients(row.domains, dataset=name)
         spec = data[0].spec
-        assert (row.shape, row.classes, row.where, row.source) == (spec.shape, spec.classes, "bundled", "scikit-learn")
+        assert (tuple(row.shape), row.classes, row.where, row.source) == (
+            spec.shape,
+            spec.classes,
+            "bundled",
+            "scikit-learn",
+        )
         assert row.samples == sum(len(one.train) + len(one.validation) + len(one.test) for one in data)
         assert load(dataset=name, partition_id=row.domains, num_partitions=row.domains + 1).domain == 0
         whole = load(dataset=name, test="global").train.arrays
         assert whole.labels.unique().tolist() == list(range(row.classes))
-        assert whole.inputs.shape[1:] == row.shape
+        assert list(whole.inputs.shape[1:]) == row.shape
 
 
 class TestColouredDigits:

@@ -25,8 +25,7 @@ from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import read_notes
 from simulations.reports.doubts import doubts_of
-from simulations.reports.gains import answer
-from simulations.reports.gains_tables import gains_table, left_out, title_of
+from simulations.reports.gains import answer, gains_table, left_out, title_of
 from simulations.reports.html.sheets import (
     MOST_CELLS,
     client_sheet,

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import name_of
-from simulations.reports.impact import Standing, gain_in_points
+from simulations.reports.estimates import with_interval
+from simulations.reports.impact import Standing
 from simulations.reports.plots.comparison import Course, course_of, draw_costs, draw_rounds, page_figure, run_courses
 from simulations.reports.plots.drawing import COLOURS
 from simulations.reports.plots.impact import impact_figure
@@ -76,7 +77,7 @@ def over_payload(groups: Sequence[Group]) -> Picture | None:
 def of_gains(found: Sequence[Standing], baseline: str) -> Picture:
     """Return who gains how much by each method: a dot for each client, and the mean with its interval."""
     title = f"Points over {baseline}, a dot for each client"
-    each = (f"{one.method}: {gain_in_points(one.impact)} points" for one in found)
+    each = (f"{one.method}: {with_interval(one.impact.gain)} points" for one in found)
     return Picture(title, _inline(partial(impact_figure, found), title, f"{title}. {'; '.join(each)}."), "")
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, data_spec
 from hetfl_flwr.data.arrays.client_data import ClientData
-from simulations.cli.catalogue.datasets import catalogue_rows
+from simulations.cli import facts
 
 INTEGERS = Value("int64")
 BUNDLED = {"breast-cancer", "digits", "digits-colour", "rotated-digits", "waveform"}
@@ -45,8 +45,8 @@ def refused(data_dir, **changes):
 
 
 def places(data_dir):
-    rows = catalogue_rows(str(data_dir))
-    return {where: {row.name for row in rows if row.where == where} for where in {row.where for row in rows}}
+    rows = facts.datasets(str(data_dir))
+    return {where: {row["name"] for row in rows if row["where"] == where} for where in {row["where"] for row in rows}}
 
 
 def pixels_by_label(samples):

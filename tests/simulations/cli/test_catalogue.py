@@ -1,7 +1,6 @@
 """The recipes, and the tables of `hetfl list`."""
 
 import json
-import sys
 from typing import Any, get_args
 
 import pytest
@@ -15,10 +14,10 @@ from hetfl_flwr.data import data_spec
 from hetfl_flwr.models import assign, build_model
 from hetfl_flwr.server.messaging.member import Sharing
 from hetfl_flwr.strategy import Sends
-from simulations.cli.catalogue import facts
-from simulations.cli.catalogue.facts import Kind
-from simulations.cli.catalogue.tables import table
+from simulations.cli import facts
 from simulations.cli.command import app
+from simulations.cli.facts import Kind
+from simulations.cli.listing import table
 from simulations.cli.options import RECIPES
 
 PATHS = sorted(RECIPES.glob("*.toml"))
@@ -212,18 +211,8 @@ def test_recipes_are_those_of_the_folder(tmp_path):
 
 
 def test_the_record_is_what_it_was_made_of():
-    """What `hetfl list` tells without importing it; `python -m simulations.cli.catalogue.facts` writes it anew."""
+    """What `hetfl list` tells without importing it; `python -m simulations.cli.facts` writes it anew."""
     assert facts.RECORD.read_text(encoding="utf-8") == facts.record()
-
-
-@pytest.mark.parametrize("dataset", ["mnist", "cifar100"])
-def test_models_are_sized_for_images_of_the_catalogue_without_torchvision(dataset, monkeypatch):
-    config = RunConfig(dataset=dataset)
-    live = facts.live(Kind.MODELS, config)
-    monkeypatch.setitem(sys.modules, "torchvision.models", None)
-    assert facts.facts(Kind.MODELS, config) == live
-    with pytest.raises(ImportError):
-        facts.live(Kind.MODELS, config)
 
 
 def test_facts_of_other_data_are_no_record(monkeypatch):

@@ -20,8 +20,7 @@ from hetfl_flwr.runs.figures.tables import client_table, lines
 from simulations.cli.command import app
 from simulations.reports.doubts import doubts_of
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
-from simulations.reports.gains import Gain, answer
-from simulations.reports.gains_tables import gains_table, in_words, write_csv
+from simulations.reports.gains import Gain, answer, gains_table, in_words, write_csv
 from simulations.reports.html.report import write_report
 from simulations.reports.runs import load_run, run_folders
 from simulations.reports.tables import compare_table

@@ -1,4 +1,4 @@
-"""The facts of ``hetfl list``, a dict a row; ``python -m simulations.cli.catalogue.facts`` records them.
+"""The facts of ``hetfl list``, a dict a row; ``python -m simulations.cli.facts`` records them.
 
 Most are read off modules that import torch and torchvision, which takes seconds. So those of the usual question are
 recorded beside this file, and a test holds the record to what it was made of.
@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -23,6 +24,7 @@ from simulations.cli.options import RECIPES
 
 if TYPE_CHECKING:
     from hetfl_flwr.algorithms import Algorithm
+    from hetfl_flwr.data import DatasetEntry
     from hetfl_flwr.strategy import KnowledgeStrategy
 
 Row = dict[str, Any]
@@ -31,12 +33,6 @@ RECORD = Path(__file__).with_name("recorded.json")
 
 USUAL_DATA = "digits"
 """For which models are sized where no data set is named."""
-
-SIZES = "sizes"
-"""The record's rows of the models' sizes for the other data sets of images, whose networks are torchvision's."""
-
-SIZE = ("parameters", "width", "problem")
-"""What a size of a model is."""
 
 
 class Kind(StrEnum):
@@ -52,16 +48,8 @@ class Kind(StrEnum):
 
 def facts(kind: Kind, config: RunConfig) -> list[Row]:
     """Return the rows of a kind; the config says for which data, and where copies of data sets lie."""
-    known = recorded()
-    if config == RunConfig(dataset=USUAL_DATA) and kind in known:
-        return known[kind]
-    if kind == Kind.MODELS and config == RunConfig(dataset=config.dataset):
-        for sized in known.get(SIZES, ()):
-            if sized["dataset"] == config.dataset:
-                sizes = [dict(zip(SIZE, size, strict=True)) for size in sized["models"]]
-                own = {key: sized[key] for key in ("dataset", "shape", "classes")}
-                return [row | own | size for row, size in zip(known[kind], sizes, strict=True)]
-    return live(kind, config)
+    usual = config == RunConfig(dataset=USUAL_DATA)
+    return recorded()[kind] if usual and kind in recorded() else live(kind, config)
 
 
 @cache
@@ -86,21 +74,11 @@ def live(kind: Kind, config: RunConfig) -> list[Row]:
 def record() -> str:
     """Return what the record is to be: the kinds that take long."""
     config = RunConfig(dataset=USUAL_DATA)
-    kinds = (Kind.ALGORITHMS, Kind.DATASETS, Kind.MODELS, Kind.TABLES)
-    rows: dict[str, list[str]] = {
-        kind: [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in live(kind, config)] for kind in kinds
+    rows = {
+        kind: ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in live(kind, config))
+        for kind in (Kind.ALGORITHMS, Kind.DATASETS, Kind.MODELS, Kind.TABLES)
     }
-    rows[SIZES] = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in _sizes()]
-    return "{" + ",".join(f'\n"{kind}": [\n' + ",\n".join(one) + "\n]" for kind, one in rows.items()) + "\n}\n"
-
-
-def _sizes() -> Iterator[Row]:
-    """Go through the data sets whose images have one size, with what each model becomes for them."""
-    for row in datasets(""):
-        if row["kind"] == "image" and 0 not in row["shape"] and row["name"] != USUAL_DATA:
-            found = models(RunConfig(dataset=row["name"]))
-            own = {key: found[0][key] for key in ("dataset", "shape", "classes")}
-            yield own | {"models": [[model[key] for key in SIZE] for model in found]}
+    return "{" + ",".join(f'\n"{kind}": [\n{lines}\n]' for kind, lines in rows.items()) + "\n}\n"
 
 
 FLOWER_S = re.compile(
@@ -208,10 +186,56 @@ def _needs(strategy_class: type["KnowledgeStrategy"]) -> Iterator[str]:
 
 
 def datasets(data_dir: str) -> list[Row]:
-    """List the data sets of the catalogue; any hub id and any folder will do as well."""
-    from simulations.cli.catalogue.datasets import catalogue_rows
+    """List the data sets of the catalogue by name; any hub id and any folder will do as well.
 
-    return [row._asdict() | {"shape": list(row.shape)} for row in catalogue_rows(data_dir)]
+    ``samples`` is what is shared out over the clients of all domains with ``test-set = "client"``, ``megabytes`` what
+    that takes decoded, 0 where images differ in size (height and width 0); ``source`` is a hub id or a folder below
+    ``data-dir``, ``where`` "bundled", "local", "hub" or "folder only".
+
+    Raises
+    ------
+    DataError
+        If `data_dir` is set and is not a folder.
+
+    Examples
+    --------
+    >>> rows = {row["name"]: row for row in datasets("")}
+    >>> rows["digits"]["samples"], rows["mnist"]["where"], rows["mnist"]["megabytes"]
+    (1797, 'hub', 54.88)
+    """
+    from hetfl_flwr.data import CATALOGUE
+    from hetfl_flwr.data.arrays.rotation import ANGLES, IMAGES_A_CLASS
+    from hetfl_flwr.data.sources.catalogue import ROTATED
+
+    counts = {name: (entry, entry.domains, entry.train_rows + entry.test_rows) for name, entry in CATALOGUE.items()}
+    for name, base in ROTATED.items():
+        entry = CATALOGUE[base]
+        counts[name] = entry, len(ANGLES), len(ANGLES) * IMAGES_A_CLASS * entry.spec.classes
+    return [
+        {
+            "name": name,
+            "kind": entry.spec.kind,
+            "shape": list(entry.spec.shape),
+            "classes": entry.spec.classes,
+            "domains": domains,
+            "samples": samples,
+            "megabytes": samples * prod(entry.spec.shape) * (1 if entry.spec.is_image else 4) / 1e6,
+            "source": entry.place or entry.origin or "scikit-learn",
+            "where": _where(entry, data_dir),
+            "licence": entry.licence,
+        }
+        for name, (entry, domains, samples) in sorted(counts.items())
+    ]
+
+
+def _where(entry: "DatasetEntry", data_dir: str) -> str:
+    from hetfl_flwr.data.sources.folders import local_folder
+
+    if entry.bundled:
+        return "bundled"
+    if data_dir and local_folder(entry.place, data_dir):
+        return "local"
+    return "folder only" if entry.origin else "hub"
 
 
 def models(config: RunConfig) -> list[Row]:
