@@ -30,7 +30,7 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.wire.privacy import epsilon
 from simulations.api import run
 from simulations.benchmarks.records import chosen, keep, read, spread
-from simulations.studies.audit.findings import Finding
+from simulations.studies.audit.measures import Finding
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.sent import upload_norm
 from simulations.studies.audit.subject import subjects_of

@@ -8,7 +8,7 @@ import pytest
 
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.observers.kept_uploads import kept_files
-from simulations.studies.audit.uploads import kept_uploads
+from simulations.studies.audit.subject import kept_uploads
 
 KEPT = {"keep_uploads": True, "models": "mlp", "rounds": 4, "checkpoint_every": 2}
 

@@ -1,16 +1,123 @@
-"""How much an attack has found out: rates of a test, distances of histograms, likeness of pictures."""
+"""What an attack has found, beside chance and the truth: scores, rates, distances, likeness of pictures."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf, log10
+from statistics import fmean
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter  # type: ignore[attr-defined]
 from sklearn.metrics import roc_auc_score, roc_curve
+from torch import Tensor
+from torch.nn import functional
+
+from hetfl_flwr.common.errors import HetflError
 
 Scores = NDArray[np.float64]
 
 LOW_RATE = 0.01
 """The false positive rate at which true positives are counted: few wrong accusations, as Carlini et al. advise."""
+
+LEAST_DEVIATION = 1e-6
+"""The smallest standard deviation of the confidences of shadow models."""
+
+
+class NotFittedError(HetflError):
+    """An attack comes to numbers that are not finite, as on an upload of huge values."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One figure of one attack, over the clients of a run.
+
+    Parameters
+    ----------
+    attack : str
+        Its name, and whose idea it is.
+    reads, knows : str
+        The payload that it reads, and what the attacker is assumed to know beside it.
+    measure : str
+        What the figure is.
+    figure : float or None
+        How far the attack gets. None: the clients do not tell, such as where each has all classes.
+    without : float or None
+        The same with another client's upload in place of the client's own: what of the figure is not in the upload.
+        None: not asked.
+    chance : float or None
+        What an attacker gets who reads nothing: of membership a coin's, of pictures the mean of the attacker's own
+        samples, of a histogram the nearer of that and even shares.
+    best : float or None
+        What the truth gives or, of membership, the same attack on the client's whole model, which is no bound: an
+        upload may say more of single samples than the model does. None: nothing to compare with.
+    """
+
+    attack: str
+    reads: str
+    knows: str
+    measure: str
+    figure: float | None
+    without: float | None
+    chance: float | None
+    best: float | None
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures of a client and what was made of them, (N, channels, H, W) with values in [0, 1]."""
+
+    attack: str
+    originals: Scores
+    found: Scores
+
+
+@dataclass(frozen=True)
+class Separation:
+    """Scores of what is so, and of what is not: higher for what the attack thinks is so."""
+
+    positive: Scores
+    negative: Scores
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def mean_auc(found: Sequence[Separation]) -> float | None:
+    """Return the mean over clients of the areas under their curves."""
+    return mean([auc(one.positive, one.negative) for one in found])
+
+
+def pooled(measure: Callable[[Scores, Scores], float | None], found: Sequence[Separation]) -> float | None:
+    """Return a measure of all clients' scores together: the attacker has one threshold for all."""
+    if not found:
+        return None
+    return measure(np.concatenate([one.positive for one in found]), np.concatenate([one.negative for one in found]))
+
+
+def of_membership(
+    attack: str,
+    reads: str,
+    knows: str,
+    own: Sequence[Separation],
+    without: Sequence[Separation],
+    best: Sequence[Separation],
+) -> list[Finding]:
+    """Return the two figures of membership inference.
+
+    Of fewer samples that are not members than have one in 1 %, the second is the rate without false positives.
+    """
+    others = sum(len(one.negative) for one in own)
+    rate = "TPR at 1 % FPR" if others * LOW_RATE >= 1 else f"TPR at 0 FPR ({others} others)"
+    areas = [mean_auc(one) for one in (own, without, best)]
+    rates = [pooled(true_positive_rate, one) for one in (own, without, best)]
+    return [
+        Finding(attack, reads, knows, "AUC", areas[0], areas[1], 0.5, areas[2]),
+        Finding(attack, reads, knows, rate, rates[0], rates[1], chance_rate(others), rates[2]),
+    ]
 
 
 def auc(positive: Scores, negative: Scores) -> float | None:
@@ -104,3 +211,70 @@ def ssim(picture: Scores, original: Scores) -> float:
     covariance = mean(picture * original) - mean_x * mean_y
     likeness = (2 * mean_x * mean_y + first) * (2 * covariance + second)
     return float((likeness / ((mean_x**2 + mean_y**2 + first) * (variance_x + variance_y + second))).mean())
+
+
+def threshold_scores(logits: Tensor, labels: Tensor) -> Scores:
+    """Return how likely each sample is a member by its loss alone: the higher, the lower the loss.
+
+    Yeom, Giacomelli, Fredrikson and Jha, "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting",
+    CSF 2018, adversary 2: a sample whose loss is below a threshold is called a member.
+
+    Parameters
+    ----------
+    logits, labels : Tensor
+        (N, C) and (N,) int64.
+
+    Returns
+    -------
+    array
+        The negative cross-entropy, (N,).
+
+    Examples
+    --------
+    >>> threshold_scores(torch.tensor([[9.0, 0.0], [0.0, 9.0]]), torch.tensor([0, 0])).round(3).tolist()
+    [-0.0, -9.0]
+    """
+    losses: Scores = -functional.cross_entropy(logits.double(), labels, reduction="none").cpu().numpy()
+    return losses
+
+
+def confidences(logits: Tensor, labels: Tensor) -> Scores:
+    """Return log(p / (1 - p)) of the probability p of each sample's class, (N,), which is near to normal.
+
+    Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022, section V: the logit scaling, in the
+    form that does not lose digits, z_y - log(sum of exp z over the other classes).
+    """
+    logits = logits.double()
+    own = logits.gather(1, labels[:, None])[:, 0]
+    others = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
+    found: Scores = (own - others).cpu().numpy()
+    return found
+
+
+def likelihood_ratios(own: Scores, shadows: Sequence[Scores]) -> Scores:
+    """Return how likely each sample is a member, by how models would answer that have not seen it.
+
+    Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022: LiRA, offline. A sample's score is
+    1 - Pr[Z > confidence] with Z normal, of the mean of the shadow models' confidences of that sample, and, as is
+    advised for few of them, of one variance for all samples.
+
+    Parameters
+    ----------
+    own : array
+        Confidences of the attacked model, (N,).
+    shadows : sequence of array
+        Those of models that were trained without these samples, at least two.
+
+    Returns
+    -------
+    array
+        z values, (N,), of which the score is a monotone function that does not round to 1.
+
+    Examples
+    --------
+    >>> likelihood_ratios(np.array([3.0, 1.0]), [np.array([0.0, 0.0]), np.array([2.0, 2.0])]).tolist()
+    [2.0, 0.0]
+    """
+    known = np.stack(shadows)
+    deviation = max(float(np.sqrt(known.var(axis=0).mean())), LEAST_DEVIATION)
+    return np.asarray((own - known.mean(axis=0)) / deviation)

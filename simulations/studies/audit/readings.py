@@ -35,7 +35,6 @@ from simulations.studies.audit.training import (
     predicting,
     trained,
 )
-from simulations.studies.audit.uploads import KeptUpload
 
 FAR = -1e4
 """The logit of a class that a payload says nothing of."""
@@ -91,7 +90,7 @@ class Weights:
     @classmethod
     def of(cls, subject: Subject) -> "Weights | None":
         """Return the reading where an upload has the names of all weights of a model that the client works with."""
-        names = {_bare(name) for name in subject.last.upload} - {"classes"}
+        names = {name.removesuffix(".left").removesuffix(".right") for name in subject.last.upload} - {"classes"}
         for model in _models(subject):
             own = "its model" if model is subject.model else "a small model"
             if names in (set(weights(model).names), set(model.state_dict())):
@@ -142,7 +141,8 @@ class Weights:
         known: dict[str, NDArray[Any]] = {}
         for one in self.subject.kept:
             sent = self._whole(one.download, "global.")
-            known = {name: known.get(name, 0) + array for name, array in sent.items()} if _is_change(one) else sent
+            is_change = int(one.download.get("before", -1)) != -1
+            known = {name: known.get(name, 0) + array for name, array in sent.items()} if is_change else sent
         return known
 
     def _whole(self, arrays: Arrays, prefix: str = "") -> dict[str, NDArray[Any]]:
@@ -220,50 +220,74 @@ class Head:
 
 
 @dataclass
-class Prototypes:
-    """The mean embedding of each class: the worst case is an attacker who has the body."""
+class ClassMeans:
+    """The mean embedding or output of each class: the worst case is an attacker who has the client's model.
+
+    Parameters
+    ----------
+    name : str
+        The array that has the means: embeddings (``prototypes``), logits, or logits or softmax scores (``averages``).
+    """
 
     subject: Subject
-    payload: str = "prototypes"
-    knows: str = "the client's body (worst case)"
+    name: str
+    payload: str
+    knows: str
+
+    @classmethod
+    def of(cls, subject: Subject) -> "ClassMeans":
+        """Return the reading of what a client has uploaded."""
+        name = next(name for name in ("prototypes", "averages", "logits") if name in subject.last.upload)
+        if name == "prototypes":
+            return cls(subject, name, "prototypes", "the client's body (worst case)")
+        return cls(subject, name, "class outputs", "the client's model (worst case)")
 
     def predictor(self, upload: Arrays) -> Predictor:
-        """Return how near an embedding is to each class's prototype; far from one that has not come."""
-        means, has = by_class(upload, self.subject, self.subject.model.width)
-        return lambda inputs: _nearness(embedded(self.subject.model, inputs), means, has)
+        """Return how near the model's output is to each class's mean; far from one that was not sent."""
+        means, has = self.by_class(upload)
+        far = torch.tensor(FAR, device=means.device)
+
+        def nearness(inputs: Tensor) -> Tensor:
+            values = self.outputs(inputs)
+            return torch.where(has, -torch.cdist(values, means).square() / values.shape[1], far)
+
+        return nearness
+
+    def by_class(self, upload: Arrays) -> tuple[Tensor, Tensor]:
+        """Return the means that an upload has (C, D), and of which classes (C,)."""
+        values, subject = upload[self.name], self.subject
+        behind = upload.get("counts", upload.get("present"))
+        rows = upload.get("classes", np.arange(subject.classes))
+        means = torch.zeros(subject.classes, values.shape[1], device=subject.known.inputs.device)
+        has = torch.zeros(subject.classes, dtype=torch.bool, device=means.device)
+        there = np.asarray(behind) > 0 if behind is not None else np.ones(len(rows), bool)
+        means[rows[there]] = _tensor(values[there], subject)
+        has[rows[there]] = True
+        return means, has
 
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Take the mean embeddings of other samples."""
-        embeddings = embedded(self.subject.model, rows.inputs)
-        return self.predictor(_imitated_means(embeddings, rows.labels, self.subject, rng))
-
-
-@dataclass
-class ClassOutputs:
-    """The mean logits, or softmax scores, of each class: the worst case is an attacker who has the model."""
-
-    subject: Subject
-    payload: str = "class outputs"
-    knows: str = "the client's model (worst case)"
-
-    def predictor(self, upload: Arrays) -> Predictor:
-        """Return how near the model's output is to each class's mean."""
-        means, has = by_class(upload, self.subject, self.subject.classes)
-        return lambda inputs: _nearness(self.outputs(inputs), means, has)
-
-    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Take the mean outputs on other samples."""
-        return self.predictor(_imitated_means(self.outputs(rows.inputs), rows.labels, self.subject, rng))
+        """Take the means of other samples."""
+        subject, last = self.subject, self.subject.last.upload
+        means, has = class_means(self.outputs(rows.inputs), rows.labels, subject.classes)
+        all_sent = "classes" not in last or bool(subject.config.clipping_norm)
+        sent = np.arange(subject.classes) if all_sent else np.flatnonzero(has.cpu().numpy())
+        own = _arrays({self.name: means[torch.from_numpy(sent).to(means.device)]})
+        if "classes" in last:
+            own["classes"] = sent.astype(last["classes"].dtype)
+        behind = next((mark for mark in ("counts", "present") if mark in last), None)
+        if behind is not None:
+            counts = torch.bincount(rows.labels, minlength=subject.classes).cpu().numpy()[sent]
+            own[behind] = (counts if behind == "counts" else counts > 0).astype(last[behind].dtype)
+        return self.predictor(as_sent(subject, own, rng))
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """Return what the model gives in the form that is averaged: logits, or softmax scores."""
+        """Return what the model gives in the form that is averaged: embeddings, logits, or softmax scores."""
+        if self.name == "prototypes":
+            return embedded(self.subject.model, inputs)
         logits = predicting(self.subject.model)(inputs)
-        mean = "averages" in self.subject.last.upload and self._are_scores(self.subject.last.upload["averages"])
-        return logits.softmax(1) if mean else logits
-
-    def _are_scores(self, averages: NDArray[Any]) -> bool:
-        sums = averages.sum(1)
-        return bool(((np.abs(sums - 1) < 1e-2) | (sums == 0)).all())
+        sums = self.subject.last.upload[self.name].sum(1)
+        scores = self.name == "averages" and bool(((np.abs(sums - 1) < 1e-2) | (sums == 0)).all())
+        return logits.softmax(1) if scores else logits
 
 
 @dataclass
@@ -321,9 +345,9 @@ class Representations:
 
 
 _MARKS: tuple[tuple[set[str], Callable[[Subject], Reading]], ...] = (
-    ({"classes", "prototypes"}, Prototypes),
-    ({"logits", "counts"}, ClassOutputs),
-    ({"classes", "averages"}, ClassOutputs),
+    ({"classes", "prototypes"}, ClassMeans.of),
+    ({"logits", "counts"}, ClassMeans.of),
+    ({"classes", "averages"}, ClassMeans.of),
     ({"representations"}, Representations),
     ({"indices", "posteriors"}, Answers),
     ({"logits"}, Answers),
@@ -351,40 +375,12 @@ def public_rows(subject: Subject) -> Rows:
     return subject.public.some(last.download["asked"].astype(np.int64))
 
 
-def by_class(upload: Arrays, subject: Subject, width: int) -> tuple[Tensor, Tensor]:
-    """Return what an upload says of each class (C, width), and of which classes it says something (C,)."""
-    values = next(upload[name] for name in ("prototypes", "averages", "logits") if name in upload)
-    behind = upload.get("counts", upload.get("present"))
-    rows = upload.get("classes", np.arange(subject.classes))
-    means = torch.zeros(subject.classes, width, device=subject.known.inputs.device)
-    has = torch.zeros(subject.classes, dtype=torch.bool, device=means.device)
-    there = np.asarray(behind) > 0 if behind is not None else np.ones(len(rows), bool)
-    means[rows[there]] = _tensor(values[there], subject)
-    has[rows[there]] = True
-    return means, has
-
-
-def _means(values: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    counts = torch.bincount(labels, minlength=classes)
-    sums = torch.zeros(classes, values.shape[1], device=values.device).index_add_(0, labels, values.detach())
-    return sums / counts.clamp(min=1)[:, None], counts > 0
-
-
-def _imitated_means(values: Tensor, labels: Tensor, subject: Subject, rng: np.random.Generator) -> Arrays:
-    """Return the upload of an imitated client that sends the means of each class of values (N, width)."""
-    means, has = _means(values, labels, subject.classes)
-    last = subject.last.upload
-    name = next(name for name in ("prototypes", "averages", "logits") if name in last)
-    behind = next((mark for mark in ("counts", "present") if mark in last), None)
-    all_sent = "classes" not in last or bool(subject.config.clipping_norm)
-    rows = np.arange(subject.classes) if all_sent else np.flatnonzero(has.cpu().numpy())
-    own = _arrays({name: means[torch.from_numpy(rows).to(means.device)]})
-    if "classes" in last:
-        own["classes"] = rows.astype(last["classes"].dtype)
-    if behind is not None:
-        counts = torch.bincount(labels, minlength=subject.classes).cpu().numpy()[rows]
-        own[behind] = (counts if behind == "counts" else counts > 0).astype(last[behind].dtype)
-    return as_sent(subject, own, rng)
+def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the mean of values (N, ...) over each class (C, ...), and of which classes there are samples (C,)."""
+    counts, values = torch.bincount(labels, minlength=classes), values.detach()
+    sums = torch.zeros(classes, *values.shape[1:], device=values.device, dtype=values.dtype)
+    sums.index_add_(0, labels, values)
+    return sums / counts.clamp(min=1).reshape(-1, *[1] * (values.dim() - 1)), counts > 0
 
 
 def _imitated(model: nn.Module, subject: Subject, rng: np.random.Generator) -> Arrays:
@@ -395,11 +391,6 @@ def _imitated(model: nn.Module, subject: Subject, rng: np.random.Generator) -> A
 
 def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-
-
-def _nearness(values: Tensor, means: Tensor, has: Tensor) -> Tensor:
-    squares = torch.cdist(values, means).square() / values.shape[1]
-    return torch.where(has, -squares, torch.tensor(FAR, device=values.device))
 
 
 def _answers(upload: Arrays) -> str:
@@ -421,11 +412,3 @@ def _models(subject: Subject) -> list[SplitModel]:
     small = [value for value in vars(subject.client).values() if isinstance(value, SplitModel)]
     device = subject.known.inputs.device
     return [*(model.to(device) for model in small), subject.model]
-
-
-def _bare(name: str) -> str:
-    return name.removesuffix(".left").removesuffix(".right")
-
-
-def _is_change(one: KeptUpload) -> bool:
-    return int(one.download.get("before", -1)) != -1

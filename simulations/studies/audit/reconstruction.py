@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment  # type: ignore[attr-defined]
 from torch import Tensor
 from torch.nn import functional
 
-from simulations.studies.audit.findings import NotFittedError
+from simulations.studies.audit.measures import NotFittedError
 
 STEPS, RATE = 400, 0.05
 """Steps of Adam on pixels in [0, 1], and their size."""

@@ -18,24 +18,8 @@ from hetfl_flwr.server.messaging.differences import listed
 from hetfl_flwr.wire.privacy import DELTA
 from simulations.reports.runs import load_run
 from simulations.studies.accounting import Guarantee, guarantees
-from simulations.studies.audit import picturing
-from simulations.studies.audit.findings import Finding, NotFittedError, Pictures
-from simulations.studies.audit.meter import (
-    IMITATIONS,
-    Attack,
-    Case,
-    Estimate,
-    Found,
-    bias_changes,
-    by_bias,
-    by_counts,
-    by_imitation,
-    by_likelihood,
-    by_threshold,
-    cases_of,
-    estimates,
-    said_by,
-)
+from simulations.studies.audit.attacks import ATTACKS, IMITATIONS, Attack, Case, Estimate, Found, cases_of, estimates
+from simulations.studies.audit.measures import Finding, NotFittedError, Pictures
 from simulations.studies.audit.subject import is_deployment, subjects_of, uploads_of
 
 if TYPE_CHECKING:
@@ -43,24 +27,6 @@ if TYPE_CHECKING:
 
 FOLDER, JSON_FILE = "audit", "audit.json"
 """What an audit writes into a run folder."""
-
-ATTACKS = (
-    Attack("membership: loss threshold (Yeom et al. 2018)", lambda case: "", by_threshold),
-    Attack("membership: LiRA, offline (Carlini et al. 2022)", lambda case: "", by_likelihood),
-    Attack("labels: as sent", lambda case: "" if said_by(case.subject) else "sends no counts", by_counts),
-    Attack(
-        "labels: bias of the head (Wainakh et al. 2022)",
-        lambda case: "" if bias_changes(case.subject.kept) else "no bias of a head goes both ways",
-        by_bias,
-    ),
-    Attack("labels: imitated clients", lambda case: "", by_imitation),
-    Attack("pictures: class means (He et al. 2019)", picturing.fits_means, picturing.by_means),
-    Attack("pictures: model inversion (Fredrikson et al. 2015)", picturing.fits_classes, picturing.by_classes),
-    Attack("pictures: representations (He et al. 2019)", picturing.fits_representations, picturing.by_representations),
-    Attack("pictures: gradient (Geiping et al. 2020)", picturing.fits_gradient, picturing.by_gradient),
-)
-"""All attacks, in the order of the table."""
-
 
 SAID = {"labels: as sent", "labels: bias of the head (Wainakh et al. 2022)"}
 """Those that read something without the clients' data."""

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.wire.privacy import private_upload
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
-from simulations.studies.audit.subject import Subject
-from simulations.studies.audit.uploads import KeptUpload
+from simulations.studies.audit.subject import KeptUpload, Subject
 
 
 def upload_norm(subject: Subject) -> float:

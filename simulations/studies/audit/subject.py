@@ -1,12 +1,12 @@
-"""One client as an attacker meets it: what it has sent, what is known beside that, and the truth to measure against."""
+"""One client as an attacker meets it: what it was sent and has uploaded, what else is known, and the truth."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,26 +15,77 @@ from torch import Tensor
 
 from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.client import KnowledgeClient
-from hetfl_flwr.common.errors import ConfigError, PayloadError, RunFolderError
+from hetfl_flwr.common.blobs import read_blob
+from hetfl_flwr.common.errors import ConfigError, DamagedError, RunFolderError
 from hetfl_flwr.common.notices import option, warn
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
+from hetfl_flwr.runs.observers.kept_uploads import UPLOADS, kept_files
 from hetfl_flwr.runs.schema import read_summary
 from hetfl_flwr.runs.settings import resolved_config_of
 from hetfl_flwr.server.messaging.differences import listed
-from hetfl_flwr.wire.spec import Arrays, Dim, PayloadSpec
+from hetfl_flwr.wire.spec import Arrays
 from simulations.inference.loading import load_client, load_deployed
-from simulations.studies.audit.uploads import KeptUpload, kept_uploads
 
-MOST_ROWS = 10_000
-"""Rows of other people's that the attacker has, at most."""
-
+MAX_ROWS = 10_000
+"""Rows of other clients that the attacker has, at most."""
 
 UNKNOWN = -1
-"""Where public samples begin, if those of clients before are not here."""
+"""Where a client's public samples begin, if the data of clients before it are not here."""
+
+
+@dataclass(frozen=True)
+class KeptUpload:
+    """What one client was sent in a round, and what it has answered.
+
+    Parameters
+    ----------
+    round, client_id : int
+        The round that it counts in; which client.
+    samples : int
+        The ``num-examples`` of the client's answer.
+    download, upload : mapping of str to array
+        What it was sent, as it travelled, and what it has uploaded, decoded and checked.
+    """
+
+    round: int
+    client_id: int
+    samples: int
+    download: Arrays
+    upload: Arrays
+
+
+def kept_uploads(run_folder: Path) -> Iterator[KeptUpload]:
+    """Go through the uploads of a run, round by round; within one by client, and of one client as they came.
+
+    Raises
+    ------
+    RunFolderError
+        A file is damaged, or cannot be read, or is another run's.
+    """
+    begun = {Checkpoint.read_one(folder).begun for folder in checkpoints(run_folder)[:1]}
+    for number, path in kept_files(run_folder):
+        try:
+            metadata, arrays, _ = read_blob(path, UPLOADS)
+        except DamagedError as error:
+            raise RunFolderError(str(error)) from None
+        if metadata["round"] != number:
+            raise RunFolderError(f"{path}: damaged (it is of round {metadata['round']})")
+        if begun - {metadata["run"]}:
+            raise RunFolderError(f"{path} is of another run than the checkpoint of {run_folder}")
+        for position, row in enumerate(metadata["uploads"]):
+            download, upload = (
+                _below(arrays, f"{way}.") for way in (f"download.{row['download']}", f"upload.{position}")
+            )
+            yield KeptUpload(number, row["client"], row["samples"], download, upload)
+
+
+def _below(arrays: Arrays, prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 class Rows(NamedTuple):
@@ -206,13 +257,14 @@ def subjects_of(
             f"and there are those of {len(there)}"
         )
     nodes = [load_deployed(folder, one, places[one]) if places else load_client(folder, one) for one in there]
-    nodes = [_on(node, device) for node in nodes]
+    for node in nodes:
+        node.model.to(device)
     by_client = {node.client_id: tuple(one for one in kept if one.client_id == node.client_id) for node in nodes}
     chosen = [node for node in nodes if by_client[node.client_id]][: most or None]
     return [_subject(node, nodes, by_client[node.client_id], whole=len(nodes) == config.clients) for node in chosen]
 
 
-def rows_of(samples: Batches, most: int = MOST_ROWS) -> Rows:
+def rows_of(samples: Batches, most: int = MAX_ROWS) -> Rows:
     """Return the first of some samples, as models take them."""
     inputs, labels = samples.batch(torch.arange(min(len(samples), most)))
     return Rows(inputs, labels)
@@ -241,11 +293,6 @@ def in_shares_of(members: Rows, strangers: Rows) -> Rows:
     return strangers.some(np.sort(np.concatenate(kept)))
 
 
-def _on(node: Node, device: str) -> Node:
-    node.model.to(device)
-    return node
-
-
 def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *, whole: bool) -> Subject:
     data, before = node.data, [one for one in nodes if one.client_id < node.client_id]
     device = node.model.head.weight.device
@@ -258,10 +305,9 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
     if not same:
         raise ConfigError(f"client {node.client_id}: no other client has data of its form, so the attacker has none")
     known = joined([there(one.data.train) for one in same])
-    order = generator(node.config.seed, node.client_id, "audit", "known").permutation(len(known))[:MOST_ROWS]
+    order = generator(node.config.seed, node.client_id, "audit", "known").permutation(len(known))[:MAX_ROWS]
     spec, members, strangers = data.spec, there(data.private), there(data.test)
     client = build_client(node.config, replace(node, model=deepcopy(node.model)))  # which may draw a head anew
-    _check(kept, client, len(data.train))
     if node.config.test_set == "global" or node.config.iid_evaluation:
         strangers = in_shares_of(members, strangers)
     return Subject(
@@ -280,29 +326,3 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
         public_start=sum(one.data.public_rows for one in before) if whole else UNKNOWN,
         centre=data.train.arrays.centre.to(device) if spec.is_image else torch.zeros(0),
     )
-
-
-def _check(kept: Sequence[KeptUpload], client: KnowledgeClient, most: int) -> None:
-    """Refuse uploads and downloads that are not what their client declares, or that say more samples than it has.
-
-    Sizes that are not fixed are those of public samples, which a client declares once it has the others'.
-    """
-    for one in kept:
-        where = f"the upload of client {one.client_id} in round {one.round}"
-        sent = f"the download of client {one.client_id} in round {one.round}"
-        try:
-            _fits(client.download_spec(), one.download, sent)
-            _fits(client.upload_spec(), one.upload, where)
-        except PayloadError as error:
-            raise RunFolderError(str(error)) from None
-        if one.samples > most:
-            raise RunFolderError(f"{where} says {one.samples} samples, and the client has {most}")
-
-
-def _fits(declared: PayloadSpec, arrays: Arrays, where: str) -> None:
-    """Check arrays; how many rows some have, and their numbers, depends on public samples that may not be here."""
-    declared.check_names(arrays, where)
-    for spec, array in zip(declared.arrays, arrays.values(), strict=True):
-        if any(isinstance(size, Dim) for size in spec.shape):
-            spec = replace(spec, shape=array.shape, maximum=spec.maximum if array.dtype.kind == "f" else None)
-        spec.check(array, where)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from hetfl_flwr.learning.training import draw_batches, make_optimizer
 from hetfl_flwr.models import SplitModel
-from simulations.studies.audit.findings import NotFittedError
+from simulations.studies.audit.measures import NotFittedError
 from simulations.studies.audit.subject import Rows, Subject
 
 Predictor = Callable[[Tensor], Tensor]

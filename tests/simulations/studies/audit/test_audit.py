@@ -20,13 +20,21 @@ from hetfl_flwr.runs.observers.kept_uploads import UPLOADS
 from hetfl_flwr.wire.weights import loaded
 from simulations.deployment.rehearsal import write_digits
 from simulations.studies.audit import reconstruction, training
-from simulations.studies.audit.meter import by_counts, by_imitation, by_likelihood, by_threshold, cases_of, separation
-from simulations.studies.audit.picturing import by_gradient, by_means, fits_gradient, fits_means
+from simulations.studies.audit.attacks import (
+    by_counts,
+    by_gradient,
+    by_imitation,
+    by_likelihood,
+    by_means,
+    by_threshold,
+    cases_of,
+    fits_gradient,
+    separation,
+)
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.sent import as_sent, pooled_upload, read_together, upload_norm
-from simulations.studies.audit.subject import Rows, subjects_of
+from simulations.studies.audit.subject import KeptUpload, Rows, subjects_of
 from simulations.studies.audit.training import predicting
-from simulations.studies.audit.uploads import KeptUpload, kept_uploads
 
 NORMED = "simulations.testing.lab:normed"
 KEPT = {"keep_uploads": True, "models": "mlp", "clients": 3, "rounds": 1}
@@ -156,8 +164,6 @@ def test_a_step_over_one_sample_gives_that_sample_away_and_noise_does_not(cases)
 def test_prototypes_of_an_identity_are_the_class_means(cases):
     """The body flattens the picture: what is sent is the mean picture itself."""
     found = cases(algorithm="fedproto", models="fixtures.models:linear", most=1)
-    if fits_means(found[0]):
-        pytest.fail("prototypes are to be read")
     assert figure(by_means("x", found), "PSNR").figure > 25
 
 
@@ -235,23 +241,12 @@ def test_an_upload_of_a_client_that_there_is_not_is_named(lab, monkeypatch):
         audited(folder)
 
 
-UNSENT = (np.nan, np.inf, 3e38, 1e17)
-
-
-def unsent(value):
-    return lambda array: np.full_like(array, value)
-
-
-def forged(folder, what, change=None):
-    """Change arrays of round 1 whose names begin so, or let client 1 say that it has so many samples."""
+def forged(folder, what, value):
+    """Fill the arrays of round 1 whose names begin so with one value."""
     path = folder / "uploads" / "round-1.safetensors"
     metadata, arrays, _ = read_blob(path, UPLOADS)
-    if change is None:
-        metadata["uploads"][1]["samples"] = what
-    else:
-        chosen = [name for name, array in arrays.items() if name.startswith(what) and array.dtype.kind == "f"]
-        arrays |= {name: change(arrays[name]) for name in chosen}
-    path.write_bytes(pack(UPLOADS, metadata, arrays))
+    chosen = [name for name, array in arrays.items() if name.startswith(what) and array.dtype.kind == "f"]
+    path.write_bytes(pack(UPLOADS, metadata, arrays | {name: np.full_like(arrays[name], value) for name in chosen}))
     return folder
 
 
@@ -266,35 +261,12 @@ def test_an_upload_of_huge_weights_takes_its_client_alone_out_of_the_attacks(lab
     """The weights of ten layers are within the limit of each, and what they make of a sample overflows."""
     folder = lab.run(lab.config(**KEPT | {"models": "test_audit:deep"}, algorithm=algorithm))
     for client in liars:
-        forged(folder, f"upload.{client}.", unsent(9e5))
+        forged(folder, f"upload.{client}.", 9e5)
     found = audited(folder, shadows=2, mimics=2)
     assert any(one.measure == "AUC" for one in found.findings) == (len(liars) < 3)
     said = {attack: why for attack, why in found.skipped.items() if "cannot be fitted" in why}
     assert len(said) >= 4
     assert all(f"client {', '.join(map(str, liars))} has sent" in why for why in said.values())
-
-
-@pytest.mark.parametrize(
-    ("key", "values"),
-    [("download", (7, -1, "0")), ("client", ("0", True, -1)), ("samples", (True, 1.5, "9"))],
-)
-def test_a_row_that_is_no_whole_number_in_range_is_named(lab, key, values):
-    path = lab.run(lab.config(**KEPT, algorithm="fedavg")) / "uploads" / "round-1.safetensors"
-    metadata, arrays, _ = read_blob(path, UPLOADS)
-    for value in values:
-        metadata["uploads"][0][key] = value
-        path.write_bytes(pack(UPLOADS, metadata, arrays))
-        with pytest.raises(RunFolderError, match=r"round-1.safetensors: damaged .*" + key):
-            list(kept_uploads(path.parent.parent))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [("upload.1.", lambda array: array * np.nan), ("upload.1.", lambda array: array * 0 + 3e38), (2**60,)],
-)
-def test_an_upload_of_a_deployment_that_no_client_may_send_is_named(deployed, change):
-    with pytest.raises(RunFolderError, match=r"round-1.safetensors"):
-        audited(forged(deployed(algorithm="fedavg"), *change))
 
 
 @pytest.fixture
@@ -385,21 +357,6 @@ def test_a_run_that_cannot_be_audited_is_refused(lab, refusal, keys, options, na
 def test_an_upload_of_more_than_one_plain_step_is_no_gradient(cases, keys, why):
     [case] = cases(**{"optimizer": "sgd", "local_batches": 1, "batch_size": 1} | keys, most=1)
     assert why in fits_gradient(case)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "what", "change", "named"),
-    [
-        *((name, "upload.1.", unsent(value), "array") for name in ("fedproto", "fedavg") for value in UNSENT),
-        ("fedavg", "download.", unsent(1e17), "array"),
-        ("fedavg", "download.", unsent(np.nan), "array"),
-        ("fedavg", "download.", lambda array: np.ones(3, array.dtype), "array"),
-        *(("fedhe", samples, None, "client 1") for samples in (-1, 2**60, 10**6)),
-    ],
-)
-def test_what_nobody_may_send_is_named(lab, refusal, algorithm, what, change, named):
-    folder = forged(lab.run(lab.config(**KEPT, algorithm=algorithm)), what, change)
-    assert named in refusal(RunFolderError, audited, folder, shadows=2, mimics=2)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from simulations.studies.audit.attacks import of_histograms
 from simulations.studies.audit.histogram import calibrated, drawn_rows, features_of, open_counts, shares_of_changes
 from simulations.studies.audit.measures import total_variation
-from simulations.studies.audit.meter import of_histograms
 from simulations.studies.audit.reconstruction import inferred_label
 from simulations.studies.audit.subject import Rows
 from simulations.studies.audit.training import fitted_head

@@ -5,8 +5,15 @@ from math import inf
 import numpy as np
 import pytest
 
-from simulations.studies.audit.findings import Separation, of_membership
-from simulations.studies.audit.measures import auc, chance_rate, psnr, ssim, true_positive_rate
+from simulations.studies.audit.measures import (
+    Separation,
+    auc,
+    chance_rate,
+    of_membership,
+    psnr,
+    ssim,
+    true_positive_rate,
+)
 
 
 def test_without_both_kinds_there_is_no_rate():

@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from simulations.studies.audit.measures import auc, true_positive_rate
-from simulations.studies.audit.membership import confidences, likelihood_ratios, threshold_scores
+from simulations.studies.audit.measures import auc, confidences, likelihood_ratios, threshold_scores, true_positive_rate
 
 
 def test_a_model_that_knows_its_members_by_heart_gives_them_away():

@@ -1,0 +1,525 @@
+"""The attacks on the clients of a run: which payloads each fits, and what it finds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.wire.spec import Arrays
+from simulations.studies.audit import histogram, reconstruction
+from simulations.studies.audit.measures import (
+    Finding,
+    Pictures,
+    Scores,
+    Separation,
+    auc,
+    confidences,
+    likelihood_ratios,
+    mean,
+    of_membership,
+    pooled,
+    psnr,
+    ssim,
+    threshold_scores,
+    total_variation,
+)
+from simulations.studies.audit.readings import (
+    Body,
+    ClassMeans,
+    Head,
+    Reading,
+    Representations,
+    Weights,
+    class_means,
+    public_rows,
+    reading_of,
+)
+from simulations.studies.audit.sent import pooled_upload
+from simulations.studies.audit.subject import KeptUpload, Rows, Subject, joined
+from simulations.studies.audit.training import Predictor, embedded, forward_of, logits_of, predicting
+
+IMITATIONS = 24
+"""Clients that an attacker imitates to learn how class histograms show, by default."""
+
+LARGEST_BATCH = 8
+"""Samples of a step from whose gradient pictures are made, at most."""
+
+SHOWN = 10
+"""Pictures of a client, at most."""
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Case:
+    """A client and what its payload is to an attacker.
+
+    Parameters
+    ----------
+    subject : Subject
+        The client.
+    reading : Reading
+        What is read of it.
+    shadows : int
+        Models that an attacker trains for LiRA, 2 or more.
+    mimics : int
+        Clients that an attacker imitates to learn how class histograms show, 1 or more.
+    """
+
+    subject: Subject
+    reading: Reading
+    shadows: int
+    mimics: int = IMITATIONS
+
+    @cached_property
+    def upload(self) -> Arrays:
+        """The last upload, or the mean of several where noise drowns one."""
+        return pooled_upload(self.subject)
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """What the upload predicts."""
+        return self.reading.predictor(self.upload)
+
+    @cached_property
+    def whole(self) -> Predictor:
+        """What the client's whole model predicts: all that there is to know."""
+        own = isinstance(self.reading, Weights) and self.reading.payload == "its model"
+        return self.predictor if own else predicting(self.subject.model)
+
+    @cached_property
+    def imitations(self) -> list[Predictor]:
+        """Predictors of uploads as clients without this client's samples would send them."""
+        known, found = self.subject.known, []
+        for number in range(self.shadows):
+            rng = self.subject.rng("shadow", number)
+            size = min(len(self.subject.trained_on), max(len(known) // 2, 2))
+            found.append(self.reading.imitated(known.some(rng.permutation(len(known))[:size]), rng))
+        return found
+
+    def instead(self, other: "Case") -> Predictor:
+        """Return what another client's upload predicts in place of this one's."""
+        if isinstance(self.reading, Head | ClassMeans):
+            return self.reading.predictor(other.upload)
+        return other.predictor
+
+
+def cases_of(subjects: Sequence[Subject], shadows: int, mimics: int = IMITATIONS) -> list[Case]:
+    """Return the clients whose payload can be read.
+
+    Raises
+    ------
+    ConfigError
+        There is none: names the algorithm, and what it uploads.
+    """
+    found = [Case(one, reading, shadows, mimics) for one in subjects if (reading := reading_of(one))]
+    if not found:
+        names = ", ".join(list(subjects[0].last.upload)[:5]) or "nothing"
+        algorithm = subjects[0].config.algorithm
+        raise ConfigError(f"no attack reads what {algorithm} uploads ({names}): hetfl audit cannot measure it")
+    return found
+
+
+class Found(NamedTuple):
+    """What one attack on all clients has found."""
+
+    findings: list[Finding]
+    pictures: list[Pictures]
+
+
+class Attack(NamedTuple):
+    """An attack.
+
+    Parameters
+    ----------
+    name : str
+        What is found out, and how.
+    run : callable
+        Runs it on clients, all of which it fits.
+    fits : callable
+        Returns why it does not fit a client's payload, or an empty text.
+    """
+
+    name: str
+    run: Callable[[str, Sequence[Case]], Found]
+    fits: Callable[[Case], str] = lambda case: ""
+
+
+def next_of(values: Sequence[T]) -> list[T]:
+    """Return for each client's value that of another client; nothing if there is one client."""
+    return [*values[1:], values[0]] if len(values) > 1 else []
+
+
+# --- membership ----------------------------------------------------------------------------------
+
+
+def separation(scores: Callable[[Rows], Scores], subject: Subject) -> Separation:
+    """Return scores of a client's private samples, and of samples that it has not trained on.
+
+    All are scored together, so that what a score is scaled by does not tell on which side a sample is.
+    """
+    found = scores(joined([subject.members, subject.strangers]))
+    return Separation(found[: len(subject.members)], found[len(subject.members) :])
+
+
+def by_threshold(name: str, cases: Sequence[Case]) -> Found:
+    """Call members whose loss is low."""
+
+    def scores(case: Case, predictor: Predictor, rows: Rows) -> Scores:
+        return threshold_scores(logits_of(predictor, rows), rows.labels)
+
+    return _of_members(name, cases[0].reading.knows, cases, scores, cases)
+
+
+def by_likelihood(name: str, cases: Sequence[Case]) -> Found:
+    """Call members whose confidence is high beside that of shadow models."""
+
+    def scores(case: Case, predictor: Predictor, rows: Rows) -> Scores:
+        shadows = [confidences(logits_of(one, rows), rows.labels) for one in case.imitations]
+        return likelihood_ratios(confidences(logits_of(predictor, rows), rows.labels), shadows)
+
+    whole = [case for case in cases if case.whole is case.predictor]  # shadows of a part say nothing of the whole
+    return _of_members(name, f"{cases[0].reading.knows}; {cases[0].shadows} shadow models", cases, scores, whole)
+
+
+def _of_members(
+    name: str,
+    knows: str,
+    cases: Sequence[Case],
+    scores: Callable[[Case, Predictor, Rows], Scores],
+    best: Sequence[Case],
+) -> Found:
+    def of(case: Case, predictor: Predictor) -> Separation:
+        return separation(lambda rows: scores(case, predictor, rows), case.subject)
+
+    own = [of(case, case.predictor) for case in cases]
+    without = [of(case, case.instead(other)) for case, other in zip(cases, next_of(cases), strict=False)]
+    known = [of(case, case.whole) for case in best]
+    return Found(of_membership(name, cases[0].reading.payload, knows, own, without, known), [])
+
+
+# --- labels --------------------------------------------------------------------------------------
+
+
+def of_histograms(
+    name: str, reads: str, knows: str, cases: Sequence[Case], found: Sequence[Scores], without: Sequence[Scores]
+) -> Found:
+    """Return how far estimated histograms are from the truth, and how well they tell which classes there are."""
+
+    def shares(counts: NDArray[np.int64]) -> Scores:
+        return np.asarray(counts / max(int(counts.sum()), 1))
+
+    subjects = [case.subject for case in cases]
+    truth = [shares(one.counts) for one in subjects]
+    prior = [shares(np.bincount(one.known.labels.cpu().numpy(), minlength=one.classes)) for one in subjects]
+    even = [np.full(one.classes, 1 / one.classes) for one in subjects]
+
+    def distance(estimates: Sequence[Scores]) -> float | None:
+        return mean([total_variation(one, its) for one, its in zip(estimates, truth, strict=False)])
+
+    def presence(estimates: Sequence[Scores]) -> float | None:
+        pairs = [(one, its > 0) for one, its in zip(estimates, truth, strict=False)]
+        return pooled(auc, [Separation(one[has], one[~has]) for one, has in pairs])
+
+    guessed = min((one for one in (distance(prior), distance(even)) if one is not None), default=None)
+    return Found(
+        [
+            Finding(name, reads, knows, "histogram error (TV)", distance(found), distance(without), guessed, 0.0),
+            Finding(name, reads, knows, "class present (AUC)", presence(found), presence(without), 0.5, 1.0),
+        ],
+        [],
+    )
+
+
+def said_counts(kept: Sequence[KeptUpload], classes: int) -> list[NDArray[np.int64]]:
+    """Return the counts, or the marks, of each class in a client's uploads, a round each; none if it sends none."""
+    said = []
+    for one in kept:
+        counts = np.zeros(classes, np.int64)
+        marks = one.upload.get("counts", one.upload.get("present"))
+        if marks is not None:
+            counts[one.upload.get("classes", np.arange(classes))] = marks
+        elif "classes" in one.upload:
+            counts[:] = one.upload["classes"]
+        else:
+            return []
+        said.append(counts)
+    return said
+
+
+def by_counts(name: str, cases: Sequence[Case]) -> Found:
+    """Read counts that are sent."""
+    found = [histogram.open_counts(said_counts(case.subject.kept, case.subject.classes)) for case in cases]
+    return of_histograms(name, "counts or marks of classes", "nothing", cases, found, next_of(found))
+
+
+def bias_changes(kept: Sequence[KeptUpload]) -> list[NDArray[np.float32]]:
+    """Return the change of the head's bias in each round; none if it does not go both ways."""
+    for key in ("head.bias", "bias"):
+        if all(key in one.upload and key in one.download and "heads" not in one.download for one in kept):
+            return [one.upload[key].astype(np.float32) - one.download[key].astype(np.float32) for one in kept]
+    return []
+
+
+def by_bias(name: str, cases: Sequence[Case]) -> Found:
+    """Read which classes the bias of the head has grown for."""
+    found = [histogram.shares_of_changes(bias_changes(case.subject.kept)) for case in cases]
+    return of_histograms(
+        name, "the change of the head's bias", "what the client was sent", cases, found, next_of(found)
+    )
+
+
+class Estimate(NamedTuple):
+    """What a client's uploads say by themselves of its class histogram, with no truth to measure it against.
+
+    Parameters
+    ----------
+    client : int
+        Which client.
+    attack : str
+        How it is read.
+    shares : array
+        (C,), with a sum of 1.
+    """
+
+    client: int
+    attack: str
+    shares: Scores
+
+
+def estimates(kept: Sequence[KeptUpload]) -> list[Estimate]:
+    """Return what uploads say of their clients' classes to an attacker without any data."""
+    found = []
+    for client in sorted({one.client_id for one in kept}):
+        own = [one for one in kept if one.client_id == client]
+        if changes := bias_changes(own):
+            found.append(Estimate(client, "bias of the head", histogram.shares_of_changes(changes)))
+        if (classes := _classes(own[-1])) and (said := said_counts(own, classes)):
+            found.append(Estimate(client, "as sent", histogram.open_counts(said)))
+    return found
+
+
+def _classes(one: KeptUpload) -> int:
+    """Return how many classes there are by the form of what is exchanged; 0 if it does not tell."""
+    if "known" in one.download:
+        return len(one.download["known"])
+    if "averages" in one.upload:
+        return int(one.upload["averages"].shape[1])
+    names = (name for name in ("head.bias", "bias", "counts", "present") if name in one.upload)
+    return len(one.upload.get(next(names, ""), ()))
+
+
+def by_imitation(name: str, cases: Sequence[Case]) -> Found:
+    """Compare what uploads predict with those of imitated clients whose histograms are known."""
+
+    def features(case: Case, predictor: Predictor) -> Scores:
+        to_ask = case.subject.to_ask
+        return histogram.features_of(logits_of(predictor, to_ask), to_ask.labels, case.subject.classes)
+
+    found, without = [], []
+    others: list[Case | None] = [*next_of(cases)] or [None]
+    for case, other in zip(cases, others, strict=True):
+        subject, imitated, truth = case.subject, [], []
+        labels = subject.to_train.labels.cpu().numpy()
+        for number in range(case.mimics):
+            rng = subject.rng("imitation", number)
+            drawn = histogram.drawn_shares(subject.classes, rng)
+            rows = subject.to_train.some(histogram.drawn_rows(labels, drawn, len(subject.trained_on), rng))
+            imitated.append(features(case, case.reading.imitated(rows, rng)))
+            truth.append(np.bincount(rows.labels.cpu().numpy(), minlength=subject.classes) / len(rows))
+        found.append(histogram.calibrated(features(case, case.predictor), imitated, truth))
+        if other is not None:
+            without.append(histogram.calibrated(features(case, case.instead(other)), imitated, truth))
+    knows = f"{cases[0].reading.knows}; {cases[0].mimics} imitated clients"
+    return of_histograms(name, cases[0].reading.payload, knows, cases, found, without)
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+
+def of_pictures(
+    name: str,
+    reads: str,
+    knows: str,
+    cases: Sequence[Case],
+    make: Callable[[Case], tuple[Tensor, Tensor, Tensor]],
+    of: str,
+) -> Found:
+    """Return how like the originals pictures are, and those of the first client.
+
+    Parameters
+    ----------
+    name, reads, knows : str
+        As in `Finding`.
+    cases : sequence of Case
+        The clients.
+    make : callable
+        Returns what was found, the originals, and the guess of an attacker who has read nothing: inputs (N, ...).
+    of : str
+        What the pictures are of.
+    """
+    figures: list[list[float]] = [[], [], [], []]
+    shown = list[Pictures]()
+    for case in cases:
+        found, originals, guessed = (case.subject.picture(one) for one in make(case))
+        for column, (measure, pictures) in enumerate(((psnr, found), (psnr, guessed), (ssim, found), (ssim, guessed))):
+            figures[column] += [measure(one, its) for one, its in zip(pictures, originals, strict=True)]
+        if not shown and len(found):
+            shown.append(Pictures(name, originals[:SHOWN], found[:SHOWN]))
+    means = [mean(column) for column in figures]
+    return Found(
+        [
+            Finding(name, reads, knows, f"PSNR, dB, {of}", means[0], None, means[1], None),
+            Finding(name, reads, knows, f"SSIM, {of}", means[2], None, means[3], 1.0),
+        ],
+        shown,
+    )
+
+
+def _reads(*kinds: type, otherwise: str) -> Callable[[Case], str]:
+    """Return a check that inputs are images, and the payload one of some kinds."""
+
+    def fits(case: Case) -> str:
+        if not case.subject.pictures:
+            return "inputs are no images"
+        return "" if isinstance(case.reading, kinds) else otherwise
+
+    return fits
+
+
+def by_means(name: str, cases: Sequence[Case]) -> Found:
+    """Invert the mean embedding, or the mean output, of each class."""
+
+    def make(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+        assert isinstance(case.reading, ClassMeans)
+        targets, sent = case.reading.by_class(case.upload)
+        truth, guess, there = _means_of(case.subject)
+        both = sent.cpu().numpy() & there
+        chosen = targets[torch.from_numpy(both)]
+        return (
+            reconstruction.invert_outputs(case.reading.outputs, chosen, case.subject.centre),
+            truth[both],
+            guess[both],
+        )
+
+    reads = cases[0].reading.payload
+    return of_pictures(name, reads, "the client's model (worst case)", cases, make, "class mean")
+
+
+def by_classes(name: str, cases: Sequence[Case]) -> Found:
+    """Make the picture of each class that the upload is surest of."""
+
+    def make(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+        truth, guess, there = _means_of(case.subject)
+        found = reconstruction.class_pictures(case.predictor, case.subject.classes, case.subject.centre)
+        return found[there], truth[there], guess[there]
+
+    reading = cases[0].reading
+    return of_pictures(name, reading.payload, reading.knows, cases, make, "class mean")
+
+
+def by_representations(name: str, cases: Sequence[Case]) -> Found:
+    """Invert the representations of public samples, whose originals the server has."""
+
+    def make(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+        subject = case.subject
+        chosen = subject.rng("inverted").permutation(len(public_rows(subject)))[:SHOWN]
+        targets = torch.from_numpy(case.upload["representations"][chosen]).float().to(subject.centre.device)
+        found = reconstruction.invert_outputs(lambda inputs: embedded(subject.model, inputs), targets, subject.centre)
+        originals = public_rows(subject).some(chosen).inputs
+        return found, originals, subject.known.inputs.mean(0, keepdim=True).expand_as(originals)
+
+    knows = "the client's body (worst case)"
+    return of_pictures(name, cases[0].reading.payload, knows, cases, make, "public sample")
+
+
+def fits_gradient(case: Case) -> str:
+    """Return why the change of the weights is not the gradient of a small batch."""
+    subject, config, reading = case.subject, case.subject.config, case.reading
+    if not subject.pictures:
+        return "inputs are no images"
+    if not isinstance(reading, Weights) or reading.factors:
+        return "no weights"
+    if reading.payload == "a small model" or getattr(subject.client, "mask", False):
+        return "a step is not of plain cross-entropy"
+    if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
+        return "batch norm: what it has computed with in a step is not sent"
+    rolling = config.momentum > 0 and config.moments == "kept" and len(subject.kept) > 1
+    steps = subject.client.local_steps(len(subject.trained_on))
+    if config.optimizer != "sgd" or config.weight_decay or rolling or steps != 1:
+        return "a round is not one step of plain SGD (optimizer = sgd, local-batches = 1)"
+    if min(config.batch_size, len(subject.trained_on)) > LARGEST_BATCH:
+        return f"a step is of more than {LARGEST_BATCH} samples (batch-size)"
+    return ""
+
+
+def by_gradient(name: str, cases: Sequence[Case]) -> Found:
+    """Invert the gradient of a round of one step."""
+
+    def make(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+        subject, reading = case.subject, case.reading
+        assert isinstance(reading, Weights)
+        last, config = subject.last, subject.config
+        before, after = reading.model_of(last.download), reading.model_of(last.upload)
+        gradient = [(one - other).detach() for one, other in zip(before.parameters(), after.parameters(), strict=True)]
+        rng = generator(config.seed, subject.client_id, last.round, "batches")
+        rows = next(draw_batches(rng, len(subject.trained_on), config.batch_size, epochs=1, batches=1))
+        batch = subject.trained_on.some(rows.numpy())
+        labels = batch.labels
+        if len(batch) == 1 and before.head.bias is not None:
+            labels = torch.tensor([reconstruction.inferred_label(gradient[-1])], device=labels.device)
+        forward = forward_of(before.eval(), subject)
+        found = reconstruction.invert_gradient(forward, [*before.parameters()], gradient, labels, subject.centre)
+        ordered = reconstruction.matched(subject.picture(found), subject.picture(batch.inputs))
+        found = torch.from_numpy(ordered).float().to(subject.centre.device) - subject.centre
+        return found, batch.inputs, subject.known.inputs.mean(0, keepdim=True).expand_as(batch.inputs)
+
+    first = cases[0].subject
+    given = min(first.config.batch_size, len(first.trained_on)) > 1 or first.model.head.bias is None
+    knows = "what the client was sent" + ("; the labels of the batch (worst case)" if given else "")
+    return of_pictures(name, "the change of weights in one step", knows, cases, make, "private sample")
+
+
+def _means_of(subject: Subject) -> tuple[Tensor, Tensor, NDArray[np.bool_]]:
+    """Return the client's mean input of each class, the attacker's own, and of which classes both have samples."""
+    truth, there = class_means(subject.trained_on.inputs, subject.trained_on.labels, subject.classes)
+    guess, known = class_means(subject.known.inputs, subject.known.labels, subject.classes)
+    return truth, guess, (there & known).cpu().numpy()
+
+
+ATTACKS = (
+    Attack("membership: loss threshold (Yeom et al. 2018)", by_threshold),
+    Attack("membership: LiRA, offline (Carlini et al. 2022)", by_likelihood),
+    Attack(
+        "labels: as sent",
+        by_counts,
+        lambda case: "" if said_counts(case.subject.kept, case.subject.classes) else "sends no counts",
+    ),
+    Attack(
+        "labels: bias of the head (Wainakh et al. 2022)",
+        by_bias,
+        lambda case: "" if bias_changes(case.subject.kept) else "no bias of a head goes both ways",
+    ),
+    Attack("labels: imitated clients", by_imitation),
+    Attack("pictures: class means (He et al. 2019)", by_means, _reads(ClassMeans, otherwise="no means of classes")),
+    Attack(
+        "pictures: model inversion (Fredrikson et al. 2015)",
+        by_classes,
+        _reads(Weights, Body, Head, otherwise="no weights"),
+    ),
+    Attack(
+        "pictures: representations (He et al. 2019)",
+        by_representations,
+        _reads(Representations, otherwise="no representations"),
+    ),
+    Attack("pictures: gradient (Geiping et al. 2020)", by_gradient, fits_gradient),
+)
+"""All attacks, in the order of the table."""
