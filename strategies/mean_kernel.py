@@ -48,7 +48,7 @@ def mean_kernel_factor(
     --------
     >>> across, along = np.array([[1.0], [0], [-1], [0]]), np.array([[0.0], [3], [0], [-3]])
     >>> factor = mean_kernel_factor([across + 5, along - 2], Average("none"))
-    >>> factor.shape, (factor @ factor.T).round(6).tolist()[1]
+    >>> factor.shape, ((factor @ factor.T).round(6) + 0.0).tolist()[1]
     ((4, 2), [0.0, 4.5, 0.0, -4.5])
     """
     weights = _kernel_weights(representations, average, sigma)
