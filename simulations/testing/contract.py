@@ -104,7 +104,7 @@ class AlgorithmContract:
         assert [entry["failures"] for entry in rounds] == [[], []]
 
     def test_a_client_built_anew_for_each_message_equals_one_kept_alive(self, lab: Lab) -> None:
-        """Built again it has nothing but its state store; uploads, metrics and models are the same bits.
+        """Built again it has nothing but its state store; uploads, measurements and models are the same bits.
 
         What a client keeps belongs in `modules`, ``self.numbers`` and the optimizers of ``self.optimizer()``.
         """
@@ -347,7 +347,7 @@ class _Watch:
 def _played(
     lab: Lab, *, rebuild: bool, config: RunConfig | None = None, watch: _Watch | None = None
 ) -> tuple[list[Any], list[dict[str, bytes]]]:
-    """Play a run, and return what was said in it and the models at the end."""
+    """Play a run, and return what was said in it, and what was measured and the models at the end."""
     config = config or lab.config()
     federation = lab.federation(config)
     contexts = [lab.context(config, client_id) for client_id in range(config.clients)]
@@ -356,22 +356,30 @@ def _played(
     strategy, arrays = prepared(federation)
     for node in nodes:
         give_public_samples(node, federation, strategy)
-    said = []
+    said: list[Any] = []
+
+    def asked(client_id: int) -> Any:
+        """Return the client that gets a message."""
+        if rebuild:
+            clients[client_id] = build_client(config, Node.from_context(contexts[client_id]))
+        return clients[client_id]
+
+    view = federation.view(list(federation.roster))
     for round in range(1, config.rounds + 1):
-        view = federation.view(list(federation.roster))
         replies = []
         for client_id, message in enumerate(strategy.configure_train(round, arrays, ConfigRecord(), view)):
-            if rebuild:
-                nodes[client_id] = Node.from_context(contexts[client_id])
-                clients[client_id] = build_client(config, nodes[client_id])
-            with watch.over(clients[client_id]) if watch else nullcontext():
-                answer = answered(clients[client_id], message)
+            client = asked(client_id)
+            with watch.over(client) if watch else nullcontext():
+                answer = answered(client, message)
             replies.append(Reply.of(answer, client_id))
             content = answer.content
             said.append((bits(content.array_records[ARRAYS]), dict(content.metric_records[METRICS])))
         learnt = strategy.aggregate_replies(round, arrays, replies)
         assert learnt is not None
         arrays = learnt
+    for client_id, message in enumerate(strategy.configure_evaluate(config.rounds, arrays, ConfigRecord(), view)):
+        download = list(from_record(message.content.array_records[ARRAYS]).values())
+        said.append(asked(client_id).evaluate(download, dict(message.content.config_records[CONFIG])))
     return said, [_kept(client) for client in clients]
 
 
