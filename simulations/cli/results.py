@@ -1,4 +1,4 @@
-"""``hetfl compare``, ``hetfl report`` and ``hetfl watch``: looking at runs."""
+"""``hetfl compare``, ``hetfl report``, ``hetfl watch`` and ``hetfl audit``: looking at runs."""
 
 import os
 import sys
@@ -10,6 +10,7 @@ import typer
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.notices import warn
+from hetfl_flwr.runs.schema import read_clients
 from simulations.cli.options import JsonOption, RunsArgument, path, target
 from simulations.cli.printing import make_console, print_json, print_tables
 
@@ -92,13 +93,13 @@ def watch(
 
     console, now = make_console(), standing(folder)
     if once and not json:
-        console.print(now.whole())
+        console.print(now.whole)
     elif sys.stdout.isatty() and not json:
-        with Live(now.whole(console.height), console=console, auto_refresh=False) as live:
+        with Live(now.whole, console=console, auto_refresh=False) as live:
             while not now.ended:
                 time.sleep(every)
                 now = standing(folder)
-                live.update(now.whole(console.height), refresh=True)
+                live.update(now.whole, refresh=True)
     else:
         said = -1
         while True:
@@ -182,3 +183,62 @@ def _draw(runs: "list[Run]", standing: "list[Standing]", out: Path) -> list[Path
     gains = out.with_stem(f"{out.stem}-gains")
     write_figure(methods_figure(standing), gains)
     return [out, gains]
+
+
+def audit(
+    folder: Annotated[Path, typer.Argument(parser=path, metavar="RUN", help="Run folder of a run with keep-uploads.")],
+    device: Annotated[str, typer.Option(help="Where the attacks compute: cpu, cuda, cuda:1, mps or auto.")] = "cpu",
+    shadows: Annotated[
+        int, typer.Option(min=2, max=1024, help="Shadow models that the attacker trains for each client.")
+    ] = 8,
+    clients: Annotated[int, typer.Option(min=0, help="Only so many clients, the first ones. 0: all.")] = 0,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K=DIR", help="Of a deployment: client K's state-dir, or its data. Once for each."),
+    ] = None,
+) -> None:
+    """Measure what a server could read from what clients have sent it: membership, labels, pictures.
+
+    The run must have kept its uploads, and its data must be here to measure against. Of a deployment, name at least two
+    nodes' folders with --node; without, only what uploads say by themselves is read. RUN/audit/ gets figures and
+    pictures.
+
+    Example: hetfl run fedproto --set keep-uploads=true --out runs/p && hetfl audit runs/p
+    """
+    from simulations.studies.audit.report import (
+        FOLDER,
+        JSON_FILE,
+        audit_table,
+        audited,
+        estimate_table,
+        guarantee_table,
+    )
+
+    found = audited(folder, device=device, shadows=shadows, clients=clients, places=_places(node or []))
+    if found.findings:
+        print_tables(audit_table(found, f"what is read from {folder.name}"))
+    if found.estimates:
+        names = next((one["class_names"] for one in read_clients(folder) or () if one.get("class_names")), None)
+        print_tables(estimate_table(found, f"what {folder.name} says by itself", names))
+    if found.guarantees:
+        print_tables(guarantee_table(found, f"what the noise on {folder.name} guarantees"))
+    if found.unknown:
+        typer.echo(f"not known: {found.unknown}")
+    for why in dict.fromkeys(found.skipped.values()):
+        attacks = [attack.partition(" (")[0] for attack, reason in found.skipped.items() if reason == why]
+        typer.echo(f"not run: {'; '.join(attacks)}: {why}")
+    for picture in found.pictures:
+        typer.echo(f"pictures: {picture}")
+    typer.echo(f"figures: {folder / FOLDER / JSON_FILE}")
+
+
+def _places(nodes: list[str]) -> dict[int, Path]:
+    found = dict[int, Path]()
+    for text in nodes:
+        client, _, place = text.partition("=")
+        if not (client.isascii() and client.isdecimal() and place):
+            raise ConfigError(f"--node {text}: expected the number of a client and a folder: 0=STATE_DIR")
+        if int(client) in found:
+            raise ConfigError(f"--node {text}: client {client} is named twice")
+        found[int(client)] = Path(place)
+    return found
