@@ -1,4 +1,4 @@
-"""``hetfl list``, ``hetfl partition`` and ``hetfl new``: what there is to run, and a start for a method of one's own."""
+"""``hetfl list``, ``hetfl partition`` and ``hetfl new``: what there is, and a start for a method of one's own."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

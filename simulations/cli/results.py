@@ -54,7 +54,45 @@ def compare(
 
     Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
     """
-    compare_runs(folders, target, measure, out=out, csv=csv, json=json)
+    from simulations.reports.doubts import doubts_of
+    from simulations.reports.estimates import measure_named
+    from simulations.reports.gains import NO_ANSWER, answer, gains_table, in_words, write_csv
+    from simulations.reports.impact import impact_table, standings
+    from simulations.reports.runs import differences, load_run, run_folders
+    from simulations.reports.tables import compare_table
+
+    damage = list[str]()
+    runs = [load_run(folder, damage.append) for folder in run_folders(folders)]
+    compared = measure_named(measure)
+    found, table = answer(runs, compared), compare_table(runs, target, compared)
+    if found is None and csv:
+        raise ConfigError(f"--csv: {NO_ANSWER}")
+    standing, doubtful = standings(runs, compared), doubts_of(runs)
+    files = [] if csv is None or found is None else [f"gains: {write_csv(found, csv)}"]
+    files += [] if out is None else [f"picture: {', '.join(map(str, _draw(runs, standing, out)))}"]
+    if json:
+        print_json(
+            {
+                "runs": differences(runs),
+                "methods": [one.to_json() for one in standing],
+                "gains": found and found.to_json(),
+                "doubts": doubtful,
+            }
+        )
+    else:
+        print_tables(table)
+        if found is not None:
+            typer.echo()
+            print_tables(impact_table(standing, compared))
+            typer.echo()
+            print_tables(gains_table(found))
+            typer.echo("\n" + "\n".join(in_words(found)) + "\n")
+        if doubtful:
+            typer.echo("\n".join(("Mind:", *(f"  {line}" for line in doubtful))) + "\n")
+        for line in files:
+            typer.echo(line)
+    for line in damage:
+        warn(line)
 
 
 def report(
@@ -112,63 +150,6 @@ def watch(
             now = standing(folder)
     if now.ended and len(now.run.rounds) <= int(now.run.config["rounds"]):
         raise typer.Exit(1)
-
-
-def compare_runs(
-    folders: list[Path],
-    target: float | None = None,
-    measure: str = "accuracy",
-    *,
-    out: Path | None = None,
-    csv: Path | None = None,
-    json: bool = False,
-) -> None:
-    """Print how runs compare and whom their methods help; draw it, and write the gains, where that is asked for.
-
-    Raises
-    ------
-    ConfigError
-        A file of gains is asked for, and there are no runs to take them from.
-    """
-    from simulations.reports.doubts import doubts_of
-    from simulations.reports.estimates import measure_named
-    from simulations.reports.gains import NO_ANSWER, answer, gains_table, in_words, write_csv
-    from simulations.reports.impact import impact_table, standings
-    from simulations.reports.runs import differences, load_run, run_folders
-    from simulations.reports.tables import compare_table
-
-    damage = list[str]()
-    runs = [load_run(folder, damage.append) for folder in run_folders(folders)]
-    compared = measure_named(measure)
-    found, table = answer(runs, compared), compare_table(runs, target, compared)
-    if found is None and csv:
-        raise ConfigError(f"--csv: {NO_ANSWER}")
-    standing, doubtful = standings(runs, compared), doubts_of(runs)
-    files = [] if csv is None or found is None else [f"gains: {write_csv(found, csv)}"]
-    files += [] if out is None else [f"picture: {', '.join(map(str, _draw(runs, standing, out)))}"]
-    if json:
-        print_json(
-            {
-                "runs": differences(runs),
-                "methods": [one.to_json() for one in standing],
-                "gains": found and found.to_json(),
-                "doubts": doubtful,
-            }
-        )
-    else:
-        print_tables(table)
-        if found is not None:
-            typer.echo()
-            print_tables(impact_table(standing, compared))
-            typer.echo()
-            print_tables(gains_table(found))
-            typer.echo("\n" + "\n".join(in_words(found)) + "\n")
-        if doubtful:
-            typer.echo("\n".join(("Mind:", *(f"  {line}" for line in doubtful))) + "\n")
-        for line in files:
-            typer.echo(line)
-    for line in damage:
-        warn(line)
 
 
 def _draw(runs: "list[Run]", standing: "list[Standing]", out: Path) -> list[Path]:

@@ -27,7 +27,7 @@ from simulations.cli.options import (
     target,
 )
 from simulations.cli.printing import make_console, print_tables, show_run, stopped_in_one_line
-from simulations.cli.results import compare_runs
+from simulations.cli.results import compare
 from simulations.engine.run import run_locally
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, b
         folders, failed = run_jobs(wanted, backend, make_console())
     ended = [folder for folder in folders if folder not in failed]
     if ended:
-        compare_runs(ended)
+        compare(ended)
     if failed:
         raise typer.Exit(1)
 
