@@ -23,7 +23,6 @@ from simulations.reports.plots.drawing import (
     PAGE_LINE,
     PAGE_SIZE,
     dress,
-    end_ticks,
     literal,
 )
 from simulations.reports.runs import Group, Run, client_scores, curve, group_runs
@@ -207,11 +206,10 @@ def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
 
 
 def draw_rounds(axes: Axes, courses: Sequence[Course], what: str | None = None) -> None:
-    """Draw accuracy over rounds, on an axis that ends with the last one."""
+    """Draw accuracy over rounds."""
     for course in courses:
         _draw_course(axes, course, course.rounds)
     dress(axes, what)
-    end_ticks(axes, max(int(course.rounds[-1]) for course in courses))
 
 
 def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.float64]) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from fixtures.folders.run_folders import LINES, SILENT, client, finish, line, make
 from matplotlib import rc_context
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 from rich.console import Console
 from rich.table import Table
@@ -17,7 +16,7 @@ from rich.table import Table
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.figures.tables import client_table
 from simulations.reports.plots.comparison import compare_figure, course_of, draw_costs, draw_rounds, page_figure
-from simulations.reports.plots.drawing import end_ticks, write_figure
+from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.run import run_figure
 from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
 from simulations.reports.tables import compare_table, summary_table, unequal_terms
@@ -353,16 +352,6 @@ def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:
     assert list(flat.get_ydata()) == [0.4, 0.4]
     assert list(course.get_xdata())[1:] == [200, 600]
     assert over_bytes.get_xscale() == "log"
-
-
-@pytest.mark.parametrize(
-    ("last", "ticks"),
-    [(1, [0, 1]), (7, [0, 2, 4, 7]), (60, [0, 10, 20, 30, 40, 50, 60]), (290, [0, 50, 100, 150, 200, 250, 290])],
-)
-def test_an_axis_of_rounds_has_a_tick_at_its_end(last: int, ticks: list[int]) -> None:
-    axes = Figure().add_subplot()
-    end_ticks(axes, last)
-    assert axes.get_xticks().tolist() == ticks
 
 
 def test_compare_figure_over_simulated_seconds_where_runs_have_a_clock(tmp_path: Path) -> None:
