@@ -13,15 +13,11 @@ from hetfl_flwr.common.packages import lacking, working_directory_last
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
-from simulations.cli.auditing import audit
-from simulations.cli.data import partition
 from simulations.cli.deploying import doctor, keys, rehearse, supernode
-from simulations.cli.listing import list_, new
+from simulations.cli.listing import list_, new, partition
 from simulations.cli.models import export, predict
-from simulations.cli.reproducing import reproduce
-from simulations.cli.results import compare, report, watch
-from simulations.cli.running import run
-from simulations.cli.tuning import tune
+from simulations.cli.results import audit, compare, report, watch
+from simulations.cli.running import reproduce, run, tune
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -1,4 +1,4 @@
-"""``hetfl list`` and ``hetfl new``: what there is to run, and a start for an algorithm of one's own."""
+"""``hetfl list``, ``hetfl partition`` and ``hetfl new``: what there is, and a start for a method of one's own."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,10 +9,23 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, parse_settings
 from hetfl_flwr.runs.figures.tables import NOTHING
 from simulations.cli.facts import USUAL_DATA, Kind, Row, facts, keys_toml, write_keys
-from simulations.cli.options import JsonOption, path
+from simulations.cli.options import (
+    ClientsOption,
+    DatasetOption,
+    FolderOption,
+    JsonOption,
+    RecipeOption,
+    SeedOption,
+    SettingsOption,
+    chosen_keys,
+    path,
+    target,
+)
 from simulations.cli.printing import print_json, print_tables
 
 
@@ -50,6 +63,41 @@ def list_(
         return
     for each in kinds:
         print_tables(table(each, facts(each, config)))
+
+
+def partition(
+    dataset: DatasetOption = None,
+    data_dir: FolderOption = None,
+    clients: ClientsOption = None,
+    seed: SeedOption = None,
+    recipe: RecipeOption = None,
+    settings: SettingsOption = None,
+    out: Annotated[Path | None, typer.Option(parser=target, metavar="FILE.png", help="Picture to write.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show how samples are split over clients, before any training.
+
+    Example: hetfl partition --dataset digits --clients 10 --set partition=dirichlet:0.3 --out split.png
+    """
+    from hetfl_flwr.algorithms import resolve
+    from hetfl_flwr.runs.resolution import default_clients
+    from simulations.reports.partition import load_split, split_table
+    from simulations.reports.plots.drawing import write_figure
+    from simulations.reports.plots.partition import split_figure
+
+    chosen = chosen_keys(recipe, settings, dataset=dataset, data_dir=data_dir, clients=clients, seed=seed)
+    config = RunConfig.from_flat(chosen)
+    split = load_split(resolve(config.with_values({"clients": config.clients or default_clients(config)})))
+    for line in split.notes:
+        warn(printable(line))
+    if out is not None:
+        write_figure(split_figure(split), out)
+    if json:
+        print_json(split)
+        return
+    print_tables(split_table(split))
+    if out is not None:
+        typer.echo(f"picture: {out}")
 
 
 def new(

@@ -1,4 +1,4 @@
-"""``hetfl compare``, ``hetfl report`` and ``hetfl watch``: looking at runs."""
+"""``hetfl compare``, ``hetfl report``, ``hetfl watch`` and ``hetfl audit``: looking at runs."""
 
 import os
 import sys
@@ -10,6 +10,7 @@ import typer
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.notices import warn
+from hetfl_flwr.runs.schema import read_clients
 from simulations.cli.options import JsonOption, RunsArgument, path, target
 from simulations.cli.printing import make_console, print_json, print_tables
 
@@ -53,82 +54,6 @@ def compare(
 
     Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
     """
-    compare_runs(folders, target, measure, out=out, csv=csv, json=json)
-
-
-def report(
-    folders: RunsArgument,
-    out: Annotated[Path, typer.Option(parser=target, metavar="FILE.html", help="File to write.")] = Path("report.html"),
-) -> None:
-    """Write a report of one or several runs as a self-contained HTML file.
-
-    Example: hetfl report runs/fedhe runs/local --out report.html
-    """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # who had which rows is told from data that are here, or not at all
-    from simulations.reports.html.report import write_report
-
-    typer.echo(f"report: {write_report(folders, out)}")
-
-
-def watch(
-    folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="The run folder.")],
-    every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
-    json: JsonOption = False,
-) -> None:
-    """Show how a run stands until it ends: round, accuracy, payload, each client's last round, and failures.
-
-    Clients that fail come first, then those that are late, then those with the lowest accuracy.
-
-    It reads the run folder alone, so it changes nothing and works beside any engine, on the machine of the server. To a
-    file or a pipe, and as JSON, it writes a line each time that a round has ended. Exit status 1 where the run was
-    stopped before its last round; the last line says how it goes on.
-
-    Example: hetfl watch runs/fedhe
-    """
-    from rich.live import Live
-
-    from simulations.reports.watching import standing
-
-    console, now = make_console(), standing(folder)
-    if once and not json:
-        console.print(now.whole())
-    elif sys.stdout.isatty() and not json:
-        with Live(now.whole(console.height), console=console, auto_refresh=False) as live:
-            while not now.ended:
-                time.sleep(every)
-                now = standing(folder)
-                live.update(now.whole(console.height), refresh=True)
-    else:
-        said = -1
-        while True:
-            if now.ended or len(now.run.rounds) != said:
-                print_json(now.facts) if json else typer.echo(now.line)
-                said = len(now.run.rounds)
-            if now.ended or once:
-                break
-            time.sleep(every)
-            now = standing(folder)
-    if now.ended and len(now.run.rounds) <= int(now.run.config["rounds"]):
-        raise typer.Exit(1)
-
-
-def compare_runs(
-    folders: list[Path],
-    target: float | None = None,
-    measure: str = "accuracy",
-    *,
-    out: Path | None = None,
-    csv: Path | None = None,
-    json: bool = False,
-) -> None:
-    """Print how runs compare and whom their methods help; draw it, and write the gains, where that is asked for.
-
-    Raises
-    ------
-    ConfigError
-        A file of gains is asked for, and there are no runs to take them from.
-    """
     from simulations.reports.doubts import doubts_of
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer, gains_table, in_words, write_csv
@@ -170,6 +95,63 @@ def compare_runs(
         warn(line)
 
 
+def report(
+    folders: RunsArgument,
+    out: Annotated[Path, typer.Option(parser=target, metavar="FILE.html", help="File to write.")] = Path("report.html"),
+) -> None:
+    """Write a report of one or several runs as a self-contained HTML file.
+
+    Example: hetfl report runs/fedhe runs/local --out report.html
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # who had which rows is told from data that are here, or not at all
+    from simulations.reports.html.report import write_report
+
+    typer.echo(f"report: {write_report(folders, out)}")
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="The run folder.")],
+    every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show how a run stands until it ends: round, accuracy, payload, each client's last round, and failures.
+
+    Clients that fail come first, then those that are late, then those with the lowest accuracy.
+
+    It reads the run folder alone, so it changes nothing and works beside any engine, on the machine of the server. To a
+    file or a pipe, and as JSON, it writes a line each time that a round has ended. Exit status 1 where the run was
+    stopped before its last round; the last line says how it goes on.
+
+    Example: hetfl watch runs/fedhe
+    """
+    from rich.live import Live
+
+    from simulations.reports.watching import standing
+
+    console, now = make_console(), standing(folder)
+    if once and not json:
+        console.print(now.whole)
+    elif sys.stdout.isatty() and not json:
+        with Live(now.whole, console=console, auto_refresh=False) as live:
+            while not now.ended:
+                time.sleep(every)
+                now = standing(folder)
+                live.update(now.whole, refresh=True)
+    else:
+        said = -1
+        while True:
+            if now.ended or len(now.run.rounds) != said:
+                print_json(now.facts) if json else typer.echo(now.line)
+                said = len(now.run.rounds)
+            if now.ended or once:
+                break
+            time.sleep(every)
+            now = standing(folder)
+    if now.ended and len(now.run.rounds) <= int(now.run.config["rounds"]):
+        raise typer.Exit(1)
+
+
 def _draw(runs: "list[Run]", standing: "list[Standing]", out: Path) -> list[Path]:
     """Draw how runs compare, and whom their methods help; return the pictures."""
     from simulations.reports.plots.comparison import compare_figure
@@ -182,3 +164,62 @@ def _draw(runs: "list[Run]", standing: "list[Standing]", out: Path) -> list[Path
     gains = out.with_stem(f"{out.stem}-gains")
     write_figure(methods_figure(standing), gains)
     return [out, gains]
+
+
+def audit(
+    folder: Annotated[Path, typer.Argument(parser=path, metavar="RUN", help="Run folder of a run with keep-uploads.")],
+    device: Annotated[str, typer.Option(help="Where the attacks compute: cpu, cuda, cuda:1, mps or auto.")] = "cpu",
+    shadows: Annotated[
+        int, typer.Option(min=2, max=1024, help="Shadow models that the attacker trains for each client.")
+    ] = 8,
+    clients: Annotated[int, typer.Option(min=0, help="Only so many clients, the first ones. 0: all.")] = 0,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K=DIR", help="Of a deployment: client K's state-dir, or its data. Once for each."),
+    ] = None,
+) -> None:
+    """Measure what a server could read from what clients have sent it: membership, labels, pictures.
+
+    The run must have kept its uploads, and its data must be here to measure against. Of a deployment, name at least two
+    nodes' folders with --node; without, only what uploads say by themselves is read. RUN/audit/ gets figures and
+    pictures.
+
+    Example: hetfl run fedproto --set keep-uploads=true --out runs/p && hetfl audit runs/p
+    """
+    from simulations.studies.audit.report import (
+        FOLDER,
+        JSON_FILE,
+        audit_table,
+        audited,
+        estimate_table,
+        guarantee_table,
+    )
+
+    found = audited(folder, device=device, shadows=shadows, clients=clients, places=_places(node or []))
+    if found.findings:
+        print_tables(audit_table(found, f"what is read from {folder.name}"))
+    if found.estimates:
+        names = next((one["class_names"] for one in read_clients(folder) or () if one.get("class_names")), None)
+        print_tables(estimate_table(found, f"what {folder.name} says by itself", names))
+    if found.guarantees:
+        print_tables(guarantee_table(found, f"what the noise on {folder.name} guarantees"))
+    if found.unknown:
+        typer.echo(f"not known: {found.unknown}")
+    for why in dict.fromkeys(found.skipped.values()):
+        attacks = [attack.partition(" (")[0] for attack, reason in found.skipped.items() if reason == why]
+        typer.echo(f"not run: {'; '.join(attacks)}: {why}")
+    for picture in found.pictures:
+        typer.echo(f"pictures: {picture}")
+    typer.echo(f"figures: {folder / FOLDER / JSON_FILE}")
+
+
+def _places(nodes: list[str]) -> dict[int, Path]:
+    found = dict[int, Path]()
+    for text in nodes:
+        client, _, place = text.partition("=")
+        if not (client.isascii() and client.isdecimal() and place):
+            raise ConfigError(f"--node {text}: expected the number of a client and a folder: 0=STATE_DIR")
+        if int(client) in found:
+            raise ConfigError(f"--node {text}: client {client} is named twice")
+        found[int(client)] = Path(place)
+    return found

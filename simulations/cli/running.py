@@ -1,4 +1,4 @@
-"""``hetfl run``: one run on this machine, or the many that ``--sweep`` and ``--against`` ask for."""
+"""``hetfl run``, ``hetfl tune`` and ``hetfl reproduce``: one run on this machine, or many."""
 
 import gc
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.config import Value
+from hetfl_flwr.config import RunConfig, Value, parse_settings
 from hetfl_flwr.runs.schema import check_no_run_file
 from simulations.cli.options import (
     MOST_WORKERS,
@@ -24,9 +24,10 @@ from simulations.cli.options import (
     SettingsOption,
     chosen_keys,
     path,
+    target,
 )
-from simulations.cli.printing import make_console, show_run, stopped_in_one_line
-from simulations.cli.results import compare_runs
+from simulations.cli.printing import make_console, print_tables, show_run, stopped_in_one_line
+from simulations.cli.results import compare
 from simulations.engine.run import run_locally
 
 if TYPE_CHECKING:
@@ -146,6 +147,110 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, b
         folders, failed = run_jobs(wanted, backend, make_console())
     ended = [folder for folder in folders if folder not in failed]
     if ended:
-        compare_runs(ended)
+        compare(ended)
     if failed:
+        raise typer.Exit(1)
+
+
+def tune(
+    algorithm: AlgorithmArgument,
+    out: Annotated[Path, typer.Option(parser=path, help="Folder of the runs, of best.toml and of tuning.json.")],
+    dataset: DatasetOption = None,
+    data_dir: FolderOption = None,
+    clients: ClientsOption = None,
+    rounds: RoundsOption = None,
+    recipe: RecipeOption = None,
+    settings: SettingsOption = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=LOW:HIGH",
+            help="What is tried: numbers from LOW to HIGH, or KEY=VALUE,VALUE; repeatable. Default: the learning rate "
+            "and the method's own weight, 30 times less to 30 times more than they are.",
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, max=10_000, help="Settings to try; the first as they are.")] = 12,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each: seeds 0 to N - 1.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, max=MOST_WORKERS, help="Runs at a time, each in its own process.")] = 1,
+    on: OnOption = "local",
+) -> None:
+    """Try settings of a method and keep those with the best accuracy on validation samples. Needs optuna.
+
+    Runs that have ended are not repeated: the same command goes on. Test samples have no say; keep seeds for the
+    comparison that were not tuned on.
+
+    Example: hetfl tune fedhe --clients 10 --rounds 50 --set partition=dirichlet:0.3 --out tuned/fedhe; then hetfl run
+    fedhe --recipe tuned/fedhe/best.toml --seed 1
+    """
+    from simulations.studies.backends import backend
+    from simulations.studies.tuning import BEST_FILE, parse_space, tuning_table, usual_space
+    from simulations.studies.tuning import tune as tune_all
+
+    named = {"dataset": dataset, "data_dir": data_dir, "clients": clients, "rounds": rounds}
+    chosen = chosen_keys(recipe, settings, algorithm=algorithm, **named)
+    if "seed" in chosen:
+        raise ConfigError("seed: set --seeds, the number of seeds from 0")
+    space = parse_space(over) if over else usual_space(RunConfig.from_flat(dict(chosen)))
+    folder = check_no_run_file(out)
+    with stopped_in_one_line():
+        there = backend(on, workers)
+        found = tune_all(chosen, space, folder, make_console(), there, trials=trials, seeds=range(seeds))
+    print_tables(tuning_table(found))
+    typer.echo(f"best: {folder / BEST_FILE}")
+
+
+def reproduce(
+    recipes: Annotated[
+        list[str], typer.Argument(metavar="RECIPE...", help="Names from `hetfl list tables`, files, or `all`.")
+    ],
+    seeds: Annotated[
+        int, typer.Option(min=0, max=1000, help="Number of seeds, starting at 0 (default: the recipe's).")
+    ] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Quick variant: bundled data, few rounds, one seed.")] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="Short variant, if there is one: the same data, sized for a small machine.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Only rows and columns whose name contains this; repeatable."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MOST_WORKERS, help="Number of runs at a time, each in its own process.")
+    ] = 1,
+    on: OnOption = "local",
+    data_dir: FolderOption = None,
+    settings: SettingsOption = None,
+    out: Annotated[
+        Path, typer.Option(parser=target, metavar="DIR", help="Folder for runs, tables and pictures.")
+    ] = Path("reproduced"),
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            parser=target,
+            metavar="FILE.md",
+            help="File that collects all tables; runs recorded there are not repeated.",
+        ),
+    ] = None,
+    report_only: Annotated[bool, typer.Option("--report-only", help="Run nothing; report earlier runs.")] = False,
+) -> None:
+    """Reproduce the papers' tables and figures, with the paper's figures beside ours.
+
+    Finished runs under --out are not repeated; interrupted ones continue. With --results, the figures of each run are
+    kept beside that file, in results/, so that a table can be made in parts and on several machines.
+
+    Example: hetfl reproduce fedh2l-table2 --seeds 3 --workers 2 --data-dir data
+    """
+    from simulations.studies.backends import backend
+    from simulations.studies.reproduce.command import Request
+    from simulations.studies.reproduce.command import reproduce as reproduce_all
+    from simulations.studies.reproduce.recipe import Variant
+
+    extra = parse_settings(settings or [])
+    if data_dir is not None:
+        extra["data-dir"] = str(data_dir)
+    if quick and short:
+        raise ConfigError("--quick and --short: one of them")
+    variant: Variant = "quick" if quick else "short" if short else "full"
+    request = Request(out, variant, only or (), seeds, backend(on, workers), extra, results, report_only)
+    if not reproduce_all(recipes, request, make_console()):
         raise typer.Exit(1)

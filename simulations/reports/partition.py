@@ -25,22 +25,10 @@ LONGEST_CLASS = 24
 
 @dataclass(frozen=True)
 class Share:
-    """The rows of one client, counted.
+    """The rows of one client, counted; the public ones are training rows, too.
 
-    Parameters
-    ----------
-    client : int
-        Which client, 0..K-1.
-    domain : str
-        Name of the client's domain.
-    training, validation, test, public : int
-        How many; the public ones are training rows, too.
-    histogram : tuple of int
-        C counts, the training rows of each class.
-    name : str
-        What the client is called, as no other one is; empty: nothing.
-    class_names : tuple of str
-        What the C classes are called; empty: by their numbers.
+    `histogram` has the training rows of each of C classes, `class_names` what these are called, or nothing. `name` is
+    the client's own, as no other one has it, or empty.
     """
 
     client: int
@@ -68,20 +56,9 @@ class Share:
 class Split:
     """Who gets which rows, counted.
 
-    Parameters
-    ----------
-    title : str
-        Data set, partition, number of clients and seed.
-    shares : tuple of Share
-        One a client, by number.
-    own_tests : bool
-        Whether each client tests on rows of its own, not on the data set's whole test split.
-    rows : int
-        Rows of all domains that have a client.
-    unused : int
-        How many of them no client has.
-    notes : tuple of str
-        What was done with the data that nobody has asked for, a line each.
+    `own_tests` says whether each client tests on rows of its own, not on the data set's whole test split. `rows` are
+    those of all domains that have a client; `unused` ones no client has. `notes` say what was done with the data that
+    nobody has asked for.
     """
 
     title: str

@@ -42,21 +42,8 @@ POOLED = "pooled"
 """What a run of local training with the rows of all clients is called."""
 
 INCIDENTAL = {
-    "seed",
-    "data-dir",
-    "output-dir",
-    "state-dir",
-    "state-keep",
-    "device",
-    "threads",
-    "checkpoint-every",
-    "resume",
-    "accept-loss",
-    "round-timeout",
-    "track",
-    "costs",
-    "callbacks",
-    "keep-uploads",
+    *("seed", "data-dir", "output-dir", "state-dir", "state-keep", "device", "threads", "checkpoint-every", "resume"),
+    *("accept-loss", "round-timeout", "track", "costs", "callbacks", "keep-uploads"),
 }
 """Config keys in which runs of the same settings may differ."""
 
@@ -79,21 +66,9 @@ _CONFIG = TypeAdapter(_Settings)
 class Run:
     """One run folder, read.
 
-    Attributes
-    ----------
-    folder : Path
-    name : str
-        The folder's own name.
-    config : dict
-        The run config, flat (``fedhe.alpha``).
-    rounds : list of Round
-        In ascending order; empty before the first round has ended.
-    summary : Summary or None
-        None while the run is going on, or where it was killed: see `figures`.
-    clients : list of ClientRecord
-        By partition; from the rounds, and so without models and samples, where ``clients.json`` is missing.
-    damage : str
-        Which lines of ``rounds.jsonl`` are damaged and left out, and why; empty: none.
+    `config` is flat (``fedhe.alpha``), `rounds` ascend, and `summary` is None while the run is going on, or if it was
+    killed: see `figures`. `clients` are ordered by partition; where ``clients.json`` is missing they are taken from the
+    rounds, without models and samples. `damage` says which lines of ``rounds.jsonl`` are left out, and why.
     """
 
     folder: Path

@@ -38,14 +38,7 @@ EPSILON_NOTE = (
 )
 SHOWN_FAILURES, SHOWN_CLASSES = 10, 5
 UNEQUAL_KEYS = (
-    "partition",
-    "test-set",
-    "models",
-    "width",
-    "local-epochs",
-    "local-batches",
-    "batch-size",
-    "optimizer",
+    *("partition", "test-set", "models", "width", "local-epochs", "local-batches", "batch-size", "optimizer"),
     "learning-rate",
 )
 

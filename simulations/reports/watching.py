@@ -3,7 +3,7 @@
 import fcntl
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -11,7 +11,6 @@ from statistics import fmean, median
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from hetfl_flwr.common.text import printable
@@ -23,9 +22,6 @@ from simulations.reports.runs import Run, load_run
 
 SHOWN = 5
 """Failures that are shown, the newest ones."""
-
-AROUND = 6
-"""Lines of a screen around the rows of clients: title, headings, rule, what says that there are more, and the end."""
 
 Row = dict[str, Any]
 
@@ -91,19 +87,22 @@ class Standing:
         words += [] if facts["state"] == "running" else [facts["state"]]
         return ", ".join(words) + (f"; {facts['going_on']}" if facts["going_on"] else "")
 
-    def whole(self, height: int | None = None) -> Group:
-        """Return the line, who writes it, what clients come to together, a row for each, and the newest failures.
-
-        On a screen of so many lines there are as many rows as fit.
-        """
+    @property
+    def whole(self) -> Group:
+        """The line, who writes it, what clients come to together, the newest failures, and a row for each client."""
         facts = self.facts
         clients: list[Row] = facts["clients"]
         above = [self.line, *([f"written by {self.writer}"] if self.writer else []), _together(facts)]
-        below = [printable(f"round {one['round']}: {one['reason']}") for one in facts["reasons"]]
-        room = len(clients) if height is None else max(1, height - len(above) - len(below) - AROUND)
-        if len(clients) > room:
-            below.insert(0, f"and {len(clients) - room} more clients, which have failed less and done better")
-        return Group(*map(Text, above), _table(clients[:room]), *map(Text, below))
+        above += [printable(f"round {one['round']}: {one['reason']}") for one in facts["reasons"]]
+        columns: dict[str, Callable[[Row], str]] = {
+            "client": lambda row: str(row["client"]),
+            **({"name": lambda row: row["name"] or NOTHING} if any(row["name"] for row in clients) else {}),
+            "model": lambda row: row["model"] or NOTHING,
+            "last round": lambda row: NOTHING if row["last_round"] is None else str(row["last_round"]),
+            "accuracy %": lambda row: percent(row["accuracy"]),
+            "failures": lambda row: str(row["failures"]),
+        }
+        return Group(*map(Text, above), table_of("Clients", columns, clients, words={"name", "model"}, notes=[]))
 
     def _going_on(self) -> str:
         """Say how a run that was stopped goes on."""
@@ -157,20 +156,6 @@ def _together(facts: Mapping[str, Any]) -> str:
         low, middle, high = (percent(one) for one in (min(known), median(known), max(known)))
         words += [f"accuracy {low} to {high} %, median {middle} %"]
     return ", ".join(words)
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    columns: dict[str, Callable[[Row], str]] = {
-        "client": lambda row: str(row["client"]),
-        "name": lambda row: row["name"] or NOTHING,
-        "model": lambda row: row["model"] or NOTHING,
-        "last round": lambda row: NOTHING if row["last_round"] is None else str(row["last_round"]),
-        "accuracy %": lambda row: percent(row["accuracy"]),
-        "failures": lambda row: str(row["failures"]),
-    }
-    if not any(row["name"] for row in rows):
-        del columns["name"]
-    return table_of("Clients", columns, rows, words={"name", "model"}, notes=[])
 
 
 def standing(folder: Path) -> Standing:

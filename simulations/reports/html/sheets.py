@@ -78,14 +78,12 @@ def traffic_sheet(run: Run) -> Sheet:
         ("payload", shown["bytes_up"], shown["bytes_down"]),
         ("on the wire", shown["wire_up"], shown["wire_down"]),
     ]
-    columns: dict[str, Callable[[tuple[str, int, int]], str | Cell]] = {
-        "": lambda row: row[0],
-        "up": lambda row: decimal(row[1]),
-        "down": lambda row: decimal(row[2]),
-        "both": lambda row: decimal(row[1] + row[2]),
-        "both, a round": lambda row: decimal((row[1] + row[2]) // rounds),
-    }
-    return sheet("Bytes", columns, counts, words={""})
+    columns = [("", False), *((name, True) for name in ("up", "down", "both", "both, a round"))]
+    rows = [
+        [Cell(name), *(Cell(decimal(sent)) for sent in (up, down, up + down, (up + down) // rounds))]
+        for name, up, down in counts
+    ]
+    return Sheet("Bytes", columns, rows)
 
 
 def costs_sheet(run: Run) -> Sheet | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.runs.figures.tables import percent
 from simulations.reports.plots.drawing import (
@@ -22,11 +23,9 @@ from simulations.reports.plots.drawing import (
     PAGE_LINE,
     PAGE_SIZE,
     dress,
-    end_ticks,
     literal,
 )
-from simulations.reports.plots.run import extremes, global_points, require_points
-from simulations.reports.runs import Group, Run, curve, group_runs
+from simulations.reports.runs import Group, Run, client_scores, curve, group_runs
 from simulations.reports.tables import shared_terms, unequal_terms
 
 if TYPE_CHECKING:
@@ -46,20 +45,40 @@ NARROW = 100
 class Course:
     """One line of a comparison: the rounds that all runs of a group have evaluated; arrays of shape (n,).
 
-    Its band goes from `low` to `high`. A course is free if the runs have trained and sent no payload. `clock` has
-    simulated seconds, NaN where a run has no clock.
+    Its band goes from `low` to `high`; its `look` is a number that chooses colour and marker. A course is free if the
+    runs have trained and sent no payload. `clock` has simulated seconds, NaN where a run has no clock.
     """
 
     label: str
-    colour: str
-    marker: str
+    look: int
     rounds: NDArray[np.int64]
     accuracy: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     payload: NDArray[np.float64]
-    free: bool
     clock: NDArray[np.float64]
+    free: bool = False
+
+    @classmethod
+    def line(cls, label: str, look: int, points: NDArray[np.float64]) -> Course:
+        """Return a line without band and costs through (round, accuracy)."""
+        rounds, accuracy = points.reshape(-1, 2).T
+        return cls(label, look, rounds.astype(np.int64), accuracy, accuracy, accuracy, rounds * 0, rounds * 0)
+
+    @property
+    def points(self) -> NDArray[np.float64]:
+        """Return (round, accuracy); shape (n, 2)."""
+        return np.column_stack([self.rounds, self.accuracy])
+
+    @property
+    def colour(self) -> str:
+        """Return the colour of its look."""
+        return COLOURS[self.look % len(COLOURS)]
+
+    @property
+    def marker(self) -> str:
+        """Return the marker of its look."""
+        return MARKERS[self.look % len(MARKERS)]
 
     @property
     def banded(self) -> bool:
@@ -140,8 +159,7 @@ def course_of(group: Group, number: int) -> Course:
     label = printable(group.label, LONGEST_LABEL)
     return Course(
         label=fill(f"{label}, {len(curves)} seeds" if several else label, 40),
-        colour=COLOURS[number % len(COLOURS)],
-        marker=MARKERS[number % len(MARKERS)],
+        look=number,
         rounds=rounds,
         accuracy=mean,
         low=np.maximum(mean - deviation, 0),
@@ -153,16 +171,24 @@ def course_of(group: Group, number: int) -> Course:
 
 
 def run_courses(run: Run) -> list[Course]:
-    """Return the mean over one run's clients, between the lowest and the highest, and the global model."""
-    mean, points = course_of(Group("mean over clients", (run,)), 0), global_points(run)
-    if np.array_equal(mean.rounds, (band := extremes(run))[0]):
-        mean = replace(mean, low=band[1], high=band[2])
-    rounds, accuracy = points[:, 0].astype(np.int64), points[:, 1]
-    none = np.zeros(rounds.size)
-    return [
-        mean,
-        Course("global model", COLOURS[1], MARKERS[1], rounds, accuracy, accuracy, accuracy, none, False, none),
-    ]
+    """Return the mean over one run's clients, between the lowest and the highest, and its global model if any."""
+    mean = course_of(Group("mean over clients", (run,)), 0)
+    scores = np.array(client_scores(run.rounds), dtype=np.float64).reshape(-1, 3)
+    rounds, starts = np.unique(scores[:, 0], return_index=True)
+    if np.array_equal(mean.rounds, rounds):
+        low, high = (extreme.reduceat(scores[:, 2], starts) for extreme in (np.minimum, np.maximum))
+        mean = replace(mean, low=low, high=high)
+    shared = [(one.round, one.global_accuracy) for one in run.rounds if one.global_accuracy is not None]
+    courses = [mean, Course.line("global model", 1, np.array(shared))]
+    return [course for course in courses if course.rounds.size]
+
+
+def require_points(run: Run) -> None:
+    """Refuse a run of which nothing can be drawn."""
+    if not curve(run).rounds.size:
+        if run.damage:
+            raise RunFolderError(f"{run.damage}; no other round was evaluated: nothing to draw")
+        raise RunFolderError(f"{run.folder}: no round was evaluated yet: nothing to draw; let it run on")
 
 
 def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
@@ -180,11 +206,10 @@ def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
 
 
 def draw_rounds(axes: Axes, courses: Sequence[Course], what: str | None = None) -> None:
-    """Draw accuracy over rounds, on an axis that ends with the last one."""
+    """Draw accuracy over rounds."""
     for course in courses:
         _draw_course(axes, course, course.rounds)
     dress(axes, what)
-    end_ticks(axes, max(int(course.rounds[-1]) for course in courses))
 
 
 def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.float64]) -> None:

@@ -47,26 +47,6 @@ def dress(axes: Axes, what: str | None) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def end_ticks(axes: Axes, last: int) -> None:
-    """Let an axis of rounds end with the last one, which has a tick.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> axes = Figure().add_subplot()
-    >>> end_ticks(axes, 300)
-    >>> axes.get_xticks().tolist()
-    [0, 50, 100, 150, 200, 250, 300]
-    """
-    from matplotlib.ticker import MaxNLocator
-
-    nice = MaxNLocator(6, steps=[1, 2, 5, 10], integer=True).tick_values(0, last)
-    ticks = [int(tick) for tick in nice if tick < last]
-    if len(ticks) > 1 and 2 * (last - ticks[-1]) <= ticks[1] - ticks[0]:
-        del ticks[-1]
-    axes.set_xticks([*ticks, last])
-
-
 def write_figure(figure: Figure, path: Path) -> None:
     """Write a picture in the format that its file's name ends with (``.png``, ``.pdf``, ``.svg``); without one, PNG.
 

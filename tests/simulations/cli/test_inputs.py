@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,11 +121,9 @@ def hetfl(here: Path, finished: Path) -> Iterator[Call]:
         patch.setenv("HOME", str(here / "home"))
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(server_app, "_federate", lambda *arguments: None)
-        compare = partial(compare_runs, results.compare_runs)
         for module in (running, deploying):
             patch.setattr(module, "show_run", lambda folder: None)
-        for module in (running, results):
-            patch.setattr(module, "compare_runs", compare)
+        patch.setattr(running, "compare", compare_some)
         patch.setattr(sweeps, "run_all", lambda *arguments: {})
         patch.setattr(command, "run_all", lambda *arguments: {})
         patch.setattr(finding, "_from_hub", no_hub)
@@ -134,12 +131,10 @@ def hetfl(here: Path, finished: Path) -> Iterator[Call]:
         yield lambda *arguments: called(patch, *arguments)
 
 
-def compare_runs(compare, folders, *others, **more):
+def compare_some(folders: list[Path]) -> None:
     """Compare run folders; those of a sweep are not there, for nothing is run."""
-    if all((folder / "rounds.jsonl").exists() for folder in folders) or not any(
-        "=" in folder.name for folder in folders
-    ):
-        compare(folders, *others, **more)
+    if all((folder / "rounds.jsonl").exists() for folder in folders) or not any("=" in one.name for one in folders):
+        results.compare(folders)
 
 
 def no_hub(name: str, called: str) -> None:

@@ -147,7 +147,7 @@ def test_of_another_engine_the_command_is_flower_s_and_reads_a_file_whose_rounds
 
 
 def test_of_many_clients_the_failing_the_late_and_the_worst_are_seen(run):
-    """A hundred on a screen of 24 lines; client 99 fails, 50 is late, 7 is the worst, and 0 to 33 are not the point."""
+    """Client 99 of a hundred fails, 50 is late, 7 is the worst."""
     [record] = json.loads((run / "clients.json").read_text())[:1]
     (run / "clients.json").write_text(json.dumps([{**record, "partition": number} for number in range(100)]))
     lines = entries(run)
@@ -156,15 +156,13 @@ def test_of_many_clients_the_failing_the_late_and_the_worst_are_seen(run):
         line["clients"] = {str(number): one for number, one in scores.items() if number != 50 or line["round"] < 3}
         line["failures"] = [{"partition": 99, "stage": "train", "reason": "ran out of memory", "node": 7}]
     (run / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    console = Console(width=100, height=24)
+    console = Console(width=100)
     with console.capture() as seen:
-        console.print(standing(run).whole(console.height))
+        console.print(standing(run).whole)
     text = seen.get()
-    assert len(text.splitlines()) <= 23
     assert "accuracy 1.0 to 59.9 %, median 55.0 %" in text
     rows = [line.split()[0] for line in text.splitlines() if line[:8].strip().isdecimal()]
     assert rows[:3] == ["99", "50", "7"]
-    assert f"and {100 - len(rows)} more clients" in text
     told = json.loads(watch(run, "--json")[1])
     assert [one["client"] for one in told["clients"]][:4] == [99, 50, 7, 0]
     assert (told["state"], told["round"], told["rounds"], told["failures"]) == ("ended", 3, 3, 4)

@@ -58,21 +58,6 @@ def test_a_report_says_which_versions_made_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_points_lie_where_their_numbers_are(tmp_path: Path) -> None:
-    """Rounds 0 to 2 right above their ticks, accuracies as far from one another as ticks that differ as much."""
-    lines = [line(0, [0.1]), line(1, [0.5]), line(2, [0.8])]
-    page = report([make(tmp_path / "run", lines)], tmp_path)
-    points = max((drawn for _, drawn in page.strokes(0)), key=len)
-    ticks = dict(page.labels[::-1])  # of the first picture, where both have such a tick
-    assert [x for x, _ in points] == pytest.approx([float(ticks[tick]["x"] or "") for tick in "012"])
-    low, high = (float(ticks[tick]["y"] or "") for tick in ("20%", "70%"))
-    (_, first), (_, second), (_, third) = points
-    assert (first - second) / 0.4 == pytest.approx((low - high) / 0.5)
-    assert (second - third) / 0.3 == pytest.approx((low - high) / 0.5)
-    assert low - 0.1 * (high - low) / 0.5 - first == pytest.approx(3.8, abs=0.5)  # half a letter's height
-
-
-@pytest.mark.slow
 def test_several_runs(tmp_path: Path) -> None:
     """Two seeds of fedhe are one line with a band, and local, which sends nothing, a level over the bytes."""
     shifted = [line(0, [0.1, 0.3], sent=0), line(1, [0.6, 0.8]), line(2, []), line(3, [0.9, 0.9])]

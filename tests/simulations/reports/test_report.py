@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from fixtures.folders.run_folders import LINES, SILENT, client, finish, line, make
 from matplotlib import rc_context
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 from rich.console import Console
 from rich.table import Table
@@ -17,7 +16,7 @@ from rich.table import Table
 from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.figures.tables import client_table
 from simulations.reports.plots.comparison import compare_figure, course_of, draw_costs, draw_rounds, page_figure
-from simulations.reports.plots.drawing import end_ticks, write_figure
+from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.run import run_figure
 from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
 from simulations.reports.tables import compare_table, summary_table, unequal_terms
@@ -320,18 +319,16 @@ def test_run_figure_has_a_line_a_client_and_the_mean(tmp_path: Path) -> None:
     assert drawn == {
         "client 0": [0.2, 0.4],
         "client 1": [0.4, 0.6],
-        "mean": [pytest.approx(0.3), 0.5],
+        "mean over clients": [pytest.approx(0.3), 0.5],
         "global model": [0.25, 0.35],
     }
     assert axes.get_ylim() == (0, 1)
-    single = run_figure(load_run(make(tmp_path / "single", [line(0, [0.5])]))).axes[0]
-    assert [item.get_label() for item in single.get_lines()] == ["client 0"]
 
 
 def test_many_clients_are_a_band(tmp_path: Path) -> None:
     spread = [client / 20 for client in range(13)]
     axes = run_figure(load_run(make(tmp_path / "run", [line(0, spread), line(1, spread[::-1])]))).axes[0]
-    assert [item.get_label() for item in axes.get_lines()] == ["mean"]
+    assert [item.get_label() for item in axes.get_lines()] == ["mean over clients"]
     (band,) = axes.collections
     heights = band.get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == (0, pytest.approx(0.6))
@@ -355,16 +352,6 @@ def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:
     assert list(flat.get_ydata()) == [0.4, 0.4]
     assert list(course.get_xdata())[1:] == [200, 600]
     assert over_bytes.get_xscale() == "log"
-
-
-@pytest.mark.parametrize(
-    ("last", "ticks"),
-    [(1, [0, 1]), (7, [0, 2, 4, 7]), (60, [0, 10, 20, 30, 40, 50, 60]), (290, [0, 50, 100, 150, 200, 250, 290])],
-)
-def test_an_axis_of_rounds_has_a_tick_at_its_end(last: int, ticks: list[int]) -> None:
-    axes = Figure().add_subplot()
-    end_ticks(axes, last)
-    assert axes.get_xticks().tolist() == ticks
 
 
 def test_compare_figure_over_simulated_seconds_where_runs_have_a_clock(tmp_path: Path) -> None:
