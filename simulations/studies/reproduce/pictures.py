@@ -95,7 +95,7 @@ def _curves(recipe: Recipe, jobs: Sequence[Job], records: Sequence[Record]) -> "
     places = figure.subplots(ceil(len(panels) / ABREAST), min(len(panels), ABREAST), squeeze=False).ravel()
     for axes, (column, ys) in zip(places, panels, strict=False):
         for number, (row, y) in enumerate(product(rows, ys)):
-            courses = [one.courses[course_name(recipe, y)] for one in records if one.cell == folders.get((row, column))]
+            courses = [one.courses[course_name(y)] for one in records if one.cell == folders.get((row, column))]
             shortest = min((len(values) for _, values in courses), default=0)
             if shortest == 0:
                 continue
@@ -106,7 +106,7 @@ def _curves(recipe: Recipe, jobs: Sequence[Job], records: Sequence[Record]) -> "
             axes.plot(x, mean, dash, color=colour, label=_called(recipe, y) if alone else row)
             axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.2)
             axes.legend()
-        axes.set_xlabel(recipe.figure.x if recipe.figure.x == "round" else "bytes up and down")
+        axes.set_xlabel("round")
         axes.set_ylabel("" if len(ys) > 1 else _called(recipe, ys[0]))
         axes.set_title(column)
         axes.grid(alpha=0.3)
