@@ -316,7 +316,8 @@ def _holds(one: Distribution, value: Value) -> bool:
 def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Path, str]) -> Trial:
     ended = [job for job in several if job.folder not in failed]
     summaries = [summary for job in ended if (summary := read_summary(job.folder))]
-    validation = [last for job in ended if (last := _last_validation(job.folder)) is not None]
+    known = [[entry.validation_accuracy for _, _, entry in read_rounds(job.folder)] for job in ended]
+    validation = [measured[-1] for one in known if (measured := [value for value in one if value is not None])]
     accuracy = [summary["accuracy"] for summary in summaries if summary["accuracy"] is not None]
     return Trial(
         values,
@@ -325,11 +326,6 @@ def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Pa
         float(sum(summary["bytes_up"] + summary["bytes_down"] for summary in summaries)),
         float(sum(summary["seconds"] for summary in summaries)),
     )
-
-
-def _last_validation(folder: Path) -> float | None:
-    known = [entry.validation_accuracy for _, _, entry in read_rounds(folder)]
-    return next((value for value in reversed(known) if value is not None), None)
 
 
 def tuning_table(found: Tuning) -> Table:
