@@ -134,8 +134,7 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, b
     ConfigError
         No folder is named for them.
     """
-    from simulations.studies.against import jobs_against, parse_against
-    from simulations.studies.sweeps import jobs, parse_grid, run_jobs
+    from simulations.studies.sweeps import jobs, jobs_against, parse_against, parse_grid, run_jobs
 
     if "output-dir" not in chosen:
         option = "--sweep" if against is None else "--against"

@@ -165,6 +165,7 @@ class RayPool:
     _idle: "Queue[_Actor | HetflError | None]" = field(default_factory=Queue)
     _rounds: dict[Path, int] = field(default_factory=dict)
     _stopped: bool = False
+    _warned: bool = False
 
     def __post_init__(self) -> None:
         """Ask for the machines."""
@@ -243,7 +244,8 @@ class RayPool:
             try:
                 found = self._idle.get(timeout=PATIENCE)
             except Empty:
-                if not any(actor.where for actor in self._actors):
+                if not self._warned and not any(actor.where for actor in self._actors):
+                    self._warned = True
                     needs = f"{self._needs['num_cpus']} processors" + " and a GPU" * self._needs["num_gpus"]
                     warn(f"no machine of the cluster has had {needs} free for {PATIENCE:.0f} s; still waiting")
                 continue

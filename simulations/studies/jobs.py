@@ -16,8 +16,8 @@ from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.runs.observers.progress import Bar
 from hetfl_flwr.runs.schema import CONFIG_FILE, read_notes, read_summary, rounds_written
 
-ELSEWHERE = ("data-dir", "device", "threads", "rounds", "checkpoint-every")
-"""Keys in which a run may differ from what is asked for and still be that run."""
+PLACES = ("data-dir", "device", "threads", "checkpoint-every")
+"""Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,19 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether its run has ended, and was one of these settings."""
+        """Whether its run has ended, and had these settings."""
         summary = read_summary(self.folder)
-        return summary is not None and summary["rounds"] >= self.rounds and self._is_as_asked()
+        if summary is None or summary["rounds"] < self.rounds:
+            return False
+        made = RunConfig().to_flat() | read_toml(self.folder / CONFIG_FILE)  # keys newer than the run by default
+        return all(made.get(key) == value for key, value in self.asked.items() if key != "rounds")
 
-    def _is_as_asked(self) -> bool:
-        made = RunConfig().to_flat() | read_toml(self.folder / CONFIG_FILE)  # keys younger than the run as by default
-        matters = {key: value for key, value in self.settings.items() if key not in ELSEWHERE and self.concerns(key)}
-        return all(made.get(key) == value for key, value in matters.items())
-
-    def concerns(self, key: str) -> bool:
-        """Whether a key has a meaning for this run: it is not another algorithm's."""
-        table, _, _ = key.rpartition(".")
-        return not table or table == self.settings.get("algorithm", "fedhe")
+    @property
+    def asked(self) -> dict[str, Value]:
+        """The settings that make a run another run: neither `PLACES` nor the keys of other algorithms."""
+        own = ("", self.settings.get("algorithm", "fedhe"))
+        known = self.settings.items()
+        return {key: value for key, value in known if key not in PLACES and key.rpartition(".")[0] in own}
 
     @property
     def done(self) -> int:

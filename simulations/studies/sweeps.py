@@ -1,8 +1,9 @@
-"""Sweeps: one run for every combination of some values of config keys, under one folder."""
+"""The runs of one command line: all combinations of some values of config keys, and a method beside its baselines."""
 
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -26,6 +27,15 @@ MOST_RUNS = 10_000
 
 RANGE = re.compile(r"(-?\d+):(-?\d+)")
 
+BASELINES: Mapping[str, dict[str, Value]] = {
+    "local": {"algorithm": "local", "pooled": False},
+    "pooled": {"algorithm": "local", "pooled": True},
+}
+"""What a method can be run beside, and the keys that make it."""
+
+ALONE: dict[str, Value] = {"projection": "none"}
+"""Keys of what clients exchange that training alone refuses."""
+
 
 def parse_grid(text: str) -> dict[str, list[Value]]:
     """Read the values of config keys from one text.
@@ -45,32 +55,37 @@ def parse_grid(text: str) -> dict[str, list[Value]]:
     >>> parse_grid("models='lenet5,mlp',mlp")
     {'models': ['lenet5,mlp', 'mlp']}
     """
-    grid: dict[str, list[Value]] = {}
     if not text.strip():
         raise ConfigError("--sweep is empty: expected key=value,value key=value")
-    for key, values in _split(text):
-        if key in grid:
-            raise ConfigError(f"--sweep {text!r}: {key} is there twice")
-        grid[key] = [value for each in values for value in _values(each)]
-    return grid
+    return {
+        key: [value for each in values for value in _values(each)] for key, values in split("--sweep", text).items()
+    }
 
 
-def _split(text: str) -> list[tuple[str, list[str]]]:
-    """Return the keys and their values: signs that stand in quotes are part of a value, all others are signs."""
+def split(option: str, text: str) -> dict[str, list[str]]:
+    """Return the keys of an option's text and their values; commas and blanks in quotes are part of a value.
+
+    Raises
+    ------
+    ConfigError
+        It is not ``key=value,value key=value``, or names a key twice.
+    """
     lexer = shlex.shlex(text, posix=True, punctuation_chars=",=")
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
         words = list(lexer)
     except ValueError as error:
-        raise ConfigError(f"--sweep {text!r}: {str(error).lower()}") from None
-    found: list[tuple[str, list[str]]] = []
+        raise ConfigError(f"{option} {text!r}: {str(error).lower()}") from None
+    found: dict[str, list[str]] = {}
     while words:
         if len(words) < 3 or words[1] != "=" or "," in (words[0], words[2]):
-            raise ConfigError(f"--sweep {text!r}: expected key=value,value key=value, at '{''.join(words[:3])}'")
+            raise ConfigError(f"{option} {text!r}: expected key=value,value key=value, at '{''.join(words[:3])}'")
         key, _, value, *words = words
-        found.append((key, [value]))
+        if key in found:
+            raise ConfigError(f"{option} {text!r}: {key} is there twice")
+        found[key] = [value]
         while len(words) > 1 and words[0] == ",":
-            found[-1][1].append(words[1])
+            found[key].append(words[1])
             words = words[2:]
     return found
 
@@ -89,28 +104,13 @@ def _values(text: str) -> list[Value]:
     return list(range(start, end))
 
 
-def run_sweep(
-    base: Mapping[str, Value], grid: ParameterGrid, out: Path, backend: Backend, console: Console
-) -> tuple[list[Path], dict[Path, str]]:
-    """Run every combination that has not ended yet, once all of them are found to be right.
-
-    Parameters
-    ----------
-    base : mapping
-        Config keys of all runs.
-    grid : mapping
-        Values by config key; these go before `base`.
-    out : Path
-        Folder of the run folders, which are called by their values: ``fedhe.alpha=0.5,seed=0``.
-    backend : Backend
-        Where they run, and how many at a time.
-    console : Console
-        Where progress is shown, and what goes wrong.
+def run_jobs(wanted: Sequence[Job], backend: Backend, console: Console) -> tuple[list[Path], dict[Path, str]]:
+    """Run what has not ended yet, if nothing is wrong with any of it.
 
     Returns
     -------
     folders : list of Path
-        The run folders, the values of the last key changing fastest.
+        The run folders.
     failed : dict
         Why a run has not ended, by its folder.
 
@@ -119,17 +119,14 @@ def run_sweep(
     HetflError
         Something is wrong with one of them; none has been run.
     """
-    return run_jobs(jobs(base, grid, out), backend, console)
-
-
-def run_jobs(wanted: Sequence[Job], backend: Backend, console: Console) -> tuple[list[Path], dict[Path, str]]:
-    """Run what has not ended yet, once all of it is found to be right; returns and raises as `run_sweep`."""
     check(wanted)
     return [job.folder for job in wanted], run_all(wanted, backend, console)
 
 
 def jobs(base: Mapping[str, Value], grid: ParameterGrid, out: Path) -> list[Job]:
-    """Return the runs of a sweep, nothing in their settings left to guess.
+    """Return the runs of all combinations, their settings complete; the values of the last key change fastest.
+
+    Each run has a folder in `out` that is called by its values: ``fedhe.alpha=0.5,seed=0``.
 
     Raises
     ------
@@ -174,6 +171,70 @@ def _written(value: Value) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return quote(str(value), safe=":").replace("%2C", "+")
+
+
+def parse_against(text: str) -> list[str]:
+    """Return the baselines that a text names.
+
+    Raises
+    ------
+    ConfigError
+        It is none of `BASELINES`, nor a comma list of them.
+
+    Examples
+    --------
+    >>> parse_against("local,pooled")
+    ['local', 'pooled']
+    """
+    named = [name.strip() for name in text.split(",")]
+    for name in named:
+        if name not in BASELINES:
+            raise ConfigError(f"--against {text!r}: expected {', '.join(BASELINES)} or {','.join(BASELINES)}")
+    return list(dict.fromkeys(named))
+
+
+def jobs_against(chosen: Mapping[str, Value], baselines: list[str], grid: ParameterGrid, out: Path) -> list[Job]:
+    """Return the runs of a method, and those of each baseline with the same keys and seeds.
+
+    Models, width and whatever else the method sets are the same for all. Runs that differ only in the method's own keys
+    share one run of a baseline.
+
+    Parameters
+    ----------
+    chosen : mapping
+        Config keys of the method.
+    baselines : list of str
+        Of `BASELINES`.
+    grid : mapping
+        Values by config key; empty: one run of each.
+    out : Path
+        Its folders are called by the method and the baselines; in them lie the run folders of a sweep.
+
+    Raises
+    ------
+    ConfigError
+        A key or value is wrong, or the method is one of the baselines.
+    """
+    for key in ("algorithm", "pooled"):
+        if key in grid:
+            raise ConfigError(f"{key} cannot be swept with --against, which runs one method beside its baselines")
+    config = RunConfig.from_flat(dict(chosen))
+    method = "pooled" if config.pooled else config.algorithm
+    if method in baselines:
+        raise ConfigError(f"--against {method}: that is what is run already; name another method, or another baseline")
+    wanted = _called(method, jobs(chosen, grid, out / method))
+    found = {job.folder: job for job in wanted}
+    for baseline in baselines:
+        for job in wanted:
+            common = {key: value for key, value in job.settings.items() if "." not in key}
+            point = {key: [job.settings[key]] for key in grid if "." not in key}
+            for one in _called(baseline, jobs({**common, **ALONE, **BASELINES[baseline]}, point, out / baseline)):
+                found.setdefault(one.folder, one)
+    return list(found.values())
+
+
+def _called(method: str, several: list[Job]) -> list[Job]:
+    return [replace(job, name=f"{method} {job.name}".strip()) for job in several]
 
 
 def check(wanted: Sequence[Job]) -> None:

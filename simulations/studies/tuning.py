@@ -25,7 +25,7 @@ from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
 from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
 from hetfl_flwr.runs.schema import read_rounds, read_summary
 from simulations.studies.jobs import Backend, Job, run_all
-from simulations.studies.sweeps import check, jobs
+from simulations.studies.sweeps import check, jobs, split
 
 BEST_FILE, TRIALS_FILE = "best.toml", "tuning.json"
 """Files that a tuning leaves beside its runs: the settings to run with, and all that was tried."""
@@ -106,29 +106,18 @@ def parse_space(texts: Sequence[str]) -> dict[str, Distribution]:
     >>> parse_space(["learning-rate=0.001:0.1", "local-epochs=1:5", "optimizer=sgd,adam"])["local-epochs"]
     IntDistribution(high=5, log=True, low=1, step=1)
     """
-    found: dict[str, Distribution] = {}
-    for text in texts:
-        key, _, values = (part.strip() for part in text.partition("="))
-        if not key or not values:
-            raise ConfigError(f"--over {text!r}: expected key=low:high or key=value,value")
-        if key in found:
-            raise ConfigError(f"--over {text!r}: {key} is there twice")
-        found[key] = _distribution(text, values)
-    return found
+    return {key: _distribution(key, values) for key, values in split("--over", " ".join(texts)).items()}
 
 
-def _distribution(text: str, values: str) -> Distribution:
-    named = [one.strip() for one in values.split(",")]
-    if not all(named):
-        raise ConfigError(f"--over {text!r}: a value is empty")
-    if len(named) > 1 or ":" not in values:
-        return _optuna().distributions.CategoricalDistribution(tuple(map(parse_value, named)))
-    ends = [end for end in map(parse_value, values.split(":")) if isinstance(end, int | float)]
-    if len(ends) != 2 or values.count(":") != 1 or bool in map(type, ends):
-        raise ConfigError(f"--over {text!r}: expected two numbers, low:high")
+def _distribution(key: str, values: Sequence[str]) -> Distribution:
+    if len(values) > 1 or ":" not in values[0]:
+        return _optuna().distributions.CategoricalDistribution(tuple(map(parse_value, values)))
+    ends = [end for end in map(parse_value, values[0].split(":")) if isinstance(end, int | float)]
+    if len(ends) != 2 or values[0].count(":") != 1 or bool in map(type, ends):
+        raise ConfigError(f"--over: {key} = {values[0]}: expected two numbers, low:high")
     low, high = ends
     if not isfinite(low) or not isfinite(high) or low >= high:
-        raise ConfigError(f"--over {text!r}: no number is between {low} and {high}")
+        raise ConfigError(f"--over: {key}: no number is between {low} and {high}")
     return _between(low, high)
 
 
@@ -327,7 +316,8 @@ def _holds(one: Distribution, value: Value) -> bool:
 def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Path, str]) -> Trial:
     ended = [job for job in several if job.folder not in failed]
     summaries = [summary for job in ended if (summary := read_summary(job.folder))]
-    validation = [last for job in ended if (last := _last_validation(job.folder)) is not None]
+    known = [[entry.validation_accuracy for _, _, entry in read_rounds(job.folder)] for job in ended]
+    validation = [measured[-1] for one in known if (measured := [value for value in one if value is not None])]
     accuracy = [summary["accuracy"] for summary in summaries if summary["accuracy"] is not None]
     return Trial(
         values,
@@ -336,11 +326,6 @@ def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Pa
         float(sum(summary["bytes_up"] + summary["bytes_down"] for summary in summaries)),
         float(sum(summary["seconds"] for summary in summaries)),
     )
-
-
-def _last_validation(folder: Path) -> float | None:
-    known = [entry.validation_accuracy for _, _, entry in read_rounds(folder)]
-    return next((value for value in reversed(known) if value is not None), None)
 
 
 def tuning_table(found: Tuning) -> Table:

@@ -86,11 +86,6 @@ def mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def mean_auc(found: Sequence[Separation]) -> float | None:
-    """Return the mean over clients of the areas under their curves."""
-    return mean([auc(one.positive, one.negative) for one in found])
-
-
 def pooled(measure: Callable[[Scores, Scores], float | None], found: Sequence[Separation]) -> float | None:
     """Return a measure of all clients' scores together: the attacker has one threshold for all."""
     if not found:
@@ -112,8 +107,8 @@ def of_membership(
     """
     others = sum(len(one.negative) for one in own)
     rate = "TPR at 1 % FPR" if others * LOW_RATE >= 1 else f"TPR at 0 FPR ({others} others)"
-    areas = [mean_auc(one) for one in (own, without, best)]
-    rates = [pooled(true_positive_rate, one) for one in (own, without, best)]
+    areas = [mean([auc(one.positive, one.negative) for one in several]) for several in (own, without, best)]
+    rates = [pooled(true_positive_rate, several) for several in (own, without, best)]
     return [
         Finding(attack, reads, knows, "AUC", areas[0], areas[1], 0.5, areas[2]),
         Finding(attack, reads, knows, rate, rates[0], rates[1], chance_rate(others), rates[2]),

@@ -232,19 +232,17 @@ def _rows(figures: Sequence[Finding] | Sequence[Guarantee]) -> list[dict[str, ob
 def _written(folder: Path, said: Mapping[str, object], pictures: Sequence[Pictures]) -> list[Path]:
     try:
         replace_file(folder / JSON_FILE, (json.dumps(said, indent=1, allow_nan=False) + "\n").encode())
-        return [_drawn(folder / f"{_word(one.attack)}.png", one) for one in pictures]
+        return [_drawn(folder, one) for one in pictures]
     except OSError as error:
         raise RunFolderError(f"{folder} cannot be written: {error.strerror}") from None
 
 
-def _word(attack: str) -> str:
-    return attack.partition(" (")[0].replace(": ", "-").replace(" ", "-").replace(",", "")
-
-
-def _drawn(path: Path, pictures: Pictures) -> Path:
-    """Draw originals above, and below what was made of them."""
+def _drawn(folder: Path, pictures: Pictures) -> Path:
+    """Draw originals above, and below what was made of them, into a file that is called by the attack."""
     from matplotlib.figure import Figure
 
+    name = pictures.attack.partition(" (")[0].replace(": ", "-").replace(" ", "-").replace(",", "")
+    path = folder / f"{name}.png"
     columns = len(pictures.originals)
     figure = Figure(figsize=(max(columns + 0.4, 5), 2.6))  # the title has room
     for row, (label, images) in enumerate((("original", pictures.originals), ("found", pictures.found))):

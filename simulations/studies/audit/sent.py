@@ -1,16 +1,14 @@
 """What leaves a client: how long an upload is, and how an imitated client's is clipped and noised as its own is."""
 
-from collections.abc import Set
 from dataclasses import replace
 from math import sqrt
 from statistics import median
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.wire.privacy import private_upload
-from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from simulations.studies.audit.subject import KeptUpload, Subject
 
 
@@ -21,7 +19,8 @@ def upload_norm(subject: Subject) -> float:
     change. The median of unclipped norms is where Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private
     Learning with Adaptive Clipping", NeurIPS 2021, find clipping to work well.
     """
-    return median(_norm(subject, one) for one in subject.kept)
+    changes = (_covered(subject, one).values() for one in subject.kept)
+    return median(sqrt(sum(float(np.square(change).sum()) for change in several)) for several in changes)
 
 
 def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Arrays:
@@ -49,12 +48,19 @@ def read_together(subject: Subject) -> list[KeptUpload]:
     That alone; but where its noise is longer than what it may hide (the standard deviation times the root of how many
     numbers there are is above the clipping norm), all that have its form and are about the same samples.
     """
-    last, covered = subject.last, _covered(subject)
-    length = subject.config.noise_multiplier * sqrt(sum(last.upload[one.name].size for one in covered))
-    if length <= 1 or any(one.name.endswith((".left", ".right")) for one in covered):  # the mean of factors is none
+    last, covered = subject.last, _covered(subject, subject.last)
+    length = subject.config.noise_multiplier * sqrt(sum(array.size for array in covered.values()))
+    if length <= 1 or any(name.endswith((".left", ".right")) for name in covered):  # the mean of factors is none
         return [last]
-    rest = last.upload.keys() - {one.name for one in covered}
-    return [one for one in subject.kept if _is_like(one, last, rest)]
+    shapes = {name: np.shape(array) for name, array in last.upload.items()}
+
+    def alike(one: KeptUpload) -> bool:
+        same = {name: np.shape(array) for name, array in one.upload.items()} == shapes
+        asked = np.array_equal(one.download.get("asked", 0), last.download.get("asked", 0))
+        rest = last.upload.keys() - covered.keys()
+        return same and asked and all(np.array_equal(one.upload[name], last.upload[name]) for name in rest)
+
+    return [one for one in subject.kept if alike(one)]
 
 
 def pooled_upload(subject: Subject) -> Arrays:
@@ -65,50 +71,28 @@ def pooled_upload(subject: Subject) -> Arrays:
     last, together = subject.last, read_together(subject)
     if len(together) == 1:
         return last.upload
-    _, sent = _specs(subject, last.upload, last.download)
-
-    def mean(one: ArraySpec) -> NDArray[Any]:
-        before = [each.download[one.name] if one in sent.arrays else 0 for each in (*together, last)]
-        changes = [_amounts(each.upload[one.name], one) - own for each, own in zip(together, before[:-1], strict=True)]
-        whole = np.mean(changes, axis=0) + before[-1]
-        found: NDArray[Any] = (whole > 0.5 if one.sensitive else whole).astype(one.dtype)
-        return found
-
-    return {**last.upload, **{one.name: mean(one) for one in _covered(subject)}}
-
-
-def _covered(subject: Subject) -> list[ArraySpec]:
-    """Return the arrays of an upload that clipping and noise cover."""
-    spec, _ = _specs(subject, subject.last.upload, subject.last.download)
-    return [one for one in spec.arrays if _is_covered(one)]
-
-
-def _is_covered(one: ArraySpec) -> bool:
-    return one.sensitive or np.dtype(one.dtype).kind == "f"
-
-
-def _is_like(one: KeptUpload, last: KeptUpload, rest: Set[str]) -> bool:
-    """Whether an upload has the form of the last one, and is about the same: classes, and public samples."""
-    same = {name: np.shape(array) for name, array in one.upload.items()} == {
-        name: np.shape(array) for name, array in last.upload.items()
-    }
-    asked = np.array_equal(one.download.get("asked", 0), last.download.get("asked", 0))
-    return same and asked and all(np.array_equal(one.upload[name], last.upload[name]) for name in rest)
-
-
-def _norm(subject: Subject, kept: KeptUpload) -> float:
-    spec, sent = _specs(subject, kept.upload, kept.download)
-    total = 0.0
+    spec, sent = _specs(subject, last.upload, last.download)
+    changes = [_covered(subject, one) for one in together]
+    found = dict(last.upload)
     for one in spec.arrays:
-        if _is_covered(one):
-            own = _amounts(kept.upload[one.name], one)
-            change = own - kept.download[one.name].astype(np.float64) if one in sent.arrays else own
-            total += float(np.square(change).sum())
-    return sqrt(total)
+        if one.name in changes[-1]:
+            whole = np.mean([change[one.name] for change in changes], axis=0)
+            whole = whole + last.download[one.name] if one in sent.arrays else whole
+            found[one.name] = (whole > 0.5 if one.sensitive else whole).astype(one.dtype)
+    return found
 
 
-def _amounts(array: NDArray[Any], spec: ArraySpec) -> NDArray[np.float64]:
-    return ((array > 0) if spec.sensitive else array).astype(np.float64)
+def _covered(subject: Subject, kept: KeptUpload) -> dict[str, NDArray[np.float64]]:
+    """Return what clipping and noise cover of an upload: marks as 1 or 0, and the change of what was sent before."""
+    spec, sent = _specs(subject, kept.upload, kept.download)
+    found = {}
+    for one in spec.arrays:
+        if one.sensitive or np.dtype(one.dtype).kind == "f":
+            array = kept.upload[one.name]
+            found[one.name] = (array > 0 if one.sensitive else array).astype(np.float64)
+            if one in sent.arrays:
+                found[one.name] -= kept.download[one.name]
+    return found
 
 
 def _specs(subject: Subject, upload: Arrays, download: Arrays) -> tuple[PayloadSpec, PayloadSpec]:

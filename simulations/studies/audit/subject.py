@@ -195,15 +195,13 @@ def uploads_of(folder: Path) -> list[KeptUpload]:
     Raises
     ------
     RunFolderError
-        Nothing, or there is no run: says which key keeps uploads; or an upload of a client that the run has not.
+        Nothing, or there is no run: says which key keeps uploads.
     """
     config, kept = resolved_config_of(folder), list(kept_uploads(folder))
     if not kept:
         how = "keep-uploads = true, and no round has ended" if config.keep_uploads else "keep-uploads = false"
         keeping = option("--set keep-uploads=true", "keep_uploads=True")
         raise RunFolderError(f"{folder} has no uploads to audit ({how}): run it with {keeping}")
-    if strange := [one.client_id for one in kept if not 0 <= one.client_id < (config.clients or inf)]:
-        raise RunFolderError(f"{folder} has {config.clients} clients, and an upload of client {strange[0]}")
     if lacking := sorted(set(range(1, kept[-1].round)) - {one.round for one in kept}):
         warn(f"{folder} has no upload of round {listed(lacking)}: nobody has sent one, or the file was removed")
     return kept

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from hetfl_flwr.learning.training import draw_batches, make_optimizer
 from hetfl_flwr.models import SplitModel
 from simulations.studies.audit.measures import NotFittedError
 from simulations.studies.audit.subject import Rows, Subject
+
+M = TypeVar("M", bound=nn.Module)
 
 Predictor = Callable[[Tensor], Tensor]
 """From inputs (B, *shape) to logits (B, C), with a gradient by the inputs."""
@@ -64,11 +67,11 @@ def trained(
     return model.eval()
 
 
-def distilled(model: SplitModel, loss: Callable[[], Tensor]) -> SplitModel:
-    """Train a model, which is changed and returned, by Adam on a loss that it has on all public samples at once."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+def distilled(model: M, loss: Callable[[], Tensor], *, steps: int = 0, rate: float = 2e-3) -> M:
+    """Train a model, which is changed and returned, by Adam on a loss over all samples; 0 steps: `DISTILLING`."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     model.train()
-    for _ in range(DISTILLING):
+    for _ in range(steps or DISTILLING):
         optimizer.zero_grad(set_to_none=True)
         loss().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -91,22 +94,15 @@ def logits_of(predictor: Predictor, rows: Rows) -> Tensor:
 
 
 def fitted_head(features: Tensor, labels: Tensor, classes: int) -> Predictor:
-    """Return a linear classifier of features (N, D), fitted by Adam on their standardised values; classes count alike.
-
-    It is to say what the features know of classes, not which of them the attacker has most of.
-    """
+    """Return a linear classifier of standardised features (N, D), fitted by Adam with the same weight on each class."""
     features = features.detach()
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-3)
     head = nn.Linear(features.shape[1], classes).to(features.device)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
-    optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
     scaled, counts = (features - mean) / deviation, torch.bincount(labels, minlength=classes)
     weight = len(labels) / (counts.clamp(min=1) * (counts > 0).sum())
-    for _ in range(100):
-        optimizer.zero_grad(set_to_none=True)
-        functional.cross_entropy(head(scaled), labels, weight).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+    distilled(head, lambda: functional.cross_entropy(head(scaled), labels, weight), steps=100, rate=0.05)
     return lambda some: predicting(head)((some - mean) / deviation)
 
 

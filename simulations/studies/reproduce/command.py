@@ -10,7 +10,7 @@ from rich.console import Console
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import Value
 from simulations.studies.backends import LocalBackend
-from simulations.studies.jobs import ELSEWHERE, Backend, run_all
+from simulations.studies.jobs import PLACES, Backend, run_all
 from simulations.studies.reproduce.collection import RESULTS, Report, collect, summary
 from simulations.studies.reproduce.outcome import as_json, lessened, markdown, outcomes, table
 from simulations.studies.reproduce.pictures import draw
@@ -126,7 +126,7 @@ def _command(name: str, variant: Variant, request: Request) -> str:
     words = ["hetfl reproduce", name, *([] if variant == "full" else [f"--{variant}"])]
     words += [f"--only '{text}'" for text in request.only]
     words += [f"--seeds {request.seeds}"] if request.seeds else []
-    kept = {key: value for key, value in request.extra.items() if key == "rounds" or key not in ELSEWHERE}
+    kept = {key: value for key, value in request.extra.items() if key not in PLACES}
     return " ".join([*words, *(f"--set {key}={value}" for key, value in kept.items())])
 
 

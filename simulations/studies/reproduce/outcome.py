@@ -8,17 +8,15 @@ from itertools import groupby, product
 from math import sqrt
 from statistics import mean as average
 from statistics import stdev
-from typing import TypeVar
 
 from rich.table import Column, Table
 from rich.text import Text
 from scipy.special import stdtr, stdtrit
 
 from simulations.reports.impact import Impact
+from simulations.studies.jobs import PLACES
 from simulations.studies.reproduce.recipe import GAIN, HARMED, IMPACT, WORST, Cell, Recipe
-from simulations.studies.reproduce.records import PLACES, Record
-
-T = TypeVar("T")
+from simulations.studies.reproduce.records import Record
 
 LEVEL = 0.95
 """Of the intervals."""
@@ -37,17 +35,6 @@ CHOSEN = {
 """What a section says of how its recipe's reading was chosen."""
 
 SCALES = {"%": 100.0, "points": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
-HEADINGS = (
-    "row",
-    "measure",
-    "paper",
-    "ours",
-    "seeds",
-    "difference",
-    "95 % interval",
-    "paper within",
-    "deviations away",
-)
 
 
 @dataclass(frozen=True)
@@ -139,6 +126,7 @@ class Outcome:
 
     def as_json(self) -> dict[str, object]:
         """Return all of it."""
+        names = ("mean", "deviation", "interval", "difference", "within")
         return {
             "row": self.cell.row,
             "column": self.cell.column,
@@ -146,11 +134,7 @@ class Outcome:
             "unit": self.unit,
             "paper": self.paper,
             "ours": {str(seed): value for seed, value in self.ours.items()},
-            "mean": self.mean,
-            "deviation": self.deviation,
-            "interval": self.interval,
-            "difference": self.difference,
-            "within": self.within,
+            **{name: getattr(self, name) for name in names},
             "deviations_away": self.away,
             "against": self.against,
         }
@@ -207,13 +191,14 @@ def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -
 
 def table(recipe: Recipe, found: Sequence[Outcome], less: str) -> Table:
     """Return the table for a terminal, with what it has otherwise than the paper's below it."""
-    shown = Table(*(Column(name, justify="left" if name == "row" else "right") for name in _headings(recipe)))
+    columns = _columns(recipe)
+    shown = Table(*(Column(name, justify="left" if name == "row" else "right") for name in columns))
     shown.title = Text(f"{recipe.title} ({recipe.source})")
     notes = (recipe.note.strip(), f"Otherwise than in the paper: {less}" if less else "")
     shown.caption = Text("\n".join(filter(None, notes)))
-    for _, those in groupby(_lines(recipe, found), key=lambda line: line[0]):
-        for line in those:
-            shown.add_row(*line)
+    for _, those in groupby(found, key=lambda one: one.cell.name):
+        for one in those:
+            shown.add_row(*(write(one) for write in columns.values()))
         shown.add_section()
     return shown
 
@@ -226,10 +211,9 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
     """
     shown = recipe.figure.measures or list(recipe.measures)
     first, others = ([one for one in found if (one.measure in shown) == first] for first in (True, False))
-    seen, folded = as_markdown(_headings(recipe), _lines(recipe, first)), others
+    seen, folded = _as_markdown(recipe, first), others
     if recipe.columns and all(one.paper is None for one in found):
         seen, folded = "\n\n".join(_grids(found)), list(found)
-    rest = as_markdown(_headings(recipe), _lines(recipe, folded))
     paragraphs = [
         f"# {recipe.title}",
         f"{recipe.paper}; {recipe.source}. Made by {made}.",
@@ -239,7 +223,7 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
         f"**Found:** {recipe.found.strip()}" if recipe.found else "",
         seen,
         *more,
-        f"<details><summary>All figures</summary>\n\n{rest}\n\n</details>" if folded else "",
+        f"<details><summary>All figures</summary>\n\n{_as_markdown(recipe, folded)}\n\n</details>" if folded else "",
     ]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
 
@@ -292,33 +276,37 @@ def _error(values: Collection[float]) -> float:
     return stdev(values) / sqrt(len(values))
 
 
-def _headings(recipe: Recipe) -> list[str]:
-    compared = recipe.against or any(row.against for row in recipe.rows)
-    return [*HEADINGS, f"against {recipe.against}".rstrip()] if compared else list(HEADINGS)
+def _as_markdown(recipe: Recipe, found: Iterable[Outcome]) -> str:
+    columns = _columns(recipe)
+    return as_markdown(list(columns), ([write(one) for write in columns.values()] for one in found))
 
 
-def _lines(recipe: Recipe, found: Iterable[Outcome]) -> Iterable[list[str]]:
-    return (_line(outcome, recipe.against)[: len(_headings(recipe))] for outcome in found)
+def _columns(recipe: Recipe) -> dict[str, Callable[[Outcome], str]]:
+    """Return the columns of a table by their headings."""
 
+    def number(one: Outcome, value: float | None, sign: str = "") -> str:
+        return "-" if value is None else figure(value, one.unit, sign)
 
-def _line(outcome: Outcome, against: str) -> list[str]:
-    other = f", against {outcome.cell.against}" if outcome.cell.against != against else ""
+    def compared(one: Outcome) -> str:
+        if one.against is None:
+            return "-"
+        other = f", against {one.cell.against}" if one.cell.against != recipe.against else ""
+        return f"{number(one, one.against[0], '+')} (p = {one.against[1]:.2g}){other}"
 
-    def written(value: float, sign: str = "") -> str:
-        return figure(value, outcome.unit, sign)
-
-    return [
-        outcome.cell.name,
-        outcome.label,
-        _shown(outcome.paper, written),
-        ours(outcome),
-        str(len(outcome.ours)),
-        _shown(outcome.difference, lambda value: written(value, "+")),
-        _shown(outcome.interval, lambda ends: " to ".join(map(written, ends))),
-        {None: "-", True: "yes", False: "no"}[outcome.within],
-        _shown(outcome.away, "{:.1f}".format),
-        _shown(outcome.against, lambda pair: f"{written(pair[0], '+')} (p = {pair[1]:.2g}){other}"),
-    ]
+    columns: dict[str, Callable[[Outcome], str]] = {
+        "row": lambda one: one.cell.name,
+        "measure": lambda one: one.label,
+        "paper": lambda one: number(one, one.paper),
+        "ours": ours,
+        "seeds": lambda one: str(len(one.ours)),
+        "difference": lambda one: number(one, one.difference, "+"),
+        "95 % interval": lambda one: " to ".join(number(one, end) for end in one.interval or ()) or "-",
+        "paper within": lambda one: {None: "-", True: "yes", False: "no"}[one.within],
+        "deviations away": lambda one: "-" if one.away is None else f"{one.away:.1f}",
+    }
+    if recipe.against or any(row.against for row in recipe.rows):
+        columns[f"against {recipe.against}".rstrip()] = compared
+    return columns
 
 
 def ours(outcome: Outcome | None) -> str:
@@ -332,7 +320,3 @@ def ours(outcome: Outcome | None) -> str:
 def figure(value: float, unit: str, sign: str = "") -> str:
     """Return a number as tables have it."""
     return f"{value:{sign},.0f}" if unit == "numbers" else f"{value:{sign},.2f}"
-
-
-def _shown(value: T | None, write: Callable[[T], str]) -> str:
-    return "-" if value is None else write(value)

@@ -95,7 +95,7 @@ def _curves(recipe: Recipe, jobs: Sequence[Job], records: Sequence[Record]) -> "
     places = figure.subplots(ceil(len(panels) / ABREAST), min(len(panels), ABREAST), squeeze=False).ravel()
     for axes, (column, ys) in zip(places, panels, strict=False):
         for number, (row, y) in enumerate(product(rows, ys)):
-            courses = [one.courses[course_name(recipe, y)] for one in records if one.cell == folders.get((row, column))]
+            courses = [one.courses[course_name(y)] for one in records if one.cell == folders.get((row, column))]
             shortest = min((len(values) for _, values in courses), default=0)
             if shortest == 0:
                 continue
@@ -106,7 +106,7 @@ def _curves(recipe: Recipe, jobs: Sequence[Job], records: Sequence[Record]) -> "
             axes.plot(x, mean, dash, color=colour, label=_called(recipe, y) if alone else row)
             axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.2)
             axes.legend()
-        axes.set_xlabel(recipe.figure.x if recipe.figure.x == "round" else "bytes up and down")
+        axes.set_xlabel("round")
         axes.set_ylabel("" if len(ys) > 1 else _called(recipe, ys[0]))
         axes.set_title(column)
         axes.grid(alpha=0.3)
@@ -136,15 +136,14 @@ def _gains(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record]) 
 
     None where no row has a gain: that which it is compared with has not been run.
     """
-    cells = list({one.cell.folder: one.cell for one in found}.values())
-    gains, beside = gains_of(cells, records), recipe.figure.measures
+    gains, beside = gains_of([one.cell for one in found], records), recipe.figure.measures
     impacts = {where: Impact.of(list(seeds.values())) for where, seeds in gains.items()}
-    columns = [
-        column for column in dict.fromkeys(cell.column for cell in cells) if any(column == at for _, at in impacts)
-    ]
+    gaining = {column for _, column in gains}
+    columns = [column for column in dict.fromkeys(one.cell.column for one in found) if column in gaining]
     if not columns:
         return None
-    texts = {(one.cell.row, one.cell.column): _with_unit(one) for one in found if one.measure in beside}
+    known = [one for one in found if one.measure in beside and one.mean is not None]
+    texts = {(one.cell.row, one.cell.column): f"{one.mean:,.1f} {one.unit}".rstrip() for one in known}
     abreast = min(len(columns), 2)
     tallest = max(sum(column == at for _, at in impacts) for column in columns)
     figure = _figure(7 * abreast, ceil(len(columns) / abreast) * (1.4 + ROW_HEIGHT * tallest))
@@ -159,10 +158,6 @@ def _gains(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record]) 
         axes.remove()
     explain(figure)
     return figure
-
-
-def _with_unit(one: Outcome) -> str:
-    return "" if one.mean is None else f"{one.mean:,.1f} {one.unit}".rstrip()
 
 
 def _named(recipe: Recipe, measure: str) -> str:

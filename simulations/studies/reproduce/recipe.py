@@ -25,9 +25,6 @@ least."""
 QUICK_TRIALS = 2
 """Settings that the quick variant tries, at most."""
 
-COST = "cost"
-"""What a figure's key has in front that is among the costs of ``summary.json``: ``"cost:flops"``."""
-
 PAYLOAD = "payload"
 """A figure of ``summary.json`` and its counterpart together: ``bytes_up`` and ``bytes_down``."""
 
@@ -61,8 +58,7 @@ class Measure(_Part):
         last of them; ``"trained:KEY"``: the same of those clients that have trained by then;
         ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: the mean of what client P, or clients P to Q, reported last;
         ``"numbers_up"`` or ``"numbers_down"``: how many numbers a client sends or is sent in the last round, and with
-        ``"before:"`` in front of it before round 1, on average; ``"cost:flops"``:
-        what training has cost, where ``costs`` has it measured; or one of `IMPACT`.
+        ``"before:"`` in front of it before round 1, on average; or one of `IMPACT`.
     unit : {"%", "points", "numbers", "MB", ""}
         "%" is a share times 100, "points" are a difference of two of these.
     """
@@ -85,21 +81,19 @@ class Figures(_Part):
     ----------
     kind : {"bars", "lines", "curves", "gains", "features"}
         "bars": each measure, the paper's figure and ours. "lines": each measure over the columns. "curves": a measure
-        over rounds or bytes, mean and standard deviation over the seeds. "gains": a panel a column, and in it for each
+        over rounds, mean and standard deviation over the seeds. "gains": a panel a column, and in it for each
         row its clients' gains in accuracy over those of the row that it is compared with, the largest mean on top.
         "features": principal components of the features of one client's model.
     measures : list of str
         Of bars and lines: which ones have a panel. Empty: all. Of gains: one, which stands beside each row, or none.
-    x, y : str
-        Of curves: ``"round"`` or ``"bytes"``, and what each round reports, or ``"client-P:KEY"``,
-        ``"clients-P-Q:KEY"``: what some of the clients do.
+    y : list of str
+        Of curves: what each round reports, or ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: what some of the clients do.
     client : int
         Of features: whose model.
     """
 
     kind: Literal["bars", "lines", "curves", "gains", "features"] = "bars"
     measures: list[str] = []
-    x: Literal["round", "bytes"] = "round"
     y: list[str] = ["accuracy"]
     client: int = 0
 

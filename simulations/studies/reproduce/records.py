@@ -21,19 +21,16 @@ from hetfl_flwr.wire.messages import SEEN
 from simulations.reports.estimates import ACCURACY
 from simulations.reports.runs import Run, figures, load_run
 from simulations.studies import jobs as studies
-from simulations.studies.reproduce.recipe import COST, IMPACT, NUMBERS, PAYLOAD, Cell, Recipe
+from simulations.studies.reproduce.recipe import IMPACT, NUMBERS, PAYLOAD, Cell, Recipe
 
 CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
 """Client P, or clients P to Q, in a measure's key."""
-
-PLACES = ("data-dir", "device", "threads", "checkpoint-every")
-"""Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
 
 POINTS = 500
 """Points of a course that are kept, about: more than a picture shows."""
 
 Course = tuple[list[int], list[float]]
-"""Rounds or bytes, and what was reported there."""
+"""Rounds, and what was reported there."""
 
 NAMED = (*PACKAGES, "processor", "threads", "device")
 """What a table says of the environments of its runs."""
@@ -146,11 +143,11 @@ class Records:
 
     def get(self, job: Job, recipe: Recipe) -> Record | None:
         """Return the record of a run, or None if there is none of its settings with all that the recipe asks."""
-        record = self._runs.get(_key(job.cell.folder, job.seed, asked(job)))
+        record = self._runs.get(_key(job.cell.folder, job.seed, job.asked))
         if record is None:
             return None
         measured = all(key in record.figures for key in _keys(recipe))
-        drawn = all(course_name(recipe, y) in record.courses for y in recipe.figure.drawn)
+        drawn = all(course_name(y) in record.courses for y in recipe.figure.drawn)
         compared = bool(record.clients) or not recipe.compares_clients
         return record if measured and drawn and compared else None
 
@@ -185,10 +182,10 @@ def record(job: Job, recipe: Recipe) -> Record:
     return Record(
         cell=job.cell.folder,
         seed=job.seed,
-        settings=asked(job),
+        settings=job.asked,
         versions=[*summary.get("earlier_versions", []), summary["versions"]],
         figures={key: measured(run, key) for key in _keys(recipe)},
-        courses={course_name(recipe, y): _thinned(course(run, recipe.figure.x, y)) for y in recipe.figure.drawn},
+        courses={course_name(y): _thinned(course(run, y)) for y in recipe.figure.drawn},
         clients={client: value for client, value in accuracies.items() if value is not None},
     )
 
@@ -205,14 +202,9 @@ def _thinned(whole: Course) -> Course:
     return places[::-step][::-1], values[::-step][::-1]
 
 
-def course_name(recipe: Recipe, y: str) -> str:
+def course_name(y: str) -> str:
     """Return the name of a figure's course in a record."""
-    return f"{y} over {recipe.figure.x}"
-
-
-def asked(job: Job) -> dict[str, Value]:
-    """Return the settings that make a run another run: not where it runs, and not the keys of other algorithms."""
-    return {key: value for key, value in job.settings.items() if key not in PLACES and job.concerns(key)}
+    return f"{y} over round"
 
 
 def measured(run: Run, key: str) -> float | None:
@@ -230,8 +222,6 @@ def measured(run: Run, key: str) -> float | None:
         return getattr(counted[-1], name) / summary["clients"] if counted else None
     if where == "trained":
         return of_trained(run, name)
-    if where == COST:
-        return summary.get("costs", {}).get(name)
     if where:
         course = [value for record in run.rounds if (value := reported(record, key)) is not None]
         return (max(course) if where == "best" else course[-1]) if course else None
@@ -267,16 +257,15 @@ def mean(clients: Iterable[Mapping[str, object]], name: str) -> float | None:
     return fmean(values) if values else None
 
 
-def course(run: Run, x: str, y: str) -> Course:
+def course(run: Run, y: str) -> Course:
     """Return a figure of the rounds, or the mean of one of the clients, over the rounds that have it."""
-    places, values, sent = [], [], 0
+    places, values = [], []
     for record in run.rounds:
-        sent += record.bytes_up + record.bytes_down
         value = vars(record).get(y)
         if value is None:
             value = reported(record, y)
         if value is not None:
-            places.append(record.round if x == "round" else sent)
+            places.append(record.round)
             values.append(float(value))
     return places, values
 

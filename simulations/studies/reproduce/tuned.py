@@ -11,9 +11,9 @@ from hetfl_flwr.common.errors import HetflError
 from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.runs.figures.tables import byte_size
-from simulations.studies.jobs import Backend
+from simulations.studies.jobs import PLACES, Backend
 from simulations.studies.reproduce.recipe import Cell
-from simulations.studies.reproduce.records import PLACES, Line, read_lines, write_lines
+from simulations.studies.reproduce.records import Line, read_lines, write_lines
 from simulations.studies.tuning import Search, run_searches, usual_space
 
 SEED = 999

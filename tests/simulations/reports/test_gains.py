@@ -401,7 +401,7 @@ def test_a_method_is_run_beside_its_baselines_once(tmp_path, monkeypatch):
 
 
 def test_baselines_have_the_models_that_the_method_settles_and_one_run_for_all_its_options(tmp_path):
-    from simulations.studies.against import jobs_against
+    from simulations.studies.sweeps import jobs_against
 
     grid = {"seed": [0, 1], "fedavg.exchange-every": [1, 2]}
     wanted = jobs_against({"algorithm": "fedavg", "clients": 2}, ["local"], grid, tmp_path)

@@ -21,7 +21,7 @@ from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
 from simulations.studies.reproduce.pictures import _curves, _gains
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, load, names
-from simulations.studies.reproduce.records import Record, Records, _thinned, asked, jobs, measured, record
+from simulations.studies.reproduce.records import Record, Records, _thinned, jobs, measured, record
 
 RECIPE = """
 title = "Small table"
@@ -275,10 +275,10 @@ def test_runs_of_other_versions_are_kept_and_their_table_says_which(run_recipe, 
     """Of FedHe's runs one has the commit alone, and one was resumed; local's are alike."""
     old, new = {"torch": "1.0", "threads": "1"}, {"torch": "2.0", "threads": "2", "commit": "4567def"}
     fedhe, *others = jobs(list(load(str(recipe)).cells()), 2, tmp_path)
-    one = {"cell": fedhe.cell.folder, "seed": 0, "settings": asked(fedhe), "figures": {"accuracy": 0.5, "bytes_up": 1}}
+    one = {"cell": fedhe.cell.folder, "seed": 0, "settings": fedhe.asked, "figures": {"accuracy": 0.5, "bytes_up": 1}}
     kept = [one | {"versions": [{"commit": "0123abc"}]}]
     for job, versions in zip(others, ([new], [old, new], [new]), strict=True):
-        kept.append(one | {"cell": job.cell.folder, "seed": job.seed, "settings": asked(job), "versions": versions})
+        kept.append(one | {"cell": job.cell.folder, "seed": job.seed, "settings": job.asked, "versions": versions})
     path = tmp_path / "results" / "small.jsonl"
     path.parent.mkdir()
     path.write_text("".join(json.dumps(line) + "\n" for line in kept))

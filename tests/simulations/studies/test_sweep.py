@@ -5,9 +5,10 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
+from threading import Event
 
 import pytest
 from fixtures.folders.run_folders import finish, make
@@ -15,14 +16,18 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hetfl_flwr import compare, load, run, sweep
-from hetfl_flwr.common.errors import ConfigError, HetflError
+from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from simulations.cli.command import app
 from simulations.studies.backends import LocalBackend
-from simulations.studies.jobs import Job, run_all
-from simulations.studies.sweeps import jobs, parse_grid, run_sweep
+from simulations.studies.jobs import Bar, Job, run_all
+from simulations.studies.sweeps import jobs, parse_grid, run_jobs
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "rounds": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
+
+
+def run_sweep(base, grid, out, backend, console):
+    return run_jobs(jobs(base, grid, out), backend, console)
 
 
 @pytest.fixture
@@ -186,6 +191,54 @@ def test_data_that_are_not_there_are_said_once_and_their_runs_do_not_begin(tmp_p
     assert console.file.getvalue().count("holds no ylecun/mnist") == 1
     assert [job.folder.exists() for job in wanted] == [False, True, False]
     assert wanted[1].finished
+
+
+class OneAtATime:
+    """A backend whose runs end when they are told to stop, or die."""
+
+    workers = 1
+
+    def __init__(self, dies=False):
+        self.dies, self.begun, self.told = dies, [], Event()
+
+    def lacks(self, job):
+        return ""
+
+    @contextmanager
+    def open(self, wanted):
+        yield self
+
+    def run(self, job):
+        self.begun.append(job)
+        if self.dies:
+            raise HetflError("died")
+        self.told.wait(60)
+        return "stopped"
+
+    def done(self, job):
+        return 0
+
+    def stop(self):
+        self.told.set()
+
+
+def test_after_an_interrupt_no_further_run_begins_and_the_running_one_ends(tmp_path, console, monkeypatch):
+    backend, wanted = OneAtATime(), [Job(name, tmp_path / name, {"rounds": 1}) for name in "abc"]
+
+    def interrupted(bar, completed, **fields):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bar, "update", interrupted)
+    with pytest.raises(Interrupted):
+        run_all(wanted, backend, console)
+    assert (backend.begun, backend.told.is_set()) == (wanted[:1], True)
+
+
+def test_where_nothing_can_run_any_longer_the_study_ends(tmp_path, console):
+    backend = OneAtATime(dies=True)
+    with pytest.raises(HetflError, match="died"):
+        run_all([Job(name, tmp_path / name, {"rounds": 1}) for name in "ab"], backend, console)
+    assert backend.told.is_set()
 
 
 def test_the_command_shows_the_runs_side_by_side(tmp_path, run_small):
