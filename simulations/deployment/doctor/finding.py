@@ -21,7 +21,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The end of one check.
+    """The end of one check. Its texts may quote a server: they become one printable line each, of bounded length.
 
     Parameters
     ----------
@@ -40,6 +40,11 @@ class Finding:
     found: str
     fix: str = ""
 
+    def __post_init__(self) -> None:
+        """Make the texts printable."""
+        object.__setattr__(self, "found", printable(self.found))
+        object.__setattr__(self, "fix", printable(self.fix))
+
 
 def failed(findings: Iterable[Finding]) -> bool:
     """Say whether any check has failed."""
@@ -54,8 +59,8 @@ def finding_table(findings: Sequence[Finding]) -> Table:
         {
             "check": lambda finding: finding.name,
             "state": lambda finding: finding.state.value,
-            "found": lambda finding: printable(finding.found),
-            "fix": lambda finding: printable(finding.fix),
+            "found": lambda finding: finding.found,
+            "fix": lambda finding: finding.fix,
         },
         findings,
         words={"found", "fix"},
