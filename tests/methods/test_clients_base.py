@@ -51,6 +51,16 @@ def test_with_keep_best_a_client_reports_its_best_model_on_validation(make_confi
     assert kept["model.head.weight"].tolist() == HALF_RIGHT
 
 
+def test_the_best_model_is_not_chosen_by_test_samples():
+    """Of the test samples the labels are those of the validation samples the other way round."""
+    right, wrong = [[2.0, 0.0], [0.0, 2.0]], [[0.0, 2.0], [2.0, 0.0]]
+    node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT, keep_best=True)
+    test = node.data.validation.like(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 0]))
+    node = replace(node, data=replace(node.data, test=test))
+    assert [evaluated(node, weight)["accuracy"] for weight in (right, wrong)] == [0.0, 0.0]
+    assert node.read_state().tensors["best.head.weight"].tolist() == right
+
+
 def test_the_best_on_all_domains_validation_samples(make_config):
     """Own validation: (1, 0) is 0 and (0, 1) is 1; another domain's, twice as many: all four are class 1.
 
