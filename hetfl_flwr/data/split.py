@@ -5,7 +5,7 @@ from typing import Literal
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.data.arrays.rotation import Rotation
-from hetfl_flwr.data.sources.reading import Reading
+from hetfl_flwr.data.reading import Reading
 
 
 @dataclass(frozen=True, kw_only=True)

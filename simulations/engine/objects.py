@@ -22,9 +22,8 @@ import torch
 
 from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.text import brief
-from hetfl_flwr.data.sources.files import CALLED_FILE, NAMES_FILE
-from hetfl_flwr.data.sources.folders import OBJECTS
-from hetfl_flwr.data.sources.npz import table_of
+from hetfl_flwr.data.folders import CALLED_FILE, NAMES_FILE, OBJECTS
+from hetfl_flwr.data.npz import table_of
 
 MOST_CLASSES = 100_000
 """Classes that a client may have."""

@@ -14,7 +14,7 @@ from hetfl_flwr.common.errors import DamagedError, PayloadError, RunFolderError,
 from hetfl_flwr.common.files import read_file
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import ClientData
-from hetfl_flwr.data.sources.folders import TABLES, ending, stem
+from hetfl_flwr.data.folders import TABLES, ending, stem
 from hetfl_flwr.node.measured import Measured, digest_of
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.session import Session

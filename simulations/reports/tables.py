@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.text import LONGEST_NAME, printable
-from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.runs.figures.cost_totals import in_words
 from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands

@@ -20,10 +20,10 @@ from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.data import DataSpec, Reading, data_spec, kind_of
 from hetfl_flwr.data.arrays import cache
 from hetfl_flwr.data.arrays.samples import MOST_DEVIATIONS
+from hetfl_flwr.data.bundled import read_waveform
 from hetfl_flwr.data.decoding import series
 from hetfl_flwr.data.public_scaling import scaled
-from hetfl_flwr.data.sources.bundled import read_waveform
-from hetfl_flwr.data.sources.signals import CHANNELS
+from hetfl_flwr.data.signals import CHANNELS
 from hetfl_flwr.models import build_model, parameter_count
 from simulations.engine.objects import stored
 from simulations.inference.loading import load_client as load_trained

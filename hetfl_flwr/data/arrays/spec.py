@@ -61,7 +61,7 @@ class Column:
     kind : {"number", "date", "category"}
         A number and a date, as the number of days since 1970, are one input each; of a category `values` tells.
     notation : str
-        How texts are read as numbers or dates: one of `hetfl_flwr.data.sources.notations`.
+        How texts are read as numbers or dates: one of `hetfl_flwr.data.notations`.
     values : tuple of str or None
         The values of a category in the order of its inputs, None for a missing one. Two are one input: 1 is the second.
     constant : bool

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hetfl_flwr.data.arrays.spec import Column
+from hetfl_flwr.data.columns import in_words, is_text
 from hetfl_flwr.data.decoding.findings import Findings
-from hetfl_flwr.data.sources.columns import in_words, is_text
-from hetfl_flwr.data.sources.notations import (
+from hetfl_flwr.data.notations import (
+    MOST_EXCEPTIONS,
     PLAIN,
     TYPED,
     FloatArray,
@@ -232,6 +233,8 @@ def _are_ids(name: str, values: pa.ChunkedArray, findings: Findings, most_alike:
         return False
     if most_alike < 1 and pc.mean(pc.list_value_length(pc.utf8_split_whitespace(filled))).as_py() > WORDS_OF_AN_ID:
         return False
+    if most_alike == 1 and len(filled) < (1 - MOST_EXCEPTIONS) * findings.source.train_rows:
+        return False  # a measurement may be missing, an id is not
     if most_alike == 1 and len(filled) < FEWEST_UNORDERED and not _count(filled.cast(pa.float64(), safe=False)):
         return False
     keeps = "categorical-columns keeps it" if most_alike < 1 else "numeric-columns or categorical-columns keeps it"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hetfl_flwr.common.problems import Problems
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data.sources.hub import Source
+    from hetfl_flwr.data.hub import Source
 
 MOST_NAMED = 5
 """Columns that one note names."""

@@ -19,9 +19,9 @@ from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
 from hetfl_flwr.data.decoding.findings import Findings
 from hetfl_flwr.data.decoding.labels import IntArray, labels_of, read_labels
-from hetfl_flwr.data.sources.files import reason
-from hetfl_flwr.data.sources.finding import features_of
-from hetfl_flwr.data.sources.hub import Source
+from hetfl_flwr.data.finding import features_of
+from hetfl_flwr.data.hub import Source
+from hetfl_flwr.data.rows import reason
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset

@@ -15,10 +15,10 @@ import torch
 from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.sources.columns import in_words, is_text
-from hetfl_flwr.data.sources.finding import features_of
-from hetfl_flwr.data.sources.hub import Source, cells
-from hetfl_flwr.data.sources.reading import parse_classes
+from hetfl_flwr.data.columns import in_words, is_text
+from hetfl_flwr.data.finding import features_of
+from hetfl_flwr.data.hub import Source, cells
+from hetfl_flwr.data.reading import parse_classes
 
 IntArray = npt.NDArray[np.int64]
 

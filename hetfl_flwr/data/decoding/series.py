@@ -15,13 +15,13 @@ from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
+from hetfl_flwr.data.columns import in_words
 from hetfl_flwr.data.decoding.findings import Findings
 from hetfl_flwr.data.decoding.labels import IntArray, labels_of
-from hetfl_flwr.data.sources.columns import in_words
-from hetfl_flwr.data.sources.reading import SeriesLayout
+from hetfl_flwr.data.reading import SeriesLayout
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data.sources.hub import Source
+    from hetfl_flwr.data.hub import Source
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -13,13 +13,13 @@ from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
+from hetfl_flwr.data.columns import learnt_columns
 from hetfl_flwr.data.decoding.encoding import Encoded, Wanted, encode
 from hetfl_flwr.data.decoding.findings import Findings
 from hetfl_flwr.data.decoding.labels import IntArray, labels_of
-from hetfl_flwr.data.sources.columns import learnt_columns
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data.sources.hub import Source
+    from hetfl_flwr.data.hub import Source
 
 
 FEWEST_COPIES, MOST_COPIES = 20, 3
@@ -256,7 +256,7 @@ def _class_labels(source: "Source") -> list[str]:
     """Return the columns that the data set itself declares as categories."""
     from datasets.features import ClassLabel
 
-    from hetfl_flwr.data.sources.finding import features_of
+    from hetfl_flwr.data.finding import features_of
 
     return [name for name, feature in features_of(source.splits["train"]).items() if isinstance(feature, ClassLabel)]
 

@@ -16,13 +16,13 @@ from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
+from hetfl_flwr.data.columns import in_words, is_text
 from hetfl_flwr.data.decoding.findings import Findings
 from hetfl_flwr.data.decoding.labels import IntArray, filled, labels_of
-from hetfl_flwr.data.sources.columns import in_words, is_text
-from hetfl_flwr.data.sources.reading import parse_vocabulary
+from hetfl_flwr.data.reading import parse_vocabulary
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data.sources.hub import Source
+    from hetfl_flwr.data.hub import Source
 
 _BETWEEN_WORDS = r"[^\pL\pN_]+"
 _BATCH = 50_000  # texts that are cut into words at a time

@@ -12,7 +12,7 @@ from PIL import Image
 
 from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import DataSpec, Reading, absolute, data_spec
-from hetfl_flwr.data.sources.bundled import read_digits, resized
+from hetfl_flwr.data.bundled import read_digits, resized
 
 ALL = {"partition_id": 0, "num_partitions": 1, "seed": 0, "validation_fraction": 0.0, "test_fraction": 0.0}
 
@@ -115,8 +115,8 @@ class TestColumns:
         (rows := tmp_path / "rows").mkdir()
         (rows / "train.csv").write_text("age,sick\n30,no\n40,yes\n")
         (rows / "test.csv").write_text("age,sick\n")
-        for dataset, keys in (("sentiment140", {"data_dir": root}), (rows, {"label_column": "sick"})):
-            assert "split 'test'" in refusal(DataError, load, dataset, **keys)
+        assert "split 'test'" in refusal(DataError, load, "sentiment140", data_dir=root)
+        assert f"'{rows}/test.csv'" in refusal(DataError, load, rows, label_column="sick")
 
 
 class TestOwnFolder:

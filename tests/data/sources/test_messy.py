@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from hetfl_flwr.client_app import _notes
 from hetfl_flwr.common.errors import DataError, FederationError
-from hetfl_flwr.data import Reading, Split, load_client_data
-from hetfl_flwr.data.sources.hub import Source
+from hetfl_flwr.data.hub import Source
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import Naming
@@ -400,19 +399,3 @@ def test_what_a_client_says_of_its_data_is_bounded():
         reply.content = type("Content", (), {"config_records": {MEMBER: {**record, "notes": bad}}})
         with pytest.raises(FederationError, match="notes"):
             Member.from_reply(reply)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a,b,label\n1,2,x,\n3,4,y,\n", "row 2"),
-        ("a;b;label\n1;2;x;\n3;4;y;\n", "row 2"),
-        ("sep=;\na;b;label\n1;2;x\n", "'sep='"),
-    ],
-)
-def test_a_file_whose_fields_would_be_shifted_is_refused(tmp_path, refusal, text, said):
-    """The library takes the first field of longer rows for a row's name, and reads every column one further."""
-    path = tmp_path / "table.csv"
-    path.write_text(text)
-    split = Split(dataset=str(path), clients=1, seed=0, reading=Reading(label_column="label"))
-    assert said in refusal(DataError, load_client_data, split, 0)

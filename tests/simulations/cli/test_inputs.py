@@ -28,7 +28,7 @@ from hetfl_flwr.algorithms import find, names
 from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
-from hetfl_flwr.data.sources import finding
+from hetfl_flwr.data import finding
 from hetfl_flwr.models import building
 from simulations.cli import deploying, results, running
 from simulations.cli.command import main

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import is_zipfile
 
 import numpy as np
@@ -10,15 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hetfl_flwr.common.errors import DataError
-from hetfl_flwr.data.sources.folders import TABLES, ending
-
-if TYPE_CHECKING:
-    from datasets.arrow_dataset import Dataset
 
 Array = npt.NDArray[Any]
 
 
-def read_npz(path: Path) -> "Dataset":
+def npz_table(path: Path) -> pa.Table:
     """Return the rows of an .npz file: row i of each array together.
 
     An array (N,) is a column of cells, (N, L) one of lists, (N, A, L) one of lists of lists; of (N, 1) the ones do not
@@ -29,13 +25,6 @@ def read_npz(path: Path) -> "Dataset":
     DataError
         If it holds no array, an array of objects, or arrays that differ in their number of rows.
     """
-    from datasets.arrow_dataset import Dataset
-
-    return Dataset(npz_table(path))
-
-
-def npz_table(path: Path) -> pa.Table:
-    """Return the rows of an .npz file as `read_npz` does, as a table of Arrow."""
     if not is_zipfile(path):
         raise DataError(f"'{path}' is no .npz file, or damaged: write it with numpy.savez")
     with np.load(path, allow_pickle=False) as file:
@@ -56,7 +45,7 @@ def table_of(arrays: Mapping[str, Array], place: str) -> pa.Table:
     Raises
     ------
     DataError
-        As `read_npz` does.
+        As `npz_table` does.
     """
     if not arrays:
         raise DataError(f"{place} holds no array: expected inputs, such as x, and labels, such as y")
@@ -71,26 +60,6 @@ def table_of(arrays: Mapping[str, Array], place: str) -> pa.Table:
                 "each array needs as many as the others"
             )
     return pa.table({name: _column(array) for name, array in arrays.items()})
-
-
-def npz_splits(folder: Path) -> dict[str, list[Path]]:
-    """Return the .npz files of a folder by split, "test" if their names end so; nothing where there is no such file.
-
-    Raises
-    ------
-    DataError
-        If there are files of rows of other kinds beside them.
-    """
-    rows = sorted(path for path in folder.rglob("*") if ending(path) in TABLES and path.is_file())
-    files = [path for path in rows if ending(path) == ".npz"]
-    if files and len(files) < len(rows):
-        raise DataError(
-            f"'{folder}' holds .npz files and other files of rows: put those of one kind into a folder of their own"
-        )
-    splits: dict[str, list[Path]] = {}
-    for path in files:
-        splits.setdefault("test" if path.stem.lower().endswith("test") else "train", []).append(path)
-    return splits
 
 
 def _array(file: Any, name: str, path: Path) -> Array:

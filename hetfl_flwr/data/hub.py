@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hetfl_flwr.common.errors import DataError
-from hetfl_flwr.data.sources.columns import Kind, is_nameless, is_text, roles
-from hetfl_flwr.data.sources.files import Part, left, numbered
-from hetfl_flwr.data.sources.finding import features_of, found_splits
-from hetfl_flwr.data.sources.reading import Reading, parse_classes
+from hetfl_flwr.data.columns import Kind, is_between, is_nameless, is_text, roles
+from hetfl_flwr.data.finding import features_of, found_splits
+from hetfl_flwr.data.reading import Reading, parse_classes
+from hetfl_flwr.data.rows import NO_LABEL, Part, left, numbered
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from datasets.arrow_dataset import Dataset
 
-    from hetfl_flwr.data.sources.catalogue import DatasetEntry
+    from hetfl_flwr.data.catalogue import DatasetEntry
 
 _SHOWN = 5  # names in a note, at most
 
@@ -139,7 +139,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
         disable_progress_bars()
     opened = found_splits(dataset, reading, entry)
     place = opened.place
-    found, nameless = (opened.splits, ()) if entry else _without_nameless(place, opened.splits)
+    found, nameless = (opened.splits, ()) if entry else _without_nameless(place, opened.splits, reading)
     label, kind, inputs = roles(place, {name: features_of(data) for name, data in found.items()}, reading)
     splits: dict[str, Dataset] = {name: _plain(found[name]) for name in ("train", "test") if name in found}
     if entry and entry.without:
@@ -151,24 +151,44 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
         splits = {name: _as_images(place, data, inputs[0]) for name, data in splits.items()}
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
     said = {label for _, label in parse_classes(reading.classes)}
-    unknown = () if entry else tuple(text for text in UNKNOWN if text not in said)
+    unknown = () if entry else tuple(text for text in NO_LABEL if text not in said)
     whole, (splits, rows, notes) = splits, labelled(place, splits, label, opened.parts, unknown)
-    notes = (*opened.notes, *nameless, *notes, *_without_labels(place, whole, rows, label, opened.files, reading))
+    unused = [f"split '{name}' of {place} is not used" for name in found if name not in splits]
+    notes = (
+        *opened.notes,
+        *nameless,
+        *unused,
+        *notes,
+        *_without_labels(place, whole, rows, label, opened.files, reading),
+    )
     files = left(opened.files, rows)
     return Source(place, splits, kind, inputs, label, reading, values, rows, notes, files, opened.parts)
 
 
-def _without_nameless(place: str, splits: dict[str, "Dataset"]) -> tuple[dict[str, "Dataset"], tuple[str, ...]]:
-    """Leave out columns without a name and without a cell, as a separator at the end of each row makes them, aloud."""
+def _without_nameless(
+    place: str, splits: dict[str, "Dataset"], reading: Reading
+) -> tuple[dict[str, "Dataset"], tuple[str, ...]]:
+    """Leave out columns without a name that are empty, or hold the names of rows, unless a key names them."""
     names = dict.fromkeys(name for data in splits.values() for name in features_of(data) if is_nameless(name))
-    empty = [name for name in names if all(_is_blank(data, name) for data in splits.values())]
-    if not empty:
+    unnamed = [name for name in names if name not in reading.named]
+    empty = [name for name in unnamed if all(_is_blank(data, name) for data in splits.values())]
+    rows = [name for name in unnamed if name not in empty and not is_between(name)]
+    notes = []
+    if empty:
+        notes.append(f"{_columns_called(empty)} of {place}, without name and cells: left out")
+    if rows:
+        notes.append(
+            f"{_columns_called(rows)} of {place}, names of the rows: left out; give it a name, or name it in "
+            "numeric-columns or categorical-columns, to learn from it"
+        )
+    if not notes:
         return splits, ()
+    gone = {*empty, *rows}
     kept = {
-        split: data.remove_columns([name for name in empty if name in features_of(data)])
+        split: data.remove_columns([name for name in features_of(data) if name in gone])
         for split, data in splits.items()
     }
-    return kept, (f"{_columns_called(empty)} of {place}, without name and cells: left out",)
+    return kept, (*notes,)
 
 
 def _is_blank(data: "Dataset", name: str) -> bool:
@@ -181,16 +201,12 @@ def _columns_called(names: Sequence[str]) -> str:
     )
 
 
-UNKNOWN = ("?",)
-"""Labels of texts that say that there is none, unless ``classes`` declares them; empty ones do so always."""
-
-
 def labelled(
     place: str,
     splits: dict[str, "Dataset"],
     label: str,
     parts: Mapping[str, Sequence[Part]] | None = None,
-    unknown: Sequence[str] = UNKNOWN,
+    unknown: Sequence[str] = NO_LABEL,
 ) -> tuple[dict[str, "Dataset"], dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
     """Leave out the rows without a label.
 
@@ -235,8 +251,10 @@ def labelled(
             first, *more = np.flatnonzero(without)
             number, file = numbered((parts or {}).get(split, ()), int(first))
             which = f"row {number}" + (f" of {file}" if file else "") + (f" and {len(more)} more" if more else "")
+            words = _words(cells(data, label), without)
             notes.append(
                 f"{without.sum()} of {len(data)} rows of split '{split}' of {place} have no {label} ({which}): left out"
+                + f"; if {words} is a class, name all of them in classes" * bool(words)
             )
             rows[split] = np.flatnonzero(~without)
     return (
@@ -271,6 +289,12 @@ def _without_labels(
         f"{what} {name!r} of {place} is left out: none of its {count} rows has any {label}; {way_out}"
         for name, count in gone
     ]
+
+
+def _words(found: "pa.ChunkedArray", rows: npt.NDArray[np.bool_]) -> str:
+    """Return what stands in some cells, if they are texts and not all empty."""
+    there = found.filter(rows).drop_null().unique().to_pylist() if is_text(found.type) else []
+    return ", ".join(repr(text) for text in there if text.strip())
 
 
 def _missing(found: "pa.ChunkedArray", unknown: Sequence[str]) -> npt.NDArray[np.bool_]:

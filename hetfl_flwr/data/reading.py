@@ -71,6 +71,13 @@ class Reading:
         """The names of ``ignore_columns``, their blanks one space each."""
         return frozenset(" ".join(name.split()) for name in self.ignore_columns.split(",") if name.strip())
 
+    @property
+    def named(self) -> frozenset[str]:
+        """All columns that a key names to be read."""
+        lists = f"{self.categorical_columns},{self.numeric_columns}"
+        alone = (self.image_column, self.text_column, self.series_column, self.label_column, self.domain_column)
+        return frozenset(name.strip() for name in (*lists.split(","), *alone, self.id_column))
+
     def of(self, number: int, count: int) -> "Reading":
         """Return the reading of one data set of a list, its folder as an absolute path.
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from hetfl_flwr.common.errors import ConfigError, DataError, unknown
 from hetfl_flwr.common.problems import Problems
-from hetfl_flwr.data.sources.reading import Reading
+from hetfl_flwr.data.reading import Reading
 
 Kind = Literal["image", "series", "text", "table"]
 
@@ -159,8 +159,13 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
 
 
 def is_nameless(column: str) -> bool:
-    """Say whether a column has the name that pandas gives to one without."""
-    return re.fullmatch(r"Unnamed: \d+", column) is not None
+    """Say whether a column has the name that pandas gives to one without, or to the names of the rows."""
+    return re.fullmatch(r"Unnamed: \d+|__index_level_\d+__", column) is not None
+
+
+def is_between(column: str) -> bool:
+    """Say whether a nameless column has another before it, so that it holds no names of the rows."""
+    return re.fullmatch(r"Unnamed: [1-9]\d*", column) is not None
 
 
 def header_hint(names: Iterable[str]) -> str:

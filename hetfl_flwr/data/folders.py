@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import islice
@@ -12,8 +13,8 @@ from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.text import printable
 
 TABLES = {
-    **{".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"},
-    ".npz": "npz",
+    **{".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"},
+    **{".arrow": "arrow", ".feather": "arrow", ".npz": "npz"},
 }
 """Endings of the files that hold rows, and the kind of each."""
 
@@ -37,12 +38,26 @@ EXPECTED = (
     "class"
 )
 
+_SPLIT = re.compile(r"(?:.*[_.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid|validation|dev))(?:[-_.]\d.*)?", re.I)
+_SPLITS = ("train", "test", "validation")
+
+_SHARD = re.compile(r"-\d+-of-\d+\.")
+
+_ASIDE = re.compile(r"(?:dataset_infos?|dataset_dict|state|datapackage|metadata)\.json", re.I)
+"""Files that describe a data set and hold none of its rows."""
+
 SIGNALS = "Inertial Signals"
 """Folder of a split that holds a text file a channel, as the UCI archive keeps its human activity recognition."""
 
 
 OBJECTS = "hetfl-objects"
 """Folder in the cache of the datasets library that holds data from Python, each in a folder that is their digest."""
+
+NAMES_FILE = "owners.hetfl"
+"""Beside files whose names cannot be those of their owners: a JSON object of both."""
+
+CALLED_FILE = "called.hetfl"
+"""Beside files of data that were given from Python: what messages call each file and, as ``""``, all of them."""
 
 OWNER_CLASS_IMAGE = 3
 """Parts of an image's path in a folder of owners."""
@@ -134,6 +149,62 @@ def files_of_rows(folder: Path) -> tuple[list[Path], list[Path]]:
     for path in found:
         _check_name(path)
     return found, [path for path in everywhere if path not in set(found)]
+
+
+def rows_by_split(folder: Path) -> dict[str, list[Path]]:
+    """Return all files of rows anywhere below a folder, by split.
+
+    A file belongs to a split if its name, or a folder's, is that of one or ends in it, such as ``train.csv``,
+    ``test-00000-of-00002.parquet``, ``wine_test.csv`` or ``data/train/1.csv``. If some files belong to none, all are
+    rows of one split, as nothing says what these are apart from.
+
+    Raises
+    ------
+    DataError
+        Files belong to both train and test, or one is just called as a split, and others to none.
+    """
+    files = [path for path in sorted(folder.rglob("*")) if _holds_rows(path, folder)]
+    for path in files:
+        _check_name(path)
+    words = {path: _split_of(path, folder) for path in files}
+    others = [path for path in files if not words[path]]
+    said = {split: [path for path in files if words[path] == split] for split in _SPLITS}
+    exact = [path for path in files if words[path] and stem(path).lower() == words[path]]
+    if others and ((said["train"] and said["test"]) or [path for path in exact if words[path] != "train"]):
+        one = (exact or said["test"])[0]
+        raise DataError(
+            f"'{folder}' holds '{one.relative_to(folder)}' beside '{others[0].relative_to(folder)}', whose name says "
+            "no split: call it train or test, such as train-2.csv, or put it into another folder"
+        )
+    if others or not (said["train"] or exact):
+        return {"train": files}
+    return {split: paths for split, paths in said.items() if paths}
+
+
+def _split_of(path: Path, folder: Path) -> str:
+    """Return the split that the name of a file says, or else the nearest folder's; empty: none does."""
+    for name in (path.name.split(".")[0], *reversed(path.relative_to(folder).parts[:-1])):
+        if found := _SPLIT.fullmatch(name):
+            return next(split for split, word in zip(_SPLITS, found.groups(), strict=True) if word)
+    return ""
+
+
+def _holds_rows(path: Path, folder: Path) -> bool:
+    return _is_file(path, TABLES) and not _is_hidden(path, folder) and not _ASIDE.fullmatch(path.name)
+
+
+def is_unnamed_part(path: Path, folder: Path) -> bool:
+    """Say whether a file may have rows of its own owner: it is no shard, and its name is that of no split."""
+    return not _SHARD.search(path.name) and not _split_of(path, folder)
+
+
+def unread(folder: Path) -> list[Path]:
+    """Return backups and unfinished downloads of files of rows, such as ``a.csv.bak``, which are not read."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if ending(path) not in TABLES and {*map(str.lower, path.suffixes[:-1])} & TABLES.keys() and path.is_file()
+    )
 
 
 def names_of(files: Sequence[Path]) -> dict[Path, str]:
