@@ -12,8 +12,14 @@ import pyarrow.compute as pc
 
 FloatArray = npt.NDArray[np.float64]
 
-MOST_EXCEPTIONS = 0.05
+MOST_EXCEPTIONS, FEWEST_BESIDE = 0.05, 3
 """Part of a column's filled cells that may be no numbers, or no dates, in a column of numbers or dates."""
+
+ABSENT = (
+    *("-", "--", ".", "..", "*", "?", "na", "n/a", "n.a.", "nd", "n.d."),
+    *("none", "nil", "null", "missing", "unknown", "#ref!"),
+)
+"""Words, in small letters, that stand beside numbers for one that is missing, however many they are."""
 
 PLAIN, POINTS, COMMAS = "1234.5", "1,234.5", "1.234,5"
 """Notations of numbers: without thousands separators, with a decimal point, with a decimal comma."""
@@ -90,7 +96,7 @@ def recognised(texts: pa.ChunkedArray) -> Notation | None:
     """Return how the texts of a column are to be read as numbers or dates; None where they are words.
 
     At most `MOST_EXCEPTIONS` of those that are filled may be something else, and if some are, the others must be more
-    than two different numbers.
+    than two different numbers. Beside more than three different texts, those of `ABSENT` do not count.
 
     Parameters
     ----------
@@ -103,6 +109,9 @@ def recognised(texts: pa.ChunkedArray) -> Notation | None:
         They are numbers, or dates, that can be read in two ways.
     """
     filled = texts.drop_null().filter(pc.invert(not_a_number(texts.drop_null())))
+    known = filled.filter(pc.invert(pc.is_in(pc.utf8_lower(filled), pa.array(ABSENT, filled.type))))
+    if len(known) < len(filled) and len(known.unique()) > FEWEST_BESIDE:
+        filled = known
     number = _number(filled)
     if number:
         return number

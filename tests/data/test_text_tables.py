@@ -203,9 +203,9 @@ class TestTypes:
         assert as_written(pa.chunked_array([pa.array(cells, pa.large_string())])).to_pylist() == right
 
     @pytest.mark.parametrize("partition", ["natural:ward", "label"])
-    def test_zeros_in_front_stay_in_a_long_file_whose_last_rows_have_letters(self, tmp_path, partition):
+    def test_zeros_in_front_stay_in_a_long_file_whose_first_rows_have_letters(self, tmp_path, partition):
         """pandas with ``dtype=str`` counts four wards; 10,000 rows at a time they are seven."""
-        wards = [["001", "002", "003"][row % 3] for row in range(20_500)] + ["A12"] * 500
+        wards = ["A12"] * 500 + [["001", "002", "003"][row % 3] for row in range(20_500)]
         frame = pd.DataFrame({"a": [row % 97 / 7 for row in range(21_000)], "ward": wards, "y": ["u", "v"] * 10_500})
         frame.to_csv(tmp_path / "rows.csv", index=False)
         right = sorted(pd.read_csv(tmp_path / "rows.csv", dtype=str).ward.unique())

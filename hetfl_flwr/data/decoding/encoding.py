@@ -45,6 +45,8 @@ WORDS_OF_AN_ID = 3
 
 _MISSING = ["", "?", "NA"]
 
+_MINUS = r"^[\x{2212}\x{2012}\x{2013}\x{ff0d}]([\d.])"  # as typesetters and spreadsheets write it
+
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
@@ -105,6 +107,7 @@ def cleaned(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if not is_text(values.type):
         return values
     texts = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
+    texts = pc.replace_substring_regex(texts, _MINUS, r"-\1")
     missing = pc.is_in(texts, value_set=pa.array(_MISSING, texts.type))
     return pc.if_else(missing, pa.scalar(None, texts.type), texts)
 

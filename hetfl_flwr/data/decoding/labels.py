@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from textwrap import shorten
-from unicodedata import category
+from unicodedata import category, normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -179,7 +179,7 @@ def _check_spelling(source: Source, values: Sequence[int | str]) -> None:
                 f"label column '{source.label}' of {source.place} holds {value!r}, with a control "
                 "character: write the label without it, or name all classes in classes"
             )
-        other = first.setdefault(" ".join(str(value).casefold().split()), value)
+        other = first.setdefault(_folded(str(value)), value)
         if other != value:
             twins.append(f"{other!r} and {value!r}")
     if twins:
@@ -189,6 +189,12 @@ def _check_spelling(source: Source, values: Sequence[int | str]) -> None:
             + f", and {len(twins) - MOST_TWINS} more such pairs" * (len(twins) > MOST_TWINS)
             + f": write {both} alike, or name all classes in classes if they are two"
         )
+
+
+def _folded(text: str) -> str:
+    """Return what is alike of names that look alike: letters in one form, without what nobody sees."""
+    shown = "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
+    return " ".join(shown.casefold().split())
 
 
 def _wanted(source: Source, found: pa.ChunkedArray) -> tuple[int | str, ...]:

@@ -127,6 +127,23 @@ class TestNumbers:
     def test_blanks_and_quotes_between_thousands(self):
         assert column(read(cost=["1 234,5", "2,5", "1'000", "+3,5"])) == [1234.5, 2.5, 1000, 3.5]
 
+    @pytest.mark.parametrize("minus", ["\u2212", "\u2013", "\uff0d"])
+    def test_a_minus_of_typesetters_is_one(self, minus):
+        """Ten of forty are negative; `float` reads U+2212 in no locale."""
+        numbers = [row / 4 - 2.5 for row in range(ROWS)]
+        table = read(cost=[str(number).replace("-", minus) for number in numbers])
+        assert column(table) == numbers
+        assert said(table) == []
+
+    @pytest.mark.parametrize("word", [".", "-", "na", "n.d.", "unknown", "None"])
+    def test_usual_words_for_missing_numbers_are_missing_however_many_they_are(self, word):
+        """A quarter of the cells; `pandas.to_numeric` has the same."""
+        cells = [word if row % 4 == 0 else str(row / 2) for row in range(ROWS)]
+        right = pd.to_numeric(pd.Series(cells), errors="coerce").astype(np.float32)
+        table = read(cost=cells)
+        assert np.array_equal(table.inputs[:, 1], right, equal_nan=True)
+        assert ["10 of 40" in line for line in said(table)] == [True]
+
     def test_what_may_mean_two_numbers_is_refused(self, refusal):
         assert "column 'cost'" in refusal(DataError, read, cost=["1,234", "2,500", "3,100"])
         assert column(read(cost=["1,234", "2,500", "3,100"], categorical_columns="cost"))[0] == 1
