@@ -31,6 +31,7 @@ class LGFedAvg(WeightStrategy):
     width = 64
 
     def __init__(self) -> None:
+        """Take no options: those of `WeightStrategy` would be keys of the method."""
         super().__init__()
 
     def check(self, roster: Roster) -> None:

@@ -29,6 +29,7 @@ class RoundLog:
         self._folder, self._path = folder, folder / ROUNDS_FILE
         self._written = b""
         self._bytes, self._hash = 0, blake2b(digest_size=32)
+        self._damaged = False
 
     @property
     def known(self) -> Known:
@@ -66,10 +67,15 @@ class RoundLog:
         if self._hash.hexdigest() == known["checksum"]:
             self._bytes = known["bytes"]
             return ""
-        self._written, self._hash = b"", blake2b(digest_size=32)
+        self._written, self._hash, self._damaged = b"", blake2b(digest_size=32), True
         return f"{self._path} is {'not as the checkpoint knows it' if content else 'missing or empty'}"
 
     def restore(self) -> list[Round]:
-        """Write the rounds that were read, without those after the checkpoint, and return them."""
+        """Write the rounds that were read, without those after the checkpoint, and return them.
+
+        A file that is not as the checkpoint knows it is kept as ``rounds.damaged.jsonl``.
+        """
+        if self._damaged and self._path.is_file():
+            self._path.replace(self._path.with_name("rounds.damaged.jsonl"))
         replace_file(self._path, self._written)
         return [entry for _, _, entry in read_rounds(self._folder)]

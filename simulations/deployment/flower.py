@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,7 +138,8 @@ class Flower:
 
     def end(self) -> None:
         """End all that was started, and what that has started in turn: asked first, then by force."""
-        others = _descendants(process.pid for process in self.processes.values())
+        groups = {process.pid for process in self.processes.values()}
+        others = _descendants(groups)  # a SuperLink's leave its group
         for process in reversed(self.processes.values()):
             process.send_signal(signal.SIGTERM)
         for process in self.processes.values():
@@ -148,7 +149,7 @@ class Flower:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         deadline = time.monotonic() + END
-        while (left := others & _parents().keys()) and time.monotonic() < deadline:
+        while (left := _left(others, groups)) and time.monotonic() < deadline:
             time.sleep(0.1)
         for number in left:
             with suppress(ProcessLookupError):
@@ -202,21 +203,26 @@ def flower(home: Path, keys: Keys | None = None) -> Iterator[Flower]:
 
 def _descendants(processes: Iterable[int]) -> set[int]:
     """Return the ids of all that these processes have started, and those in turn, as far as that can be seen."""
-    parents, found, level = _parents(), set[int](), set(processes)
+    running, found, level = _running(), set[int](), set(processes)
     while level:
-        level = {number for number, parent in parents.items() if parent in level}
+        level = {number for number, (parent, _) in running.items() if parent in level}
         found |= level
     return found
 
 
-def _parents() -> dict[int, int]:
-    """Return each process of this machine with its parent, without zombies; none where ``ps`` cannot tell."""
+def _left(processes: Set[int], groups: Set[int]) -> set[int]:
+    """Return which of these processes, and of all in these groups, still run: a group has those started last, too."""
+    return {number for number, (_, group) in _running().items() if number in processes or group in groups}
+
+
+def _running() -> dict[int, tuple[int, int]]:
+    """Return each process of this machine with parent and group, without zombies; none where ``ps`` cannot tell."""
     try:
-        done = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+        done = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=True)
     except (OSError, subprocess.SubprocessError):
         return {}
     rows = (line.split() for line in done.stdout.splitlines())
-    return {int(number): int(parent) for number, parent, state, *_ in rows if not state.startswith("Z")}
+    return {int(number): (int(up), int(group)) for number, up, group, state, *_ in rows if not state.startswith("Z")}
 
 
 def _free_port() -> int:

@@ -302,6 +302,7 @@ def test_rounds_that_are_not_as_the_checkpoint_knows_them_need_to_be_accepted_as
 ):
     whole = go_on(Path(shutil.copytree(origin, tmp_path / "whole")))
     damage(folder / "rounds.jsonl")
+    left = (folder / "rounds.jsonl").read_bytes() if (folder / "rounds.jsonl").exists() else None
     before = contents(folder)
     line = refusal(RunFolderError, go_on, folder)
     how = "missing or empty" if damage in (missing, emptied) else "not as the checkpoint knows it"
@@ -313,6 +314,8 @@ def test_rounds_that_are_not_as_the_checkpoint_knows_them_need_to_be_accepted_as
     assert server_state(folder) == server_state(whole)
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["rounds"], summary["lost_rounds"]) == (5, [0, 1, 2, 3, 4])
+    aside = folder / "rounds.damaged.jsonl"
+    assert (aside.read_bytes() if aside.exists() else None) == left
     assert {client["accuracy_before"] for client in json.loads((folder / "clients.json").read_text())} == {None}
 
 

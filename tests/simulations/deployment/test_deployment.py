@@ -436,6 +436,24 @@ def test_ctrl_c_ends_all_of_a_rehearsal(here: Path) -> None:
     assert last == f"hetfl: {INTERRUPTED}"
 
 
+def test_what_a_process_starts_when_told_to_end_ends_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulations.deployment.flower.END", 1)
+    late = (
+        "import signal, subprocess, sys, time\n"
+        "def ends(*_):\n"
+        "    subprocess.Popen(['sleep', '300'])\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, ends)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    (here / "flower").mkdir()
+    with flower(here / "flower") as started:
+        started.start("node", "python", "-c", late)
+        until(lambda: "ready" in (here / "flower" / "node.log").read_text())
+    assert still_running(here) == []
+
+
 def until(condition: Callable[[], object], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
