@@ -9,7 +9,6 @@ from logging import CRITICAL, ERROR, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.data.folders import (
     CALLED_FILE,
     EXPECTED,
@@ -34,6 +33,7 @@ from hetfl_flwr.data.folders import (
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.rows import Part, notes_on, parts_of, read_files, reason
 from hetfl_flwr.data.signals import read_signals
+from hetfl_flwr.errors import DataError, HetflError
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.columns import Kind, is_between, is_nameless, is_text, roles
 from hetfl_flwr.data.finding import features_of, found_splits
 from hetfl_flwr.data.reading import Reading, parse_classes
 from hetfl_flwr.data.rows import NO_LABEL, Part, left, numbered
+from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa

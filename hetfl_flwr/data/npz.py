@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hetfl_flwr.common.errors import DataError
+from hetfl_flwr.errors import DataError
 
 Array = npt.NDArray[Any]
 

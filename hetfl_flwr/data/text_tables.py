@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from charset_normalizer import from_bytes
 
-from hetfl_flwr.common.errors import DataError
-from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.columns import header_hint
 from hetfl_flwr.data.folders import ending, opened
+from hetfl_flwr.errors import DataError
+from hetfl_flwr.text import printable
 
 TEXT = pa.large_string()
 

@@ -20,10 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from hetfl_flwr.common.errors import DataError
-from hetfl_flwr.common.text import brief
 from hetfl_flwr.data.folders import CALLED_FILE, NAMES_FILE, OBJECTS
 from hetfl_flwr.data.npz import table_of
+from hetfl_flwr.errors import DataError
+from hetfl_flwr.text import brief
 
 MOST_CLASSES = 100_000
 """Classes that a client may have."""

@@ -12,10 +12,8 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import DataError, ModelError
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.problems import Problems
-from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.arrays.spec import Column
 from hetfl_flwr.data.columns import in_words, is_text
 from hetfl_flwr.data.decoding.encoding import cleaned
@@ -26,6 +24,8 @@ from hetfl_flwr.data.folders import IMAGES, SAVE_AS, SHEETS, TABLES, ending
 from hetfl_flwr.data.reading import parse_vocabulary
 from hetfl_flwr.data.rows import RowsFile, notes_on, read_file
 from hetfl_flwr.data.text_tables import read_letters
+from hetfl_flwr.errors import DataError, ModelError
+from hetfl_flwr.text import printable
 from simulations.inference.cells import encode_like, notation_of, rival
 
 AT_ONCE = 256

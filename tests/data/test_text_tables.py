@@ -7,10 +7,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.rows import as_written, typed
 from hetfl_flwr.data.text_tables import read_text_table
+from hetfl_flwr.errors import DataError
 
 ROWS = 60
 NAMES = ["age", "name", "y"]
