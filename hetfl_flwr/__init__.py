@@ -20,24 +20,21 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hetfl_flwr.algorithms import for_heterogeneous_models as for_heterogeneous_models
     from hetfl_flwr.client import KnowledgeClient as KnowledgeClient
     from hetfl_flwr.client import to_numpy as to_numpy
     from hetfl_flwr.common.arithmetic import torch_threads as torch_threads
-    from hetfl_flwr.common.errors import ConfigError as ConfigError
-    from hetfl_flwr.common.errors import FederationError as FederationError
-    from hetfl_flwr.common.errors import HetflError as HetflError
-    from hetfl_flwr.common.errors import ModelError as ModelError
-    from hetfl_flwr.common.errors import PayloadError as PayloadError
     from hetfl_flwr.common.flower import log as log
-    from hetfl_flwr.common.seeding import generator as generator
-    from hetfl_flwr.common.seeding import seeded as seeded
     from hetfl_flwr.config import AUTO as AUTO
     from hetfl_flwr.config import RunConfig as RunConfig
     from hetfl_flwr.data import Batches as Batches
     from hetfl_flwr.data import DataSpec as DataSpec
     from hetfl_flwr.data import Joined as Joined
     from hetfl_flwr.data import Samples as Samples
+    from hetfl_flwr.errors import ConfigError as ConfigError
+    from hetfl_flwr.errors import FederationError as FederationError
+    from hetfl_flwr.errors import HetflError as HetflError
+    from hetfl_flwr.errors import ModelError as ModelError
+    from hetfl_flwr.errors import PayloadError as PayloadError
     from hetfl_flwr.learning.aggregation import Average as Average
     from hetfl_flwr.learning.alignment import MIN_ALIGNED as MIN_ALIGNED
     from hetfl_flwr.learning.alignment import linear_cka as linear_cka
@@ -65,6 +62,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.learning.training import most_drawn as most_drawn
     from hetfl_flwr.learning.training import take_statistics as take_statistics
     from hetfl_flwr.learning.training import train as train
+    from hetfl_flwr.methods import for_heterogeneous_models as for_heterogeneous_models
     from hetfl_flwr.models import SplitModel as SplitModel
     from hetfl_flwr.models import has_batch_norm as has_batch_norm
     from hetfl_flwr.models import parse_models as parse_models
@@ -75,6 +73,8 @@ if TYPE_CHECKING:
     from hetfl_flwr.node.small_model import small_model as small_model
     from hetfl_flwr.runs.callbacks import RoundCallback as RoundCallback
     from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
+    from hetfl_flwr.seeding import generator as generator
+    from hetfl_flwr.seeding import seeded as seeded
     from hetfl_flwr.server.global_model import global_model as global_model
     from hetfl_flwr.server.global_model import models_by_name as models_by_name
     from hetfl_flwr.server.global_model import small_global_model as small_global_model
@@ -152,7 +152,7 @@ _NAMES = {
     "hetfl_flwr.server.messaging.roster": ("Roster",),
     "hetfl_flwr.server.global_model": ("global_model", "models_by_name", "small_global_model"),
     "hetfl_flwr.server.public_samples": ("PublicSamples",),
-    "hetfl_flwr.algorithms": ("for_heterogeneous_models",),
+    "hetfl_flwr.methods": ("for_heterogeneous_models",),
     "hetfl_flwr.node.node": ("Node",),
     "hetfl_flwr.node.small_model": ("small_model",),
     "hetfl_flwr.learning.aggregation": ("Average",),
@@ -171,10 +171,10 @@ _NAMES = {
     "hetfl_flwr.models.bounds": ("check_size",),
     "hetfl_flwr.data": ("DataSpec", "Samples", "Batches", "Joined"),
     "hetfl_flwr.config": ("RunConfig", "AUTO"),
-    "hetfl_flwr.common.seeding": ("generator", "seeded"),
+    "hetfl_flwr.seeding": ("generator", "seeded"),
     "hetfl_flwr.common.arithmetic": ("torch_threads",),
     "hetfl_flwr.common.flower": ("log",),
-    "hetfl_flwr.common.errors": ("HetflError", "ConfigError", "FederationError", "ModelError", "PayloadError"),
+    "hetfl_flwr.errors": ("HetflError", "ConfigError", "FederationError", "ModelError", "PayloadError"),
     "simulations.testing": ("AlgorithmContract", "Lab"),
     "simulations.testing.fixtures": ("lab",),
 }

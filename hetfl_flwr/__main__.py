@@ -3,8 +3,8 @@
 import sys
 from importlib import import_module
 
-from hetfl_flwr.common.errors import INTERRUPTED, ConfigError
 from hetfl_flwr.common.packages import lacking, own_package, working_directory_last
+from hetfl_flwr.errors import INTERRUPTED, ConfigError
 
 
 def main() -> None:

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hetfl_flwr.common.flower import NumPyClient
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.metrics import Metrics as Metrics
 from hetfl_flwr.learning.quality import measure
 from hetfl_flwr.learning.training import Loss, draw_epochs, make_optimizer, train
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.session import Session
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays

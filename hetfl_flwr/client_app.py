@@ -13,12 +13,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from hetfl_flwr.algorithms import build_client
-from hetfl_flwr.common.errors import ConfigError, HetflError, ends_process, place
 from hetfl_flwr.common.flower import ErrorCode, log
 from hetfl_flwr.common.packages import lacking
-from hetfl_flwr.common.text import printable
 from hetfl_flwr.common.versions import installed
+from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place
+from hetfl_flwr.methods import build_client
 from hetfl_flwr.models import trainable_count
 from hetfl_flwr.node.client_cache import ClientCache
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
@@ -28,6 +27,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.runs.resolution import NOT_POOLED
 from hetfl_flwr.server.messaging.member import LONGEST_NOTE, MAX_NOTES, Member
+from hetfl_flwr.text import printable
 from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
 from hetfl_flwr.wire.messages import (

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import tomli_w
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
-from hetfl_flwr.common.errors import ConfigError, unknown
 from hetfl_flwr.common.notices import option
+from hetfl_flwr.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
     from hetfl_flwr.data import Reading, Split

@@ -7,10 +7,10 @@ from time import perf_counter
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hetfl_flwr.algorithms import build_strategy
-from hetfl_flwr.common.errors import FederationError, HetflError, TooFewClients
 from hetfl_flwr.common.flower import FLOWER_LOGGER, ask_again, log
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import FederationError, HetflError, TooFewClients
+from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, notifying, own_callbacks
 from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import client_table, lines

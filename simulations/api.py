@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.common.notices import called_in_python
-from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import RunConfig, Value, flattened
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.runs.figures.quality import named_classes, notes
 from hetfl_flwr.runs.schema import QUALITIES, name_of
+from hetfl_flwr.seeding import seeded
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.runs import Run, differences, figures, load_run, run_folders
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hetfl_flwr import EVALUATION_BATCH, Batches, draw_batches, generator, kl_divergence, seeded, torch_threads, train
-from hetfl_flwr.common.errors import DivergedError
+from hetfl_flwr.errors import DivergedError
 from hetfl_flwr.learning.optimizers import Adam
 
 

@@ -18,8 +18,8 @@ from flwr.app import Context
 from flwr.supercore.logger import FLOWER_LOGGER
 from hypothesis import settings
 
-from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.methods import names
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
 from simulations.cli.command import main

@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load as load_numpy
 from safetensors.numpy import save
 
-from hetfl_flwr.common.errors import DamagedError
 from hetfl_flwr.common.files import read_file
+from hetfl_flwr.errors import DamagedError
 
 LAYOUT = 4
 """Version of the layout of all kinds of files."""

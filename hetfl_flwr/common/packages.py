@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that this project's packages lie in."""

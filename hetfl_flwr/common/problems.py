@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from hetfl_flwr.common.errors import DataError
-from hetfl_flwr.common.text import LONGEST_TEXT
+from hetfl_flwr.errors import DataError
+from hetfl_flwr.text import LONGEST_TEXT
 
 _MOST = 50  # problems with one way out that are tried: more are longer than a line may be
 

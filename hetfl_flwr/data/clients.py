@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.arrays.client_data import ClientData
 from hetfl_flwr.data.arrays.samples import Arrays, Samples
 from hetfl_flwr.data.decoding.series import standardised_channels
@@ -28,6 +26,8 @@ from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.pooling import check_alike, pooled, together
 from hetfl_flwr.data.split import Split
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.seeding import generator
 
 
 def load_client_data(split: Split, client: int) -> ClientData:

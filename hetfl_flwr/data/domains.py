@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import ConfigError, DataError, unknown
 from hetfl_flwr.data.arrays.rotation import ANGLES, Rotation, rotated
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
@@ -29,6 +28,7 @@ from hetfl_flwr.data.sources.finding import check_place
 from hetfl_flwr.data.sources.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.sources.hub import Source, open_source
 from hetfl_flwr.data.sources.reading import Reading
+from hetfl_flwr.errors import ConfigError, DataError, unknown
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's red, green and blue, in [0, 1], as torchvision documents them."""

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.common.problems import Problems
-from hetfl_flwr.common.text import LONGEST_NAME, printable
 from hetfl_flwr.data.decoding.labels import IntArray, read_codes
 from hetfl_flwr.data.sources.hub import Source
+from hetfl_flwr.text import LONGEST_NAME, printable
 
 
 def read_owners(source: Source, rows: IntArray, problems: Problems) -> tuple[tuple[str, ...], Tensor | None]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.seeding import generator
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.errors import ConfigError
 
 
 @cache

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.data.arrays.rotation import Rotation
 from hetfl_flwr.data.sources.reading import Reading
+from hetfl_flwr.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
 
 Numbers = NDArray[np.float64]
 

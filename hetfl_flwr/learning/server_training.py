@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.common.arithmetic import torch_threads
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.optimizers import SGD
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.spec import Arrays
 
 Tensors = Mapping[str, Tensor]

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hetfl_flwr.common.errors import DivergedError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
+from hetfl_flwr.errors import DivergedError
 from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
 from hetfl_flwr.learning.optimizers import SGD, Adam, AdamW
 

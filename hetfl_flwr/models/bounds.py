@@ -2,7 +2,7 @@
 
 from math import prod
 
-from hetfl_flwr.common.errors import FederationError
+from hetfl_flwr.errors import FederationError
 
 MOST_NUMBERS = 2**28
 """Numbers in a model that the server builds, and in one array that it makes, at most: 1 GiB as float32."""

@@ -9,9 +9,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from hetfl_flwr.common.errors import ModelError, ends_process, place, unknown
-from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ModelError, ends_process, place, unknown
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.narrow import narrowed, parse_width
 from hetfl_flwr.models.probing import constants, entered
@@ -26,6 +25,7 @@ from hetfl_flwr.models.split_model import (
     projected,
 )
 from hetfl_flwr.models.vision import RESNETS, TORCHVISION, Stem, vision
+from hetfl_flwr.seeding import seeded
 
 WidthBy = Literal["linear", "pool"]
 """How a model gets another embedding width: `projected` or `pooled`."""

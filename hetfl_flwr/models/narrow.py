@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hetfl_flwr.common.errors import ModelError
+from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models.split_model import SplitModel
 
 SIGN = "@"

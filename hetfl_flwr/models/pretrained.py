@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hetfl_flwr.common.errors import ModelError
+from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models.split_model import cause
 
 ORIGINAL = "IMAGENET1K_V1"

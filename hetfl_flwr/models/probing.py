@@ -5,10 +5,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
-from hetfl_flwr.common.errors import ModelError
-from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models.split_model import SplitModel, cause, ends_in_head, logits_of, split, trainable_count
+from hetfl_flwr.seeding import seeded
 
 
 def entered(module: object, spec: DataSpec, *, known: bool = False) -> SplitModel:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from types import MappingProxyType
 
-from hetfl_flwr.common.errors import ConfigError, ModelError, unknown
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ConfigError, ModelError, unknown
 from hetfl_flwr.models.narrow import SIGN, parse_width
 from hetfl_flwr.models.series import CONV1D_SIZES, KERNEL, conv1d
 from hetfl_flwr.models.split_model import SplitModel
@@ -31,6 +30,7 @@ from hetfl_flwr.models.zoo import (
     mlp,
     tabular,
 )
+from hetfl_flwr.seeding import generator
 
 OWN_MODEL = "package.module:function"
 """How a user's own model is written: a function that takes a DataSpec and returns a torch.nn.Module."""

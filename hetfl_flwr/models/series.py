@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models.split_model import SplitModel
 from hetfl_flwr.models.zoo import trunk, with_hidden_layers
 

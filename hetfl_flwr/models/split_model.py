@@ -7,9 +7,9 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from hetfl_flwr.common.errors import HetflError, ModelError, reason, unknown
-from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import HetflError, ModelError, reason, unknown
+from hetfl_flwr.seeding import seeded
 
 
 class SplitModel(nn.Module):

@@ -6,8 +6,8 @@ All begin with an embedding of 100 numbers a token and end in two linear layers,
 import torch
 from torch import Tensor, nn
 
-from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models.split_model import SplitModel
 
 UNITS = 100

@@ -23,8 +23,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models.pretrained import find_weights, load_weights
 from hetfl_flwr.models.split_model import SplitModel, cut
 from hetfl_flwr.models.zoo import image_channels, trunk

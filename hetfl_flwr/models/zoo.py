@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from hetfl_flwr.common.errors import ModelError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models.split_model import SplitModel
+from hetfl_flwr.seeding import generator
 
 FEDHE_TABLE: tuple[tuple[tuple[int, ...], float], ...] = (
     ((128, 256), 0.2),

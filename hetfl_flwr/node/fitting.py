@@ -17,12 +17,12 @@ import torch
 from flwr.app import ConfigRecord, Context
 from torch.nn import functional
 
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import RunConfig, simulated_speeds
 from hetfl_flwr.data import Batches
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import descend, make_optimizer
 from hetfl_flwr.models import SplitModel, parse_models, trainable_count
+from hetfl_flwr.seeding import seeded
 
 TIMED = 3
 """Steps of which the median counts, after one that warms up."""

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from hetfl_flwr.common.blobs import pack, read_blob
-from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.errors import StateError
 from hetfl_flwr.wire.spec import Arrays
 
 MEASURED = "measured"

@@ -11,14 +11,14 @@ from flwr.app import ArrayRecord, Context
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.algorithms import chosen, resolve_models
-from hetfl_flwr.common.errors import ConfigError, DamagedError, ModelError, StateError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import BUNDLED, FIT, RunConfig, Value, for_node
 from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
 from hetfl_flwr.data.arrays.client_data import unlike
+from hetfl_flwr.errors import ConfigError, DamagedError, ModelError, StateError
 from hetfl_flwr.learning.quality import balanced_weights
+from hetfl_flwr.methods import chosen, resolve_models
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, has_batch_norm, mixed
 from hetfl_flwr.node.client_cache import NodeContext
 from hetfl_flwr.node.fitting import Fit, device_speed, fit, fit_once

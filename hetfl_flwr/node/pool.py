@@ -13,8 +13,8 @@ import torch
 from flwr.app import ArrayRecord, Context
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import PayloadError
 from hetfl_flwr.data import DataSpec, Joined, Samples
+from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.wire.codec import decode, from_record, to_record
 from hetfl_flwr.wire.samples import MOST_SHARED, PublicIndex, public_samples
 from hetfl_flwr.wire.spec import Dim

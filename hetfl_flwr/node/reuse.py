@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from flwr.app import Context
 
-from hetfl_flwr.common.errors import HetflError
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import HetflError
 from hetfl_flwr.models import ZOO, SplitModel, build_model, mixed
 from hetfl_flwr.models.building import WidthBy
 from hetfl_flwr.models.vision import Stem

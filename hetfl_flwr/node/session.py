@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hetfl_flwr.common.errors import ConfigError, StateError
-from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import Batches
+from hetfl_flwr.errors import ConfigError, StateError
 from hetfl_flwr.learning.metrics import Metrics, domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.quality import baseline
@@ -22,6 +21,7 @@ from hetfl_flwr.models.split_model import constants_held
 from hetfl_flwr.node.measured import Measured, digest_of
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
+from hetfl_flwr.seeding import seeded
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.spec import Arrays
 

@@ -1,7 +1,7 @@
 """A small model that a client trains beside its own: the same in all clients, and the server's, too."""
 
-from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.config import AUTO, one_model
+from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models import SplitModel, build_model, mixed
 from hetfl_flwr.node.node import Node
 

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load, save
 
 from hetfl_flwr.common.blobs import sealed, unpack
-from hetfl_flwr.common.errors import DamagedError, StateError
 from hetfl_flwr.common.files import as_json
+from hetfl_flwr.errors import DamagedError, StateError
 
 STATE = "state"
 """The kind of file that a client's state is."""

@@ -10,9 +10,9 @@ from tempfile import TemporaryFile
 from flwr.app import ConfigRecord, Context
 
 from hetfl_flwr.common.blobs import checksum_in, verified
-from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.common.files import read_file, replace_file
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.state import STATE, StateStore
 
 RECORD = "hetfl-state"

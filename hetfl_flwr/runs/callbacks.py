@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, ends_process, place, reason, unknown
 from hetfl_flwr.common.flower import FLOWER_LOGGER, log
-from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, parse_callbacks
+from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place, reason, unknown
 from hetfl_flwr.runs.schema import Round, Summary
+from hetfl_flwr.text import printable
 
 
 @dataclass(frozen=True)

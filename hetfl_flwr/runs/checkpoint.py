@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from hetfl_flwr.common.blobs import pack, read_blob, verified
-from hetfl_flwr.common.errors import DamagedError, RunFolderError
 from hetfl_flwr.common.files import read_file, replace_file
 from hetfl_flwr.common.notices import accepting
+from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.node.state import STATE
 from hetfl_flwr.runs.downloads import PREFIX, Download, pooled
 from hetfl_flwr.runs.round_log import Known

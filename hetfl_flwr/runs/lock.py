@@ -10,9 +10,9 @@ from typing import Annotated
 from filelock import FileLock, Timeout
 from pydantic import AfterValidator, BaseModel, Field
 
-from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import read_file
-from hetfl_flwr.common.text import printable
+from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.text import printable
 
 LOCK_FILE = ".lock"
 """File in a run folder that a process holds while it writes there, with its name in it; removed when it ends."""

@@ -3,12 +3,12 @@
 from functools import cache
 from pathlib import Path
 
-from hetfl_flwr.algorithms import resolve
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, MAX_CLIENTS, RunConfig, Value
 from hetfl_flwr.data import absolute, most_clients
 from hetfl_flwr.data.domains import own_data_sets
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.methods import resolve
 from hetfl_flwr.runs.results import new_folder
 
 NOT_POOLED = "pooled = true: a node has rows of its own alone; those of all are put together in simulations only"
@@ -33,7 +33,7 @@ def resolved(config: RunConfig, engine: str) -> RunConfig:
     Raises
     ------
     ConfigError
-        As `hetfl_flwr.algorithms.resolve`; or a deployment is to put rows of its nodes together.
+        As `hetfl_flwr.methods.resolve`; or a deployment is to put rows of its nodes together.
     """
     if engine == "deployment" and config.pooled:
         raise ConfigError(NOT_POOLED)

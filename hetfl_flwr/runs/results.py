@@ -7,13 +7,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from hetfl_flwr.algorithms import for_flower
 from hetfl_flwr.common.blobs import pack
-from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig, to_toml
 from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.methods import for_flower
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoint import KNOWLEDGE, Checkpoint, checkpoints, newest, remove
 from hetfl_flwr.runs.ledger import Ledger

@@ -2,9 +2,9 @@
 
 from flwr.serverapp import Grid
 
-from hetfl_flwr.common.errors import Interrupted, RunFolderError
 from hetfl_flwr.common.notices import accepting, warn
 from hetfl_flwr.common.versions import changed
+from hetfl_flwr.errors import Interrupted, RunFolderError
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoint import Checkpoint, Choice, choose
 from hetfl_flwr.runs.results import Results

@@ -25,11 +25,11 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
-from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.common.files import as_json, read_file
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.common.text import LONGEST_NAME, printable
+from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.text import LONGEST_NAME, printable
 
 T = TypeVar("T")
 

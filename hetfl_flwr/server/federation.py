@@ -11,8 +11,8 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.admission.node_keys import NodeKeys

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from logging import WARNING
 
-from hetfl_flwr.common.errors import FederationError, ModelError
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import AUTO, RunConfig, one_model
+from hetfl_flwr.errors import FederationError, ModelError
 from hetfl_flwr.models import ZOO, SplitModel, build_bounded, network_of, parse_models, trainable_count
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster

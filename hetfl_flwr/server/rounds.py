@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 
-from hetfl_flwr.common.errors import ConfigError, Interrupted
 from hetfl_flwr.common.flower import ErrorCode
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, Interrupted
 from hetfl_flwr.server.admission.draw import draw_to_evaluate
 from hetfl_flwr.server.evaluation import Evaluation
 from hetfl_flwr.server.federation import Federation

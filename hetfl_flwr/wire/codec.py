@@ -12,8 +12,8 @@ from flwr.app import Array, ArrayRecord, Message
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import PayloadError
 from hetfl_flwr.common.flower import LARGEST_CHUNK, SType, get_all_nested_objects, no_object_id_recompute
+from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
 
 NPY_HEADER = 1024

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from hetfl_flwr.common.arithmetic import torch_threads
-from hetfl_flwr.common.errors import DivergedError
+from hetfl_flwr.errors import DivergedError
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec
 
 SLIGHT_CHANGE = 0.005

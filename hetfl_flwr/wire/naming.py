@@ -11,11 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 from unicodedata import normalize
 
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.text import LONGEST_NAME, printable
 from hetfl_flwr.config import Value
 from hetfl_flwr.data import CATALOGUE, ROTATED_PREFIX
 from hetfl_flwr.data.sources.folders import dataset_called, is_folder
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.text import LONGEST_NAME, printable
 
 MOST_NAMES = 4096
 """Names of one kind up to which each has a digest of its own; more have one together, and none is shown."""

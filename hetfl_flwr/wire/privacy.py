@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.flower import acts_as_server, simulates_clients
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
 
 Rows = NDArray[np.float64]
@@ -79,7 +79,7 @@ def private_upload(
     config : RunConfig
         ``clipping-norm``, ``noise-multiplier``, ``noise-source`` and ``seed``.
     *scope : int or str
-        What upload it is, as in `hetfl_flwr.common.seeding.generator`.
+        What upload it is, as in `hetfl_flwr.seeding.generator`.
 
     Returns
     -------

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import PayloadError
+from hetfl_flwr.errors import PayloadError
 
 Arrays = Mapping[str, NDArray[Any]]
 """Named arrays, in the order of their declaration."""
@@ -265,7 +265,7 @@ def learnt(name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0) -> Ar
     >>> learnt("logits", (2,)).check(np.float32([0.5, 1e7]), "client 3")
     Traceback (most recent call last):
         ...
-    hetfl_flwr.common.errors.PayloadError: client 3: array 'logits' has values above 1e+06
+    hetfl_flwr.errors.PayloadError: client 3: array 'logits' has values above 1e+06
     """
     return ArraySpec(name, shape, "float32", minimum=-LEARNT_LIMIT, maximum=LEARNT_LIMIT, usual=usual)
 
@@ -280,7 +280,7 @@ def sample_counts(
     >>> sample_counts("counts", (2,)).check(np.array([3, -1]), "client 3")
     Traceback (most recent call last):
         ...
-    hetfl_flwr.common.errors.PayloadError: client 3: array 'counts' has values below 0
+    hetfl_flwr.errors.PayloadError: client 3: array 'counts' has values below 0
     """
     return ArraySpec(name, shape, "int64", minimum=0, sensitive=True, usual=usual, total=total)
 
@@ -293,7 +293,7 @@ def probabilities(name: str, shape: tuple[int | Dim, ...]) -> ArraySpec:
     >>> probabilities("posteriors", (1, 2)).check(np.float32([[0.5, 0.6]]), "client 3")
     Traceback (most recent call last):
         ...
-    hetfl_flwr.common.errors.PayloadError: client 3: array 'posteriors' has rows that do not sum to 1 (off by 0.1)
+    hetfl_flwr.errors.PayloadError: client 3: array 'posteriors' has rows that do not sum to 1 (off by 0.1)
     """
     return ArraySpec(name, shape, "float32", sums_to_one=True)
 
@@ -306,7 +306,7 @@ def fractions(name: str, shape: tuple[int | Dim, ...]) -> ArraySpec:
     >>> fractions("accuracies", (2,)).check(np.float32([0.5, 1.1]), "client 3")
     Traceback (most recent call last):
         ...
-    hetfl_flwr.common.errors.PayloadError: client 3: array 'accuracies' has values above 1
+    hetfl_flwr.errors.PayloadError: client 3: array 'accuracies' has values above 1
     """
     return ArraySpec(name, shape, "float32", minimum=0, maximum=1)
 
@@ -319,6 +319,6 @@ def row_numbers(name: str, rows: int | Dim, of: int) -> ArraySpec:
     >>> row_numbers("asked", Dim("A", 100), of=100).check(np.int32([100]), "server")
     Traceback (most recent call last):
         ...
-    hetfl_flwr.common.errors.PayloadError: server: array 'asked' has values above 99
+    hetfl_flwr.errors.PayloadError: server: array 'asked' has values above 99
     """
     return ArraySpec(name, (rows,), "int32", minimum=0, maximum=of - 1)

@@ -6,8 +6,8 @@ from keyword import iskeyword
 from pathlib import Path
 
 import simulations.authoring.skeleton as skeleton
-from hetfl_flwr.algorithms import names
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.methods import names
 
 SKELETON = Path(*skeleton.__path__)
 

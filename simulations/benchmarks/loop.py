@@ -14,12 +14,12 @@ from flwr.app import Context, RecordDict
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import Samples
 from hetfl_flwr.learning.gradients import flat_gradient, project, set_gradient
 from hetfl_flwr.learning.training import draw_batches, make_optimizer
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.seeding import generator
 
 Rows = tuple[Tensor, Tensor]
 """Inputs (N, *shape), as a model takes them, and labels (N,)."""

@@ -29,8 +29,8 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from rich.console import Console
 from rich.table import Table
 
-from hetfl_flwr.algorithms import resolve
 from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.methods import resolve
 from hetfl_flwr.server_app import app
 from simulations.benchmarks import loop
 from simulations.engine.grid import LocalGrid

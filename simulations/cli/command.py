@@ -8,11 +8,11 @@ from typing import Annotated
 import click
 import typer
 
-from hetfl_flwr.common.errors import INTERRUPTED, HetflError, TooFewClients
 from hetfl_flwr.common.packages import lacking, working_directory_last
-from hetfl_flwr.common.text import printable
 from hetfl_flwr.common.versions import installed
+from hetfl_flwr.errors import INTERRUPTED, HetflError, TooFewClients
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
+from hetfl_flwr.text import printable
 from simulations.cli.deploying import doctor, keys, rehearse, supernode
 from simulations.cli.listing import list_, new, partition
 from simulations.cli.models import export, predict

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hetfl_flwr.common.errors import FederationError
+from hetfl_flwr.errors import FederationError
 from simulations.cli.options import AlgorithmArgument, JsonOption, SettingsOption, chosen_keys, path, target
 from simulations.cli.printing import print_json, print_tables, show_run
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import tomli_w
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import KEYS, RunConfig, load_toml, meaning, read_toml, to_toml
+from hetfl_flwr.errors import ConfigError
 from simulations.cli.options import RECIPES
 
 if TYPE_CHECKING:
-    from hetfl_flwr.algorithms import Algorithm
     from hetfl_flwr.data import DatasetEntry
+    from hetfl_flwr.methods import Algorithm
     from hetfl_flwr.strategy import KnowledgeStrategy
 
 Row = dict[str, Any]
@@ -95,7 +95,7 @@ def algorithms() -> list[Row]:
     that these do not tell stands in a ``Needs`` paragraph beside ``Wire``. A server side whose ``sends`` is none of the
     known words is shown as "something else", last.
     """
-    from hetfl_flwr.algorithms import find, names
+    from hetfl_flwr.methods import find, names
     from hetfl_flwr.strategy import Sends
 
     words = get_args(Sends)
@@ -279,7 +279,7 @@ def keys() -> list[Row]:
 
 def keys_toml() -> str:
     """Return every config key with its default, and every algorithm's own, as Flower reads them in a pyproject.toml."""
-    from hetfl_flwr.algorithms import find, names
+    from hetfl_flwr.methods import find, names
 
     own = {f"{name}.{key}": value for name in names() for key, value in find(name).defaults.items()}
     tables = tomllib.loads(to_toml(RunConfig().to_flat() | own))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.common.text import printable
+from hetfl_flwr.text import printable
 from simulations.cli.options import path, target
 
 

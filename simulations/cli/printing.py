@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hetfl_flwr.common.errors import Interrupted
+from hetfl_flwr.errors import Interrupted
 
 if TYPE_CHECKING:
     from rich.console import Console

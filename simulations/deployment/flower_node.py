@@ -55,7 +55,7 @@ def node_arguments(arguments: list[str]) -> Any:
     ConfigError
         They are wrong: what that command says, in one line.
     """
-    from hetfl_flwr.common.errors import ConfigError  # the executor, which has this module too, may import no copy
+    from hetfl_flwr.errors import ConfigError  # the executor, which has this module too, may import no copy
 
     def refuse(message: str) -> NoReturn:
         raise ConfigError(f"{message}; `flower-supernode --help` shows the flags")

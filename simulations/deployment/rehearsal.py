@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 
-from hetfl_flwr.algorithms import for_flower, resolve
-from hetfl_flwr.common.errors import ConfigError, FederationError, RunFolderError
 from hetfl_flwr.config import FIT, RunConfig, Value
+from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError
+from hetfl_flwr.methods import for_flower, resolve
 from hetfl_flwr.runs.results import new_folder
 from hetfl_flwr.runs.schema import ROUNDS_FILE
 from simulations.deployment.flower import NAME, ROOT, Flower, flower

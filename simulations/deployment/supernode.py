@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from click import ClickException
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
 
 SHORTEST, LONGEST = 0.01, 60.0
 """Seconds between two looks for a message."""

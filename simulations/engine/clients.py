@@ -10,9 +10,9 @@ from typing import NamedTuple
 from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.common.flower import ErrorCode, ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
 from hetfl_flwr.config import Value
+from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.stores import FileStore
 from simulations.engine.resident import ResidentContext
 

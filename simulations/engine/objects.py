@@ -20,11 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from hetfl_flwr.common.errors import DataError
-from hetfl_flwr.common.text import brief
 from hetfl_flwr.data.sources.files import CALLED_FILE, NAMES_FILE
 from hetfl_flwr.data.sources.folders import OBJECTS
 from hetfl_flwr.data.sources.npz import table_of
+from hetfl_flwr.errors import DataError
+from hetfl_flwr.text import brief
 
 MOST_CLASSES = 100_000
 """Classes that a client may have."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from hetfl_flwr.common.errors import ConfigError, Interrupted
 from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RoundCallback
@@ -128,7 +128,7 @@ def _check_split(config: RunConfig) -> None:
 
 def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     """Return the config of the run to go on with, and its id."""
-    from hetfl_flwr.algorithms import resolve
+    from hetfl_flwr.methods import resolve
     from hetfl_flwr.runs.checkpoint import choose
     from hetfl_flwr.runs.resolution import resolved
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from flwr.app import Message, MessageType
 
-from hetfl_flwr.common.errors import ConfigError, FederationError, HetflError
 from hetfl_flwr.common.flower import act_as_server
+from hetfl_flwr.errors import ConfigError, FederationError, HetflError
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from hetfl_flwr.wire.messages import packed, unpacked
 from simulations.engine.clients import FIRST_NODE, Clients, Hosted

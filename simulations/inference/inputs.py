@@ -12,10 +12,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import DataError, HetflError, ModelError
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.problems import Problems
-from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.arrays.spec import Column
 from hetfl_flwr.data.decoding.encoding import cleaned
 from hetfl_flwr.data.decoding.images import EIGHT_BIT
@@ -28,6 +26,8 @@ from hetfl_flwr.data.sources.files import numbers_in, reason
 from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, check_filled, ending, opened
 from hetfl_flwr.data.sources.npz import npz_table
 from hetfl_flwr.data.sources.reading import parse_vocabulary
+from hetfl_flwr.errors import DataError, HetflError, ModelError
+from hetfl_flwr.text import printable
 from simulations.inference.cells import encode_like, notation_of, rival
 
 AT_ONCE = 256

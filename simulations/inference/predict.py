@@ -18,9 +18,9 @@ from zipfile import BadZipFile, ZipFile
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
-from hetfl_flwr.common.text import as_cell, printable
+from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models.split_model import cause
+from hetfl_flwr.text import as_cell, printable
 from simulations.inference.export import EXTRA, FORMAT, description, program_of, quiet
 from simulations.inference.inputs import READERS, Model
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import ConfigError, unknown
+from hetfl_flwr.errors import ConfigError, unknown
 from hetfl_flwr.runs.schema import ClientRecord, Summary
 
 

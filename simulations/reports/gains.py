@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.table import Table
 
-from hetfl_flwr.common.errors import RunFolderError
-from hetfl_flwr.common.text import as_cell
+from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.runs.figures.tables import NOTHING, table_of
 from hetfl_flwr.runs.schema import ClientRecord, name_of
+from hetfl_flwr.text import as_cell
 from hetfl_flwr.wire.naming import called
 from simulations.reports.estimates import (
     ACCURACY,

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
-from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import Value, read_toml
 from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.figures.cost_totals import total_costs
 from hetfl_flwr.runs.figures.quality import client_quality, mean_quality, mean_recall, named_classes
 from hetfl_flwr.runs.schema import (

@@ -10,13 +10,13 @@ from typing import TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.text import LONGEST_NAME, printable
 from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.figures.cost_totals import in_words
 from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
 from hetfl_flwr.runs.schema import Summary
+from hetfl_flwr.text import LONGEST_NAME, printable
 from simulations.reports.estimates import ACCURACY, Measure, check_measured
 from simulations.reports.runs import (
     Group,

@@ -13,11 +13,11 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from hetfl_flwr.common.text import printable
 from hetfl_flwr.runs.checkpoint import checkpoints
 from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
 from hetfl_flwr.runs.lock import LOCK_FILE, holder_of
 from hetfl_flwr.runs.schema import RESUME_FILE, name_of
+from hetfl_flwr.text import printable
 from simulations.reports.runs import Run, load_run
 
 SHOWN = 5

@@ -20,9 +20,9 @@ from tempfile import gettempdir
 from threading import Thread
 from typing import Any
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, unknown
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, HetflError, unknown
 from simulations.studies.jobs import Backend, Job
 from simulations.studies.worker import STOPPED, Look, Worker, mend, pack, processes, run_one, unpack
 

@@ -10,9 +10,9 @@ from typing import Protocol, TypeVar
 from rich.console import Console
 from rich.progress import TextColumn
 
-from hetfl_flwr.common.errors import Interrupted
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, Value, read_toml
+from hetfl_flwr.errors import Interrupted
 from hetfl_flwr.runs.observers.progress import Bar
 from hetfl_flwr.runs.schema import CONFIG_FILE, read_notes, read_summary, rounds_written
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from rich.console import Console
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig, Value, parse_value
+from hetfl_flwr.errors import ConfigError
 from simulations.engine.run import process_as_it_was
 from simulations.studies.jobs import Backend, Job, run_all
 
@@ -264,7 +264,7 @@ def check(wanted: Sequence[Job]) -> None:
 
 def _assemble(job: Job) -> None:
     """Do what is done before round 1, and keep nothing of it."""
-    from hetfl_flwr.algorithms import build_strategy
+    from hetfl_flwr.methods import build_strategy
     from hetfl_flwr.runs.callbacks import own_callbacks
     from hetfl_flwr.server.federation import Federation
     from simulations.engine.grid import LocalGrid

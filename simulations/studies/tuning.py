@@ -18,10 +18,10 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
-from hetfl_flwr.algorithms import chosen, resolve
-from hetfl_flwr.common.errors import ConfigError, FederationError, HetflError, unknown
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
+from hetfl_flwr.errors import ConfigError, FederationError, HetflError, unknown
+from hetfl_flwr.methods import chosen, resolve
 from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
 from hetfl_flwr.runs.schema import read_rounds, read_summary
 from simulations.studies.jobs import Backend, Job, run_all

@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from threading import Lock, Thread
 from typing import NamedTuple
 
-from hetfl_flwr.common.errors import HetflError, Interrupted
 from hetfl_flwr.config import Value
+from hetfl_flwr.errors import HetflError, Interrupted
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from hetfl_flwr.runs.schema import CHECKPOINTS, rounds_written
 

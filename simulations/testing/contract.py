@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from hetfl_flwr.algorithms import build_client, build_strategy, chosen, find
-from hetfl_flwr.common.errors import HetflError
 from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.errors import HetflError
+from hetfl_flwr.methods import build_client, build_strategy, chosen, find
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
@@ -238,7 +238,7 @@ class AlgorithmContract:
         assert [client["bytes_down"] for client in totals[0]] == [client["bytes_down"] for client in totals[1]]
 
     def test_the_global_generators_are_left_as_they_were(self, lab: Lab) -> None:
-        """Whatever is drawn comes from `hetfl_flwr.common.seeding.generator`; in `learn`, torch's is seeded, too."""
+        """Whatever is drawn comes from `hetfl_flwr.seeding.generator`; in `learn`, torch's is seeded, too."""
         before = _global_generators()
         lab.run(lab.config())
         assert _global_generators() == before

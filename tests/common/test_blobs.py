@@ -8,7 +8,7 @@ from safetensors.numpy import load
 
 from hetfl_flwr.common import blobs
 from hetfl_flwr.common.blobs import checksum_in, pack, read_blob, unpack, verified
-from hetfl_flwr.common.errors import DamagedError
+from hetfl_flwr.errors import DamagedError
 
 ARRAYS = {
     "wide": np.arange(6.0).reshape(2, 3).T,

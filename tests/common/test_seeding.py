@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hetfl_flwr.common.seeding import generator, seeded, torch_seed
+from hetfl_flwr.seeding import generator, seeded, torch_seed
 
 
 def draws(*scope):

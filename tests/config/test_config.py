@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetfl_flwr.algorithms import check_options, find, names
-from hetfl_flwr.common.errors import ConfigError, HetflError
 from hetfl_flwr.config import (
     AUTO_MODELS,
     KEYS,
@@ -24,6 +22,8 @@ from hetfl_flwr.config import (
     simulated_seconds,
     to_toml,
 )
+from hetfl_flwr.errors import ConfigError, HetflError
+from hetfl_flwr.methods import check_options, find, names
 from hetfl_flwr.server.admission.node_keys import read_node_keys
 from simulations.cli.facts import keys_toml, write_keys
 

@@ -14,10 +14,10 @@ from torchvision.transforms._presets import ImageClassification
 from torchvision.transforms.functional import normalize
 
 import hetfl_flwr
-from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import CATALOGUE, Reading, data_spec
 from hetfl_flwr.data.domains import parse_families
 from hetfl_flwr.data.sources import bundled
+from hetfl_flwr.errors import ConfigError, DataError
 from simulations.cli.facts import datasets
 
 DIGITS = {"dataset": "digits", "partition_id": 0, "num_partitions": 10, "seed": 0}

@@ -8,9 +8,9 @@ from fixtures.data.loading import load_client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.partitions import Partition, parse_partition, split
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.seeding import generator
 
 FOUR_CLASSES = np.repeat(np.arange(4), 15)
 

@@ -11,9 +11,9 @@ from sklearn.preprocessing import StandardScaler
 
 from hetfl_flwr import run
 from hetfl_flwr.client_app import app as client_app
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, load_client_data
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.resolution import resolved
 
 K = 4

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from fixtures.data.columns import source_of
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data import Reading, Split, load_client_data, most_clients
 from hetfl_flwr.data.decoding.labels import read_labels
+from hetfl_flwr.errors import DataError
 from simulations.engine.objects import stored
 
 SPLIT = Split(

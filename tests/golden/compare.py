@@ -43,7 +43,7 @@ def outcome(case: tuple[str, str, int]) -> dict[str, object]:
     from safetensors.numpy import load_file
 
     from hetfl_flwr import run
-    from hetfl_flwr.algorithms import find
+    from hetfl_flwr.methods import find
 
     method, scenario, seed = case
     server = find(method).strategy
@@ -83,7 +83,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="renew the file")
     arguments = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", FLWR_TELEMETRY_ENABLED="0")
-    from hetfl_flwr.algorithms import names
+    from hetfl_flwr.methods import names
 
     methods = arguments.methods or names()
     cases = [(method, scenario, seed) for method in methods for scenario in SCENARIOS for seed in range(SEEDS)]

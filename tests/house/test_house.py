@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hetfl_flwr.algorithms import names
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.methods import names
 
 ROOT = Path(__file__).parents[2]
 DEFAULT = RunConfig().algorithm

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from fixtures.tiers import exhaustive
 
-from hetfl_flwr.algorithms import check_options, for_flower, resolve
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.packages import working_directory_last
 from hetfl_flwr.config import RunConfig, parse_algorithm_options, read_toml, to_toml
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.methods import check_options, for_flower, resolve
 from simulations.deployment.flower import flower
 from simulations.testing.contract import entries
 

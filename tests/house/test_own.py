@@ -10,7 +10,7 @@ import pytest
 from fixtures.data.hub import colour, table, write
 from PIL import Image
 
-from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.seeding import generator
 
 NETS = """
 from torch import nn

@@ -160,7 +160,7 @@ def test_what_is_published_runs_compares_and_can_be_bundled(checkout, bundle, tm
 def test_a_bundle_needs_nothing_besides_its_dependencies(unpacked, tmp_path):
     """Both apps and all algorithms are imported from it; what it leaves out is told in one line."""
     code = (
-        "import hetfl_flwr.server_app, hetfl_flwr.client_app, sys; from hetfl_flwr.algorithms import find, names; "
+        "import hetfl_flwr.server_app, hetfl_flwr.client_app, sys; from hetfl_flwr.methods import find, names; "
         "[find(name) for name in names()]; "
         "ours = ('hetfl_flwr', 'strategies', 'clients', 'simulations'); "
         "print(*{sys.modules[name].__file__ for name in sys.modules if name.partition('.')[0] in ours}, sep='\\n')"

@@ -70,7 +70,7 @@ def test_a_name_that_it_has_not_is_an_attribute_error_and_its_modules_are_still_
     with pytest.raises(AttributeError, match="module 'hetfl_flwr' has no attribute 'runn'"):
         _ = hetfl_flwr.runn
     assert (
-        python(tmp_path, "from hetfl_flwr import algorithms, config; print(config.__name__)").stdout
+        python(tmp_path, "from hetfl_flwr import methods, config; print(config.__name__)").stdout
         == "hetfl_flwr.config\n"
     )
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as some_arrays
 from scipy.optimize import minimize
 
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.aggregation import geometric_median, multikrum, parse_robust
+from hetfl_flwr.seeding import generator
 
 FORMS = ["none", "median", "trimmed:0.2", "trimmed:0.45", "multikrum:1", "multikrum:12"]
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.alignment import kernel_cka, linear_cka, rbf_cka, rbf_to_factor_cka
+from hetfl_flwr.seeding import generator
 from strategies.mean_kernel import (
     mean_rbf_kernel,
     stack_factor,

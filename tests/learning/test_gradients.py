@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize, nnls
 from torch import nn
 
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
+from hetfl_flwr.seeding import generator
 
 VECTORS = st.integers(1, 6).flatmap(
     lambda length: st.tuples(*[arrays(np.float64, length, elements=st.floats(-3, 3, width=16))] * 2)

@@ -15,7 +15,7 @@ from sklearn import metrics as reference
 from sklearn.utils.class_weight import compute_class_weight
 
 from clients.local import LocalClient
-from hetfl_flwr.common.errors import TooFewClients
+from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.learning.quality import Hits, auc, balanced_weights, baseline, measure
 from hetfl_flwr.runs.figures.quality import mean_recall, named_classes, notes, still_rising
 from hetfl_flwr.runs.figures.tables import client_table, lines

@@ -4,13 +4,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hetfl_flwr.common.errors import DivergedError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.errors import DivergedError
 from hetfl_flwr.learning.optimizers import SGD, Adam, AdamW
 from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms, draw_batches, evaluate, make_optimizer, train
+from hetfl_flwr.seeding import generator
 
 
 def samples(inputs, labels, classes=2):

@@ -5,8 +5,8 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 from clients.agg import AGGClient
-from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries

@@ -15,14 +15,14 @@ from torch.nn import functional
 
 from clients import chfl
 from clients.chfl import CHFLClient
-from hetfl_flwr.algorithms import resolve
-from hetfl_flwr.common.errors import ModelError, PayloadError
-from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ModelError, PayloadError
 from hetfl_flwr.learning.training import draw_epochs
+from hetfl_flwr.methods import resolve
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND, SEEN

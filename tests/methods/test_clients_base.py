@@ -10,9 +10,9 @@ from fixtures.federations.nodes import linear_node
 from torch import nn
 
 from clients.local import LocalClient
-from hetfl_flwr.algorithms import find, names
 from hetfl_flwr.client import KnowledgeClient, Metrics
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.methods import find, names
 from hetfl_flwr.wire.messages import EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from simulations.testing.contract import entries

@@ -8,8 +8,8 @@ import pytest
 from fixtures.tiers import exhaustive
 from flwr.app import Context, RecordDict
 
-from hetfl_flwr.algorithms import chosen, find, names
-from hetfl_flwr.common.errors import FederationError
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.methods import chosen, find, names
 from simulations.testing import AlgorithmContract
 from simulations.testing.contract import entries
 from simulations.testing.lab import NORMED, Lab, in_a_run

@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 from scipy.optimize import minimize
 
 from clients.dsfl import DSFLClient
-from hetfl_flwr.common.errors import ConfigError, PayloadError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries

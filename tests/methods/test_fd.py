@@ -12,11 +12,11 @@ from flwr.app import ArrayRecord
 
 from clients.fd import FDClient
 from clients.local import LocalClient
-from hetfl_flwr.algorithms import build_strategy
-from hetfl_flwr.common.errors import PayloadError
-from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ROUND

@@ -14,11 +14,11 @@ from torch.nn import functional
 
 from clients.fedavg import FedAvgClient
 from clients.fedprox import FedProxClient
-from hetfl_flwr.algorithms import build_client
-from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.methods import build_client
 from hetfl_flwr.models import build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import weights
 from simulations.testing.contract import entries

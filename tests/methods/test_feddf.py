@@ -10,15 +10,15 @@ from fixtures.federations.members import member
 from safetensors.numpy import load_file
 from torch import nn
 
-from hetfl_flwr.algorithms import build_client, build_strategy
-from hetfl_flwr.common.errors import FederationError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, load_client_data
 from hetfl_flwr.data.arrays.samples import Arrays as Stored
 from hetfl_flwr.data.public_scaling import scaled
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload

@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from clients.fedgh import FedGHClient
-from hetfl_flwr.common.errors import ConfigError, ModelError, PayloadError
-from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, ModelError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries

@@ -18,12 +18,12 @@ from torch.nn import functional
 from clients.agg import AGGClient
 from clients.fedh2l import FedH2LClient
 from clients.local import LocalClient
-from hetfl_flwr.algorithms import build_client
-from hetfl_flwr.common.errors import ConfigError, PayloadError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.methods import build_client
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import to_record

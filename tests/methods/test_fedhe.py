@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 
 from clients.fedhe import FedHeClient
 from clients.local import LocalClient
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS, ROUND

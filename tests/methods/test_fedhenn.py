@@ -18,14 +18,14 @@ from torch import nn
 
 from clients.fedhenn import AligningClient, FedHeNNClient, FedHeNNHomogeneousClient
 from clients.local import LocalClient
-from hetfl_flwr.algorithms import build_client, build_strategy, check_options
-from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.learning.training import draw_batches, evaluate
+from hetfl_flwr.methods import build_client, build_strategy, check_options
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record, to_record
@@ -690,7 +690,7 @@ def test_too_few_rows_that_arrived_end_the_run(refusal):
 
 
 def test_homogeneous_takes_one_model_by_default(make_config):
-    from hetfl_flwr.algorithms import resolve
+    from hetfl_flwr.methods import resolve
 
     assert resolve(make_config(algorithm="fedhenn", models="auto")).options["fedhenn.mode"] == "heterogeneous"
     names = {

@@ -20,15 +20,15 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from clients.fedkd import FedKDClient
-from hetfl_flwr.algorithms import build_client, build_strategy
 from hetfl_flwr.common.arithmetic import torch_threads
-from hetfl_flwr.common.errors import ConfigError, DivergedError, FederationError, PayloadError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ConfigError, DivergedError, FederationError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.exchange import Request
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload

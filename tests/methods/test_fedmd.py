@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from clients.fedmd import FedMDClient
-from hetfl_flwr.algorithms import build_client, build_strategy
-from hetfl_flwr.common.errors import ConfigError, FederationError, PayloadError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.rounds import SyncRounds

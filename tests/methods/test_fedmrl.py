@@ -23,7 +23,7 @@ from hetfl_flwr import (
     model_arrays,
     train,
 )
-from hetfl_flwr.algorithms import build_client, build_strategy
+from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ROUND
 from strategies.fedmrl import FedMRL

@@ -12,12 +12,12 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from clients.fedproto import FedProtoClient
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries

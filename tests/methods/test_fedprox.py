@@ -12,11 +12,11 @@ from safetensors.numpy import load_file
 from torch.nn import functional
 
 from clients.fedprox import FedProxClient
-from hetfl_flwr.common.errors import TooFewClients
-from hetfl_flwr.common.seeding import generator, seeded
+from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries
 

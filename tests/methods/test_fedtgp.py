@@ -11,11 +11,11 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from clients.local import LocalClient
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.server_training import ServerTraining
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.strategy import Upload
 from simulations.testing.contract import entries
 from strategies.fedtgp import FedTGP

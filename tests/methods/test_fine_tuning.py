@@ -9,12 +9,12 @@ import torch
 from fixtures.federations.nodes import linear_node
 
 from clients.fedavg import FedAvgClient
-from hetfl_flwr.algorithms import build_client, check_options, names
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.seeding import generator, seeded
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import evaluate
+from hetfl_flwr.methods import build_client, check_options, names
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import model_arrays
 from simulations.testing.contract import entries

@@ -20,18 +20,18 @@ from safetensors.torch import load_file
 from torch import nn
 
 from clients.fml import FMLClient
-from hetfl_flwr.algorithms import build_client, build_strategy
-from hetfl_flwr.common.errors import ConfigError, FederationError, ModelError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.data.sources.bundled import read_digits
 from hetfl_flwr.data.sources.catalogue import CATALOGUE, DatasetEntry
+from hetfl_flwr.errors import ConfigError, FederationError, ModelError
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, ROUND

@@ -17,15 +17,15 @@ from torch import nn
 from torch.nn import functional
 
 from clients.heterofl import HeteroFLClient
-from hetfl_flwr.algorithms import build_client, build_strategy, resolve
-from hetfl_flwr.common.errors import FederationError, ModelError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import FederationError, ModelError
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.training import take_statistics
+from hetfl_flwr.methods import build_client, build_strategy, resolve
 from hetfl_flwr.models import SplitModel, build_bounded, build_model, parse_models, trainable_count
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload

@@ -16,13 +16,13 @@ from torch import nn
 from torch.nn import functional
 
 from clients.lgfedavg import MODES, LGFedAvgClient
-from hetfl_flwr.algorithms import build_strategy
-from hetfl_flwr.common.errors import FederationError, ModelError
-from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import FederationError, ModelError
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
+from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.server.rounds import expected_of
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries

@@ -7,8 +7,8 @@ from fixtures.federations.members import member
 from torch.nn import functional
 
 from clients.local import LocalClient
-from hetfl_flwr.common.seeding import generator, seeded
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
 from strategies.local import Local

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hetfl_flwr import run
-from hetfl_flwr.common.errors import ConfigError, FederationError, HetflError
+from hetfl_flwr.errors import ConfigError, FederationError, HetflError
 
 SMALL = {"clients": 2, "rounds": 1, "batch_size": 20, "progress": False}
 

@@ -8,11 +8,11 @@ from fixtures.federations.nodes import linear_node
 from torch import nn
 
 from clients.base_prototypes import PrototypeClient, Prototypes, distance_to_prototypes
-from hetfl_flwr.algorithms import build_strategy
-from hetfl_flwr.common.errors import PayloadError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.prototypes import class_means
 from hetfl_flwr.learning.training import EVALUATION_BATCH
+from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.node.session import Session
 from hetfl_flwr.server.messaging.guard import Guard, measure
 from hetfl_flwr.wire.messages import ROUND

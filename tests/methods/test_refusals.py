@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from fixtures.federations.members import member, roster
 
-from hetfl_flwr.algorithms import build_strategy, check_options
-from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.methods import build_strategy, check_options
 from hetfl_flwr.server.messaging.roster import Roster
 
 KEYS: dict[str, dict[str, list[Any]]] = {

@@ -13,11 +13,11 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, Rec
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 
-from hetfl_flwr.algorithms import build_strategy, check_options, find, names
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.aggregation import Average
+from hetfl_flwr.methods import build_strategy, check_options, find, names
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.strategy import Upload

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 
-from hetfl_flwr.algorithms import names
+from hetfl_flwr.methods import names
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.exchange import arrays_of
 from simulations.engine.clients import FIRST_NODE

@@ -11,8 +11,8 @@ from fixtures.zoo import assert_is_a_model_of_the_zoo, samples
 from torch import nn
 from torch.nn import functional
 
-from hetfl_flwr.common.errors import ConfigError, ModelError
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.models import (
     SplitModel,
     assign,

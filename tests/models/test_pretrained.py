@@ -10,10 +10,10 @@ from fixtures.zoo import samples
 from safetensors.torch import save_file
 from torch import nn
 
-from hetfl_flwr.common.errors import ConfigError, ModelError
-from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.models import build_model, check_pretrained, trainable_count
+from hetfl_flwr.seeding import seeded
 from hetfl_flwr.server.global_model import global_model
 from hetfl_flwr.wire.weights import fingerprint
 

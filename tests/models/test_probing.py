@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hetfl_flwr.common.errors import HetflError, ModelError
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import HetflError, ModelError
 from hetfl_flwr.models import build_model
 from hetfl_flwr.models.split_model import SplitModel, constant_buffers
 from hetfl_flwr.wire.weights import fingerprint, load_model_arrays, model_arrays, state_arrays, weights, whole_state

@@ -5,8 +5,8 @@ import torch
 from fixtures.zoo import assert_is_a_model_of_the_zoo
 from torch import nn
 
-from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models import build_model, parameter_count, split
 
 TEXT = DataSpec(shape=(6,), classes=3, vocabulary=11)

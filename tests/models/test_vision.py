@@ -10,8 +10,8 @@ from fixtures.tiers import exhaustive
 from fixtures.zoo import assert_is_a_model_of_the_zoo, assert_trains
 from torch import nn
 
-from hetfl_flwr.common.errors import ModelError
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models import build_model, parameter_count
 from hetfl_flwr.models.vision import RESNETS, TORCHVISION
 

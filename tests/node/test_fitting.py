@@ -7,8 +7,8 @@ from fixtures.tiers import exhaustive
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
 from hetfl_flwr.client_app import app
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.node import fitting
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState

@@ -5,7 +5,7 @@ import pytest
 import torch
 from flwr.app import Context
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, StateError
+from hetfl_flwr.errors import ConfigError, HetflError, StateError
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState

@@ -13,8 +13,8 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetfl_flwr.common.errors import FederationError, PayloadError
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import FederationError, PayloadError
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.pool import PublicSampleStore
 from hetfl_flwr.server.federation import Federation

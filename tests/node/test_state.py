@@ -9,8 +9,8 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import nn
 
-from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import StateError
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.training import make_optimizer
 from hetfl_flwr.node import stores as stores_module

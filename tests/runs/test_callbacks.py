@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hetfl_flwr import ConfigError, RoundCallback, RunConfig, RunInfo, run
-from hetfl_flwr.common.errors import TooFewClients
+from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.runs.callbacks import added, notifying, own_callbacks
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.schema import Round, Summary

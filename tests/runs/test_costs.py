@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from typer.testing import CliRunner
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import COSTS, RunConfig
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.node.machine import meter
 from hetfl_flwr.node.machine.meter import Meter
 from hetfl_flwr.runs.figures.cost_totals import total_costs

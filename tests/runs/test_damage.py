@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from hetfl_flwr.common.blobs import pack, read_blob
-from hetfl_flwr.common.errors import ConfigError, FederationError, RunFolderError, StateError
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import load_client_data
+from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError, StateError
 from hetfl_flwr.node import node as node_module
 from hetfl_flwr.node.stores import prune
 from hetfl_flwr.runs.checkpoint import KNOWLEDGE, Checkpoint, checkpoints

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.observers.kept_uploads import kept_files
 from simulations.studies.audit.subject import kept_uploads
 

@@ -18,11 +18,11 @@ import pytest
 from fixtures.wrong.faults import Scripted, on_its_clock
 from flwr.app import Context, RecordDict
 
-from hetfl_flwr.algorithms import build_client
-from hetfl_flwr.common.errors import FederationError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.methods import build_client
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.rounds import SyncRounds
 from hetfl_flwr.wire.messages import ROUND
 from simulations.benchmarks import kills

@@ -12,8 +12,8 @@ from fixtures.tiers import exhaustive
 from flwr.app import Error, Message, MetricRecord
 from safetensors.numpy import load_file
 
-from hetfl_flwr.algorithms import resolve
-from hetfl_flwr.common.errors import (
+from hetfl_flwr.config import RunConfig, read_toml
+from hetfl_flwr.errors import (
     ConfigError,
     FederationError,
     HetflError,
@@ -21,8 +21,7 @@ from hetfl_flwr.common.errors import (
     RunFolderError,
     TooFewClients,
 )
-from hetfl_flwr.common.seeding import generator
-from hetfl_flwr.config import RunConfig, read_toml
+from hetfl_flwr.methods import resolve
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.results import Results, new_folder
 from hetfl_flwr.runs.schema import (
@@ -34,6 +33,7 @@ from hetfl_flwr.runs.schema import (
     round_line,
     summary_file,
 )
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.grids import GridView
 from simulations.engine.grid import LocalGrid
 from simulations.testing.contract import entries

@@ -14,7 +14,7 @@ import clients
 import hetfl_flwr
 import simulations
 import strategies
-from hetfl_flwr.common.errors import RunFolderError
+from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.runs.schema import (
     QUALITIES,
     ClientRecord,

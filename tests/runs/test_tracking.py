@@ -17,8 +17,8 @@ import pytest
 from fixtures.tiers import exhaustive
 from flwr.supercore.logger import FLOWER_LOGGER
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.callbacks import Guarded, RunInfo, notifying
 from hetfl_flwr.runs.observers import tracking
 from hetfl_flwr.runs.observers.tracking import check_trackers, scalars, start_trackers

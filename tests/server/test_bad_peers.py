@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hetfl_flwr.algorithms import build_strategy, find, names
-from hetfl_flwr.common.errors import PayloadError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.training import draw_batches, most_drawn
+from hetfl_flwr.methods import build_strategy, find, names
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.exchange import LONGEST_REASON, Exchange, Request
 from hetfl_flwr.server.rounds import expected_of

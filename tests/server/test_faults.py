@@ -17,8 +17,8 @@ from fixtures.tiers import mostly_exhaustive
 from fixtures.wrong.faults import PUBLIC, Fate, Schedule, on_its_clock
 from flwr.app import Message, MessageType
 
-from hetfl_flwr.common.errors import TooFewClients
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.server.messaging.messenger import BUSY
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SHARE

@@ -8,8 +8,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.common.constant import ErrorCode
 
 from hetfl_flwr import server_app
-from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.admission import attendance
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.admission.registration import _member

@@ -9,10 +9,10 @@ from fixtures.federations.members import member, roster
 from flwr.app import ArrayRecord
 from torch import nn
 
-from hetfl_flwr.algorithms import build_strategy
-from hetfl_flwr.common.errors import FederationError, HetflError, ModelError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import FederationError, HetflError, ModelError
+from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.zoo import trunk

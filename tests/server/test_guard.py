@@ -13,10 +13,10 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, Rec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server.federation import Federation

@@ -12,9 +12,9 @@ from fixtures.wrong.faults import GOOD, Fate, Scripted, failing, on_its_clock
 from flwr.app import Message, MessageType
 from flwr.common.constant import ErrorCode
 
-from hetfl_flwr.algorithms import build_strategy, find, names
-from hetfl_flwr.common.errors import TooFewClients
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import TooFewClients
+from hetfl_flwr.methods import build_strategy, find, names
 from hetfl_flwr.server.messaging.messenger import BUSY
 from hetfl_flwr.wire.messages import POOL, SHARE
 from simulations.engine.clients import FIRST_NODE

@@ -11,8 +11,8 @@ from fixtures.tiers import exhaustive
 from flwr.app import Message, MessageType
 
 from clients.fedhe import FedHeClient
-from hetfl_flwr.common.errors import ConfigError, Interrupted, TooFewClients
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server import rounds as server_rounds
 from hetfl_flwr.server.messaging import messenger

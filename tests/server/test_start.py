@@ -12,9 +12,9 @@ from fixtures.federations.post import Post, client_ids, fails, member, never
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.admission import attendance, registration
 from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.admission.node_keys import NodeKeys

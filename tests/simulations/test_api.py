@@ -14,7 +14,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 
 from clients.fedhe import FedHeClient
 from hetfl_flwr import audit, compare, export, gains, load, load_client, run
-from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.learning.training import evaluate
 from simulations.engine.run import run_locally
 

@@ -12,9 +12,9 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.task_identity import TaskIdentity
 
 from hetfl_flwr import client_app
-from hetfl_flwr.algorithms import build_strategy, names
-from hetfl_flwr.common.errors import ConfigError, DataError, FederationError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, DataError, FederationError
+from hetfl_flwr.methods import build_strategy, names
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, MEMBER, METRICS, ROUND

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from torch import nn
 
-from hetfl_flwr.common.errors import PayloadError
+from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights

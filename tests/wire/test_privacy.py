@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from hetfl_flwr.algorithms import find, names
-from hetfl_flwr.common.errors import ConfigError, PayloadError
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ConfigError, PayloadError
+from hetfl_flwr.methods import find, names
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.wire.codec import HALF_LIMIT, check_halves, decode, from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS

@@ -3,7 +3,7 @@
 import os
 from math import prod
 
-from hetfl_flwr.common.errors import DataError
+from hetfl_flwr.errors import DataError
 
 SHARE = 0.5
 """Part of the machine's memory that one array may take."""

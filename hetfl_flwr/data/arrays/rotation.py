@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.seeding import generator
 
 ANGLES = (0, 20, 40, 60)
 """Degrees of the four domains, in the direction of the `Rotation`."""

@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.arrays.spec import Column, DataSpec, inputs_in_words
+from hetfl_flwr.errors import DataError
 
 MOST_SHOWN = 20
 """Classes whose counts are shown, at most."""

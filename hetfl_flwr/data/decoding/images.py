@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays
@@ -22,6 +21,7 @@ from hetfl_flwr.data.decoding.labels import IntArray, labels_of, read_labels
 from hetfl_flwr.data.sources.files import reason
 from hetfl_flwr.data.sources.finding import features_of
 from hetfl_flwr.data.sources.hub import Source
+from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.finding import features_of
 from hetfl_flwr.data.sources.hub import Source, cells
 from hetfl_flwr.data.sources.reading import parse_classes
+from hetfl_flwr.errors import DataError
 
 IntArray = npt.NDArray[np.int64]
 

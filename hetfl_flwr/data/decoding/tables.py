@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hetfl_flwr.common.errors import ConfigError, DataError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
 from hetfl_flwr.data.decoding.encoding import Encoded, Wanted, encode
 from hetfl_flwr.data.decoding.findings import Findings
 from hetfl_flwr.data.decoding.labels import IntArray, labels_of
 from hetfl_flwr.data.sources.columns import learnt_columns
+from hetfl_flwr.errors import ConfigError, DataError
+from hetfl_flwr.seeding import generator
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.sources.hub import Source

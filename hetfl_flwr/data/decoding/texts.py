@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
@@ -20,6 +19,7 @@ from hetfl_flwr.data.decoding.findings import Findings
 from hetfl_flwr.data.decoding.labels import IntArray, filled, labels_of
 from hetfl_flwr.data.sources.columns import in_words, is_text
 from hetfl_flwr.data.sources.reading import parse_vocabulary
+from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.sources.hub import Source

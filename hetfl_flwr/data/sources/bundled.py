@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.data.arrays.memory import check_fits
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import Column, DataSpec
 from hetfl_flwr.data.sources.notations import PLAIN
+from hetfl_flwr.seeding import generator
 
 _SIDE = 16  # of a coloured digit, in pixels
 _WAVES, _POINTS = 5000, 21

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
 from hetfl_flwr.data.sources.bundled import read_breast_cancer, read_digits, read_digits_colour, read_waveform
 from hetfl_flwr.data.sources.reading import Reading, parse_classes, parse_vocabulary
+from hetfl_flwr.errors import DataError
 
 _NO_COLUMNS = Reading()
 _DIGITS = tuple(map(str, range(10)))  # whatever a copy of such a data set calls them

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from hetfl_flwr.common.errors import ConfigError, DataError, unknown
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.sources.reading import Reading
+from hetfl_flwr.errors import ConfigError, DataError, unknown
 
 Kind = Literal["image", "series", "text", "table"]
 

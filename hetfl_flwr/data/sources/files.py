@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.data.sources.columns import Columns, in_words, is_text, roles, shape_of
 from hetfl_flwr.data.sources.csv.dialects import common_options, row_numbers
 from hetfl_flwr.data.sources.csv.headers import check_headers
@@ -22,6 +21,7 @@ from hetfl_flwr.data.sources.folders import TABLES, check_filled, ending, names_
 from hetfl_flwr.data.sources.notations import PLAIN, Notation, Undecided, recognised
 from hetfl_flwr.data.sources.npz import read_npz
 from hetfl_flwr.data.sources.reading import Reading
+from hetfl_flwr.errors import DataError, HetflError
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset

@@ -9,7 +9,6 @@ from logging import CRITICAL, ERROR, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hetfl_flwr.common.errors import DataError, HetflError
 from hetfl_flwr.data.sources.columns import Columns, roles
 from hetfl_flwr.data.sources.csv.dialects import common_options, notes_on
 from hetfl_flwr.data.sources.csv.headers import check_headers
@@ -34,6 +33,7 @@ from hetfl_flwr.data.sources.folders import (
 from hetfl_flwr.data.sources.npz import npz_splits
 from hetfl_flwr.data.sources.reading import Reading
 from hetfl_flwr.data.sources.signals import read_signals
+from hetfl_flwr.errors import DataError, HetflError
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset

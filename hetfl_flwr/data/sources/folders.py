@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
-from hetfl_flwr.common.errors import DataError
-from hetfl_flwr.common.text import printable
+from hetfl_flwr.errors import DataError
+from hetfl_flwr.text import printable
 
 TABLES = {
     **{".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"},

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.sources.columns import Kind, is_nameless, is_text, roles
 from hetfl_flwr.data.sources.files import Part, left, numbered
 from hetfl_flwr.data.sources.finding import features_of, found_splits
 from hetfl_flwr.data.sources.reading import Reading, parse_classes
+from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa

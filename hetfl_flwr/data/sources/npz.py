@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.sources.folders import TABLES, ending
+from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
 
 SeriesLayout = Literal["auto", "channels-first", "channels-last"]
 """What the outer lists of a series may be."""

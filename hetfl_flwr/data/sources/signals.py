@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.sources.folders import SIGNALS
 from hetfl_flwr.data.sources.npz import table_of
+from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset

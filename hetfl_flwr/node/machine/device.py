@@ -2,7 +2,7 @@
 
 import torch
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
 
 
 def find_device(name: str) -> torch.device:

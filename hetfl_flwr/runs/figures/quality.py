@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from typing_extensions import TypedDict
 
-from hetfl_flwr.common.text import LONGEST_NAME, printable
 from hetfl_flwr.config import Value
 from hetfl_flwr.runs.schema import QUALITIES, ClientRecord, Fraction, PerClass, Quality, Round, name_of
+from hetfl_flwr.text import LONGEST_NAME, printable
 from hetfl_flwr.wire.naming import called
 
 FEWEST_TEST_ROWS = 30

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetfl_flwr.common.blobs import pack
-from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.schema import KEPT_UPLOADS, Round
 from hetfl_flwr.server.federation import Federation

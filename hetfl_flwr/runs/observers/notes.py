@@ -6,12 +6,12 @@ from logging import WARNING
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import FLOWER_LOGGER, log
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.common.text import quoted
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.observers.progress import visible
 from hetfl_flwr.runs.schema import NOTES_FILE, Round
 from hetfl_flwr.server.messaging.differences import listed, unlike_columns
 from hetfl_flwr.server.messaging.member import MAX_NOTES, Member
+from hetfl_flwr.text import quoted
 
 MOST_SAID = 50
 """Lines that are said at a time; all of them are written."""

@@ -21,9 +21,9 @@ from pathlib import Path
 from time import time
 from typing import Any, Protocol
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, parse_trackers
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.metrics import mean
 from hetfl_flwr.runs.callbacks import Guarded, RoundCallback, RunInfo, one_line
 from hetfl_flwr.runs.observers.prometheus import Prometheus

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig, idle_clients, sampled_clients
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.member import Member
 
 

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import load_toml
+from hetfl_flwr.errors import ConfigError
 
 
 def read_node_keys(path: Path) -> dict[int, str]:

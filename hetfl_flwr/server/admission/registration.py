@@ -8,10 +8,10 @@ from logging import INFO, WARNING
 
 from flwr.app import Message
 
-from hetfl_flwr.common.errors import FederationError
 from hetfl_flwr.common.flower import ErrorCode, log
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import FederationError
 from hetfl_flwr.server.admission import attendance
 from hetfl_flwr.server.admission.attendance import Attendance, Origin, Presence, checked
 from hetfl_flwr.server.admission.draw import draw

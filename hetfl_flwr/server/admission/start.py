@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from logging import WARNING
 
-from hetfl_flwr.common.errors import ConfigError, FederationError
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.member import Member

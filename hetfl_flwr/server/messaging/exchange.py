@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, RecordDict
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import PayloadError
 from hetfl_flwr.common.flower import SUPERLINK_NODE_ID
-from hetfl_flwr.common.text import LONGEST_NAME, LONGEST_TEXT, brief, printable, quoted
+from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.guard import Sizes
 from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.text import LONGEST_NAME, LONGEST_TEXT, brief, printable, quoted
 from hetfl_flwr.wire.classes import numbered, wrong_list
 from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEN, STAGES

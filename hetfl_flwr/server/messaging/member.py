@@ -7,11 +7,11 @@ from typing import Annotated
 from flwr.app import ConfigRecord, Message
 from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError
 
-from hetfl_flwr.common.errors import FederationError
-from hetfl_flwr.common.text import LONGEST_NAME
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models.bounds import MOST_NUMBERS
+from hetfl_flwr.text import LONGEST_NAME
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import MOST_NAMES, called
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from hetfl_flwr.common.errors import PayloadError
 from hetfl_flwr.common.flower import ErrorCode
-from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.messaging.exchange import (
     LONGEST_REASON,
     METRICS_ALONE,
@@ -28,6 +27,7 @@ from hetfl_flwr.server.messaging.guard import Guards, measure
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.server.messaging.upload_counts import UploadCounts
+from hetfl_flwr.text import printable
 from hetfl_flwr.wire.codec import from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS
 

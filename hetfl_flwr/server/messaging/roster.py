@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from hetfl_flwr.common.errors import FederationError
+from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models import network_of
 from hetfl_flwr.server.messaging.differences import (
     Kind,

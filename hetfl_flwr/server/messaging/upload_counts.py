@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hetfl_flwr.common.blobs import pack, read_blob
-from hetfl_flwr.common.errors import DamagedError, RunFolderError
 from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.errors import DamagedError, RunFolderError
 
 COUNTS = "upload counts"
 """The kind of file that holds them."""

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from rich.table import Table
 
-from hetfl_flwr.common.text import printable
 from hetfl_flwr.runs.figures.tables import table_of
+from hetfl_flwr.text import printable
 
 
 class State(StrEnum):

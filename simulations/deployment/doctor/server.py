@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
 from simulations.deployment.doctor.finding import Finding, State
 
 PATIENCE = 20.0

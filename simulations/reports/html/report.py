@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.runs.schema import read_notes
@@ -215,7 +215,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 
 def _purpose(algorithm: str) -> str:
     """Return the first line of an algorithm's docstring; empty where the algorithm is not here."""
-    from hetfl_flwr.algorithms import find
+    from hetfl_flwr.methods import find
 
     with suppress(ConfigError):
         return (find(algorithm).strategy.__doc__ or "").partition("\n")[0]
@@ -224,7 +224,7 @@ def _purpose(algorithm: str) -> str:
 
 def _split(run: Run) -> Split | str:
     """Return who had which rows, or why that is not known any more."""
-    from hetfl_flwr.algorithms import resolve
+    from hetfl_flwr.methods import resolve
     from simulations.reports.partition import load_split
 
     clients = figures(run)["clients"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from rich.filesize import decimal
 from rich.table import Table
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import KEYS, RunConfig, Value, meaning
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.figures.cost_totals import SHOWN, total_costs
 from hetfl_flwr.runs.figures.tables import NOTHING, SHORT_HEADINGS, byte_size, percent, thousands
 from hetfl_flwr.runs.schema import ClientRecord, name_of
@@ -253,7 +253,7 @@ def config_sheets(run: Run) -> tuple[Sheet, Sheet]:
 
 def _defaults(algorithm: str) -> dict[str, Value]:
     """Return the default of each config key."""
-    from hetfl_flwr.algorithms import find
+    from hetfl_flwr.methods import find
 
     defaults = RunConfig().to_flat()
     with suppress(ConfigError):  # a package that is not here

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.common.errors import RunFolderError
-from hetfl_flwr.common.text import printable
+from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.runs.figures.tables import percent
+from hetfl_flwr.text import printable
 from simulations.reports.plots.drawing import (
     COLOURS,
     DPI,

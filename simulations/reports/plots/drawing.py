@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

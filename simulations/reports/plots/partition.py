@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetfl_flwr.common.text import printable
+from hetfl_flwr.text import printable
 from simulations.reports.plots.drawing import DPI, literal
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.spec import Arrays
 from simulations.studies.audit import histogram, reconstruction
 from simulations.studies.audit.measures import (

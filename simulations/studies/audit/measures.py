@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 from torch.nn import functional
 
-from hetfl_flwr.common.errors import HetflError
+from hetfl_flwr.errors import HetflError
 
 Scores = NDArray[np.float64]
 

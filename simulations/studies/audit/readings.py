@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import EVALUATION_BATCH, take_statistics
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.wire.factors import multiplied

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetfl_flwr.common.errors import ConfigError, RunFolderError
 from hetfl_flwr.common.files import as_json, replace_file
 from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.runs.figures.tables import table_of
 from hetfl_flwr.server.messaging.differences import listed

@@ -13,20 +13,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hetfl_flwr.algorithms import build_client
 from hetfl_flwr.client import KnowledgeClient
 from hetfl_flwr.common.blobs import read_blob
-from hetfl_flwr.common.errors import ConfigError, DamagedError, RunFolderError
 from hetfl_flwr.common.notices import option, warn
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
+from hetfl_flwr.errors import ConfigError, DamagedError, RunFolderError
+from hetfl_flwr.methods import build_client
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.observers.kept_uploads import UPLOADS, kept_files
 from hetfl_flwr.runs.schema import read_summary
 from hetfl_flwr.runs.settings import resolved_config_of
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.differences import listed
 from hetfl_flwr.wire.spec import Arrays
 from simulations.inference.loading import load_client, load_deployed

@@ -6,7 +6,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import NamedTuple
 
-from hetfl_flwr.common.errors import RunFolderError
+from hetfl_flwr.errors import RunFolderError
 from simulations.studies.reproduce.outcome import Outcome, as_markdown, figure, ours
 from simulations.studies.reproduce.recipe import Recipe
 

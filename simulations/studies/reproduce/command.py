@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.config import Value
+from hetfl_flwr.errors import ConfigError
 from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import PLACES, Backend, run_all
 from simulations.studies.reproduce.collection import RESULTS, Report, collect, summary

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, unknown
 from hetfl_flwr.config import RunConfig, Value, flattened, load_toml
+from hetfl_flwr.errors import ConfigError, HetflError, unknown
 from hetfl_flwr.runs.schema import Summary
 
 TABLES = Path(__file__).resolve().parents[2] / "recipes" / "tables"

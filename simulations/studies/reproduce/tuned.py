@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hetfl_flwr.common.errors import HetflError
 from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.errors import HetflError
 from hetfl_flwr.runs.figures.tables import byte_size
 from simulations.studies.jobs import PLACES, Backend
 from simulations.studies.reproduce.recipe import Cell

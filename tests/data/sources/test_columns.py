@@ -9,9 +9,9 @@ import torch
 from fixtures.data.hub import grey, table, write
 from fixtures.data.loading import load_client
 
-from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import DataSpec, Reading
 from hetfl_flwr.data.domains import family_arrays, parse_families
+from hetfl_flwr.errors import ConfigError, DataError
 
 STYLES = ["photo", "art", "photo", "sketch", "art", "photo"]
 

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 import torch
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.sources.csv.dialects import dialect_of
+from hetfl_flwr.errors import DataError
 
 ROWS = 40
 FRAME = pd.DataFrame(

@@ -11,9 +11,9 @@ from fixtures.data.hub import CLASSES, colour, grey, table, write
 from fixtures.data.loading import load_client
 from PIL import Image
 
-from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, data_spec
 from hetfl_flwr.data.arrays.client_data import ClientData
+from hetfl_flwr.errors import ConfigError, DataError
 from simulations.cli import facts
 
 INTEGERS = Value("int64")

@@ -10,9 +10,9 @@ from fixtures.data.hub import grey, table, write
 from fixtures.data.loading import load_client
 from PIL import Image
 
-from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import DataSpec, Reading, absolute, data_spec
 from hetfl_flwr.data.sources.bundled import read_digits, resized
+from hetfl_flwr.errors import ConfigError, DataError
 
 ALL = {"partition_id": 0, "num_partitions": 1, "seed": 0, "validation_fraction": 0.0, "test_fraction": 0.0}
 

@@ -12,9 +12,9 @@ from fixtures.federations.members import member, roster
 from typer.testing import CliRunner
 
 from hetfl_flwr.client_app import _notes
-from hetfl_flwr.common.errors import DataError, FederationError
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.sources.hub import Source
+from hetfl_flwr.errors import DataError, FederationError
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import Naming

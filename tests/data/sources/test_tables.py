@@ -20,14 +20,14 @@ from pyarrow.csv import write_csv as write_table
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
-from hetfl_flwr.common.seeding import generator
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, parse_features
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.decoding.tables import feature_slice, sliced, standardised
 from hetfl_flwr.data.sources import finding
+from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models import build_model
+from hetfl_flwr.seeding import generator
 
 CANCER = {"dataset": "breast-cancer", "partition_id": 0, "num_partitions": 3, "seed": 0}
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.utils import murmurhash3_32
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.data.arrays import cache
 from hetfl_flwr.data.decoding import texts
+from hetfl_flwr.errors import DataError
 
 ANALYSE = CountVectorizer(token_pattern=r"\w+").build_analyzer()
 LETTERS = st.characters(exclude_categories=["Cs", "Cn"], exclude_characters="\u0130\u03a3")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hetfl_flwr.algorithms import find
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.methods import find
 from simulations.authoring.new import write_algorithm
 
 

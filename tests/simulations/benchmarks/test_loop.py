@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hetfl_flwr.algorithms import resolve
+from hetfl_flwr.methods import resolve
 from simulations.benchmarks import loop
 
 

@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hetfl_flwr.algorithms import Algorithm, check_options, find, names
-from hetfl_flwr.common.errors import HetflError
 from hetfl_flwr.config import KEYS, RunConfig, meaning, read_toml
 from hetfl_flwr.data import data_spec
+from hetfl_flwr.errors import HetflError
+from hetfl_flwr.methods import Algorithm, check_options, find, names
 from hetfl_flwr.models import assign, build_model
 from hetfl_flwr.server.messaging.member import Sharing
 from hetfl_flwr.strategy import Sends
@@ -97,9 +97,9 @@ def test_algorithms_are_grouped_by_what_leaves_a_client():
 @pytest.mark.parametrize("attributes", [{}, {"sends": "pigeons"}])
 def test_what_leaves_a_client_is_never_guessed(attributes, monkeypatch):
     side = type("Own", (own("Averages the weights.\n\nWire   up: weights"),), attributes)
-    monkeypatch.setattr("hetfl_flwr.algorithms.names", lambda: ["local", "own"])
+    monkeypatch.setattr("hetfl_flwr.methods.names", lambda: ["local", "own"])
     monkeypatch.setattr(
-        "hetfl_flwr.algorithms.find", lambda name: find("local") if name == "local" else Algorithm("own", side, side)
+        "hetfl_flwr.methods.find", lambda name: find("local") if name == "local" else Algorithm("own", side, side)
     )
     assert [row["leaves a client"] for row in listed().values()] == ["nothing", "something else"]
 
@@ -159,8 +159,8 @@ def own(doc: str, **attributes: Any) -> Any:
     ],
 )
 def test_needs_are_read_off_the_attributes_and_a_paragraph_of_their_own(strategy, needs, monkeypatch):
-    monkeypatch.setattr("hetfl_flwr.algorithms.names", lambda: ["own"])
-    monkeypatch.setattr("hetfl_flwr.algorithms.find", lambda name: Algorithm(name, strategy, own("Client.")))
+    monkeypatch.setattr("hetfl_flwr.methods.names", lambda: ["own"])
+    monkeypatch.setattr("hetfl_flwr.methods.find", lambda name: Algorithm(name, strategy, own("Client.")))
     assert listed()["own"]["needs"] == needs
 
 

@@ -16,9 +16,9 @@ from fixtures.tiers import exhaustive
 
 from clients.fedhe import FedHeClient
 from hetfl_flwr.__main__ import main as installed
-from hetfl_flwr.algorithms import find
-from hetfl_flwr.common.errors import INTERRUPTED
 from hetfl_flwr.config import read_toml
+from hetfl_flwr.errors import INTERRUPTED
+from hetfl_flwr.methods import find
 
 COMMAND = [sys.executable, "-c", "from simulations.cli.command import main; main()"]
 SMALL = ("--clients", "2", "--rounds", "2", "--set", "models=mlp", "--set", "batch-size=20")

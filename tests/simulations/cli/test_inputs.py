@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hetfl_flwr import models, server_app
-from hetfl_flwr.algorithms import find, names
-from hetfl_flwr.common.errors import DataError, HetflError
-from hetfl_flwr.common.text import printable
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
 from hetfl_flwr.data.sources import finding
+from hetfl_flwr.errors import DataError, HetflError
+from hetfl_flwr.methods import find, names
 from hetfl_flwr.models import building
+from hetfl_flwr.text import printable
 from simulations.cli import deploying, results, running
 from simulations.cli.command import main
 from simulations.engine.run import run_locally

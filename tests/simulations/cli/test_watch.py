@@ -14,8 +14,8 @@ from flwr.common.config import parse_config_args
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hetfl_flwr.common.errors import RunFolderError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.runs.lock import LOCK_FILE
 from simulations.cli.command import app
 from simulations.engine.run import run_locally

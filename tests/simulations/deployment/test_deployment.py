@@ -26,8 +26,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from httpx import HTTPStatusError
 
-from hetfl_flwr.common.errors import INTERRUPTED, ConfigError, FederationError
 from hetfl_flwr.config import RunConfig, for_node
+from hetfl_flwr.errors import INTERRUPTED, ConfigError, FederationError
 from hetfl_flwr.server.admission.node_keys import read_node_keys
 from simulations.cli.command import main
 from simulations.deployment.flower import NAME, ROOT, Flower, flower

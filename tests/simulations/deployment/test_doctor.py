@@ -21,8 +21,8 @@ from cryptography import x509
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 from typer.testing import CliRunner
 
-from hetfl_flwr.common.errors import ConfigError
 from hetfl_flwr.common.versions import installed
+from hetfl_flwr.errors import ConfigError
 from simulations.cli.command import app
 from simulations.deployment import keys as keys_module
 from simulations.deployment.doctor import devices, machine

@@ -11,8 +11,8 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from hetfl_flwr.common.errors import ConfigError, DataError
 from hetfl_flwr.data import Reading, Split, load_client_data
+from hetfl_flwr.errors import ConfigError, DataError
 from simulations.api import config_keys, load, run
 from simulations.engine.objects import is_object, stored
 from simulations.reports.html.report import write_report

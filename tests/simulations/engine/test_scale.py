@@ -13,9 +13,9 @@ import pytest
 from fixtures.tiers import exhaustive
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from hetfl_flwr.algorithms import build_strategy
-from hetfl_flwr.common.errors import StateError
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import StateError
+from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.node import stores
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.results import ROUNDS_FILE

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import simulations
 from hetfl_flwr import export
-from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models import SplitModel
 from simulations.cli.command import app
 from simulations.inference.export import EXTRA, export_node

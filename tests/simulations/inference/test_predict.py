@@ -21,8 +21,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from hetfl_flwr import export
-from hetfl_flwr.common.errors import ConfigError, DataError, ModelError
-from hetfl_flwr.common.seeding import generator
+from hetfl_flwr.errors import ConfigError, DataError, ModelError
+from hetfl_flwr.seeding import generator
 from simulations.cli.command import app
 from simulations.inference.export import EXTRA
 from simulations.inference.loading import load_client

@@ -15,7 +15,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from hetfl_flwr import gains, load
-from hetfl_flwr.common.errors import ConfigError
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.figures.tables import client_table, lines
 from simulations.cli.command import app
 from simulations.reports.doubts import doubts_of

@@ -11,7 +11,7 @@ import pytest
 from fixtures.folders.pages import Page
 from fixtures.folders.run_folders import LINES, SILENT, client, finish, line, make
 
-from hetfl_flwr.common.errors import RunFolderError
+from hetfl_flwr.errors import RunFolderError
 from simulations.reports.html.report import write_report
 from simulations.reports.html.svg import MOST_POINTS, MOST_SMALL_POINTS
 

@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from rich.console import Console
 from rich.table import Table
 
-from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.figures.tables import client_table
 from simulations.reports.plots.comparison import compare_figure, course_of, draw_costs, draw_rounds, page_figure
 from simulations.reports.plots.drawing import write_figure

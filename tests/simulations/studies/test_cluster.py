@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hetfl_flwr import sweep
-from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.runs.schema import SERVER_STATE_FILE, read_rounds
 from simulations.cli.command import app
 from simulations.studies import backends

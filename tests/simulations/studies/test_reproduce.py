@@ -12,7 +12,7 @@ from fixtures.folders.run_folders import finish, make
 from rich.console import Console
 from scipy.stats import ttest_rel
 
-from hetfl_flwr.common.errors import ConfigError, RunFolderError
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.schema import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce.collection import Report, collect, counted, main_table, summary

@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hetfl_flwr import compare, load, run, sweep
-from hetfl_flwr.common.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from simulations.cli.command import app
 from simulations.studies.backends import LocalBackend

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.common.errors import DataError
-from hetfl_flwr.common.text import printable
 from hetfl_flwr.data.sources.folders import TABLES, ending, opened
+from hetfl_flwr.errors import DataError
+from hetfl_flwr.text import printable
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """What may stand between cells."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hetfl_flwr.common.errors import DataError
 from hetfl_flwr.data.sources.columns import header_hint
 from hetfl_flwr.data.sources.csv.dialects import dialect_of, first_rows
 from hetfl_flwr.data.sources.folders import TABLES, ending, opened
+from hetfl_flwr.errors import DataError
 
 _BLOCK = 10 * 2**20
 """Bytes of a json file that are read at a time, as the library does that reads the rows: no row is longer."""

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hetfl_flwr.common.errors import ConfigError, HetflError, place, reason, unknown
 from hetfl_flwr.common.packages import own_package
-from hetfl_flwr.common.seeding import seeded
 from hetfl_flwr.config import AUTO, AUTO_MODELS, FIT, RunConfig, Value, one_model, write_algorithm_options
+from hetfl_flwr.errors import ConfigError, HetflError, place, reason, unknown
+from hetfl_flwr.seeding import seeded
 
 if TYPE_CHECKING:
     from hetfl_flwr.client import KnowledgeClient

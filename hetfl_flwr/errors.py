@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb, walk_tb
 
-from hetfl_flwr.common.text import printable
+from hetfl_flwr.text import printable
 
 EXIT_OF_FLOWER = "flwr.supercore.exit"
 """Where Flower ends a process, as after SIGTERM."""
@@ -105,7 +105,7 @@ def place(error: BaseException) -> str:
     ...     numpy.ones(3).reshape(2, 2)
     ... except ValueError as error:
     ...     print(place(error))
-    <doctest hetfl_flwr.common.errors.place[1]>, line 2
+    <doctest hetfl_flwr.errors.place[1]>, line 2
     """
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}" if error.filename else ""

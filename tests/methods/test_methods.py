@@ -7,7 +7,9 @@ import pytest
 
 from clients.fedhe import FedHeClient
 from clients.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
-from hetfl_flwr.algorithms import (
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.methods import (
     build_client,
     build_strategy,
     check_options,
@@ -18,8 +20,6 @@ from hetfl_flwr.algorithms import (
     resolve,
     resolve_models,
 )
-from hetfl_flwr.common.errors import ConfigError
-from hetfl_flwr.config import RunConfig
 from simulations.testing.contract import entries
 from strategies.chfl import CHFL
 from strategies.fedhe import FedHe
