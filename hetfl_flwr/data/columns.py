@@ -3,21 +3,19 @@
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
 from hetfl_flwr.common.problems import Problems
+from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.errors import ConfigError, DataError, unknown
 
 Kind = Literal["image", "series", "text", "table"]
 
-Columns = Mapping[str, Any]
-"""The columns of a split, in their order, each with its feature; None where the cells alone tell."""
 
-
-def roles(place: str, splits: Mapping[str, Columns], reading: Reading) -> tuple[str, Kind, tuple[str, ...]]:
+def roles(place: str, splits: Mapping[str, Frame], reading: Reading) -> tuple[str, Kind, tuple[str, ...]]:
     """Return the label column, what an input is, and the columns that it is made of.
 
     Parameters
@@ -61,7 +59,7 @@ def _aside(reading: Reading) -> dict[str, str]:
 
 
 def _inputs_beside(
-    problems: Problems, splits: Mapping[str, Columns], reading: Reading, label: str
+    problems: Problems, splits: Mapping[str, Frame], reading: Reading, label: str
 ) -> tuple[Kind, tuple[str, ...]]:
     """Return what `_inputs` does; if other columns are not there, take down what the keys of a table name as well."""
     try:
@@ -73,7 +71,7 @@ def _inputs_beside(
     if kind == "table" and problems.found:
         for key in TABLE_KEYS:
             with problems.collecting():
-                _named(problems.place, [name for name in splits["train"] if name != label], reading, key)
+                _named(problems.place, [name for name in splits["train"].names if name != label], reading, key)
     return kind, inputs
 
 
@@ -123,19 +121,20 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
     return {by_name[name] for name in names}
 
 
-def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, key: str) -> str:
+def _column(place: str, splits: Mapping[str, Frame], wanted: str, kind: str, key: str) -> str:
     """Return the wanted column, or else the only one of a kind of feature."""
     columns = splits["train"]
-    if key == "label-column" and not wanted and {"x", "y"} <= columns.keys() and is_list(columns["x"], unknown=True):
+    if key == "label-column" and not wanted and "x" in columns and "y" in columns and is_list(columns["x"].type):
         wanted = "y"
-    of_kind = [name for name, feature in columns.items() if type(feature).__name__ == kind]
-    if wanted not in columns and not of_kind and not get_close_matches(wanted, columns):
-        _check_names(place, columns)
+    declared = {"": (), "ClassLabel": columns.classes, "Image": columns.images}[kind]
+    of_kind = [name for name in columns.names if name in declared]
+    if wanted not in columns and not of_kind and not get_close_matches(wanted, columns.names):
+        _check_names(place, columns.names)
     if not wanted and len(of_kind) != 1:
         what = {"ClassLabel": "classes", "Image": "images"}[kind]
         found = f"has {len(of_kind)} columns of {what}" if of_kind else f"does not say which column holds the {what}"
-        choices = of_kind or [name for name in columns if not is_nameless(name)]
-        raise DataError(f"{place} {found}: set {key} to one of: {', '.join(choices)}{header_hint(columns)}")
+        choices = of_kind or [name for name in columns.names if not is_nameless(name)]
+        raise DataError(f"{place} {found}: set {key} to one of: {', '.join(choices)}{header_hint(columns.names)}")
     column = wanted or of_kind[0]
     several = [name.strip() for name in column.split(",")]
     if (
@@ -150,9 +149,9 @@ def _column(place: str, splits: Mapping[str, Columns], wanted: str, kind: str, k
         )
     for split, there in splits.items():
         if column not in there:
-            near = get_close_matches(column, there, n=1)
+            near = get_close_matches(column, there.names, n=1)
             hint = f"did you mean '{near[0]}'? Set" if near else "set"
-            choices = [name for name in there if not is_nameless(name)]
+            choices = [name for name in there.names if not is_nameless(name)]
             where = f" in its split '{split}'" if len(splits) > 1 else ""
             raise DataError(f"{place} has no column '{column}'{where}: {hint} {key} to one of: {', '.join(choices)}")
     return column
@@ -184,7 +183,7 @@ def _check_names(place: str, names: Collection[str]) -> None:
         )
 
 
-def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
+def _inputs(place: str, splits: Mapping[str, Frame], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
     """Return what an input is, and the columns that it is made of."""
     named = [key for key in ("image-column", "text-column", "series-column") if getattr(reading, key.replace("-", "_"))]
     if len(named) > 1:
@@ -193,11 +192,11 @@ def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: 
         return "text", (_column(place, splits, reading.text_column, "", "text-column"),)
     if reading.series_column:
         return "series", (_column(place, splits, reading.series_column, "", "series-column"),)
-    if reading.image_column or any(type(feature).__name__ == "Image" for feature in splits["train"].values()):
+    if reading.image_column or splits["train"].images:
         return "image", (_column(place, splits, reading.image_column, "Image", "image-column"),)
-    columns = tuple(name for name in splits["train"] if name not in (label, *_aside(reading).values()))
+    columns = tuple(name for name in splits["train"].names if name not in (label, *_aside(reading).values()))
     ignored = {name for name in columns if " ".join(name.split()) in reading.ignored}
-    if lists := [name for name in columns if is_list(splits["train"][name]) and name not in ignored]:
+    if lists := [name for name in columns if is_list(splits["train"][name].type) and name not in ignored]:
         if len(lists) > 1:
             raise DataError(
                 f"{place} has {len(lists)} columns of lists: set series-column to one of: {', '.join(lists)}"
@@ -210,19 +209,12 @@ def _inputs(place: str, splits: Mapping[str, Columns], reading: Reading, label: 
     return "table", columns
 
 
-ARRAYS = ("Array2D", "Array3D", "Array4D", "Array5D")
-"""Features of the datasets library whose cells are arrays."""
-
-
-def is_list(feature: Any, *, unknown: bool = False) -> bool:
-    """Say whether cells are lists of numbers, or lists of such lists; `unknown` is said of those that nobody knows."""
-    if feature is None:
-        return unknown
-    while type(feature).__name__ in ("List", "LargeList"):
-        feature = feature.feature
-        if type(feature).__name__ == "Value":
-            return str(feature.dtype).startswith(("int", "uint", "float", "double"))
-    return type(feature).__name__ in ARRAYS
+def is_list(kind: pa.DataType) -> bool:
+    """Say whether cells are lists of numbers, or lists of such lists."""
+    nested = False
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind, nested = kind.value_type, True
+    return nested and bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def shape_of(kind: pa.DataType) -> str:

@@ -2,12 +2,15 @@
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from glob import escape
 from logging import CRITICAL, ERROR, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from hetfl_flwr.data.folders import (
     CALLED_FILE,
@@ -30,15 +33,13 @@ from hetfl_flwr.data.folders import (
     spreadsheets,
     unread,
 )
+from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.rows import Part, notes_on, parts_of, read_files, reason
 from hetfl_flwr.data.signals import read_signals
 from hetfl_flwr.errors import DataError, HetflError
 
 if TYPE_CHECKING:
-    from datasets.arrow_dataset import Dataset
-    from datasets.features import Features
-
     from hetfl_flwr.data.catalogue import DatasetEntry
 
 
@@ -54,17 +55,11 @@ _OF_SPLITS = re.compile("train|val|dev|test|eval|-of-")  # without one of these 
 _CONVERTED = "refs/convert/parquet"  # where the hub keeps a copy of what only a script could read
 
 
-def features_of(data: "Dataset") -> "Features":
-    """Return the features of a split, which are not to be changed: each `Dataset.features` is a copy of all of them."""
-    features: Features = data.info.features
-    return features
-
-
 class Found(NamedTuple):
     """What messages call a data set; its splits; name and rows of each file read by itself; what was done unasked."""
 
     place: str
-    splits: dict[str, "Dataset"]
+    splits: dict[str, Frame]
     files: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
     parts: Mapping[str, Sequence[Part]] = {}
@@ -179,19 +174,32 @@ def _from_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None
         note = f"rows of {len(parts)} files in {called} are put together: partition=files has a client for each"
         return found._replace(notes=(*found.notes, note))
     splits = _by_library(called, _images_in, folder, pattern)
-    if not reading.label_column and any("label" not in features_of(split) for split in splits.values()):
+    if not reading.label_column and any("label" not in split for split in splits.values()):
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
     return Found(called, splits)
 
 
-def _by_library(called: str, read: Callable[..., Any], *arguments: Any) -> dict[str, "Dataset"]:
+def _by_library(called: str, read: Callable[..., Any], *arguments: Any) -> dict[str, Frame]:
     """Return the splits that the datasets library reads."""
     getLogger("datasets").setLevel(CRITICAL)  # of what it raises, too, and with the whole path
     try:
-        data = read(*arguments)
+        data = _quietly(read, *arguments)
     except Exception as error:
         raise DataError(f"cannot read the data set in {called}: {reason(error)}") from error
-    return dict(data) if isinstance(data, dict) else {"train": data}
+    return _frames(data if isinstance(data, dict) else {"train": data})
+
+
+def _quietly(read: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what the datasets library reads, without bars of progress where nobody looks at them."""
+    from datasets.utils.tqdm import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    return read(*arguments)
+
+
+def _frames(splits: Mapping[str, Any]) -> dict[str, Frame]:
+    return {name: Frame.of_dataset(data) for name, data in splits.items()}
 
 
 def _saved_in(folder: Path) -> Any:
@@ -204,12 +212,12 @@ def _read_rows(files: Mapping[str, Sequence[Path]], called: str, reading: Readin
     """Read the files of rows of all splits: a column has one type in all of them."""
     paths = [path for of_split in files.values() for path in of_split]
     data, read = read_files(paths, reading)
-    splits, parts, first = dict[str, "Dataset"](), dict[str, list[Part]](), 0
+    splits, parts, first = dict[str, Frame](), dict[str, list[Part]](), 0
     names = owner_names(paths) if reading.by_file else {path: path.name for path in paths}
     by_path = {file.path: file for file in read}
     for split, of_split in files.items():
         rows = sum(by_path[path].table.num_rows for path in of_split)
-        splits[split] = data.select(range(first, first + rows)) if len(files) > 1 else data
+        splits[split] = data.rows(first, rows)
         parts[split] = parts_of([by_path[path] for path in of_split], [names[path] for path in of_split], given)
         first += rows
     owners = tuple((names[file.path], file.table.num_rows) for file in read) if reading.by_file else ()
@@ -248,11 +256,11 @@ def _by_owner(folder: Path, reading: Reading) -> Found:
     check_owners(folder)
     found = _from_folder(folder, reading, pattern=f"{escape(str(folder))}/**")
     data = found.splits["train"]
-    [column] = [name for name, feature in features_of(data).items() if type(feature).__name__ == "Image"]
-    paths = pc.struct_field(data.with_format("arrow")[:][column], "path").to_pylist()
+    [column] = data.images
+    paths = pc.struct_field(data[column], "path").to_pylist()
     owners = [Path(path).parent.parent.name for path in paths]
     ordered = sorted(range(len(owners)), key=owners.__getitem__)
-    return found._replace(splits={"train": data.select(ordered)}, files=tuple(sorted(Counter(owners).items())))
+    return found._replace(splits={"train": data.take(np.array(ordered))}, files=tuple(sorted(Counter(owners).items())))
 
 
 def owner_names(files: Sequence[Path]) -> dict[Path, str]:
@@ -276,13 +284,13 @@ def _said(path: Path) -> dict[str, str]:
         return {}
 
 
-def _from_hub(hub_id: str, called: str) -> dict[str, "Dataset"]:
+def _from_hub(hub_id: str, called: str) -> dict[str, Frame]:
     from datasets.load import load_dataset
 
     getLogger("huggingface_hub").setLevel(ERROR)  # of its retries: what they come to is said in one line
     try:
         try:
-            data: Any = load_dataset(hub_id)
+            data: Any = _quietly(load_dataset, hub_id)
         except RuntimeError as error:
             if "scripts are no longer supported" not in str(error):
                 raise
@@ -292,4 +300,4 @@ def _from_hub(hub_id: str, called: str) -> dict[str, "Dataset"]:
             f"cannot load {called} from the hub ({reason(error)}): check name and connection, or put "
             f"a copy in the hub's layout into a folder <data-dir>/{called} and set data-dir"
         ) from error
-    return dict(data)
+    return _frames(data)

@@ -1,24 +1,25 @@
 """Data sets opened: which columns count, and which rows have a label. Nothing is decoded here."""
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from hetfl_flwr.data.columns import Kind, is_between, is_nameless, is_text, roles
-from hetfl_flwr.data.finding import features_of, found_splits
+from hetfl_flwr.data.finding import found_splits
+from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.reading import Reading, parse_classes
 from hetfl_flwr.data.rows import NO_LABEL, Part, left, numbered
 from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from datasets.arrow_dataset import Dataset
-
     from hetfl_flwr.data.catalogue import DatasetEntry
 
 _SHOWN = 5  # names in a note, at most
@@ -56,7 +57,7 @@ class Source:
     """
 
     place: str
-    splits: dict[str, "Dataset"]
+    splits: dict[str, Frame]
     kind: Kind
     inputs: tuple[str, ...]
     label: str
@@ -81,7 +82,13 @@ class Source:
         """How many of the N rows are the training split."""
         return len(self.splits["train"])
 
-    def training(self, values: "pa.ChunkedArray") -> "pa.ChunkedArray":
+    @cached_property
+    def digest(self) -> str:
+        """A digest of all inputs."""
+        parts = [data.digest(name) for data in self.splits.values() for name in self.inputs]
+        return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+    def training(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return the cells of the training split of a column of all rows."""
         return values.slice(0, self.train_rows)
 
@@ -133,22 +140,19 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     DataError
         If it cannot be found or read, has no training split or an empty split, or lacks the columns.
     """
-    from datasets.utils.tqdm import disable_progress_bars
-
-    if not sys.stderr.isatty():
-        disable_progress_bars()
     opened = found_splits(dataset, reading, entry)
     place = opened.place
     found, nameless = (opened.splits, ()) if entry else _without_nameless(place, opened.splits, reading)
-    label, kind, inputs = roles(place, {name: features_of(data) for name, data in found.items()}, reading)
-    splits: dict[str, Dataset] = {name: _plain(found[name]) for name in ("train", "test") if name in found}
+    label, kind, inputs = roles(place, found, reading)
+    splits: dict[str, Frame] = {name: found[name] for name in ("train", "test") if name in found}
     if entry and entry.without:
         splits = {name: _without(data, label, entry.without) for name, data in splits.items()}
     for name, data in splits.items():
         if not len(data):
             raise DataError(f"split '{name}' of {place} is empty: take it away, or put rows into it")
     if kind == "image":
-        splits = {name: _as_images(place, data, inputs[0]) for name, data in splits.items()}
+        for data in splits.values():
+            _check_images(place, data, inputs[0])
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
     said = {label for _, label in parse_classes(reading.classes)}
     unknown = () if entry else tuple(text for text in NO_LABEL if text not in said)
@@ -166,10 +170,10 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
 
 
 def _without_nameless(
-    place: str, splits: dict[str, "Dataset"], reading: Reading
-) -> tuple[dict[str, "Dataset"], tuple[str, ...]]:
+    place: str, splits: dict[str, Frame], reading: Reading
+) -> tuple[dict[str, Frame], tuple[str, ...]]:
     """Leave out columns without a name that are empty, or hold the names of rows, unless a key names them."""
-    names = dict.fromkeys(name for data in splits.values() for name in features_of(data) if is_nameless(name))
+    names = dict.fromkeys(name for data in splits.values() for name in data.names if is_nameless(name))
     unnamed = [name for name in names if name not in reading.named]
     empty = [name for name in unnamed if all(_is_blank(data, name) for data in splits.values())]
     rows = [name for name in unnamed if name not in empty and not is_between(name)]
@@ -184,15 +188,12 @@ def _without_nameless(
     if not notes:
         return splits, ()
     gone = {*empty, *rows}
-    kept = {
-        split: data.remove_columns([name for name in features_of(data) if name in gone])
-        for split, data in splits.items()
-    }
+    kept = {split: data.without([name for name in data.names if name in gone]) for split, data in splits.items()}
     return kept, (*notes,)
 
 
-def _is_blank(data: "Dataset", name: str) -> bool:
-    return name not in features_of(data) or cells(data, name).null_count == len(data)
+def _is_blank(data: Frame, name: str) -> bool:
+    return name not in data or data[name].null_count == len(data)
 
 
 def _columns_called(names: Sequence[str]) -> str:
@@ -203,11 +204,11 @@ def _columns_called(names: Sequence[str]) -> str:
 
 def labelled(
     place: str,
-    splits: dict[str, "Dataset"],
+    splits: dict[str, Frame],
     label: str,
     parts: Mapping[str, Sequence[Part]] | None = None,
     unknown: Sequence[str] = NO_LABEL,
-) -> tuple[dict[str, "Dataset"], dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
+) -> tuple[dict[str, Frame], dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
     """Leave out the rows without a label.
 
     Parameters
@@ -239,7 +240,7 @@ def labelled(
     """
     rows, notes = dict[str, npt.NDArray[np.int64]](), list[str]()
     for split, data in splits.items():
-        without = _missing(cells(data, label), unknown)
+        without = _missing(data[label], unknown)
         if without.all():
             where, way_out = (
                 (f"split '{split}' of ", "take the split away")
@@ -251,14 +252,14 @@ def labelled(
             first, *more = np.flatnonzero(without)
             number, file = numbered((parts or {}).get(split, ()), int(first))
             which = f"row {number}" + (f" of {file}" if file else "") + (f" and {len(more)} more" if more else "")
-            words = _words(cells(data, label), without)
+            words = _words(data[label], without)
             notes.append(
                 f"{without.sum()} of {len(data)} rows of split '{split}' of {place} have no {label} ({which}): left out"
                 + f"; if {words} is a class, name all of them in classes" * bool(words)
             )
             rows[split] = np.flatnonzero(~without)
     return (
-        {split: data.select(rows[split]) if split in rows else data for split, data in splits.items()},
+        {split: data.take(rows[split]) if split in rows else data for split, data in splits.items()},
         rows,
         (*notes,),
     )
@@ -266,7 +267,7 @@ def labelled(
 
 def _without_labels(
     place: str,
-    splits: Mapping[str, "Dataset"],
+    splits: Mapping[str, Frame],
     rows: Mapping[str, npt.NDArray[np.int64]],
     label: str,
     files: Sequence[tuple[str, int]],
@@ -281,7 +282,7 @@ def _without_labels(
         gone += [(name, count) for (name, count), (_, kept) in zip(files, left(files, rows), strict=True) if not kept]
     else:
         what, way_out = "owner", "fill it in, or the owner is no client"
-        owners = cells(splits["train"], reading.id_column)
+        owners = splits["train"][reading.id_column]
         there = set(owners.take(rows["train"]).to_pylist())
         counts = Counter(owners.drop_null().to_pylist())
         gone += [(str(owner), count) for owner, count in counts.items() if owner not in there]
@@ -291,16 +292,13 @@ def _without_labels(
     ]
 
 
-def _words(found: "pa.ChunkedArray", rows: npt.NDArray[np.bool_]) -> str:
+def _words(found: pa.ChunkedArray, rows: npt.NDArray[np.bool_]) -> str:
     """Return what stands in some cells, if they are texts and not all empty."""
     there = found.filter(rows).drop_null().unique().to_pylist() if is_text(found.type) else []
     return ", ".join(repr(text) for text in there if text.strip())
 
 
-def _missing(found: "pa.ChunkedArray", unknown: Sequence[str]) -> npt.NDArray[np.bool_]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _missing(found: pa.ChunkedArray, unknown: Sequence[str]) -> npt.NDArray[np.bool_]:
     missing = found.is_null(nan_is_null=True)
     if is_text(found.type):
         texts = pc.utf8_trim_whitespace(found.cast(pa.large_string()))
@@ -309,30 +307,14 @@ def _missing(found: "pa.ChunkedArray", unknown: Sequence[str]) -> npt.NDArray[np
     return without
 
 
-def cells(data: "Dataset", column: str) -> "pa.ChunkedArray":
-    """Return one column of a split."""
-    table: pa.Table = data.select_columns(column).with_format("arrow")[:]
-    return table[column]
-
-
-def _plain(data: "Dataset") -> "Dataset":
-    """Return a split that gives cells as they are, without a copy of what describes it where it does so already."""
-    return data if data.format["type"] is None else data.with_format(None)
-
-
-def _as_images(place: str, data: "Dataset", column: str) -> "Dataset":
-    """Return a split whose column is decoded as images; bytes and paths of files are, too."""
-    from datasets.features import Image, Value
-
-    feature = features_of(data)[column]
-    if isinstance(feature, Image):
-        return data
-    if not isinstance(feature, Value) or feature.dtype not in ("binary", "large_binary", "string", "large_string"):
+def _check_images(place: str, data: Frame, column: str) -> None:
+    """Refuse a column of inputs that holds neither images nor bytes or paths of such."""
+    kind = data[column].type
+    holds = (pa.types.is_binary, pa.types.is_large_binary, is_text)
+    if column not in data.images and not any(one(kind) for one in holds):
         raise DataError(f"column '{column}' of {place} holds no images: set image-column to one that does")
-    images: Dataset = data.cast_column(column, Image())
-    return images
 
 
-def _without(data: "Dataset", label: str, values: tuple[str | int, ...]) -> "Dataset":
-    dropped = np.isin(cells(data, label).to_numpy(), values)
-    return data.select(np.flatnonzero(~dropped)) if dropped.any() else data
+def _without(data: Frame, label: str, values: tuple[str | int, ...]) -> Frame:
+    dropped = np.isin(data[label].to_numpy(), values)
+    return data.take(np.flatnonzero(~dropped)) if dropped.any() else data

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,12 @@ import pyarrow.compute as pc
 
 from hetfl_flwr.data.columns import header_hint, in_words, is_nameless, is_text, shape_of
 from hetfl_flwr.data.folders import TABLES, check_filled, ending, opened
+from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.notations import PLAIN, Notation, Undecided, recognised
 from hetfl_flwr.data.npz import npz_table
 from hetfl_flwr.data.reading import Reading, parse_classes
 from hetfl_flwr.data.text_tables import TEXT, read_text_table
 from hetfl_flwr.errors import DataError, HetflError
-
-if TYPE_CHECKING:
-    from datasets.arrow_dataset import Dataset
 
 DEEPEST = 100
 """Lists and objects within each other in a line of a json file, at most."""
@@ -94,7 +92,7 @@ def read_file(path: Path) -> RowsFile:
     return file
 
 
-def read_files(paths: Sequence[Path], reading: Reading) -> tuple["Dataset", list[RowsFile]]:
+def read_files(paths: Sequence[Path], reading: Reading) -> tuple[Frame, list[RowsFile]]:
     """Read files whose rows belong together, one after the other, their columns matched by name.
 
     Raises
@@ -257,12 +255,13 @@ def as_written(texts: pa.ChunkedArray, missing: Sequence[str] = ("",)) -> pa.Chu
 
 def _typed_alike(files: Sequence[RowsFile], reading: Reading) -> list[pa.Table]:
     """Return the tables of files; each column of text files has one type in all of them, where that is possible."""
-    texts = [file for file in files if file.is_text]
-    columns: dict[Path, dict[str, pa.ChunkedArray]] = {file.path: {} for file in texts}
-    for name in dict.fromkeys(name for file in texts for name in file.table.column_names):
-        having = [file for file in texts if name in file.table.column_names]
-        cells = [file.table[name] for file in having]
-        for file, column in zip(having, _types(name, cells, reading), strict=True):
+    having: dict[str, list[RowsFile]] = {}
+    for file in files:
+        for name in file.table.column_names if file.is_text else ():
+            having.setdefault(name, []).append(file)
+    columns: dict[Path, dict[str, pa.ChunkedArray]] = {file.path: {} for file in files}
+    for name, some in having.items():
+        for file, column in zip(some, _types(name, [file.table[name] for file in some], reading), strict=True):
             columns[file.path][name] = column
     return [pa.table(columns[file.path]) if file.is_text else file.table for file in files]
 
@@ -301,25 +300,24 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _joined(files: Sequence[RowsFile], tables: Sequence[pa.Table], reading: Reading) -> "Dataset":
+def _joined(files: Sequence[RowsFile], tables: Sequence[pa.Table], reading: Reading) -> Frame:
     """Return the rows of all tables; whole numbers in one and fractions in another are both fractions."""
-    import datasets.features
-    from datasets.arrow_dataset import Dataset
-    from datasets.fingerprint import generate_random_fingerprint
-    from datasets.info import DatasetInfo
-
-    of_columns: Any = datasets.features.Features
-    first: dict[str, tuple[Path, Any]] = {}
+    frames = [Frame.of(table) for table in tables]
+    if len(frames) == 1:
+        return frames[0]
+    first: dict[str, tuple[Path, Frame]] = {}
     kinds: dict[str, pa.DataType] = {}
     clashes: dict[str, str] = {}
-    for file, table in zip(files, tables, strict=True):
-        features = of_columns.from_arrow_schema(table.schema)
-        for name, feature in features.items():
-            before, wanted = first.setdefault(name, (file.path, feature))
-            kind = pa.null() if _is_empty(table[name]) else table.schema.field(name).type
-            place = f"column {name!r} of '{file.path}'"
-            if feature != wanted and _is_special(feature) and kind != pa.null():
-                clashes.setdefault(name, f"{place} declares other classes than that of '{before}': declare the same")
+    for file, frame in zip(files, frames, strict=True):
+        for name in frame.names:
+            before, other = first.setdefault(name, (file.path, frame))
+            kind = pa.null() if _is_empty(frame[name]) else frame[name].type
+            if frame.classes.get(name) != other.classes.get(name) and kind != pa.null():
+                clashes.setdefault(
+                    name,
+                    f"column {name!r} of '{file.path}' declares other classes than that of '{before}': declare the "
+                    "same",
+                )
                 continue
             try:
                 kinds[name] = _both(kinds.get(name, kind), kind)
@@ -327,12 +325,9 @@ def _joined(files: Sequence[RowsFile], tables: Sequence[pa.Table], reading: Read
                 clashes.setdefault(name, _clash(file.path, before, name, (kind, kinds[name]), reading))
     if clashes:
         raise DataError("; ".join(clashes.values()))
-    kept = {name: tables[0].schema.field(name).type for name in tables[0].column_names} if len(tables) == 1 else kinds
-    whole = pa.concat_tables([_cast(table, kept) for table in tables], promote_options="permissive")
-    plain = of_columns.from_arrow_schema(whole.schema.remove_metadata())
-    features = of_columns({name: one if _is_special(one) else plain[name] for name, (_, one) in first.items()})
-    whole = whole.select(list(features)).cast(features.arrow_schema)
-    return Dataset(whole, info=DatasetInfo(features=features), fingerprint=generate_random_fingerprint())
+    whole = pa.concat_tables([_cast(frame.table, kinds) for frame in frames], promote_options="permissive")
+    classes = {name: frame.classes[name] for name, (_, frame) in first.items() if name in frame.classes}
+    return Frame(whole.select(list(kinds)), classes, frozenset().union(*(frame.images for frame in frames)))
 
 
 def _cast(table: pa.Table, kinds: Mapping[str, pa.DataType]) -> pa.Table:
@@ -370,11 +365,6 @@ def _both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Return the type that holds what both hold."""
     fields = [pa.schema([("", kind)]) for kind in (one, other)]
     return pa.unify_schemas(fields, promote_options="permissive").field(0).type
-
-
-def _is_special(feature: Any) -> bool:
-    """Say whether a feature says more than the type of its cells, such as that they are classes or images."""
-    return type(feature).__name__ not in ("Value", "List", "LargeList", "dict", "list")
 
 
 def reason(error: BaseException) -> str:

@@ -4,23 +4,20 @@ Anguita et al., "A Public Domain Dataset for Human Activity Recognition Using Sm
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hetfl_flwr.data.folders import SIGNALS
+from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.npz import table_of
 from hetfl_flwr.errors import DataError
-
-if TYPE_CHECKING:
-    from datasets.arrow_dataset import Dataset
 
 CHANNELS = tuple(f"{signal}_{axis}" for signal in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
 """The channels in their order: body acceleration, angular velocity and total acceleration, of three axes each."""
 
 
-def read_signals(folder: Path) -> dict[str, "Dataset"]:
+def read_signals(folder: Path) -> dict[str, Frame]:
     """Return the windows of each split: columns ``signal`` (9 x 128), ``activity`` and ``person``, as numbered there.
 
     Parameters
@@ -33,12 +30,8 @@ def read_signals(folder: Path) -> dict[str, "Dataset"]:
     DataError
         If a file is not there, or the files of a split differ in their number of rows.
     """
-    import datasets.features
-    from datasets.arrow_dataset import Dataset
-
-    kind: Any = datasets.features.ClassLabel
-    label = kind(names=_names(folder / "activity_labels.txt"))
-    splits: dict[str, Dataset] = {}
+    names = tuple(_names(folder / "activity_labels.txt"))
+    splits: dict[str, Frame] = {}
     for split in ("train", "test"):
         if not (folder / split).is_dir():
             continue
@@ -51,7 +44,7 @@ def read_signals(folder: Path) -> dict[str, "Dataset"]:
             {"signal": np.stack(signal, axis=1), "activity": activity, "person": person},
             f"'{folder / split}'",
         )
-        splits[split] = Dataset(table).cast_column("activity", label)
+        splits[split] = Frame(table, {"activity": names})
     return splits
 
 

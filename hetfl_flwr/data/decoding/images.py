@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.arrays.cache import kept
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.arrays.spec import DataSpec
+from hetfl_flwr.data.columns import is_text
 from hetfl_flwr.data.decoding.findings import Findings
 from hetfl_flwr.data.decoding.labels import IntArray, labels_of, read_labels
-from hetfl_flwr.data.finding import features_of
 from hetfl_flwr.data.hub import Source
 from hetfl_flwr.data.rows import reason
 from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
-    from datasets.arrow_dataset import Dataset
     from PIL.Image import Image
 
 _GREY = {"1", "L", "LA"}
@@ -74,7 +75,7 @@ def read_images(source: Source, rows: IntArray, findings: Findings) -> Arrays:
     shape = _shape(source)
     grey = _grey(source) if shape[0] == 3 else 0
     inputs = kept(
-        (*(data._fingerprint for data in source.splits.values()), source.inputs, sha256(rows.tobytes()).hexdigest()),
+        (source.digest, _files_changed(source), sha256(rows.tobytes()).hexdigest()),
         (len(rows), *shape),
         np.uint8,
         partial(_batches, source, shape, rows, findings.problems),
@@ -95,12 +96,11 @@ def _grey(source: Source) -> int:
     """Return how many images are grey, as their heads say; of the catalogue's and of very many nobody looks."""
     from PIL import Image
 
-    images = _encoded(source)
-    if source.is_catalogued or len(images) > MOST_LOOKED_AT:
+    if source.is_catalogued or len(source) > MOST_LOOKED_AT:
         return 0
-    [column], grey = source.inputs, 0
-    for cell in images[column]:
-        with suppress(OSError), Image.open(BytesIO(cell["bytes"]) if cell["bytes"] else cell["path"]) as image:
+    cell, grey = _cells(source), 0
+    for row in range(len(source)):
+        with suppress(OSError), Image.open(_file(cell(row))) as image:
             grey += image.mode in _GREY
     return grey
 
@@ -114,22 +114,42 @@ def _shape(source: Source) -> tuple[int, int, int]:
 
 def _first(source: Source) -> "Image | None":
     """Return the first image that can be decoded; None if there is none."""
-    decode, [column] = _decoder(source), source.inputs
-    for row, cell in enumerate(_encoded(source)[column]):
+    cell = _cells(source)
+    for row in range(len(source)):
         with suppress(_Unfit):
-            return decode(cell, row)
+            return _decoded(source, cell(row), row)
     return None
 
 
-def _encoded(source: Source) -> "Dataset":
-    """Return the images of all splits, one after the other, as the bytes or paths that they are stored as."""
-    from datasets.combine import concatenate_datasets
-    from datasets.features import Image
+def _cells(source: Source) -> Callable[[int], Any]:
+    """Return what gives the cell of a row, 0..N-1, counted through the splits: bytes of a file, or its path."""
+    train, *test = (data[source.inputs[0]] for data in source.splits.values())
 
-    [column] = source.inputs
-    raw = [data.select_columns(column).cast_column(column, Image(decode=False)) for data in source.splits.values()]
-    whole: Dataset = concatenate_datasets(raw)
-    return whole
+    def cell(row: int) -> Any:
+        found = (train[row] if row < len(train) else test[0][row - len(train)]).as_py()
+        return (found["bytes"] or found["path"]) if isinstance(found, dict) else found
+
+    return cell
+
+
+def _file(cell: Any) -> Any:
+    return BytesIO(cell) if isinstance(cell, bytes) else cell or BytesIO()
+
+
+def _files_changed(source: Source) -> list[tuple[int, int]]:
+    """Return size and time of the files that cells are paths of."""
+    column = source.inputs[0]
+    found = []
+    for data in source.splits.values():
+        cells = data[column]
+        if pa.types.is_struct(cells.type):
+            bare = pc.is_null(pc.struct_field(cells, "bytes"))
+            cells = pc.struct_field(cells, "path").filter(bare)
+        if is_text(cells.type):
+            for path in cells.drop_null().to_pylist():
+                with suppress(OSError):
+                    found.append(((stat := os.stat(path)).st_size, stat.st_mtime_ns))
+    return found
 
 
 class _Unfit(DataError):
@@ -145,18 +165,18 @@ def _batches(
 ) -> Iterator[npt.NDArray[np.uint8]]:
     """Decode all images, batch by batch: each (B, *shape); afterwards refuse them if some cannot be learnt from."""
     channels, height, width = shape
-    place, decode, unfit = iter(rows.tolist()), _decoder(source), list[_Unfit]()
+    cell_of, unfit = _cells(source), list[_Unfit]()
 
-    def pixels(cell: Any) -> npt.NDArray[np.uint8]:
-        row = next(place)
+    def pixels(row: int) -> npt.NDArray[np.uint8]:
+        cell = cell_of(row)
         try:
-            return _pixels(source, decode(cell, row), _called(source, cell, row), shape)
+            return _pixels(source, _decoded(source, cell, row), _called(source, cell, row), shape)
         except _Unfit as error:
             unfit.append(error)
             return np.zeros((height, width, channels), np.uint8)
 
-    for batch in _encoded(source).select(rows).iter(_BATCH):
-        images = [pixels(cell).reshape(height, width, channels) for cell in batch[source.inputs[0]]]
+    for first in range(0, len(rows), _BATCH):
+        images = [pixels(row).reshape(height, width, channels) for row in rows[first : first + _BATCH].tolist()]
         yield np.moveaxis(np.stack(images), -1, 1)
     for (before, called, after), more in _counted(unfit):
         problems.add(f"{before}{called}{f' (and {more} more such)' if more else ''}{after}")
@@ -175,9 +195,8 @@ def _counted(unfit: Sequence[_Unfit]) -> Iterator[tuple[tuple[str, str, str], in
 
 def _called(source: Source, cell: Any, row: int) -> str:
     """Return how messages call an image: by its file where it has one of its own."""
-    path = cell.get("path") if isinstance(cell, dict) else cell
-    own = isinstance(path, str) and os.path.isabs(path) and os.path.isfile(path)
-    return f"image '{path}'" if own else f"image {source.where(row)}"
+    own = isinstance(cell, str) and os.path.isabs(cell) and os.path.isfile(cell)
+    return f"image '{cell}'" if own else f"image {source.where(row)}"
 
 
 def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
@@ -203,15 +222,14 @@ def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, 
     return np.asarray(image)
 
 
-def _decoder(source: Source) -> Callable[[Any, int], "Image"]:
-    """Return what makes an image of a cell and its row number."""
-    feature = features_of(source.splits["train"])[source.inputs[0]]
+def _decoded(source: Source, cell: Any, row: int) -> "Image":
+    """Return the image of a cell, upright."""
+    from PIL import Image, ImageOps
 
-    def decode(cell: Any, row: int) -> "Image":
-        try:
-            image: Image = feature.decode_example(cell)
-        except Exception as error:
-            raise _Unfit("cannot decode ", _called(source, cell, row), f": {reason(error)}") from error
-        return image
-
-    return decode
+    try:
+        image = Image.open(_file(cell))
+        image.load()
+        upright: Image.Image = ImageOps.exif_transpose(image)
+    except Exception as error:
+        raise _Unfit("cannot decode ", _called(source, cell, row), f": {reason(error)}") from error
+    return upright

@@ -15,8 +15,7 @@ import torch
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.columns import in_words, is_text
-from hetfl_flwr.data.finding import features_of
-from hetfl_flwr.data.hub import Source, cells
+from hetfl_flwr.data.hub import Source
 from hetfl_flwr.data.reading import parse_classes
 from hetfl_flwr.errors import DataError
 
@@ -67,7 +66,7 @@ TRUTH = ("False", "True")
 
 def _is_truth(source: Source) -> bool:
     """Say whether labels are truth values."""
-    return bool(pa.types.is_boolean(features_of(source.splits["train"]).arrow_schema.field(source.label).type))
+    return bool(pa.types.is_boolean(source.splits["train"][source.label].type))
 
 
 def labels_of(source: Source, problems: Problems) -> tuple[int, dict[str, IntArray]]:
@@ -140,7 +139,7 @@ def read_codes(source: Source, column: str, key: str) -> tuple[tuple[int | str, 
 
 def _feature_names(source: Source) -> Sequence[str]:
     """Return the names of a class-label column; of any other none."""
-    return getattr(features_of(source.splits["train"])[source.label], "names", None) or ()
+    return source.splits["train"].classes.get(source.label, ())
 
 
 @cache
@@ -279,7 +278,7 @@ def filled(source: Source, column: str, *, blank: bool = False) -> dict[str, pa.
     DataError
         If some are missing: how many, of all splits, and the first row.
     """
-    columns = {split: cells(data, column) for split, data in source.splits.items()}
+    columns = {split: data[column] for split, data in source.splits.items()}
     rows = np.concatenate([_is_missing(found, blank) for found in columns.values()])
     if rows.any():
         raise DataError(f"{_which(source, rows, 'has', 'have')} no {column}: fill it in, or leave the row out")

@@ -143,7 +143,7 @@ def read_series(source: "Source", findings: Findings) -> Arrays:
     with findings.problems.collecting():
         layout = layout_of(source)
         inputs = kept(
-            (*(data._fingerprint for data in source.splits.values()), source.inputs, layout),
+            (source.digest, layout),
             (len(source), *layout.shape),
             np.float32,
             partial(_batches, source, layout),
@@ -163,7 +163,7 @@ def read_series(source: "Source", findings: Findings) -> Arrays:
 def layout_of(source: "Source") -> Layout:
     """Return how the cells of a data set become series, by its first row."""
     [column] = source.inputs
-    first = source.splits["train"].select_columns(column).with_format("arrow")[:1][column].combine_chunks()
+    first = source.splits["train"][column].slice(0, 1).combine_chunks()
     called = f"column '{column}' of {source.place}"
     return layout_by(cells_of(first, called), source.reading.series_layout, called)
 
@@ -199,7 +199,7 @@ def cells_of(column: pa.Array, called: str, wanted: tuple[int, ...] = ()) -> Cel
     DataError
         They are no such lists.
     """
-    lists = column.storage if isinstance(column, pa.ExtensionArray) else column
+    lists = column
     levels: list[IntArray] = []
     while _is_list(lists.type) and len(levels) <= _DEEPEST:
         levels.append(pc.list_value_length(lists).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
@@ -237,8 +237,8 @@ def _batches(source: "Source", layout: Layout) -> Iterator[FloatArray]:
     wrong, called = _Odd(), f"column '{column}' of {source.place}"
     for split, data in source.splits.items():
         row = 0
-        for batch in data.select_columns(column).with_format("arrow").iter(_BATCH):
-            cells = cells_of(batch[column].combine_chunks(), called, layout.cell)
+        for start in range(0, len(data), _BATCH):
+            cells = cells_of(data[column].slice(start, _BATCH).combine_chunks(), called, layout.cell)
             series = layout.series(cells.values)
             if cells.odd.any():
                 first = int(np.argmax(cells.odd))
@@ -284,7 +284,7 @@ def _notes(source: "Source", layout: Layout) -> tuple[str, ...]:
             f"as {channels} channels of length {length}; series-layout says otherwise"
         )
     known = (column, source.label, reading.domain_column, reading.id_column)
-    others = [name for name in source.splits["train"].column_names if name not in known]
+    others = [name for name in source.splits["train"].names if name not in known]
     if others and not (source.is_catalogued or reading.series_column):
         named = ", ".join(others[:_SHOWN]) + (f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
         notes.append(f"column {column!r} of {source.place} holds time series, which are learnt from; left out: {named}")

@@ -57,7 +57,7 @@ def read_table(source: "Source", findings: Findings) -> Arrays:
         what is wrong with the labels, or has been found before.
     """
     columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
-    declared: dict[str, Wanted] = {**dict.fromkeys(_class_labels(source), "category"), **wanted}
+    declared: dict[str, Wanted] = {**dict.fromkeys(source.splits["train"].classes, "category"), **wanted}
     classes, labels = labels_of(source, findings.problems)
     table = _whole(source, columns, findings)
     read = [encode(name, table[name], declared.get(name, ""), findings) for name in columns]
@@ -252,18 +252,9 @@ def groups_of(table: Arrays) -> tuple[int, ...]:
     return table.groups or (1,) * len(table.centre)
 
 
-def _class_labels(source: "Source") -> list[str]:
-    """Return the columns that the data set itself declares as categories."""
-    from datasets.features import ClassLabel
-
-    from hetfl_flwr.data.finding import features_of
-
-    return [name for name, feature in features_of(source.splits["train"]).items() if isinstance(feature, ClassLabel)]
-
-
 def _whole(source: "Source", columns: Sequence[str], findings: Findings) -> pa.Table:
     """Return some columns of all splits, one after the other."""
-    splits = [data.with_format("arrow")[:].select(list(columns)) for data in source.splits.values()]
+    splits = [data.table.select(list(columns)) for data in source.splits.values()]
     try:
         return pa.concat_tables(splits, promote_options="permissive")
     except pa.ArrowTypeError as error:

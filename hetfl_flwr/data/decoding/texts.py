@@ -64,7 +64,7 @@ def read_texts(source: "Source", findings: Findings) -> Arrays:
         _check(source)
     findings.problems.refuse()
     inputs = kept(
-        (*(data._fingerprint for data in source.splits.values()), source.inputs, source.reading.vocabulary),
+        (source.digest, source.reading.vocabulary),
         (len(source), length),
         np.int32,
         partial(_batches, source),
@@ -132,8 +132,9 @@ def tokens(texts: pa.Array, size: int, length: int, known: pa.Array | None = Non
 def _texts(source: "Source", split: str) -> Iterator[pa.Array]:
     """Return the texts of a split, batch by batch."""
     [column] = source.inputs
-    for batch in source.splits[split].select_columns(column).with_format("arrow").iter(_BATCH):
-        yield batch[column].combine_chunks().cast(pa.large_string())
+    texts = source.splits[split][column]
+    for first in range(0, len(texts), _BATCH):
+        yield texts.slice(first, _BATCH).combine_chunks().cast(pa.large_string())
 
 
 def _words(texts: pa.Array) -> tuple[pa.Array, IntArray]:

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, Features, Value, load_dataset
+from datasets import ClassLabel, Dataset, Features, Value
 from fixtures.data.columns import decoded, source_of, write_csv, write_parquet
 from fixtures.data.loading import load_client
-from fixtures.tiers import exhaustive
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow.csv import write_csv as write_table
@@ -414,21 +413,15 @@ WIDE = {"partition_id": 0, "num_partitions": 2, "seed": 0, "normalize": "none"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [1000, exhaustive(10_000)])
-def test_a_wide_table_is_opened_in_a_few_times_the_time_of_reading_it(rows, tmp_path):
-    """Of 1,000 columns. Whoever copies the description of all columns for each of them takes 30 times as long."""
-    folder = tmp_path / "wide"
-    folder.mkdir()
-    numbers = np.random.default_rng(0).standard_normal((1000, rows), dtype=np.float32)
-    columns = {f"c{n}": column for n, column in enumerate(numbers)} | {"label": np.arange(rows) % 2}
-    write_table(pa.table(columns), folder / "train.csv")
-    times = [time.process_time()]
-    load_dataset("csv", data_files=str(folder / "train.csv"), cache_dir=str(tmp_path / "cache"))
-    times.append(time.process_time())
-    data = load_client(dataset=str(folder), label_column="label", **WIDE)
-    times.append(time.process_time())
-    reading, opening = np.diff(times)
-    assert opening < 6 * reading
+@pytest.mark.parametrize(("rows", "columns"), [(100, 7000), (10_000, 100)])
+def test_a_large_table_is_opened_in_seconds(rows, columns, tmp_path):
+    """Whoever copies a list of all columns for each of them takes minutes for 7,000."""
+    numbers = np.random.default_rng(0).standard_normal((columns, rows), dtype=np.float32)
+    named = {f"c{n}": column for n, column in enumerate(numbers)} | {"label": np.arange(rows) % 2}
+    write_table(pa.table(named), tmp_path / "train.csv")
+    start = time.process_time()
+    data = load_client(dataset=str(tmp_path), label_column="label", **WIDE)
+    assert time.process_time() - start < 5
     assert np.allclose(data.train.arrays.inputs.numpy(), numbers.T, atol=1e-6)
 
 
