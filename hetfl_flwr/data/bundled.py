@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from hetfl_flwr.data.arrays.memory import check_fits
-from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.arrays.spec import Column, DataSpec
+from hetfl_flwr.data.cache import check_fits
 from hetfl_flwr.data.notations import PLAIN
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.spec import Column, DataSpec
 from hetfl_flwr.seeding import generator
 
 _SIDE = 16  # of a coloured digit, in pixels

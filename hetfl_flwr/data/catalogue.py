@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.arrays.spec import DataSpec
 from hetfl_flwr.data.bundled import read_breast_cancer, read_digits, read_digits_colour, read_waveform
 from hetfl_flwr.data.reading import Reading, parse_classes, parse_vocabulary
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import DataError
 
 _NO_COLUMNS = Reading()

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hetfl_flwr.data.columns import Kind, is_between, is_nameless, is_text, roles
 from hetfl_flwr.data.finding import found_splits
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.reading import Reading, parse_classes
+from hetfl_flwr.data.roles import Kind, is_between, is_nameless, is_text, roles
 from hetfl_flwr.data.rows import NO_LABEL, Part, left, numbered
 from hetfl_flwr.errors import DataError
 

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hetfl_flwr.data.columns import header_hint, in_words, is_nameless, is_text, shape_of
 from hetfl_flwr.data.folders import TABLES, check_filled, ending, opened
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.notations import PLAIN, Notation, Undecided, recognised
 from hetfl_flwr.data.npz import npz_table
 from hetfl_flwr.data.reading import Reading, parse_classes
+from hetfl_flwr.data.roles import header_hint, in_words, is_nameless, is_text, shape_of
 from hetfl_flwr.data.text_tables import TEXT, read_text_table
 from hetfl_flwr.errors import DataError, HetflError
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from charset_normalizer import from_bytes
 
-from hetfl_flwr.data.columns import header_hint
 from hetfl_flwr.data.folders import ending, opened
+from hetfl_flwr.data.roles import header_hint
 from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import printable
 

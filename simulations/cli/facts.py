@@ -204,8 +204,8 @@ def datasets(data_dir: str) -> list[Row]:
     (1797, 'hub', 54.88)
     """
     from hetfl_flwr.data import CATALOGUE
-    from hetfl_flwr.data.arrays.rotation import ANGLES, IMAGES_A_CLASS
     from hetfl_flwr.data.catalogue import ROTATED
+    from hetfl_flwr.data.rotation import ANGLES, IMAGES_A_CLASS
 
     counts = {name: (entry, entry.domains, entry.train_rows + entry.test_rows) for name, entry in CATALOGUE.items()}
     for name, base in ROTATED.items():

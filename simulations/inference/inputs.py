@@ -14,16 +14,16 @@ from torch import Tensor
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.problems import Problems
-from hetfl_flwr.data.arrays.spec import Column
-from hetfl_flwr.data.columns import in_words, is_text
-from hetfl_flwr.data.decoding.encoding import cleaned
-from hetfl_flwr.data.decoding.images import EIGHT_BIT
-from hetfl_flwr.data.decoding.series import cells_of, layout_by, missing
-from hetfl_flwr.data.decoding.texts import tokens
+from hetfl_flwr.data.columns import cleaned
 from hetfl_flwr.data.folders import IMAGES, SAVE_AS, SHEETS, TABLES, ending
+from hetfl_flwr.data.images import EIGHT_BIT
 from hetfl_flwr.data.reading import parse_vocabulary
+from hetfl_flwr.data.roles import in_words, is_text
 from hetfl_flwr.data.rows import RowsFile, notes_on, read_file
+from hetfl_flwr.data.series import cells_of, layout_by, missing
+from hetfl_flwr.data.spec import Column
 from hetfl_flwr.data.text_tables import read_letters
+from hetfl_flwr.data.texts import tokens
 from hetfl_flwr.errors import DataError, ModelError
 from hetfl_flwr.text import printable
 from simulations.inference.cells import encode_like, notation_of, rival

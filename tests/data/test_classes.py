@@ -13,8 +13,8 @@ from fixtures.data.hub import grey
 from fixtures.data.loading import load_client
 
 from hetfl_flwr.data import Reading, data_spec, parse_classes
-from hetfl_flwr.data.decoding.labels import read_labels
 from hetfl_flwr.data.domains import family_arrays, parse_families
+from hetfl_flwr.data.labels import read_labels
 from hetfl_flwr.errors import ConfigError, DataError
 
 

@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 import torch
 
 from hetfl_flwr.common.problems import Problems
-from hetfl_flwr.data.arrays.cache import kept
-from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.arrays.spec import DataSpec
-from hetfl_flwr.data.columns import is_text
-from hetfl_flwr.data.decoding.findings import Findings
-from hetfl_flwr.data.decoding.labels import IntArray, labels_of, read_labels
+from hetfl_flwr.data.cache import kept
+from hetfl_flwr.data.findings import Findings
 from hetfl_flwr.data.hub import Source
+from hetfl_flwr.data.labels import IntArray, labels_of, read_labels
+from hetfl_flwr.data.roles import is_text
 from hetfl_flwr.data.rows import reason
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:

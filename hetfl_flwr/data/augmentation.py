@@ -7,7 +7,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.arrays.samples import Batches
+from hetfl_flwr.data.samples import Batches
 
 PADDING = 8
 """A crop may be shifted by the side of an image over this, such as 4 pixels of 32."""

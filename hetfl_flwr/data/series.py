@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.data.arrays.cache import kept
-from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.arrays.spec import DataSpec
-from hetfl_flwr.data.columns import in_words
-from hetfl_flwr.data.decoding.findings import Findings
-from hetfl_flwr.data.decoding.labels import IntArray, labels_of
+from hetfl_flwr.data.cache import kept
+from hetfl_flwr.data.findings import Findings
+from hetfl_flwr.data.labels import IntArray, labels_of
 from hetfl_flwr.data.reading import SeriesLayout
+from hetfl_flwr.data.roles import in_words
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:

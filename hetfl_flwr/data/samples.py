@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.arrays.spec import Column, DataSpec, inputs_in_words
+from hetfl_flwr.data.spec import Column, DataSpec, inputs_in_words
 from hetfl_flwr.errors import DataError
 
 MOST_SHOWN = 20

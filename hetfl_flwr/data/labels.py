@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import torch
 
 from hetfl_flwr.common.problems import Problems
-from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.columns import in_words, is_text
 from hetfl_flwr.data.hub import Source
 from hetfl_flwr.data.reading import parse_classes
+from hetfl_flwr.data.roles import in_words, is_text
+from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import DataError
 
 IntArray = npt.NDArray[np.int64]

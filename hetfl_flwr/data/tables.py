@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.arrays.spec import DataSpec
-from hetfl_flwr.data.columns import learnt_columns
-from hetfl_flwr.data.decoding.encoding import Encoded, Wanted, encode
-from hetfl_flwr.data.decoding.findings import Findings
-from hetfl_flwr.data.decoding.labels import IntArray, labels_of
+from hetfl_flwr.data.columns import Encoded, Wanted, encode
+from hetfl_flwr.data.findings import Findings
+from hetfl_flwr.data.labels import IntArray, labels_of
+from hetfl_flwr.data.roles import learnt_columns
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.seeding import generator
 
@@ -34,7 +34,7 @@ def read_table(source: "Source", findings: Findings) -> Arrays:
     values or other texts, and each of ``categorical-columns``, is a category: an input for each value that the training
     split has, 1 where it is the row's and 0 elsewhere, in sorted order; a missing value is a value like any other, and
     the last. With two values it is one input, 1 for the second. A value that only the test split has is 0 throughout.
-    A column of ids is left out, see `hetfl_flwr.data.decoding.encoding`. Tables of the catalogue are taken as they are:
+    A column of ids is left out, see `hetfl_flwr.data.columns`. Tables of the catalogue are taken as they are:
     there, only texts all of which are numbers are numbers, and no column is left out.
 
     Parameters

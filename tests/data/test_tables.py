@@ -21,8 +21,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, parse_features
-from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.decoding.tables import feature_slice, sliced, standardised
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.tables import feature_slice, sliced, standardised
 from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models import build_model
 from hetfl_flwr.seeding import generator

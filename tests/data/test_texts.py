@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.utils import murmurhash3_32
 
-from hetfl_flwr.data import DataSpec
-from hetfl_flwr.data.arrays import cache
-from hetfl_flwr.data.decoding import texts
+from hetfl_flwr.data import DataSpec, cache, texts
 from hetfl_flwr.errors import DataError
 
 ANALYSE = CountVectorizer(token_pattern=r"\w+").build_analyzer()

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.arrays.samples import Arrays, Samples, counts_in_words
-from hetfl_flwr.data.arrays.spec import DataSpec, inputs_in_words
+from hetfl_flwr.data.samples import Arrays, Samples, counts_in_words
+from hetfl_flwr.data.spec import DataSpec, inputs_in_words
 
 ROWS_AT_ONCE = 4096
 """Rows of which a digest is made at a time."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.seeding import generator
 
 ANGLES = (0, 20, 40, 60)

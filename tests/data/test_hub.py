@@ -12,7 +12,7 @@ from fixtures.data.loading import load_client
 from PIL import Image
 
 from hetfl_flwr.data import CATALOGUE, DataSpec, Reading, data_spec
-from hetfl_flwr.data.arrays.client_data import ClientData
+from hetfl_flwr.data.client_data import ClientData
 from hetfl_flwr.errors import ConfigError, DataError
 from simulations.cli import facts
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.data.arrays.cache import kept
-from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.arrays.spec import DataSpec
-from hetfl_flwr.data.columns import in_words, is_text
-from hetfl_flwr.data.decoding.findings import Findings
-from hetfl_flwr.data.decoding.labels import IntArray, filled, labels_of
+from hetfl_flwr.data.cache import kept
+from hetfl_flwr.data.findings import Findings
+from hetfl_flwr.data.labels import IntArray, filled, labels_of
 from hetfl_flwr.data.reading import parse_vocabulary
+from hetfl_flwr.data.roles import in_words, is_text
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from errno import ENOSPC
 from hashlib import sha256
 from logging import getLogger
+from math import prod
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hetfl_flwr.data.arrays.memory import check_fits
+from hetfl_flwr.errors import DataError
 
 SMALL = 16 * 2**20
 """Bytes up to which an array is simply held in memory."""
 
+_SHARE = 0.5  # of the machine's memory that one array may take
 _VERSION = 1  # of what is written for equal keys
 
 _LOGGER = getLogger(__name__)
@@ -113,3 +115,33 @@ def _write(path: Path, shape: tuple[int, ...], dtype: type[np.generic], batches:
         except BaseException:
             os.unlink(file.name)
             raise
+
+
+def check_fits(shape: tuple[int, ...], itemsize: int, remedy: str) -> None:
+    """Refuse an array that this machine cannot hold.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Its shape, samples first.
+    itemsize : int
+        Bytes of a value.
+    remedy : str
+        What makes it smaller.
+
+    Raises
+    ------
+    DataError
+        It takes more than `_SHARE` of the memory.
+    """
+    needed, there = prod(shape) * itemsize, _memory()
+    if needed > _SHARE * there:
+        raise DataError(
+            f"{shape[0]} samples of shape {shape[1:]} need {needed / 1e9:,.1f} GB, and this machine has "
+            f"{there / 1e9:,.1f} GB of memory: {remedy}"
+        )
+
+
+def _memory() -> int:
+    """Return how many bytes of memory this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
