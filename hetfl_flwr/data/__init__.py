@@ -3,17 +3,17 @@
 Nothing here knows of a server, a model or an algorithm.
 """
 
-from hetfl_flwr.data.arrays.augmentation import Augmented
-from hetfl_flwr.data.arrays.client_data import ClientData
-from hetfl_flwr.data.arrays.samples import Batches, Joined, Samples, prepared
-from hetfl_flwr.data.arrays.spec import DataSpec
+from hetfl_flwr.data.augmentation import Augmented
+from hetfl_flwr.data.catalogue import CATALOGUE, DatasetEntry
+from hetfl_flwr.data.client_data import ClientData
 from hetfl_flwr.data.clients import load_client_data, most_clients
-from hetfl_flwr.data.decoding.tables import parse_features
 from hetfl_flwr.data.domains import ROTATED_PREFIX, absolute, data_spec, kind_of
 from hetfl_flwr.data.partitions import Partition, parse_partition
-from hetfl_flwr.data.sources.catalogue import CATALOGUE, DatasetEntry
-from hetfl_flwr.data.sources.reading import READING_KEYS, Reading, parse_classes, parse_vocabulary
+from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_classes, parse_vocabulary
+from hetfl_flwr.data.samples import Batches, Joined, Samples, prepared
+from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.data.split import SPLIT_KEYS, Split
+from hetfl_flwr.data.tables import parse_features
 
 __all__ = [
     "CATALOGUE",

@@ -8,10 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.arrays.client_data import ClientData
-from hetfl_flwr.data.arrays.samples import Arrays, Samples
-from hetfl_flwr.data.decoding.series import standardised_channels
-from hetfl_flwr.data.decoding.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
+from hetfl_flwr.data.client_data import ClientData
 from hetfl_flwr.data.domains import (
     Family,
     arrays_of,
@@ -25,7 +22,10 @@ from hetfl_flwr.data.owners import joined
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.pooling import check_alike, pooled, together
+from hetfl_flwr.data.samples import Arrays, Samples
+from hetfl_flwr.data.series import standardised_channels
 from hetfl_flwr.data.split import Split
+from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.seeding import generator
 

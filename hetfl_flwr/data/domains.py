@@ -11,23 +11,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.arrays.rotation import ANGLES, Rotation, rotated
-from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.arrays.spec import DataSpec
-from hetfl_flwr.data.decoding.findings import Findings
-from hetfl_flwr.data.decoding.images import image_spec, read_images
-from hetfl_flwr.data.decoding.labels import IntArray, class_names, declared, read_codes
-from hetfl_flwr.data.decoding.series import read_series
-from hetfl_flwr.data.decoding.tables import read_table
-from hetfl_flwr.data.decoding.texts import read_texts
+from hetfl_flwr.data.bundled import resized
+from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
+from hetfl_flwr.data.finding import check_place
+from hetfl_flwr.data.findings import Findings
+from hetfl_flwr.data.folders import is_folder, local_folder, stem
+from hetfl_flwr.data.hub import Source, open_source
+from hetfl_flwr.data.images import image_spec, read_images
+from hetfl_flwr.data.labels import IntArray, class_names, declared, read_codes
 from hetfl_flwr.data.owners import read_owners
-from hetfl_flwr.data.sources.bundled import resized
-from hetfl_flwr.data.sources.catalogue import CATALOGUE, ROTATED
-from hetfl_flwr.data.sources.columns import Kind
-from hetfl_flwr.data.sources.finding import check_place
-from hetfl_flwr.data.sources.folders import is_folder, local_folder, stem
-from hetfl_flwr.data.sources.hub import Source, open_source
-from hetfl_flwr.data.sources.reading import Reading
+from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.data.roles import Kind
+from hetfl_flwr.data.rotation import ANGLES, Rotation, rotated
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.series import read_series
+from hetfl_flwr.data.spec import DataSpec
+from hetfl_flwr.data.tables import read_table
+from hetfl_flwr.data.texts import read_texts
 from hetfl_flwr.errors import ConfigError, DataError, unknown
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
 
 

@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from hetfl_flwr.data.arrays.samples import Arrays, Samples
-from hetfl_flwr.data.arrays.spec import DataSpec
 from hetfl_flwr.data.clients import WHOLE_SPLIT
-from hetfl_flwr.data.decoding.series import standardised_channels
-from hetfl_flwr.data.decoding.tables import standardised
 from hetfl_flwr.data.domains import centred
+from hetfl_flwr.data.samples import Arrays, Samples
+from hetfl_flwr.data.series import standardised_channels
+from hetfl_flwr.data.spec import DataSpec
+from hetfl_flwr.data.tables import standardised
 
 
 def scaled(inputs: NDArray[Any], spec: DataSpec, normalize: str) -> Samples:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from hetfl_flwr.data.arrays.rotation import Rotation
-from hetfl_flwr.data.sources.reading import Reading
+from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.data.rotation import Rotation
 from hetfl_flwr.errors import ConfigError
 
 

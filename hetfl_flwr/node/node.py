@@ -15,7 +15,7 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import BUNDLED, FIT, RunConfig, Value, for_node
 from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
-from hetfl_flwr.data.arrays.client_data import unlike
+from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import ConfigError, DamagedError, ModelError, StateError
 from hetfl_flwr.learning.quality import balanced_weights
 from hetfl_flwr.methods import chosen, resolve_models

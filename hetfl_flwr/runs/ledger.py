@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 
 from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.learning.metrics import mean, weighted_mean
 from hetfl_flwr.runs.figures.cost_totals import total_costs
 from hetfl_flwr.runs.figures.quality import client_quality, mean_quality, mean_recall, named_classes, per_class

@@ -11,7 +11,7 @@ from hetfl_flwr.common.blobs import pack
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig, to_toml
-from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.methods import for_flower
 from hetfl_flwr.runs.callbacks import RoundCallback

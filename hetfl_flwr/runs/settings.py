@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hetfl_flwr.config import RunConfig, Value, read_toml
-from hetfl_flwr.data.sources.folders import is_folder
+from hetfl_flwr.data.folders import is_folder
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.methods import resolve
 from hetfl_flwr.runs.schema import CONFIG_FILE

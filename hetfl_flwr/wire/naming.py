@@ -13,7 +13,7 @@ from unicodedata import normalize
 
 from hetfl_flwr.config import Value
 from hetfl_flwr.data import CATALOGUE, ROTATED_PREFIX
-from hetfl_flwr.data.sources.folders import dataset_called, is_folder
+from hetfl_flwr.data.folders import dataset_called, is_folder
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.text import LONGEST_NAME, printable
 

@@ -204,8 +204,8 @@ def datasets(data_dir: str) -> list[Row]:
     (1797, 'hub', 54.88)
     """
     from hetfl_flwr.data import CATALOGUE
-    from hetfl_flwr.data.arrays.rotation import ANGLES, IMAGES_A_CLASS
-    from hetfl_flwr.data.sources.catalogue import ROTATED
+    from hetfl_flwr.data.catalogue import ROTATED
+    from hetfl_flwr.data.rotation import ANGLES, IMAGES_A_CLASS
 
     counts = {name: (entry, entry.domains, entry.train_rows + entry.test_rows) for name, entry in CATALOGUE.items()}
     for name, base in ROTATED.items():
@@ -229,7 +229,7 @@ def datasets(data_dir: str) -> list[Row]:
 
 
 def _where(entry: "DatasetEntry", data_dir: str) -> str:
-    from hetfl_flwr.data.sources.folders import local_folder
+    from hetfl_flwr.data.folders import local_folder
 
     if entry.bundled:
         return "bundled"

@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 from hetfl_flwr.common.flower import Run, act_as_server, name_message
 from hetfl_flwr.common.notices import accepting, warn
 from hetfl_flwr.config import RunConfig, Value, simulated_latency, simulated_links, simulated_seconds, simulated_speeds
-from hetfl_flwr.data.arrays.client_data import unlike
+from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.stores import FileStore, run_store
 from hetfl_flwr.seeding import generator

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hetfl_flwr.data.arrays.spec import Column
-from hetfl_flwr.data.decoding.encoding import Inputs, are_filled, cleaned, indicators, is_date
-from hetfl_flwr.data.sources.columns import is_text
-from hetfl_flwr.data.sources.notations import DATES, ISO, NUMBERS, TYPED, FloatArray, Notation, days_of
+from hetfl_flwr.data.columns import Inputs, are_filled, cleaned, indicators, is_date
+from hetfl_flwr.data.notations import DATES, ISO, NUMBERS, TYPED, FloatArray, Notation, days_of
+from hetfl_flwr.data.roles import is_text
+from hetfl_flwr.data.spec import Column
 
 
 def encode_like(column: Column, values: pa.ChunkedArray) -> tuple[Inputs, npt.NDArray[np.bool_]]:

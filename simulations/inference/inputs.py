@@ -1,32 +1,30 @@
 """A model, and the inputs that it takes of a file: rows of a table, texts, series or images."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.problems import Problems
-from hetfl_flwr.data.arrays.spec import Column
-from hetfl_flwr.data.decoding.encoding import cleaned
-from hetfl_flwr.data.decoding.images import EIGHT_BIT
-from hetfl_flwr.data.decoding.series import cells_of, layout_by, missing
-from hetfl_flwr.data.decoding.texts import tokens
-from hetfl_flwr.data.sources.columns import in_words, is_text
-from hetfl_flwr.data.sources.csv.dialects import dialect_of, encoding_notes, encoding_of, notes_on
-from hetfl_flwr.data.sources.csv.headers import check_headers
-from hetfl_flwr.data.sources.files import numbers_in, reason
-from hetfl_flwr.data.sources.folders import IMAGES, SAVE_AS, SHEETS, TABLES, check_filled, ending, opened
-from hetfl_flwr.data.sources.npz import npz_table
-from hetfl_flwr.data.sources.reading import parse_vocabulary
-from hetfl_flwr.errors import DataError, HetflError, ModelError
+from hetfl_flwr.data.columns import cleaned
+from hetfl_flwr.data.folders import IMAGES, SAVE_AS, SHEETS, TABLES, ending
+from hetfl_flwr.data.images import EIGHT_BIT
+from hetfl_flwr.data.reading import parse_vocabulary
+from hetfl_flwr.data.roles import in_words, is_text
+from hetfl_flwr.data.rows import RowsFile, notes_on, read_file
+from hetfl_flwr.data.series import cells_of, layout_by, missing
+from hetfl_flwr.data.spec import Column
+from hetfl_flwr.data.text_tables import read_letters
+from hetfl_flwr.data.texts import tokens
+from hetfl_flwr.errors import DataError, ModelError
 from hetfl_flwr.text import printable
 from simulations.inference.cells import encode_like, notation_of, rival
 
@@ -80,14 +78,15 @@ def _in_parts(inputs: np.ndarray[Any, Any]) -> Iterator[Tensor]:
 
 def _rows(model: Model, path: Path) -> Inputs:
     """Return the rows of a table, its columns found by their names; rows without a cell are left out aloud."""
-    table = _table(model, path)
+    file = _file(model, path)
+    table = file.table
     filled = np.flatnonzero(_holds_something(table))
     if empty := table.num_rows - len(filled):
         warn(f"'{path}': {empty} of {table.num_rows} rows have no cell that is filled: left out")
         table = table.take(filled)
     if not len(filled):
         raise DataError(f"'{path}' holds no row")
-    numbers = numbers_in(path, filled)
+    numbers = file.numbers[filled]
     columns = [
         Column(**{**{key: one[key] for key in ("name", "kind", "notation", "constant")}, "values": (*one["values"],)})
         for one in model.inputs["columns"]
@@ -136,10 +135,6 @@ def _tells_apart(cells: pa.ChunkedArray) -> bool:
     return len(cells.unique()) == len(cells)
 
 
-def _row_numbers(path: Path, count: int) -> list[str]:
-    return [*map(str, numbers_in(path, np.arange(count)))]
-
-
 def _which(rows: np.ndarray[Any, Any]) -> str:
     """Return some rows as messages name them, by their numbers in the file."""
     first, *more = rows
@@ -183,13 +178,14 @@ def _encoded(
 def _texts(model: Model, path: Path) -> Inputs:
     """Return texts as rows of tokens."""
     if path.suffix.lower() == ".txt":
-        encoding = encoding_of(path)
-        for note in encoding_notes(path, encoding):
+        letters, notes = read_letters(path)
+        for note in notes:
             warn(f"'{path}': {note}")
-        lines = path.read_text(encoding="utf-8-sig" if encoding == "utf-8" else encoding).splitlines()
-        texts = pa.array(lines, pa.large_string())
+        texts = pa.array(letters.splitlines(), pa.large_string())
+        numbers = np.arange(1, len(texts) + 1)
     else:
-        table = _table(model, path)
+        file = _file(model, path)
+        table, numbers = file.table, file.numbers
         name = model.inputs["column"] or (table.column_names[0] if len(table.column_names) == 1 else "text")
         if name not in table.column_names:
             raise DataError(f"'{path}' has no column '{name}'; it has: {listed(table.column_names)}")
@@ -205,21 +201,22 @@ def _texts(model: Model, path: Path) -> Inputs:
         raise ModelError(f"{model.called} does not hold the words of its vocabulary: export it where its data are")
     known = None if words is None else pa.array(words, pa.large_string())
     rows = tokens(texts, size, model.inputs["shape"][1], known)
-    _warn_of_wordless(path, rows)
-    return Inputs(_in_parts(rows), "row", _row_numbers(path, len(texts)))
+    _warn_of_wordless(path, rows, numbers)
+    return Inputs(_in_parts(rows), "row", [*map(str, numbers)])
 
 
-def _warn_of_wordless(path: Path, rows: np.ndarray[Any, Any]) -> None:
+def _warn_of_wordless(path: Path, rows: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]) -> None:
     """Say which texts have no word: what is predicted of them is of nothing."""
     wordless = np.flatnonzero(~rows.any(axis=1))
     if len(wordless):
-        which = _which(numbers_in(path, wordless))
+        which = _which(numbers[wordless])
         warn(f"'{path}': {len(wordless)} of {len(rows)} texts have no word ({which}): predicted as empty texts")
 
 
 def _series(model: Model, path: Path) -> Inputs:
     """Return time series as they are stored, channels first."""
-    table, (_, *shape) = _table(model, path), model.inputs["shape"]
+    file, (_, *shape) = _file(model, path), model.inputs["shape"]
+    table = file.table
     lists = [name for name in table.column_names if pa.types.is_nested(table[name].type)]
     name = model.inputs["column"] or (lists[0] if len(lists) == 1 else "x")
     if name not in table.column_names:
@@ -244,7 +241,7 @@ def _series(model: Model, path: Path) -> Inputs:
             f"{np.argmax(bad) + 1}): fill them in, or leave these rows out"
         )
     ids = _ids(table, [one for one in table.column_names if one != model.told["outputs"].get("column")])
-    return Inputs(_in_parts(series), "row", _row_numbers(path, table.num_rows), ids=ids)
+    return Inputs(_in_parts(series), "row", [*map(str, file.numbers)], ids=ids)
 
 
 def _images(model: Model, path: Path) -> Inputs:
@@ -300,67 +297,19 @@ READERS: Mapping[str, Callable[[Model, Path], Inputs]] = {
 _TAKES = {"table": "rows of a table", "text": "texts", "series": "time series"}
 
 
-def _table(model: Model, path: Path) -> pa.Table:
-    """Return the rows of a file, the cells of a csv file as texts."""
-    kind = f"{model.called} takes {_TAKES[model.inputs['kind']]}"
-    if TABLES.get(ending(path)) not in _READ or path.is_dir():
+def _file(model: Model, path: Path) -> RowsFile:
+    """Return the rows of a file, the cells of a text file as texts."""
+    if ending(path) not in TABLES or path.is_dir():
         saved = f": {SAVE_AS}" if ending(path) in SHEETS else ""
-        raise DataError(f"'{path}' is no file of rows ({', '.join(_ENDINGS)}), and {kind}{saved}")
-    try:
-        check_filled([path])
-        check_headers([path], ())
-        table = _READ[TABLES[ending(path)]](path)
-        for note in notes_on([path]):
-            warn(note)
-    except HetflError:
-        raise
-    except Exception as error:
-        raise DataError(f"cannot read '{path}': {reason(error)}") from None
-    if not table.num_rows:
-        raise DataError(f"'{path}' holds no row")
-    return table
-
-
-def _csv(path: Path) -> pa.Table:
-    from pandas import read_csv
-
-    frame = read_csv(path, dtype=str, **{"encoding": "utf-8-sig", **dialect_of(path).options})
-    cells = {str(name): [None if cell != cell else cell for cell in frame[name]] for name in frame}
-    return pa.table({name: pa.array(column, pa.large_string()) for name, column in cells.items()})
-
-
-def _parquet(path: Path) -> pa.Table:
-    from pyarrow.parquet import read_table
-
-    return read_table(path)
-
-
-def _json(path: Path) -> pa.Table:
-    """Return the rows of a list of objects, or of one object a line."""
-    with opened(path) as file:
-        text = file.read().decode("utf-8-sig")
-    try:
-        rows = json.loads(text)
-    except ValueError:
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-    rows = [rows] if isinstance(rows, dict) else rows
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("expected a list of rows, or a row a line, each an object of columns and values")
-    names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: _array([row.get(name) for row in rows]) for name in names}) if names else pa.table({})
-
-
-def _array(cells: list[Any]) -> pa.Array:
-    try:
-        return pa.array(cells)
-    except pa.ArrowException:  # numbers and texts in one column
-        return pa.array([None if cell is None else str(cell) for cell in cells], pa.large_string())
-
-
-_READ = {"csv": _csv, "parquet": _parquet, "json": _json, "npz": npz_table}
-
-
-_ENDINGS = [name for name, kind in TABLES.items() if kind in _READ]
+        kind = f"{model.called} takes {_TAKES[model.inputs['kind']]}"
+        raise DataError(f"'{path}' is no file of rows ({', '.join(TABLES)}), and {kind}{saved}")
+    file = read_file(path)
+    for note in notes_on([file]):
+        warn(note)
+    if not file.is_text:
+        return file
+    cells = [pc.if_else(pc.equal(column, ""), None, column) for column in file.table.columns]
+    return replace(file, table=pa.table(dict(zip(file.table.column_names, cells, strict=True))))
 
 
 def listed(names: Sequence[str]) -> str:

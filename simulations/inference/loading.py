@@ -12,7 +12,7 @@ from hetfl_flwr.common.blobs import verified
 from hetfl_flwr.common.files import read_file
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import ClientData
-from hetfl_flwr.data.sources.folders import TABLES, ending, stem
+from hetfl_flwr.data.folders import TABLES, ending, stem
 from hetfl_flwr.errors import DamagedError, PayloadError, RunFolderError, StateError
 from hetfl_flwr.methods import build_client
 from hetfl_flwr.node.measured import Measured, digest_of

@@ -8,8 +8,8 @@ import torch
 from hetfl_flwr.common.blobs import read_blob
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, DataSpec, Samples
-from hetfl_flwr.data.arrays.samples import Arrays
-from hetfl_flwr.data.arrays.spec import Column
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.spec import Column
 from hetfl_flwr.node.inputs import INPUTS
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.data.domains import domain_labels, parse_families
-from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.runs.figures.tables import table_of
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.naming import distinct

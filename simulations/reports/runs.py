@@ -20,7 +20,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import Value, read_toml
-from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.figures.cost_totals import total_costs
 from hetfl_flwr.runs.figures.quality import client_quality, mean_quality, mean_recall, named_classes

@@ -10,7 +10,7 @@ from typing import TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.figures.cost_totals import in_words
 from hetfl_flwr.runs.figures.quality import notes

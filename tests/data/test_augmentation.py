@@ -9,8 +9,8 @@ from fixtures.tiers import exhaustive
 
 from clients.local import LocalClient
 from hetfl_flwr.data import Augmented, DataSpec, Samples, Split, load_client_data
-from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.domains import standardised_colours
+from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.models import assign, drawn_order
 

@@ -11,7 +11,7 @@ import pytest
 from fixtures.data.hub import grey, table, write
 from fixtures.data.loading import load_client
 
-from hetfl_flwr.data.arrays import cache
+from hetfl_flwr.data import cache
 from hetfl_flwr.errors import DataError
 
 SHAPE = (4, 3)

@@ -13,8 +13,8 @@ from fixtures.data.hub import grey
 from fixtures.data.loading import load_client
 
 from hetfl_flwr.data import Reading, data_spec, parse_classes
-from hetfl_flwr.data.decoding.labels import read_labels
 from hetfl_flwr.data.domains import family_arrays, parse_families
+from hetfl_flwr.data.labels import read_labels
 from hetfl_flwr.errors import ConfigError, DataError
 
 
@@ -264,6 +264,15 @@ def test_labels_that_differ_in_capitals_alone_are_refused_unless_classes_names_t
         return
     assert f"'{odd}' and 'yes'" in refusal(DataError, arrays, folder, label_column="label")
     assert arrays(folder, label_column="label", classes=f"no,yes,{odd}").class_names == ("no", "yes", odd)
+
+
+@pytest.mark.parametrize("odd", ["ye\u0301s", "y\u00ads\u00e9", "y\u200bes", "\uff59es"])
+def test_labels_that_look_alike_are_refused(tmp_path, refusal, odd):
+    """A letter and its accent, a soft hyphen, a blank of no width, a wide letter."""
+    plain = {"ye\u0301s": "y\u00e9s", "y\u00ads\u00e9": "ys\u00e9"}.get(odd, "yes")
+    text = WORDS.replace(",yes\n", f",{odd}\n", 2).replace(",yes\n", f",{plain}\n")
+    folder = write_csv(tmp_path / "own", train=text)
+    assert "write both alike" in refusal(DataError, arrays, folder, label_column="label")
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.json"])

@@ -14,9 +14,8 @@ from torchvision.transforms._presets import ImageClassification
 from torchvision.transforms.functional import normalize
 
 import hetfl_flwr
-from hetfl_flwr.data import CATALOGUE, Reading, data_spec
+from hetfl_flwr.data import CATALOGUE, Reading, bundled, data_spec
 from hetfl_flwr.data.domains import parse_families
-from hetfl_flwr.data.sources import bundled
 from hetfl_flwr.errors import ConfigError, DataError
 from simulations.cli.facts import datasets
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import hetfl_flwr
 from hetfl_flwr.data import DataSpec, Joined, Reading, Samples, data_spec
-from hetfl_flwr.data.arrays.rotation import ANGLES, rotate, rotated
-from hetfl_flwr.data.arrays.samples import Arrays
 from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families
+from hetfl_flwr.data.rotation import ANGLES, rotate, rotated
+from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError, DataError
 from simulations.cli.facts import datasets
 

@@ -10,7 +10,7 @@ import pytest
 from fixtures.data.columns import source_of
 
 from hetfl_flwr.data import Reading, Split, load_client_data, most_clients
-from hetfl_flwr.data.decoding.labels import read_labels
+from hetfl_flwr.data.labels import read_labels
 from hetfl_flwr.errors import DataError
 from simulations.engine.objects import stored
 

@@ -16,13 +16,11 @@ from fixtures.zoo import assert_is_a_model_of_the_zoo
 from torch.utils.data import TensorDataset
 
 from hetfl_flwr import export, run
-from hetfl_flwr.data import DataSpec, Reading, data_spec, kind_of
-from hetfl_flwr.data.arrays import cache
-from hetfl_flwr.data.arrays.samples import MOST_DEVIATIONS
-from hetfl_flwr.data.decoding import series
+from hetfl_flwr.data import DataSpec, Reading, cache, data_spec, kind_of, series
+from hetfl_flwr.data.bundled import read_waveform
 from hetfl_flwr.data.public_scaling import scaled
-from hetfl_flwr.data.sources.bundled import read_waveform
-from hetfl_flwr.data.sources.signals import CHANNELS
+from hetfl_flwr.data.samples import MOST_DEVIATIONS
+from hetfl_flwr.data.signals import CHANNELS
 from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models import build_model, parameter_count
 from simulations.engine.objects import stored

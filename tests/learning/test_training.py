@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
-from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import DivergedError
 from hetfl_flwr.learning.optimizers import SGD, Adam, AdamW
 from hetfl_flwr.learning.training import EVALUATION_BATCH, Terms, draw_batches, evaluate, make_optimizer, train

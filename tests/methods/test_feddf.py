@@ -12,8 +12,8 @@ from torch import nn
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, load_client_data
-from hetfl_flwr.data.arrays.samples import Arrays as Stored
 from hetfl_flwr.data.public_scaling import scaled
+from hetfl_flwr.data.samples import Arrays as Stored
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.models import SplitModel, build_model, trainable_count

@@ -22,8 +22,8 @@ from torch import nn
 from clients.fml import FMLClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.data.sources.bundled import read_digits
-from hetfl_flwr.data.sources.catalogue import CATALOGUE, DatasetEntry
+from hetfl_flwr.data.bundled import read_digits
+from hetfl_flwr.data.catalogue import CATALOGUE, DatasetEntry
 from hetfl_flwr.errors import ConfigError, FederationError, ModelError
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.training import draw_batches

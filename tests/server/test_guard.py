@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
-from hetfl_flwr.data.arrays.samples import Arrays
+from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import Checkpoint

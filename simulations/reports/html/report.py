@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data.sources.folders import dataset_called
+from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.figures.quality import notes
 from hetfl_flwr.runs.figures.tables import NOTHING

@@ -25,7 +25,7 @@ from PIL import Image
 
 from hetfl_flwr import models, server_app
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
-from hetfl_flwr.data.sources import finding
+from hetfl_flwr.data import finding
 from hetfl_flwr.errors import DataError, HetflError
 from hetfl_flwr.methods import find, names
 from hetfl_flwr.models import building

@@ -1,0 +1,147 @@
+"""Decoded data sets on disk: made once, then mapped into the memory of every process that wants them."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from errno import ENOSPC
+from hashlib import sha256
+from logging import getLogger
+from math import prod
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hetfl_flwr.errors import DataError
+
+SMALL = 16 * 2**20
+"""Bytes up to which an array is simply held in memory."""
+
+_SHARE = 0.5  # of the machine's memory that one array may take
+_VERSION = 1  # of what is written for equal keys
+
+_LOGGER = getLogger(__name__)
+
+Batches = Callable[[], Iterable[npt.NDArray[Any]]]
+
+
+def kept(
+    key: tuple[object, ...], shape: tuple[int, ...], dtype: type[np.generic], batches: Batches
+) -> npt.NDArray[Any]:
+    """Return an array that is made of batches, at once or some time before.
+
+    A large one lies in a file of the cache folder of the datasets library, which all processes map: it is in memory
+    once a machine, and read only as far as it is used. What is written to the array stays in this process.
+
+    Parameters
+    ----------
+    key : tuple
+        What the batches depend on; its ``repr`` is the same in every process.
+    shape : tuple of int
+        Shape of the whole array.
+    dtype : type
+        Its type.
+    batches : callable
+        Makes its parts, along the first axis, from the beginning; called where no file has them yet.
+
+    Raises
+    ------
+    DataError
+        Neither the disk nor the memory has room for it.
+    """
+    if np.dtype(dtype).itemsize * np.prod(shape, dtype=np.int64) <= SMALL:
+        return _held(shape, dtype, batches)
+    path = cache_folder() / f"{sha256(repr((_VERSION, key, shape, np.dtype(dtype).str)).encode()).hexdigest()}.npy"
+    mapped = _mapped(path, shape, dtype)
+    if mapped is not None:
+        return mapped
+    try:
+        _check_room(path.parent, int(np.dtype(dtype).itemsize * np.prod(shape, dtype=np.float64)))
+        _write(path, shape, dtype, batches)
+    except OSError as error:
+        _LOGGER.warning("decoded data are held in memory: %s cannot be written (%s)", path.parent, error.strerror)
+        return _held(shape, dtype, batches)
+    written = _mapped(path, shape, dtype)
+    return _held(shape, dtype, batches) if written is None else written
+
+
+def cache_folder() -> Path:
+    """Return where the files lie."""
+    from datasets import config
+
+    return Path(config.HF_DATASETS_CACHE) / "hetfl-decoded"
+
+
+def _check_room(folder: Path, nbytes: int) -> None:
+    """Raise what a full disk would, before hours are spent on it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if nbytes > shutil.disk_usage(folder).free:
+        raise OSError(ENOSPC, os.strerror(ENOSPC), str(folder))
+
+
+def _held(shape: tuple[int, ...], dtype: type[np.generic], batches: Batches) -> npt.NDArray[Any]:
+    check_fits(shape, np.dtype(dtype).itemsize, "set image-size or text-length lower")
+    array, start = np.empty(shape, dtype), 0
+    for batch in batches():
+        array[start : start + len(batch)] = batch
+        start += len(batch)
+    return array
+
+
+def _mapped(path: Path, shape: tuple[int, ...], dtype: type[np.generic]) -> npt.NDArray[Any] | None:
+    """Return a file's array, or None if the file is absent, cut short or another's."""
+    try:
+        array = np.lib.format.open_memmap(path, mode="c")
+    except (OSError, ValueError):
+        return None
+    return array if array.shape == shape and array.dtype == dtype else None
+
+
+def _write(path: Path, shape: tuple[int, ...], dtype: type[np.generic], batches: Batches) -> None:
+    """Write a file under a name of its own, then give it its name: whoever is first or last, it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    with NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        try:
+            np.lib.format.write_array_header_1_0(file, header)
+            for batch in batches():
+                file.write(np.ascontiguousarray(batch, dtype).data)
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def check_fits(shape: tuple[int, ...], itemsize: int, remedy: str) -> None:
+    """Refuse an array that this machine cannot hold.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Its shape, samples first.
+    itemsize : int
+        Bytes of a value.
+    remedy : str
+        What makes it smaller.
+
+    Raises
+    ------
+    DataError
+        It takes more than `_SHARE` of the memory.
+    """
+    needed, there = prod(shape) * itemsize, _memory()
+    if needed > _SHARE * there:
+        raise DataError(
+            f"{shape[0]} samples of shape {shape[1:]} need {needed / 1e9:,.1f} GB, and this machine has "
+            f"{there / 1e9:,.1f} GB of memory: {remedy}"
+        )
+
+
+def _memory() -> int:
+    """Return how many bytes of memory this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,141 @@
+"""What one client holds: its training, validation and test samples, and how to tell them from others."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hetfl_flwr.data.samples import Arrays, Samples, counts_in_words
+from hetfl_flwr.data.spec import DataSpec, inputs_in_words
+
+ROWS_AT_ONCE = 4096
+"""Rows of which a digest is made at a time."""
+
+
+def _take_in(digest: blake2b, tensor: Tensor) -> None:
+    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    digest.update(_bytes(tensor))
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return np.ascontiguousarray(tensor.cpu().numpy()).tobytes()
+
+
+@lru_cache(maxsize=8)
+def _inputs_digest(arrays: Arrays, rows: bytes) -> bytes:
+    """Return a digest of some inputs as they are stored: once for a test set that many clients share."""
+    digest, numbers = blake2b(digest_size=8), torch.from_numpy(np.frombuffer(rows, np.int64).copy())
+    numbers = numbers.to(arrays.inputs.device)
+    for first in range(0, len(numbers), ROWS_AT_ONCE):
+        _take_in(digest, arrays.inputs[numbers[first : first + ROWS_AT_ONCE]])
+    return digest.digest()
+
+
+def unlike(before: str, now: str) -> str:
+    """Return in what a client's data differ by two of their digests, as messages say it; empty: in nothing."""
+    trained, _, measured = before.partition("-")
+    trained_now, _, measured_now = now.partition("-")
+    if trained != trained_now:
+        return "training samples, labels or names"
+    return "validation or test samples" if measured != measured_now else ""
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """What one client holds; no row is in two of its three sets.
+
+    Parameters
+    ----------
+    spec : DataSpec
+        What the client's model must fit.
+    train, validation, test : Samples
+        Its training, validation and test samples.
+    public_rows : int
+        How many of the training samples its algorithm may show to others, 0 to all of them.
+    domain : int
+        Index of the client's own domain, 0 or more.
+    others : tuple of Samples
+        The test samples of each other domain of a rotated family that has a client, by domain index; empty for
+        every other data set. They are scaled and centred as the client's own are.
+    others_validation : tuple of Samples
+        The validation samples of the same domains.
+    name : str
+        Whose data they are: the owners of its rows where the partition goes by owners, else its domain where there are
+        several; empty: nobody's in particular.
+    """
+
+    spec: DataSpec
+    train: Samples
+    validation: Samples
+    test: Samples
+    public_rows: int = 0
+    domain: int = 0
+    others: tuple[Samples, ...] = ()
+    others_validation: tuple[Samples, ...] = ()
+    name: str = ""
+
+    def __repr__(self) -> str:
+        """Return what the client holds: shapes, classes and counts, and no row."""
+        names = self.train.arrays.class_names
+        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        lines = [f"  {part}: {counts_in_words(samples, self.spec, names)}" for part, samples in parts.items()]
+        lines[0] += f", {self.public_rows} of them public"
+        return "\n".join([f"ClientData: {inputs_in_words(self.spec)}", *lines])
+
+    @property
+    def owners(self) -> int:
+        """How many owners its training rows have, where the partition goes by owners; else 0."""
+        owners = self.train.arrays.owners
+        if owners is None:
+            return 0
+        return len(set(owners[self.train.rows.cpu()].tolist()))
+
+    @cached_property
+    def class_counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """How many training samples, and how many test samples, there are of each class: (C,) each."""
+        trained, tested = (one.class_counts(self.spec.classes).cpu().numpy() for one in (self.train, self.test))
+        return trained, tested
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of what the client trains on, as it is stored and scaled, and of what it measures itself by.
+
+        It tells one client's data from what they become when a row, a label, a cell, a name of a class or column, or
+        their order changes. The part before the dash is of training inputs, all labels and names, the other one of
+        validation and test inputs; see `unlike`.
+        """
+        arrays, digest = self.train.arrays, blake2b(digest_size=8)
+        peak = arrays.peak if isinstance(arrays.peak, Tensor) else torch.tensor(arrays.peak)
+        labels = (samples.labels for samples in (self.train, self.validation, self.test))
+        for tensor in (arrays.centre, peak, *labels):
+            _take_in(digest, tensor)
+        digest.update(repr((arrays.class_names, arrays.input_names, arrays.words and [*arrays.words()])).encode())
+        for first in range(0, len(self.train), ROWS_AT_ONCE):
+            _take_in(digest, arrays.inputs[self.train.rows[first : first + ROWS_AT_ONCE]])
+        measured = (_inputs_digest(samples.arrays, _bytes(samples.rows)) for samples in (self.validation, self.test))
+        return f"{digest.hexdigest()}-{blake2b(b''.join(measured), digest_size=8).hexdigest()}"
+
+    @property
+    def public(self) -> Samples:
+        """The training samples that may be shown to others: the first ``public_rows`` of ``train``."""
+        return self.train.first(self.public_rows)
+
+    @property
+    def private(self) -> Samples:
+        """The training samples that are never shown to others: all but the public ones."""
+        return Samples(self.train.arrays, self.train.rows[self.public_rows :])
+
+    def to(self, device: torch.device) -> "ClientData":
+        """Return the same data with all samples on a device."""
+        return replace(
+            self,
+            train=self.train.to(device),
+            validation=self.validation.to(device),
+            test=self.test.to(device),
+            others=tuple(samples.to(device) for samples in self.others),
+            others_validation=tuple(samples.to(device) for samples in self.others_validation),
+        )

@@ -1,1 +1,0 @@
-"""From a data set's columns to arrays: images, texts, tables, series, labels. Nothing here knows of clients."""

@@ -1,0 +1,235 @@
+"""Images of a data set, decoded into one array."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from hetfl_flwr.common.problems import Problems
+from hetfl_flwr.data.cache import kept
+from hetfl_flwr.data.findings import Findings
+from hetfl_flwr.data.hub import Source
+from hetfl_flwr.data.labels import IntArray, labels_of, read_labels
+from hetfl_flwr.data.roles import is_text
+from hetfl_flwr.data.rows import reason
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.spec import DataSpec
+from hetfl_flwr.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_GREY = {"1", "L", "LA"}
+_COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
+_BATCH = 1000
+
+MOST_LOOKED_AT = 20_000
+"""Images that are looked at for what can be told without decoding them."""
+
+EIGHT_BIT = _GREY | _COLOUR
+"""Modes of images, as Pillow calls them, whose pixels have 8 bits a colour."""
+
+
+def image_spec(source: Source) -> DataSpec:
+    """Return the shape of a data set's first sound image, or the size that is asked for, and its number of classes.
+
+    Raises
+    ------
+    DataError
+        If no image can be decoded, or the labels are none.
+    """
+    if _first(source) is None:
+        raise DataError(f"{source.place} has no image that can be decoded")
+    return DataSpec(_shape(source), read_labels(source)[0])
+
+
+def read_images(source: Source, rows: IntArray, findings: Findings) -> Arrays:
+    """Decode a whole data set into one uint8 array; large ones are decoded once a machine, see `kept`.
+
+    Parameters
+    ----------
+    source : Source
+        Its images are resized, bilinear and smoothed, where its reading asks for a size.
+    rows : ndarray
+        (N,) int64, all its rows, in the order that they are wanted in: counted through the training split and then
+        the test split.
+    findings : Findings
+        What has been found of it before, and takes down the rest.
+
+    Raises
+    ------
+    DataError
+        If images cannot be decoded or are not of the shape, or a label is none of the classes; with what has been found
+        before.
+    """
+    classes, labels = labels_of(source, findings.problems)
+    shape = _shape(source)
+    grey = _grey(source) if shape[0] == 3 else 0
+    inputs = kept(
+        (source.digest, _files_changed(source), sha256(rows.tobytes()).hexdigest()),
+        (len(rows), *shape),
+        np.uint8,
+        partial(_batches, source, shape, rows, findings.problems),
+    )
+    findings.problems.refuse()
+    return Arrays(
+        spec=DataSpec(shape, classes),
+        inputs=torch.from_numpy(inputs),
+        labels=torch.from_numpy(np.concatenate(list(labels.values()))[rows]),
+        train_rows=len(source.splits["train"]),
+        peak=255.0,
+        centre=torch.zeros(shape),
+        notes=(f"{grey:,} of {len(rows):,} images of {source.place} are grey: read as colour",) if grey else (),
+    )
+
+
+def _grey(source: Source) -> int:
+    """Return how many images are grey, as their heads say; of the catalogue's and of very many nobody looks."""
+    from PIL import Image
+
+    if source.is_catalogued or len(source) > MOST_LOOKED_AT:
+        return 0
+    cell, grey = _cells(source), 0
+    for row in range(len(source)):
+        with suppress(OSError), Image.open(_file(cell(row))) as image:
+            grey += image.mode in _GREY
+    return grey
+
+
+def _shape(source: Source) -> tuple[int, int, int]:
+    image, size = _first(source), source.reading.image_size
+    if image is None:
+        return 1, 1, 1
+    return (1 if image.mode in _GREY else 3, size or image.height, size or image.width)
+
+
+def _first(source: Source) -> "Image | None":
+    """Return the first image that can be decoded; None if there is none."""
+    cell = _cells(source)
+    for row in range(len(source)):
+        with suppress(_Unfit):
+            return _decoded(source, cell(row), row)
+    return None
+
+
+def _cells(source: Source) -> Callable[[int], Any]:
+    """Return what gives the cell of a row, 0..N-1, counted through the splits: bytes of a file, or its path."""
+    train, *test = (data[source.inputs[0]] for data in source.splits.values())
+
+    def cell(row: int) -> Any:
+        found = (train[row] if row < len(train) else test[0][row - len(train)]).as_py()
+        return (found["bytes"] or found["path"]) if isinstance(found, dict) else found
+
+    return cell
+
+
+def _file(cell: Any) -> Any:
+    return BytesIO(cell) if isinstance(cell, bytes) else cell or BytesIO()
+
+
+def _files_changed(source: Source) -> list[tuple[int, int]]:
+    """Return size and time of the files that cells are paths of."""
+    column = source.inputs[0]
+    found = []
+    for data in source.splits.values():
+        cells = data[column]
+        if pa.types.is_struct(cells.type):
+            bare = pc.is_null(pc.struct_field(cells, "bytes"))
+            cells = pc.struct_field(cells, "path").filter(bare)
+        if is_text(cells.type):
+            for path in cells.drop_null().to_pylist():
+                with suppress(OSError):
+                    found.append(((stat := os.stat(path)).st_size, stat.st_mtime_ns))
+    return found
+
+
+class _Unfit(DataError):
+    """An image that cannot be learnt from: what messages call it, and what they say before and after that."""
+
+    def __init__(self, before: str, called: str, after: str) -> None:
+        super().__init__(f"{before}{called}{after}")
+        self.said = before, called, after
+
+
+def _batches(
+    source: Source, shape: tuple[int, int, int], rows: IntArray, problems: Problems
+) -> Iterator[npt.NDArray[np.uint8]]:
+    """Decode all images, batch by batch: each (B, *shape); afterwards refuse them if some cannot be learnt from."""
+    channels, height, width = shape
+    cell_of, unfit = _cells(source), list[_Unfit]()
+
+    def pixels(row: int) -> npt.NDArray[np.uint8]:
+        cell = cell_of(row)
+        try:
+            return _pixels(source, _decoded(source, cell, row), _called(source, cell, row), shape)
+        except _Unfit as error:
+            unfit.append(error)
+            return np.zeros((height, width, channels), np.uint8)
+
+    for first in range(0, len(rows), _BATCH):
+        images = [pixels(row).reshape(height, width, channels) for row in rows[first : first + _BATCH].tolist()]
+        yield np.moveaxis(np.stack(images), -1, 1)
+    for (before, called, after), more in _counted(unfit):
+        problems.add(f"{before}{called}{f' (and {more} more such)' if more else ''}{after}")
+    problems.refuse()
+
+
+def _counted(unfit: Sequence[_Unfit]) -> Iterator[tuple[tuple[str, str, str], int]]:
+    """Go through what is wrong with images: what is said of the first, and of how many more it holds."""
+    alike: dict[str, list[_Unfit]] = {}
+    for one in unfit:
+        before, _, after = one.said
+        alike.setdefault(before or after.rpartition(":")[2], []).append(one)
+    for same in alike.values():
+        yield same[0].said, len(same) - 1
+
+
+def _called(source: Source, cell: Any, row: int) -> str:
+    """Return how messages call an image: by its file where it has one of its own."""
+    own = isinstance(cell, str) and os.path.isabs(cell) and os.path.isfile(cell)
+    return f"image '{cell}'" if own else f"image {source.where(row)}"
+
+
+def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+    """Return an image as (height, width[, 3]); grey is made colour where asked, never the reverse."""
+    if image.mode not in EIGHT_BIT:
+        raise _Unfit("", called, f" has pixels of mode {image.mode}: only 8-bit grey or colour is read")
+    if shape[0] == 1 and image.mode in _COLOUR:
+        raise _Unfit("", called, " is in colour, others are grey: save all in one mode")
+    mode = "L" if shape[0] == 1 else "RGB"
+    image = image if image.mode == mode else image.convert(mode)
+    size = source.reading.image_size
+    if size:
+        from PIL.Image import Resampling
+
+        return np.asarray(image.resize((size, size), Resampling.BILINEAR))
+    if (image.height, image.width) != shape[1:]:
+        raise _Unfit(
+            "",
+            called,
+            f" is {image.height}x{image.width} pixels, others are {shape[1]}x{shape[2]}: "
+            "set image-size to the height and width that all are to have",
+        )
+    return np.asarray(image)
+
+
+def _decoded(source: Source, cell: Any, row: int) -> "Image":
+    """Return the image of a cell, upright."""
+    from PIL import Image, ImageOps
+
+    try:
+        image = Image.open(_file(cell))
+        image.load()
+        upright: Image.Image = ImageOps.exif_transpose(image)
+    except Exception as error:
+        raise _Unfit("cannot decode ", _called(source, cell, row), f": {reason(error)}") from error
+    return upright

@@ -1,0 +1,182 @@
+"""What of a data set is read, and how: one place for everything that a config says about it."""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Literal
+
+from hetfl_flwr.errors import ConfigError
+
+SeriesLayout = Literal["auto", "channels-first", "channels-last"]
+"""What the outer lists of a series may be."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where a data set lies, which of its columns count, and the form that its inputs are given.
+
+    Columns are those of the hub, of a csv or parquet file, or of what `save_to_disk` wrote; empty: the catalogue's,
+    else the only one of its kind. For a list of data sets a column is one for all, or a comma list of one each, save
+    ``categorical_columns``, ``numeric_columns`` and ``ignore_columns``, which are lists by themselves, for all.
+
+    Parameters
+    ----------
+    data_dir : str
+        Folder of local copies in the hub's layout; empty: the hub.
+    image_column, text_column, series_column, label_column : str
+        The input and what is to be learnt. A data set with neither images nor a text column is a series if one of its
+        columns holds lists. Else it is a table: all other columns are its inputs.
+    domain_column : str
+        Column whose values are domains; empty: the catalogue's, or one domain.
+    classes : str
+        The classes in their order, for all data sets of a list; see `parse_classes`. Empty: as the data have them.
+    categorical_columns : str
+        Comma list of a table's columns that are categories although they hold numbers, or many different texts.
+    numeric_columns : str
+        Comma list of a table's columns that are numbers, although their values are all different, or few are numbers.
+    ignore_columns : str
+        Comma list of a table's columns that are left out.
+    image_size : int
+        Height and width that images are resized to, 1 or more; 0: as they are.
+    vocabulary : str
+        How words become tokens; see `parse_vocabulary`.
+    text_length : int
+        Tokens of a text, 1 or more: longer ones are cut, shorter ones filled up.
+    series_layout : {"auto", "channels-first", "channels-last"}
+        What the outer lists of a series are: its channels, or its points in time; see `read_series`.
+    id_column : str
+        Column whose values say who a row belongs to, where ``partition`` asks for it; empty: none.
+    by_file : bool
+        Whether each file of a folder is read by itself, and its rows belong to it; splits have no meaning then.
+    """
+
+    data_dir: str = ""
+    image_column: str = ""
+    text_column: str = ""
+    series_column: str = ""
+    label_column: str = ""
+    domain_column: str = ""
+    classes: str = ""
+    categorical_columns: str = ""
+    numeric_columns: str = ""
+    ignore_columns: str = ""
+    image_size: int = 0
+    vocabulary: str = "hashed:20000"
+    text_length: int = 32
+    series_layout: SeriesLayout = "auto"
+    id_column: str = ""
+    by_file: bool = False
+
+    @property
+    def ignored(self) -> frozenset[str]:
+        """The names of ``ignore_columns``, their blanks one space each."""
+        return frozenset(" ".join(name.split()) for name in self.ignore_columns.split(",") if name.strip())
+
+    @property
+    def named(self) -> frozenset[str]:
+        """All columns that a key names to be read."""
+        lists = f"{self.categorical_columns},{self.numeric_columns}"
+        alone = (self.image_column, self.text_column, self.series_column, self.label_column, self.domain_column)
+        return frozenset(name.strip() for name in (*lists.split(","), *alone, self.id_column))
+
+    def of(self, number: int, count: int) -> "Reading":
+        """Return the reading of one data set of a list, its folder as an absolute path.
+
+        Parameters
+        ----------
+        number : int
+            Which of them, 0 or more.
+        count : int
+            How many they are.
+
+        Raises
+        ------
+        ConfigError
+            If a key names more or fewer columns than there are data sets.
+
+        Examples
+        --------
+        >>> Reading(image_column="image,img", label_column="label").of(1, 2).image_column
+        'img'
+        """
+        folder = str(Path(self.data_dir).expanduser().absolute()) if self.data_dir else ""
+        return replace(
+            self,
+            data_dir=folder,
+            image_column=_one(self.image_column, "image-column", number, count),
+            text_column=_one(self.text_column, "text-column", number, count),
+            series_column=_one(self.series_column, "series-column", number, count),
+            label_column=_one(self.label_column, "label-column", number, count),
+            domain_column=_one(self.domain_column, "domain-column", number, count),
+        )
+
+
+READING_KEYS = tuple(field.name for field in fields(Reading) if field.name not in ("id_column", "by_file"))
+"""The fields of a reading that the run config has a key for."""
+
+
+def parse_vocabulary(text: str) -> tuple[str, int]:
+    """Return the kind and size of a vocabulary.
+
+    Parameters
+    ----------
+    text : str
+        ``hashed:V``: a word's token is its hash, the same for everybody; or ``shared:V``: the most frequent words of
+        the training split. V, tokens in all, is 3 or more.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither.
+
+    Examples
+    --------
+    >>> parse_vocabulary("hashed:20000")
+    ('hashed', 20000)
+    """
+    kind, _, size = text.partition(":")
+    if (
+        kind not in ("hashed", "shared")
+        or not 0 < len(size) <= 10
+        or not size.isdecimal()
+        or not 3 <= int(size) <= 2**31
+    ):
+        raise ConfigError(f"vocabulary {text!r} is not one of: hashed:V, shared:V (V tokens in all, 3 or more)")
+    return kind, int(size)
+
+
+def parse_classes(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the name of each class, in order, and what it is called in the data.
+
+    Parameters
+    ----------
+    text : str
+        Comma list of two classes or more: ``NAME``, or ``NAME:LABEL`` where the data call it otherwise. Empty: none.
+
+    Raises
+    ------
+    ConfigError
+        If there is one class alone, or a name or label is empty or there twice.
+
+    Examples
+    --------
+    >>> parse_classes("malignant:Malignant, benign")
+    (('malignant', 'Malignant'), ('benign', 'benign'))
+    """
+    if not text.strip():
+        return ()
+    parts = [[part.strip() for part in item.split(":", 1)] for item in text.split(",")]
+    classes = tuple((part[0], part[-1]) for part in parts)
+    if len(classes) < 2 or any(len({*column} - {""}) < len(classes) for column in zip(*classes, strict=True)):
+        raise ConfigError(f"classes {text!r}: expected two or more different names, NAME or NAME:LABEL, with commas")
+    return classes
+
+
+def _one(text: str, name: str, number: int, count: int) -> str:
+    if count == 1 or "," not in text:
+        return text
+    columns = [column.strip() for column in text.split(",")]
+    if len(columns) != count:
+        raise ConfigError(
+            f"{name} '{text}' has {len(columns)} names for {count} data sets: write one for all, or one for each"
+        )
+    return columns[number]

@@ -1,0 +1,247 @@
+"""Which column of a data set is what: told from names and features alone, before a row is read and after."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Literal
+
+import pyarrow as pa
+
+from hetfl_flwr.common.problems import Problems
+from hetfl_flwr.data.frame import Frame
+from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.errors import ConfigError, DataError, unknown
+
+Kind = Literal["image", "series", "text", "table"]
+
+
+def roles(place: str, splits: Mapping[str, Frame], reading: Reading) -> tuple[str, Kind, tuple[str, ...]]:
+    """Return the label column, what an input is, and the columns that it is made of.
+
+    Parameters
+    ----------
+    place : str
+        What messages call the data set.
+    splits : mapping
+        "train", and "test" where it has one.
+    reading : Reading
+        Which columns count; the only image, the only series and the only class-label column need no name, and neither
+        does ``y`` beside a series ``x``.
+
+    Raises
+    ------
+    ConfigError
+        If the columns of two kinds of input are named.
+    DataError
+        If there is no training split; or with all columns that are not there, in a table also those that a key names;
+        or if none is left to learn from.
+    """
+    if "train" not in splits:
+        raise DataError(f"{place} has no split 'train', only: {', '.join(splits)}")
+    splits = {name: columns for name, columns in splits.items() if name in ("train", "test")}
+    problems, label = Problems(place), ""
+    with problems.collecting():
+        label = _column(place, splits, reading.label_column, "ClassLabel", "label-column")
+    for key, column in _aside(reading).items():
+        with problems.collecting():
+            _column(place, splits, column, "", key)
+    kind, inputs = _inputs_beside(problems, splits, reading, label)
+    problems.refuse()
+    if kind == "table":
+        learnt_columns(place, label, inputs, reading)
+    return label, kind, inputs
+
+
+def _aside(reading: Reading) -> dict[str, str]:
+    """Return the columns that say whose a row is, by their keys."""
+    columns = {"domain-column": reading.domain_column, "COLUMN in partition=natural:COLUMN": reading.id_column}
+    return {key: column for key, column in columns.items() if column}
+
+
+def _inputs_beside(
+    problems: Problems, splits: Mapping[str, Frame], reading: Reading, label: str
+) -> tuple[Kind, tuple[str, ...]]:
+    """Return what `_inputs` does; if other columns are not there, take down what the keys of a table name as well."""
+    try:
+        kind, inputs = _inputs(problems.place, splits, reading, label)
+    except DataError:
+        if problems.found:  # nobody knows what is left beside a label that is not there
+            return "table", ()
+        raise
+    if kind == "table" and problems.found:
+        for key in TABLE_KEYS:
+            with problems.collecting():
+                _named(problems.place, [name for name in splits["train"].names if name != label], reading, key)
+    return kind, inputs
+
+
+TABLE_KEYS = ("ignore-columns", "categorical-columns", "numeric-columns")
+"""Keys of the run config that name columns of a table."""
+
+
+def learnt_columns(
+    place: str, label: str, inputs: Sequence[str], reading: Reading
+) -> tuple[list[str], dict[str, Literal["", "category", "number"]]]:
+    """Return the columns of a table that are learnt from, and what those are to be that a key of the run config names.
+
+    Raises
+    ------
+    DataError
+        If a key names a column that is not there, two keys name one, or none is left.
+    """
+    problems, named = Problems(place), {key: set[str]() for key in TABLE_KEYS}
+    for key in TABLE_KEYS:
+        with problems.collecting():
+            named[key] = _named(place, (*inputs, *_aside(reading).values()), reading, key)
+    problems.refuse()
+    ignored, categories, numbers = named.values()
+    columns = [name for name in inputs if name not in ignored]
+    if not columns:
+        raise DataError(f"{place} has no column to learn from besides '{label}' and those of ignore-columns")
+    if both := categories & numbers:
+        raise DataError(
+            f"column '{min(both)}' of {place} is in categorical-columns and in numeric-columns: name it in one"
+        )
+    wanted: dict[str, Literal["", "category", "number"]] = dict.fromkeys(categories, "category")
+    return columns, {**wanted, **dict.fromkeys(numbers, "number")}
+
+
+def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> set[str]:
+    """Return the columns that a key of the run config names; a blank in a name stands for any white space."""
+    by_name = {" ".join(name.split()): name for name in columns}
+    wanted: str = getattr(reading, key.replace("-", "_"))
+    names = [" ".join(name.split()) for name in wanted.split(",") if name.strip()]
+    strangers = [name for name in names if name not in by_name]
+    if len(strangers) == 1:
+        known = unknown("column", strangers[0], by_name).removeprefix(f"unknown column '{strangers[0]}':")
+        raise DataError(f"{key} of {place}: unknown column '{strangers[0]}':{known}")
+    if strangers:
+        listed = "', '".join(strangers)
+        raise DataError(f"{key} of {place}: unknown columns '{listed}': Known: {', '.join(sorted(by_name))}")
+    return {by_name[name] for name in names}
+
+
+def _column(place: str, splits: Mapping[str, Frame], wanted: str, kind: str, key: str) -> str:
+    """Return the wanted column, or else the only one of a kind of feature."""
+    columns = splits["train"]
+    if key == "label-column" and not wanted and "x" in columns and "y" in columns and is_list(columns["x"].type):
+        wanted = "y"
+    declared = {"": (), "ClassLabel": columns.classes, "Image": columns.images}[kind]
+    of_kind = [name for name in columns.names if name in declared]
+    if wanted not in columns and not of_kind and not get_close_matches(wanted, columns.names):
+        _check_names(place, columns.names)
+    if not wanted and len(of_kind) != 1:
+        what = {"ClassLabel": "classes", "Image": "images"}[kind]
+        found = f"has {len(of_kind)} columns of {what}" if of_kind else f"does not say which column holds the {what}"
+        choices = of_kind or [name for name in columns.names if not is_nameless(name)]
+        raise DataError(f"{place} {found}: set {key} to one of: {', '.join(choices)}{header_hint(columns.names)}")
+    column = wanted or of_kind[0]
+    several = [name.strip() for name in column.split(",")]
+    if (
+        key == "label-column"
+        and column not in columns
+        and len(several) > 1
+        and all(name in columns for name in several)
+    ):
+        raise DataError(
+            f"label-column = {column!r} names {len(several)} columns of {place}, and only single-label "
+            "classification is learnt here: name one of them, and the others in ignore-columns"
+        )
+    for split, there in splits.items():
+        if column not in there:
+            near = get_close_matches(column, there.names, n=1)
+            hint = f"did you mean '{near[0]}'? Set" if near else "set"
+            choices = [name for name in there.names if not is_nameless(name)]
+            where = f" in its split '{split}'" if len(splits) > 1 else ""
+            raise DataError(f"{place} has no column '{column}'{where}: {hint} {key} to one of: {', '.join(choices)}")
+    return column
+
+
+def is_nameless(column: str) -> bool:
+    """Say whether a column has the name that pandas gives to one without, or to the names of the rows."""
+    return re.fullmatch(r"Unnamed: \d+|__index_level_\d+__", column) is not None
+
+
+def is_between(column: str) -> bool:
+    """Say whether a nameless column has another before it, so that it holds no names of the rows."""
+    return re.fullmatch(r"Unnamed: [1-9]\d*", column) is not None
+
+
+def header_hint(names: Iterable[str]) -> str:
+    """Return a question where a name of a column is a decimal number or a date."""
+    cells = any(re.fullmatch(r"[+-]?\d+[.,]\d+|\d+[-./]\d+[-./]\d+", name.strip()) for name in names)
+    return " (if these are cells of a row, the file has no header: put the names of the columns there)" if cells else ""
+
+
+def _check_names(place: str, names: Collection[str]) -> None:
+    """Refuse columns called like the cells of a row: most names are numbers, other than a frame's own 0, 1, ..."""
+    numbers = sum(re.fullmatch(r"[+-]?\d+([.,]\d+)*", name.strip()) is not None for name in names)
+    if 2 * numbers > len(names) and [*names] != [*map(str, range(len(names)))]:
+        raise DataError(
+            f"{place} has no header: {numbers} of the {len(names)} cells of its first row are numbers: put the names "
+            "of the columns there"
+        )
+
+
+def _inputs(place: str, splits: Mapping[str, Frame], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
+    """Return what an input is, and the columns that it is made of."""
+    named = [key for key in ("image-column", "text-column", "series-column") if getattr(reading, key.replace("-", "_"))]
+    if len(named) > 1:
+        raise ConfigError(f"{' and '.join(named)} are both set for {place}: choose one of them")
+    if reading.text_column:
+        return "text", (_column(place, splits, reading.text_column, "", "text-column"),)
+    if reading.series_column:
+        return "series", (_column(place, splits, reading.series_column, "", "series-column"),)
+    if reading.image_column or splits["train"].images:
+        return "image", (_column(place, splits, reading.image_column, "Image", "image-column"),)
+    columns = tuple(name for name in splits["train"].names if name not in (label, *_aside(reading).values()))
+    ignored = {name for name in columns if " ".join(name.split()) in reading.ignored}
+    if lists := [name for name in columns if is_list(splits["train"][name].type) and name not in ignored]:
+        if len(lists) > 1:
+            raise DataError(
+                f"{place} has {len(lists)} columns of lists: set series-column to one of: {', '.join(lists)}"
+            )
+        return "series", (_column(place, splits, lists[0], "", "series-column"),)
+    for column in columns:
+        in_all = all(column in there for there in splits.values())
+        if not in_all and " ".join(column.split()) not in reading.ignored:
+            raise DataError(f"{place} has no column '{column}' in its split 'test': name it in ignore-columns")
+    return "table", columns
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Say whether cells are lists of numbers, or lists of such lists."""
+    nested = False
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind, nested = kind.value_type, True
+    return nested and bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def shape_of(kind: pa.DataType) -> str:
+    """Return the lengths of lists, and of lists within these, as messages say them."""
+    lengths = []
+    while pa.types.is_nested(kind) and hasattr(kind, "value_type"):
+        lengths.append(str(kind.list_size) if pa.types.is_fixed_size_list(kind) else "many")
+        kind = kind.value_type
+    return " x ".join(lengths) or str(kind)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Say whether cells of a type are texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def in_words(kind: pa.DataType) -> str:
+    """Return what cells of a type are, as messages say it."""
+    words = (
+        (is_text, "texts"),
+        (pa.types.is_boolean, "truth values"),
+        (pa.types.is_integer, "whole numbers"),
+        (pa.types.is_floating, "decimal numbers"),
+        (pa.types.is_duration, "durations"),
+        (pa.types.is_time, "times of day"),
+        (pa.types.is_temporal, "dates or times"),
+        (pa.types.is_struct, "records"),
+        (pa.types.is_nested, "lists"),
+    )
+    return next((word for is_one, word in words if is_one(kind)), str(kind))

@@ -1,0 +1,383 @@
+"""Samples in memory: one array a data set and process, of which every client holds row numbers only."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from math import inf
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hetfl_flwr.data.spec import Column, DataSpec, inputs_in_words
+from hetfl_flwr.errors import DataError
+
+MOST_SHOWN = 20
+"""Classes whose counts are shown, at most."""
+
+MOST_DEVIATIONS = 100.0
+"""Standard deviations from the mean within which a public sample of another client is taken as it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """A whole data set: the rows of its training split, then those of its own test split.
+
+    Parameters
+    ----------
+    spec : DataSpec
+        Shape of one input and number of classes.
+    inputs : Tensor
+        (N, *shape), in the type it is stored in: uint8 for images, int32 for texts, float32 for series and for tables,
+        in which NaN stands for a value that is missing.
+    labels : Tensor
+        (N,) int64, 0..C-1.
+    train_rows : int
+        How many of the N rows are the training split, 1 or more.
+    peak : float or Tensor
+        The stored value that stands for 1.0, above 0; or float32 ones, (features,) of a table, (channels, 1) of
+        series, (channels, 1, 1) of images whose colours are scaled apart. A column or channel whose peak is infinite is
+        0 throughout.
+    centre : Tensor
+        (*shape) float32, subtracted from each scaled input.
+    groups : tuple of int
+        How many inputs each column of a table became, a category one for each of its values; their sum is the number
+        of features. Empty: one each.
+    numeric : Tensor, optional
+        (features,) bool, which inputs of a table are numbers, not categories; None: all.
+    owners : Tensor, optional
+        (N,) int64, whose each row is, 0 or more, where the partition goes by owners; else None.
+    owner_names : tuple of str
+        What the owners are called, by their numbers.
+    class_names : tuple of str
+        What the C classes are called; empty: their numbers.
+    input_names : tuple of str
+        What the inputs of a table are called, ``COLUMN`` or ``COLUMN=VALUE``; empty: nothing.
+    words : callable, optional
+        Returns the words that a text's tokens from 2 on stand for, where these depend on the data set; None: a token is
+        the same word for everybody.
+    columns : tuple of Column
+        The columns of a table, in the order of `groups`; empty: each input is a number.
+    brightest : float
+        The largest stored value of an image's pixels, whatever they are scaled by.
+    notes : tuple of str
+        What was done with the data that nobody asked for, a line each.
+    """
+
+    spec: DataSpec
+    inputs: Tensor
+    labels: Tensor
+    train_rows: int
+    peak: float | Tensor
+    centre: Tensor
+    groups: tuple[int, ...] = ()
+    numeric: Tensor | None = None
+    owners: Tensor | None = None
+    owner_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    input_names: tuple[str, ...] = ()
+    words: Callable[[], Sequence[str]] | None = None
+    columns: tuple[Column, ...] = ()
+    brightest: float = 255.0
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return how many rows of what they are, and none of them."""
+        names = [name if name == str(number) else f"{number} ({name})" for number, name in enumerate(self.class_names)]
+        return f"Arrays({len(self.labels)} rows: {inputs_in_words(self.spec)}; classes {', '.join(names)})"
+
+
+def counts_in_words(samples: "Batches", spec: DataSpec, names: Sequence[str]) -> str:
+    """Return how many samples there are, and of each class."""
+    counts = samples.class_counts(spec.classes).tolist()
+    called = names or [str(number) for number in range(spec.classes)]
+    shown = [f"{name}: {count}" for name, count in zip(called[:MOST_SHOWN], counts, strict=False)]
+    return f"{len(samples)} samples ({', '.join(shown)}{', ...' if len(counts) > MOST_SHOWN else ''})"
+
+
+@cache
+def _placed(arrays: Arrays, device: torch.device) -> Arrays:
+    """Return the one copy of the arrays on a device, which all clients there share."""
+    return replace(
+        arrays,
+        inputs=arrays.inputs.to(device),
+        labels=arrays.labels.to(device),
+        peak=arrays.peak.to(device) if isinstance(arrays.peak, Tensor) else arrays.peak,
+        centre=arrays.centre.to(device),
+    )
+
+
+def prepared(inputs: Tensor, spec: DataSpec, peak: float | Tensor, centre: Tensor) -> Tensor:
+    """Return stored inputs (B, *shape) as a model takes them; `Arrays` says what the rest is."""
+    if spec.is_text:
+        return inputs.long()
+    scaled = inputs.to(torch.float32) / peak - centre
+    return scaled.nan_to_num(nan=0.0) if spec.is_table else scaled
+
+
+class Batches(Protocol):
+    """What training and evaluation ask of samples: `Samples` and `Joined` both answer."""
+
+    def __len__(self) -> int:
+        """Return N, the number of samples."""
+        ...
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels of all N samples: (N,) int64."""
+        ...
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs (B, *shape) float32 and labels (B,) of the samples at positions (B,)."""
+        ...
+
+    def class_counts(self, classes: int) -> Tensor:
+        """Return how many samples there are of each class: (C,) int64."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Some rows of a data set, without a copy of them.
+
+    Parameters
+    ----------
+    arrays : Arrays
+        The whole data set, shared.
+    rows : Tensor
+        (N,) int64, the rows of ``arrays`` that these samples are.
+
+    Examples
+    --------
+    >>> arrays = Arrays(DataSpec((2,), 3), torch.tensor([[0, 4], [8, 2]]), torch.tensor([2, 0]), 2, 8.0,
+    ...                 torch.zeros(2))
+    >>> samples = Samples(arrays, torch.tensor([1]))
+    >>> len(samples), samples.class_counts(3)
+    (1, tensor([1, 0, 0]))
+    >>> samples.batch(torch.tensor([0]))
+    (tensor([[1.0000, 0.2500]]), tensor([0]))
+    """
+
+    arrays: Arrays
+    rows: Tensor
+
+    def __repr__(self) -> str:
+        """Return how many they are, of what, and of which classes; no row."""
+        arrays = self.arrays
+        counts = counts_in_words(self, arrays.spec, arrays.class_names)
+        return f"Samples({inputs_in_words(arrays.spec)}: {counts})"
+
+    def __len__(self) -> int:
+        """Return N, the number of samples."""
+        return len(self.rows)
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels of all N samples: (N,) int64."""
+        return self.arrays.labels[self.rows]
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return some samples, ready for a model.
+
+        Parameters
+        ----------
+        rows : Tensor
+            (B,) int64, positions 0..N-1 among these samples, on any device.
+
+        Returns
+        -------
+        inputs : Tensor
+            (B, *shape) float32, scaled by the peak, less the centre, a missing value 0; of a text int64, its tokens.
+        labels : Tensor
+            (B,) int64.
+
+        Raises
+        ------
+        IndexError
+            If a position is outside the samples.
+        """
+        inputs, labels = self._raw(rows)
+        return self._prepared(inputs), labels
+
+    def _raw(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        chosen = self.rows[rows.to(self.rows.device)]
+        return self.arrays.inputs[chosen], self.arrays.labels[chosen]
+
+    def _prepared(self, inputs: Tensor) -> Tensor:
+        return prepared(inputs, self.arrays.spec, self.arrays.peak, self.arrays.centre)
+
+    def class_counts(self, classes: int) -> Tensor:
+        """Return how many samples there are of each class: (C,) int64, C the number of classes."""
+        return torch.bincount(self.labels, minlength=classes)
+
+    def first(self, count: int) -> "Samples":
+        """Return the first ``count`` of these samples, or all of them where there are fewer."""
+        return Samples(self.arrays, self.rows[:count])
+
+    def stored(self) -> tuple[Tensor, Tensor]:
+        """Return copies of the rows as they are stored, to show to others: what `like` takes.
+
+        Returns
+        -------
+        inputs : Tensor
+            (N, *shape) on the CPU, uint8 for images, int32 for texts, else float32; neither scaled nor centred.
+            A value that is missing is this client's mean of its column; 0 where these rows have none to tell.
+        labels : Tensor
+            (N,) int64, on the CPU.
+        """
+        inputs = self.arrays.inputs[self.rows]
+        if self.arrays.spec.is_table:
+            usual = self.arrays.centre * self.arrays.peak
+            usual = torch.where(usual.isnan(), inputs.nanmean(0), usual)  # 0 x inf: a column of one number only
+            inputs = torch.where(inputs.isnan(), usual.nan_to_num(0.0), inputs)
+        return inputs.cpu(), self.labels.cpu()
+
+    def like(self, inputs: Tensor, labels: Tensor) -> "Samples":
+        """Return rows of others as samples, scaled and centred as these are, on the same device.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            (R, *shape), as `stored` gives them. Their stored values must mean what they mean here, which holds
+            among the clients of one data set or one rotated family. Of a standardised table or series, values more than
+            `MOST_DEVIATIONS` deviations from this client's mean are cut to that.
+        labels : Tensor
+            (R,) int64, 0..C-1.
+
+        Raises
+        ------
+        DataError
+            If the rows are not of this data set's shape and type, a label is none of its classes, or a token none of
+            its vocabulary.
+        """
+        mine = self.arrays.inputs
+        if inputs.shape[1:] != mine.shape[1:] or inputs.dtype != mine.dtype:
+            raise DataError(
+                f"rows of others are {inputs.dtype} of shape {tuple(inputs.shape[1:])}, this client's are {mine.dtype} "
+                f"of shape {tuple(mine.shape[1:])}: rows can be shared among clients of one data set or family only"
+            )
+        classes = self.arrays.spec.classes
+        if labels.shape != inputs.shape[:1] or not bool(((labels >= 0) & (labels < classes)).all()):
+            raise DataError(f"{len(inputs)} rows of others need as many labels 0..{classes - 1}, got {labels}")
+        vocabulary = self.arrays.spec.vocabulary
+        if vocabulary and not bool(((inputs >= 0) & (inputs < vocabulary)).all()):
+            raise DataError(f"texts of others have tokens outside 0..{vocabulary - 1}")
+        theirs = replace(
+            self.arrays,
+            inputs=self._cut(inputs.to(mine.device)),
+            labels=labels.to(mine.device),
+            train_rows=len(labels),
+            owners=None,
+        )
+        return Samples(theirs, torch.arange(len(labels), device=mine.device))
+
+    def _cut(self, inputs: Tensor) -> Tensor:
+        peak, centre = self.arrays.peak, self.arrays.centre
+        if not (isinstance(peak, Tensor) and (self.arrays.spec.is_table or self.arrays.spec.is_series)):
+            return inputs
+        low, high = (peak * (centre + end) for end in (-MOST_DEVIATIONS, MOST_DEVIATIONS))
+        return inputs.clamp(low.nan_to_num(nan=-inf), high.nan_to_num(nan=inf))  # 0 x inf: of one number only
+
+    def to(self, device: torch.device | str) -> "Samples":
+        """Return these samples on a device; one copy of the data set is kept there for all clients."""
+        return Samples(_placed(self.arrays, torch.device(device)), self.rows.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Several samples as one, one after the other, without a copy of them.
+
+    Parameters
+    ----------
+    parts : tuple of Samples
+        One or more, of one shape and on one device; each may be empty.
+
+    Raises
+    ------
+    ValueError
+        If there is no part, or the parts differ in shape.
+
+    Examples
+    --------
+    >>> arrays = Arrays(DataSpec((1,), 2), torch.tensor([[0], [1], [2]]), torch.tensor([0, 1, 1]), 3, 1.0,
+    ...                 torch.zeros(1))
+    >>> joined = Joined((Samples(arrays, torch.tensor([2])), Samples(arrays, torch.tensor([0, 1]))))
+    >>> joined.batch(torch.tensor([1, 0, 2]))
+    (tensor([[0.],
+            [2.],
+            [1.]]), tensor([0, 1, 1]))
+    """
+
+    parts: tuple[Samples, ...]
+
+    def __post_init__(self) -> None:
+        """Check that the parts can be one."""
+        shapes = {part.arrays.spec.shape for part in self.parts}
+        if len(shapes) != 1:
+            raise ValueError(f"samples can be joined where all have one shape, got: {sorted(shapes) or 'no samples'}")
+
+    def __repr__(self) -> str:
+        """Return how many they are, of what, and of which classes; no row."""
+        arrays = self.parts[0].arrays
+        counts = counts_in_words(self, arrays.spec, arrays.class_names)
+        return f"Joined({inputs_in_words(arrays.spec)}: {counts})"
+
+    def __len__(self) -> int:
+        """Return N, the number of samples."""
+        return sum(map(len, self.parts))
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """The labels of all N samples: (N,) int64."""
+        return torch.cat([part.labels for part in self.parts])
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return some samples, ready for a model, in the order asked for.
+
+        Parameters
+        ----------
+        rows : Tensor
+            (B,) int64, positions 0..N-1 among all the samples, on any device.
+
+        Returns
+        -------
+        inputs : Tensor
+            (B, *shape) float32, each scaled and centred as its own part is.
+        labels : Tensor
+            (B,) int64.
+
+        Raises
+        ------
+        IndexError
+            If a position is outside the samples.
+        """
+        ordered, order = rows.cpu().sort()
+        if len(rows) and not 0 <= int(ordered[0]) <= int(ordered[-1]) < len(self):
+            raise IndexError(f"positions {int(ordered[0])}..{int(ordered[-1])} of {len(self)} samples")
+        cuts = torch.searchsorted(ordered, self._ends).tolist()
+        some = [
+            (part._raw if self._alike else part.batch)(ordered[start:stop] - (end - len(part)))
+            for part, end, start, stop in zip(self.parts, self._ends.tolist(), [0, *cuts[:-1]], cuts, strict=True)
+            if stop > start or not len(rows)
+        ]
+        inputs, labels = (torch.cat(blocks) for blocks in zip(*some, strict=True))
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order))).to(labels.device)
+        chosen = inputs[back]
+        return self.parts[0]._prepared(chosen) if self._alike else chosen, labels[back]
+
+    @cached_property
+    def _alike(self) -> bool:
+        """Whether all parts are scaled and centred alike, so that a batch of them can be at once."""
+        first = self.parts[0].arrays
+        return all(
+            part.arrays.peak is first.peak and part.arrays.centre is first.centre and part.arrays.spec == first.spec
+            for part in self.parts
+        )
+
+    @cached_property
+    def _ends(self) -> Tensor:
+        return torch.tensor([len(part) for part in self.parts]).cumsum(0)
+
+    def class_counts(self, classes: int) -> Tensor:
+        """Return how many samples there are of each class: (C,) int64, C the number of classes."""
+        return torch.bincount(self.labels, minlength=classes)

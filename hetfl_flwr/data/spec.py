@@ -1,0 +1,89 @@
+"""What the inputs of a data set are: all that a model must fit."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a model must fit.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        One input: (channels, height, width) of an image, (channels, length) of a series, (features,) of a table's row,
+        (tokens,) of a text.
+    classes : int
+        C, the number of classes; labels are 0..C-1.
+    vocabulary : int
+        V, the number of different tokens of a text: its inputs are int64, 0..V-1, where 0 stands for the end that fills
+        a short text up. 0: the data are no texts, and inputs are float32.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    vocabulary: int = 0
+
+    @property
+    def kind(self) -> Literal["image", "series", "text", "table"]:
+        """What an input is."""
+        return "image" if self.is_image else "series" if self.is_series else "text" if self.is_text else "table"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether an input is a row of tokens."""
+        return self.vocabulary > 0
+
+    @property
+    def is_table(self) -> bool:
+        """Whether an input is a row of a table."""
+        return len(self.shape) == 1 and not self.is_text
+
+    @property
+    def is_image(self) -> bool:
+        """Whether an input is an image."""
+        return len(self.shape) == 3
+
+    @property
+    def is_series(self) -> bool:
+        """Whether an input is a time series of one or more channels."""
+        return len(self.shape) == 2
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: what its cells are, and how they became inputs.
+
+    Parameters
+    ----------
+    name : str
+        As the file has it.
+    kind : {"number", "date", "category"}
+        A number and a date, as the number of days since 1970, are one input each; of a category `values` tells.
+    notation : str
+        How texts are read as numbers or dates: one of `hetfl_flwr.data.notations`.
+    values : tuple of str or None
+        The values of a category in the order of its inputs, None for a missing one. Two are one input: 1 is the second.
+    constant : bool
+        Whether it holds one number only: it then has no influence.
+    """
+
+    name: str
+    kind: Literal["number", "date", "category"]
+    notation: str = ""
+    values: tuple[str | None, ...] = ()
+    constant: bool = False
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What its inputs are called."""
+        if self.kind == "category":
+            return tuple(f"{self.name}={value}" for value in self.values[len(self.values) == 2 :])
+        return (f"{self.name} (days since 1970)" if self.kind == "date" else self.name,)
+
+
+def inputs_in_words(spec: DataSpec) -> str:
+    """Return what inputs are, such as "image 1 x 8 x 8, 10 classes"."""
+    size = " x ".join(map(str, spec.shape))
+    unit = {"image": "", "series": "", "text": " tokens", "table": " inputs"}[spec.kind]
+    return f"{spec.kind} {size}{unit}, {spec.classes} classes"

@@ -1,0 +1,210 @@
+"""Images: resized, as bytes, in folders of the user's own, and as bad as they come."""
+
+import io
+from dataclasses import replace
+
+import datasets
+import numpy as np
+import torch
+from fixtures.data.hub import grey, table, write
+from fixtures.data.loading import load_client
+from PIL import Image
+
+from hetfl_flwr.data import DataSpec, Reading, absolute, data_spec
+from hetfl_flwr.data.bundled import read_digits, resized
+from hetfl_flwr.errors import ConfigError, DataError
+
+ALL = {"partition_id": 0, "num_partitions": 1, "seed": 0, "validation_fraction": 0.0, "test_fraction": 0.0}
+
+
+def load(dataset="zoo/pets", **keys):
+    return load_client(dataset=str(dataset), **(ALL | keys)).train.arrays
+
+
+def noise(height, width, seed=0):
+    return Image.fromarray(np.random.default_rng(seed).integers(256, size=(height, width, 3), dtype=np.uint8))
+
+
+def png(image):
+    stream = io.BytesIO()
+    image.save(stream, "png")
+    return stream.getvalue()
+
+
+class TestSize:
+    def test_images_of_many_sizes_are_resized_as_pillow_does_it(self, tmp_path):
+        images = [noise(40, 30), noise(16, 64, seed=1), grey(9, (5, 5))]
+        root = write(tmp_path, train=table(images, [0, 1, 2]))
+        arrays = load(data_dir=root, image_size=16)
+        assert arrays.spec == data_spec("zoo/pets", Reading(str(root), image_size=16)) == DataSpec((3, 16, 16), 3)
+        assert (arrays.inputs[2] == 9).all()
+        for stored, image in zip(arrays.inputs, images[:2], strict=False):
+            wanted = np.asarray(image.resize((16, 16), Image.Resampling.BILINEAR))
+            assert np.array_equal(stored.permute(1, 2, 0).numpy(), wanted)
+
+    def test_a_palette_is_coloured_before_it_is_resized(self, tmp_path):
+        """Half red, half blue, one pixel of each; in between lie mixtures of both, and no green."""
+        image = Image.fromarray(np.uint8([[[255, 0, 0], [0, 0, 255]]])).convert("P")
+        root = write(tmp_path, train=table([image] * 2, [0, 1]))
+        [first, _] = load(data_dir=root, image_size=4).inputs
+        assert first[1].eq(0).all()
+        assert (first[0].int() + first[2].int() - 255).abs().max() <= 1
+        assert first[0, 0, 0] == 255 > first[0, 0, 1] > first[0, 0, 2] > 0
+
+    def test_bundled_images_are_resized_as_well_and_tables_are_left_alone(self):
+        """A mean of whole pixels: 8x8 of 0..16 becomes 4x4, whose mean brightness, of 255 now, is the same."""
+        digits, small = read_digits(), load("digits", image_size=4)
+        assert small.spec == data_spec("digits", Reading(image_size=4)) == DataSpec((1, 4, 4), 10)
+        assert small.inputs.dtype == torch.uint8
+        assert small.peak == 255
+        means = [(arrays.inputs.double() / arrays.peak).mean(dim=(1, 2, 3)) for arrays in (digits, small)]
+        assert (means[0] - means[1]).abs().max() < 0.05
+        assert torch.equal(small.labels, digits.labels)
+        assert load("breast-cancer", image_size=4).spec == DataSpec((30,), 2)
+
+    def test_every_pixel_counts_where_an_image_shrinks(self):
+        """Of eight columns the first is white. Column 0 of two lies at 2.0, and weighs those at 0.5, 1.5, ... 5.5 by
+        1 - distance / 4: 5, 7, 7, 5, 3 and 1 eighths, of which 5 / 28 are white, of 255. Column 1 lies at 6.0: none.
+        """
+        images = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+        images[..., 0] = 16
+        small = resized(replace(read_digits(), inputs=images), 2)
+        assert small.inputs.tolist() == [[[[46, 0], [46, 0]]]]
+
+    def test_rotated_images_are_resized_before_they_are_turned(self, tmp_path):
+        root = write(tmp_path, train=table([noise(20, 10, seed) for seed in range(4)], [0, 1, 0, 1]))
+        turned = load_client(**ALL | {"num_partitions": 4}, dataset="rotated-zoo/pets", data_dir=root, image_size=8)
+        assert turned.spec.shape == (3, 8, 8)
+
+    def test_the_catalogue_wants_a_size_where_images_have_many(self, refusal):
+        assert "image-size" in refusal(DataError, data_spec, "office-home")
+        assert data_spec("office-home", Reading(image_size=64)) == DataSpec((3, 64, 64), 65)
+        assert data_spec("cifar10", Reading(image_size=64)) == DataSpec((3, 64, 64), 10)
+
+
+class TestColumns:
+    def test_bytes_are_decoded_where_a_column_is_named(self, tmp_path):
+        rows = {"picture": [png(grey(7)), png(grey(8))], "label": [0, 1]}
+        root = write(tmp_path, train=datasets.Dataset.from_dict(rows))
+        arrays = load(data_dir=root, image_column="picture", label_column="label")
+        assert arrays.inputs.flatten(1).tolist() == [[7] * 20, [8] * 20]
+
+    def test_what_no_image_can_be_read_from_is_refused(self, tmp_path, refusal):
+        rows = {"path": ["/none/a.png", "/none/b.png"], "label": [0, 1], "name": ["a", "b"]}
+        root = write(tmp_path, train=datasets.Dataset.from_dict(rows))
+        said = refusal(DataError, load, data_dir=root, image_column="path", label_column="label")
+        assert ("image 1 of split 'train'" in said, "/none/a.png" in said) == (True, True)
+        root = write(tmp_path / "both", train=table(name=["a"] * 6))
+        said = refusal(ConfigError, load, data_dir=root, image_column="image", text_column="name")
+        assert "image-column and text-column" in said
+
+    def test_a_text_column_makes_texts_of_a_data_set_with_images(self, tmp_path):
+        root = write(tmp_path, train=table(name=["a cat", "b", "c"] * 2))
+        assert load(data_dir=root, text_column="name", text_length=3).spec == DataSpec((3,), 3, vocabulary=20000)
+
+    def test_rows_of_neutral_tweets_are_left_out(self, tmp_path):
+        train = datasets.Dataset.from_dict({"text": ["good", "bad"], "sentiment": [4, 0]})
+        test = datasets.Dataset.from_dict({"text": ["so", "fine", "worse"], "sentiment": [2, 4, 0]})
+        root = write(tmp_path, "stanfordnlp/sentiment140", train=train, test=test)
+        assert load("sentiment140", data_dir=root).labels.tolist() == [1, 0, 1, 0]
+
+    def test_an_empty_split_is_refused(self, tmp_path, refusal):
+        train = datasets.Dataset.from_dict({"text": ["good", "bad"], "sentiment": [4, 0]})
+        neutral = datasets.Dataset.from_dict({"text": ["so"], "sentiment": [2]})
+        root = write(tmp_path, "stanfordnlp/sentiment140", train=train, test=neutral)
+        (rows := tmp_path / "rows").mkdir()
+        (rows / "train.csv").write_text("age,sick\n30,no\n40,yes\n")
+        (rows / "test.csv").write_text("age,sick\n")
+        assert "split 'test'" in refusal(DataError, load, "sentiment140", data_dir=root)
+        assert f"'{rows}/test.csv'" in refusal(DataError, load, rows, label_column="sick")
+
+
+class TestOwnFolder:
+    @staticmethod
+    def photos(root, *names):
+        """One image a name, the i-th of grey i."""
+        for number, name in enumerate(names):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            grey(number).save(root / name)
+        return root
+
+    def test_each_folder_is_a_class(self, tmp_path):
+        root = self.photos(tmp_path / "mine", "dog/a.png", "cat/b.PNG", "dog/c.png")
+        (root / "dog" / "notes.txt").write_text("no image")
+        arrays = load(root)
+        assert (arrays.spec, arrays.train_rows) == (DataSpec((1, 4, 5), 2), 3)
+        assert dict(zip(arrays.inputs[:, 0, 0, 0].tolist(), arrays.labels.tolist(), strict=True)) == {0: 1, 1: 0, 2: 1}
+
+    def test_train_and_test_may_lie_in_folders_of_their_own(self, tmp_path):
+        root = self.photos(tmp_path / "mine", "train/dog/a.png", "train/cat/b.png", "test/cat/c.png")
+        data = load_client(**ALL, dataset=str(root), test="global", normalize="none")
+        assert (len(data.train), data.test.labels.tolist(), data.test.stored()[0].max().item()) == (2, [0], 2)
+
+    def test_images_lie_below_a_data_dir_just_as_well(self, tmp_path):
+        self.photos(tmp_path / "synthetic-digits", "0/a.png", "1/b.png")
+        assert load("synthetic-digits", data_dir=tmp_path).spec == DataSpec((1, 4, 5), 10)
+
+    def test_files_of_rows_are_read_whatever_they_hold(self, tmp_path):
+        write(tmp_path, train=table())
+        assert load(tmp_path / "zoo/pets").spec == DataSpec((1, 4, 5), 3)
+        table().save_to_disk(tmp_path / "saved")
+        assert load(tmp_path / "saved").spec == DataSpec((1, 4, 5), 3)
+        (tmp_path / "people").mkdir()
+        (tmp_path / "people" / "train.csv").write_text("age,sick\n30,no\n40,yes\n")
+        assert load(tmp_path / "people", label_column="sick").spec == DataSpec((1,), 2)
+
+    def test_it_is_found_from_the_working_folder_and_from_home(self, tmp_path, monkeypatch):
+        self.photos(tmp_path / "mine", "dog/a.png", "cat/b.png")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert absolute("./mine, rotated-~/mine") == f"{tmp_path}/mine,rotated-{tmp_path}/mine"
+        assert load("./mine").inputs.data_ptr() == load("~/mine").inputs.data_ptr()
+        assert len(load("rotated-./mine", num_partitions=4).labels) == 2
+
+    def test_a_folder_that_will_not_do_is_refused(self, tmp_path, refusal):
+        none = tmp_path / "none"
+        assert f"'{none}' is not a folder" in refusal(DataError, load, none)
+        none.mkdir()
+        assert f"'{none}' holds no data" in refusal(DataError, load, none)
+        one = self.photos(tmp_path / "one", "dog/a.png", "dog/b.png")
+        assert f"'{one}'" in refusal(DataError, load, one)
+        root = self.photos(tmp_path / "mine", "dog/a.png", "cat/b.png")
+        for content in (png(grey(0))[:40], png(Image.fromarray(np.full((4, 5), 999, np.uint16)))):
+            (root / "cat" / "a.png").write_bytes(content)
+            assert f"'{root}/cat/a.png'" in refusal(DataError, load, root)
+
+    def test_all_that_is_wrong_with_images_is_told_at_once(self, tmp_path, refusal):
+        """Owners are the folders; the first picture of all is broken, and a label is none of the classes."""
+        root = self.photos(tmp_path / "mine", "anna/cat/b.png", "anna/dog/c.png", "bert/cat/d.png", "bert/dog/e.png")
+        (root / "anna" / "cat" / "a.png").write_bytes(png(grey(0))[:40])
+        (root / "bert" / "dog" / "f.png").write_bytes(b"GIF")
+        Image.new("L", (9, 8)).save(root / "bert" / "dog" / "g.png")
+        said = refusal(DataError, load, root, classes="cat,cow")
+        words = ("3 problems: (1) row 3", "3 more", "(2)", "anna/cat/a.png' (and 1 more", "(3)", "g.png' is 8x9", "4x5")
+        assert [word for word in words if word not in said] == []
+
+    def test_a_run_keeps_its_absolute_path(self, tmp_path, monkeypatch, make_config):
+        from hetfl_flwr.runs.resolution import resolved
+
+        monkeypatch.chdir(tmp_path)
+        found = resolved(make_config(dataset="digits, ./mine"), "local")
+        assert found.dataset == f"digits,{tmp_path}/mine"
+
+
+class TestHub:
+    def test_what_only_a_script_could_read_is_taken_from_the_hub_s_copy(self, monkeypatch):
+        asked = []
+
+        def load_dataset(name, revision=None):
+            asked.append((name, revision))
+            if revision is None:
+                raise RuntimeError("Dataset scripts are no longer supported, but found pets.py")
+            return datasets.DatasetDict(train=table())
+
+        monkeypatch.setattr("datasets.load.load_dataset", load_dataset)
+        assert load("old/pets").spec == DataSpec((1, 4, 5), 3)
+        assert asked == [("old/pets", None), ("old/pets", "refs/convert/parquet")]
+
+    def test_what_is_on_no_hub_is_had_elsewhere(self, tmp_path, refusal):
+        assert "<data-dir>/uci/ilpd" in refusal(DataError, load, "ilpd")
+        assert refusal(DataError, load, "ilpd", data_dir=tmp_path).endswith("https://archive.ics.uci.edu/dataset/225")

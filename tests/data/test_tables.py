@@ -1,0 +1,507 @@
+"""Tables: their columns read, sliced and standardised."""
+
+import json
+import os
+import time
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Value
+from fixtures.data.columns import decoded, source_of, write_csv, write_parquet
+from fixtures.data.loading import load_client
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow.csv import write_csv as write_table
+from sklearn.datasets import load_breast_cancer
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import DataSpec, Samples, parse_features
+from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.tables import feature_slice, sliced, standardised
+from hetfl_flwr.errors import ConfigError, DataError, ModelError
+from hetfl_flwr.models import build_model
+from hetfl_flwr.seeding import generator
+
+CANCER = {"dataset": "breast-cancer", "partition_id": 0, "num_partitions": 3, "seed": 0}
+
+
+def load(**changes):
+    return load_client(**(CANCER | changes))
+
+
+def values(samples):
+    return samples.batch(torch.arange(len(samples)))[0].double().numpy()
+
+
+def read(train, test=None, **keys):
+    """Return the inputs of a table as lists, None where they are missing, and the inputs a column."""
+    arrays = decoded(source_of(train, test, **keys))
+    rows = arrays.inputs.tolist()
+    return [[None if value != value else value for value in row] for row in rows], arrays.groups
+
+
+def slices(columns, clients, overlap, seed=0):
+    return [set(feature_slice(columns, clients, position, overlap, seed)) for position in range(clients)]
+
+
+def test_breast_cancer_is_the_table_of_scikit_learn_with_a_stratified_fifth_for_testing():
+    bunch = load_breast_cancer()
+    arrays = load(normalize="none").train.arrays
+    assert arrays.inputs.dtype == torch.float32
+    assert arrays.labels.dtype == torch.int64
+    table = np.column_stack([arrays.inputs, arrays.labels])
+    whole = np.column_stack([bunch.data.astype(np.float32), bunch.target])
+    assert np.array_equal(table[np.lexsort(table.T)], whole[np.lexsort(whole.T)])
+    test = load(test="global").test
+    assert test.class_counts(2).tolist() == [42, 72]  # a fifth of 212 and of 357
+    assert torch.equal(test.rows, torch.arange(455, 569))
+
+
+def test_columns_are_standardised_on_the_own_training_rows_alone():
+    data = load(partition="dirichlet:0.5")
+    own = values(data.train)
+    assert np.allclose(own.mean(axis=0), 0, atol=1e-4)
+    assert np.allclose(own.std(axis=0), 1, atol=1e-4)
+    raw = load(partition="dirichlet:0.5", normalize="none")
+    mean, deviation = values(raw.train).mean(axis=0), values(raw.train).std(axis=0)
+    for prepared, stored in ((data.validation, raw.validation), (data.test, raw.test)):
+        assert np.allclose(values(prepared), (values(stored) - mean) / deviation, atol=1e-4)
+    assert not np.allclose(values(data.test).mean(axis=0), 0, atol=0.05)
+
+
+def test_clients_have_scales_of_their_own_and_one_table():
+    first, second = load(), load(partition_id=1)
+    assert not torch.equal(first.train.arrays.centre, second.train.arrays.centre)
+    assert first.train.arrays.inputs.data_ptr() == second.train.arrays.inputs.data_ptr()
+    assert load().test.arrays is first.train.arrays
+
+
+def test_a_column_that_is_constant_over_the_training_rows_is_zero_everywhere():
+    """Rows 0 and 1: 1 and 3 have mean 2 and deviation 1, so that 7 becomes 5; 0.1 is constant, its 9 does not count."""
+    inputs = torch.tensor([[1, 0.1], [3, 0.1], [7, 9]])
+    table = Arrays(DataSpec((2,), 2), inputs, torch.tensor([0, 1, 0]), 3, 1.0, torch.zeros(2))
+    prepared = Samples(standardised(table, (0, 1)), torch.arange(3))
+    assert prepared.batch(torch.arange(3))[0].tolist() == [[-1, 0], [1, 0], [5, 0]]
+    alone = Samples(standardised(table, (2,)), torch.arange(3))
+    assert alone.batch(torch.arange(3))[0].tolist() == [[0, 0]] * 3
+
+
+def test_rows_of_others_are_prepared_with_the_own_scale():
+    here, there = load(), load(partition_id=1)
+    theirs = here.train.like(*there.public.stored())
+    arrays = here.train.arrays
+    expected = there.public.stored()[0] / arrays.peak - arrays.centre
+    assert torch.equal(theirs.batch(torch.arange(len(theirs)))[0], expected)
+    assert not torch.equal(expected, there.public.batch(torch.arange(len(there.public)))[0])
+
+
+class TestSlices:
+    @given(
+        columns=st.integers(1, 40),
+        clients=st.integers(1, 40),
+        overlap=st.floats(0, 0.99),
+        seed=st.integers(0, 9),
+    )
+    def test_they_cover_all_columns_and_no_client_is_without(self, columns, clients, overlap, seed):
+        clients = min(clients, columns)
+        parts = slices(columns, clients, overlap, seed)
+        assert set().union(*parts) == set(range(columns))
+        assert min(map(len, parts)) >= 1
+
+    @given(clients=st.integers(3, 8), width=st.integers(1, 6), shared=st.integers(0, 5))
+    def test_each_shares_the_asked_for_number_with_either_neighbour_and_nothing_with_others(
+        self, clients, width, shared
+    ):
+        """Parts of equal width w, of which s go to the next client: slices of w + s, s shared with either side."""
+        shared = min(shared, width - 1)
+        parts = slices(clients * width, clients, shared / width)
+        for position, part in enumerate(parts):
+            assert len(part) == width + shared
+            assert len(part & parts[position - 1]) == shared
+            assert clients == 3 or part.isdisjoint(parts[position - 2])
+
+    def test_two_share_at_both_ends_and_one_has_all(self):
+        """Parts of 5 of which 2 go to the other: slices of 7, in common 2 + 2."""
+        first, second = slices(10, 2, 0.4)
+        assert (len(first), len(second), len(first & second)) == (7, 7, 4)
+        assert slices(10, 1, 0.5) == [set(range(10))]
+
+    def test_what_is_shared_is_rounded_to_the_nearest_and_is_the_end_of_the_part_before(self):
+        """0.6 of 3 columns is 1.8, so 2; the last part comes before the first."""
+        order = generator(4, "features").permutation(9).tolist()
+        assert slices(9, 3, 0.6, seed=4) == [{*order[:3], *order[7:]}, {*order[1:6]}, {*order[4:]}]
+
+    def test_the_seed_draws_the_order_of_the_columns(self):
+        assert slices(30, 3, 0.0) == slices(30, 3, 0.0)
+        assert slices(30, 3, 0.0) != slices(30, 3, 0.0, seed=1)
+        assert slices(30, 3, 0.0) != [set(range(0, 10)), set(range(10, 20)), set(range(20, 30))]
+
+    def test_a_client_has_its_columns_of_its_own_rows(self):
+        whole = [load(partition_id=k, seed=1, normalize="none") for k in range(3)]
+        for position, one in enumerate(whole):
+            columns = list(feature_slice(30, 3, position, 0.5, seed=1))
+            data = load(partition_id=position, seed=1, features="slices:0.5", normalize="none")
+            assert data.spec == DataSpec((15,), 2)
+            assert torch.equal(data.train.stored()[0], one.train.stored()[0][:, columns])
+            assert torch.equal(data.train.rows, one.train.rows)
+            scaled = load(partition_id=position, seed=1, features="slices:0.5")
+            plain = load(partition_id=position, seed=1)
+            assert np.array_equal(values(scaled.test), values(plain.test)[:, columns])
+
+    def test_in_a_list_a_table_is_cut_for_its_own_clients(self):
+        digits = {"num_partitions": 4, "dataset": "breast-cancer,digits", "features": "slices:0"}
+        assert [load(**digits, partition_id=k).spec.shape for k in (0, 2)] == [(15,), (15,)]
+
+    def test_a_multilayer_perceptron_takes_them_and_a_convolution_does_not(self, refusal):
+        data = load(features="slices:0.5")
+        assert build_model("mlp", data.spec, seed=0)(data.train.batch(torch.arange(5))[0]).shape == (5, 2)
+        assert "lenet5" in refusal(ModelError, build_model, "lenet5", data.spec, seed=0)
+
+    @pytest.mark.parametrize(
+        "text", ["", "slices", "slices:", "slices:1", "slices:-0.1", "slices:nan", "slices:x", "all:0", "rows:0.5"]
+    )
+    def test_any_other_text_is_refused_with_the_valid_forms(self, refusal, text):
+        for function, value in ((parse_features, text), (RunConfig.from_flat, {"features": text})):
+            assert repr(text) in refusal(ConfigError, function, value)
+
+    def test_more_clients_than_columns_and_images_are_refused(self, refusal):
+        assert "30 columns" in refusal(ConfigError, load, num_partitions=31, features="slices:0.5")
+        assert "'digits'" in refusal(ConfigError, load, dataset="digits", features="slices:0.5")
+        assert load(num_partitions=30, features="slices:0").spec.shape == (1,)
+
+
+PEOPLE = """age,city,member,sex,label
+1,b,True,f,no
+2.5,a,False,m,yes
+,,True,m,yes
+4,b,True,f,no
+"""
+LATER = """age,city,member,sex,label
+7,c,False,m,no
+,a,True,x,yes
+"""
+"""Cities a and b and a missing one; city c and sex x are only in the test split."""
+
+
+class TestReading:
+    """A row is age, city a, city b, city missing, member (False, then True), sex (f, then m)."""
+
+    ROWS = ((1, 0, 1, 0, 1, 0), (2.5, 1, 0, 0, 0, 1), (np.nan, 0, 0, 1, 1, 1), (4, 0, 1, 0, 1, 0))
+    LATER = ((7, 0, 0, 0, 0, 1), (np.nan, 1, 0, 0, 1, 0))
+
+    @pytest.fixture
+    def people(self, tmp_path):
+        return write_csv(tmp_path / "people", train=PEOPLE, test=LATER)
+
+    @pytest.fixture
+    def client(self, people):
+        def load_one(**keys):
+            own = {"partition": "all", "partition_id": 0, "num_partitions": 1, "seed": 0, "test": "global"}
+            return load_client(**({"dataset": people, "label_column": "label", "validation_fraction": 0} | own | keys))
+
+        return load_one
+
+    def test_numbers_stay_and_categories_become_an_input_a_value(self, client):
+        data = client(normalize="none")
+        arrays = data.train.arrays
+        assert np.array_equal(arrays.inputs, [*self.ROWS, *self.LATER], equal_nan=True)
+        assert arrays.groups == (1, 3, 1, 1)
+        assert arrays.numeric.tolist() == [True, False, False, False, False, False]
+        assert data.spec == DataSpec((6,), 2)
+        assert arrays.labels.tolist() == [0, 1, 1, 0, 0, 1]
+        assert arrays.train_rows == 4
+
+    def test_a_client_sees_scaled_numbers_categories_as_they_are_and_zero_where_a_number_is_missing(self, client):
+        """Ages 1, 2.5 and 4: mean 2.5, variance 1.5. The age 7 of the test split is 4.5 / sqrt(1.5)."""
+        data = client()
+        unit = 1.5**0.5
+        expected = torch.tensor([(age, *rest) for age, (_, *rest) in zip((-unit, 0, 0, unit), self.ROWS, strict=True)])
+        assert torch.allclose(data.train.batch(torch.argsort(data.train.rows))[0], expected.float())
+        assert data.test.batch(torch.arange(2))[0][:, 0].tolist() == pytest.approx([3 * unit, 0])
+
+    def test_rows_shown_to_others_have_the_own_mean_where_a_number_is_missing(self, client):
+        data = client(public_fraction=0.99)
+        shown = data.public.stored()[0]
+        assert shown[torch.argsort(data.public.rows)][:, 0].tolist() == pytest.approx([1, 2.5, 2.5, 4])
+
+    def test_rows_shown_to_others_have_the_only_number_of_a_column_where_it_is_missing(self):
+        """Column 0 is 5 or missing, column 1 has mean 3, column 2 is missing throughout."""
+        inputs = torch.tensor([[5.0, torch.nan, torch.nan], [torch.nan, 2.0, torch.nan], [5.0, 4.0, torch.nan]])
+        table = Arrays(DataSpec((3,), 2), inputs, torch.tensor([0, 1, 0]), 3, 1.0, torch.zeros(3))
+        shown = Samples(standardised(table, (0, 1, 2)), torch.arange(3)).stored()[0]
+        assert shown.tolist() == [[5.0, 3.0, 0.0], [5.0, 2.0, 0.0], [5.0, 4.0, 0.0]]
+
+    def test_columns_are_left_out_and_others_declared_as_categories(self, client):
+        data = client(ignore_columns=" city,sex ,", categorical_columns="age", normalize="none")
+        assert data.train.arrays.groups == (4, 1)
+        assert data.train.arrays.inputs[:, :4].tolist() == [
+            *([1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]),
+            *([0, 0, 0, 0], [0, 0, 0, 1]),  # 7 is unknown; None was there before
+        ]
+
+    def test_slices_do_not_tear_a_category(self, client, refusal):
+        whole = client(normalize="none").train.arrays
+        starts = np.cumsum((0, *whole.groups))
+        for position in range(3):
+            columns = feature_slice(4, 3, position, 0.5, seed=0)
+            keys = {"partition": "iid", "partition_id": position, "num_partitions": 3, "seed": 0}
+            own = client(features="slices:0.5", normalize="none", **keys).train.arrays
+            inputs = [number for column in columns for number in range(starts[column], starts[column + 1])]
+            assert np.array_equal(own.inputs, whole.inputs[:, inputs], equal_nan=True)
+            assert own.groups == tuple(whole.groups[column] for column in columns)
+            assert own.numeric.tolist() == whole.numeric[inputs].tolist()
+            assert own.spec == DataSpec((len(inputs),), 2)
+        assert "4 columns" in refusal(ConfigError, client, features="slices:0", num_partitions=5)
+
+    def test_test_rows_of_other_domains_are_scaled_as_the_own_rows_are(self, client, tmp_path):
+        columns = {"age": [1, 5, 2, 6, 30, 40, 50, 60], "sex": ["f"] * 4 + ["m"] * 4, "label": [0, 1] * 4}
+        keys = {"dataset": write_parquet(tmp_path / "sexes", train=columns), "domain_column": "sex"}
+        keys |= {"num_partitions": 2, "test": "client", "test_fraction": 0.5}
+        for position in range(2):
+            data, raw = (client(**keys, partition_id=position, normalize=how) for how in ("mean-image", "none"))
+            own, [other] = values(raw.train), raw.others
+            assert np.allclose(values(data.others[0]), (values(other) - own.mean()) / own.std(), rtol=1e-5)
+            assert (values(other).min() >= 30) == (own.max() <= 6)
+            assert client(**keys, partition_id=position).others[0].arrays is data.others[0].arrays
+
+
+class TestColumns:
+    def test_texts_that_are_numbers_are_numbers_and_the_usual_marks_are_missing(self):
+        columns = {"size": ["1", " 2.5 ", "?", "", "NA", "nan", None, "-1e3"], "label": [0, 1] * 4}
+        assert read(columns) == ([[1], [2.5], [None], [None], [None], [None], [None], [-1000]], (1,))
+
+    def test_one_word_among_numbers_makes_them_texts(self):
+        assert read({"size": ["1", "2", "10", "much"], "label": [0, 1, 0, 1]})[1] == (4,)
+
+    def test_missing_marks_are_one_value_of_a_category(self):
+        rows, _ = read({"kind": ["?", " b", "b ", None, "", "a"], "label": [0, 1] * 3})
+        assert rows == [[0, 0, 1], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1], [1, 0, 0]]
+
+    def test_numbers_that_are_declared_as_categories_are_sorted_as_numbers(self):
+        columns = {"code": [10.0, 2.0, float("nan"), 2.0], "label": [0, 1, 0, 1]}
+        rows, _ = read(columns, categorical_columns="code")
+        assert rows == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 0]]
+
+    def test_whole_numbers_fractions_and_class_labels(self):
+        features = Features(
+            {"few": Value("uint8"), "cost": Value("decimal128(5, 2)"), "kind": ClassLabel(3), "label": Value("int64")}
+        )
+        columns = {"few": [3, None], "cost": [Decimal("1.25"), None], "kind": [2, 1], "label": [0, 1]}
+        assert read(columns, features=features) == ([[3, 1.25, 1], [None, None, 0]], (1, 1, 1))
+
+    @pytest.mark.parametrize("column", [[None] * 3, ["?"] * 3, [5.0] * 3], ids=str)
+    def test_a_column_without_information_is_the_same_for_all_rows(self, column):
+        table = decoded(source_of({"flat": column, "real": [1.0, 2.0, 4.0], "label": [0, 1, 1]}))
+        for scaled in (table, standardised(table, (0, 1))):
+            values = Samples(scaled, torch.arange(3)).batch(torch.arange(3))[0][:, 0]
+            assert len(set(values.tolist())) == 1
+        assert values[0] == 0
+
+    def test_the_test_split_adds_no_value_and_is_read_like_the_training_split(self):
+        train = {"kind": ["a", "c", "b"], "flag": [True, False, True], "size": ["1", "2", "3"], "label": [0, 1, 0]}
+        test = {"kind": ["d", None], "flag": [None, True], "size": ["?", "9"], "label": [1, 1]}
+        rows, groups = read(train, test)
+        assert rows[3:] == [[0, 0, 0, 0, None], [0, 0, 0, 1, 9]]
+        assert groups == (3, 1, 1)
+
+    def test_white_space_in_a_name_is_written_as_a_blank(self):
+        columns = {"Iron\t(mcg)": [1, 2], " big  size": [3, 4], "label": [0, 1]}
+        assert read(columns, ignore_columns="Iron (mcg)") == ([[3], [4]], (1,))
+        assert read(columns, categorical_columns="big size", ignore_columns="Iron (mcg)") == ([[0], [1]], (1,))
+
+    @pytest.mark.slow
+    @given(
+        st.lists(st.sampled_from([None, "", "a", "B", "é", "zz", "NA", "10"]), min_size=2, max_size=12),
+        st.lists(st.sampled_from([None, "a", "new", "zz"]), max_size=4),
+    )
+    def test_categories_are_those_of_scikit_learn(self, train, test):
+        labels = [row % 2 for row in range(len(train) + len(test))]
+        split = len(train)
+        told = None if not test else {"kind": test, "label": labels[split:]}
+        inputs, _ = read({"kind": train, "label": labels[:split]}, told, categorical_columns="kind")
+        meant = np.array([[None if text in ("", "NA") else text] for text in train + test], dtype=object)
+        encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(meant[:split])
+        expected = encoder.transform(meant)
+        assert inputs == (expected[:, 1:] if expected.shape[1] == 2 else expected).tolist()
+
+    @given(
+        st.lists(
+            st.lists(st.one_of(st.none(), st.floats(-1000, 1000, width=16)), min_size=3, max_size=3),
+            min_size=2,
+            max_size=8,
+        )
+    )
+    def test_numbers_are_scaled_as_scikit_learn_does_it(self, rows):
+        columns = dict(zip("abc", map(list, zip(*rows, strict=True)), strict=True))
+        table = decoded(source_of({**columns, "label": [row % 2 for row in range(len(rows))]}))
+        own = range(len(rows) // 2, len(rows))
+        prepared = Samples(standardised(table, tuple(own)), torch.arange(len(rows))).batch(torch.arange(len(rows)))[0]
+        values = np.array(rows, dtype=np.float64)
+        known = [
+            column for column in range(3) if np.unique(values[own, column][~np.isnan(values[own, column])]).size > 1
+        ]
+        expected = np.zeros_like(values)
+        if known:
+            expected[:, known] = StandardScaler().fit(values[own][:, known]).transform(values[:, known])
+        assert np.allclose(prepared, np.nan_to_num(expected), rtol=1e-3, atol=1e-3)
+
+
+class TestRefusals:
+    def columns(self, **more):
+        return {"age": [1, 2], "label": [0, 1]} | more
+
+    @pytest.mark.parametrize(
+        ("columns", "reading", "said"),
+        [
+            ({}, {"ignore_columns": "agee"}, "ignore-columns"),
+            ({}, {"categorical_columns": "label"}, "categorical-columns"),
+            ({}, {"ignore_columns": "age"}, "ignore-columns"),
+            ({"age": [1.0, -np.inf]}, {}, "row 2 of split 'train' of 'here' has an infinite age"),
+            ({"age": ["1e39", "2"]}, {}, "row 1 of split 'train' of 'here' has an infinite age"),
+            ({"age": [[1], [2]]}, {"categorical_columns": "age"}, "column 'age'"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_what_cannot_be_read_is_refused(self, columns, reading, said, refusal):
+        assert said in refusal(DataError, decoded, source_of(self.columns(**columns), **reading))
+
+    def test_what_the_test_split_has_is_counted_there(self, refusal):
+        source = source_of(self.columns(age=[1.0, 2.0]), self.columns(age=[3.0, np.inf]))
+        assert "row 2 of split 'test' of 'here' has an infinite age" in refusal(DataError, decoded, source)
+        source = source_of(self.columns(), self.columns(age=["x", "y"]))
+        assert "type" in refusal(DataError, decoded, source)
+
+    @pytest.mark.parametrize(("most", "declared"), [(64, ""), (1000, "note")])
+    def test_a_category_has_a_largest_number_of_values(self, most, declared, refusal):
+        def notes(count):
+            return {"note": [f"text {row}" for row in range(count)] * 2, "label": [0] + [1] * (2 * count - 1)}
+
+        assert read(notes(most), categorical_columns=declared)[1] == (most,)
+        said = refusal(DataError, decoded, source_of(notes(most + 1), categorical_columns=declared))
+        assert f"column 'note' of 'here' has {most + 1}" in said
+        assert ("categorical-columns" in said and "text-column" in said) is not bool(declared)
+
+
+def test_all_columns_are_no_copy_and_500_clients_share_them():
+    table = decoded(source_of({"a": [1.0, 2.0, 3.0] * 500, "b": ["x", "y", "z"] * 500, "label": [0, 1, 1] * 500}))
+    assert sliced(table, (0, 1)) is table
+    clients = [standardised(table, (3 * k, 3 * k + 1)) for k in range(500)]
+    assert {client.inputs.data_ptr() for client in clients} == {table.inputs.data_ptr()}
+
+
+def test_rows_with_missing_numbers_and_categories_cross_the_wire(tmp_path, make_config, run_federation):
+    draw = generator(0, "test")
+    sizes, kinds = draw.normal(size=60), draw.choice(["a", "b", "c"], 60).tolist()
+    columns = {
+        "size": [None if row % 5 == 0 else size for row, size in enumerate(sizes.tolist())],
+        "kind": kinds,
+        "label": (sizes > 0).astype(int).tolist(),
+    }
+    own = {"dataset": write_parquet(tmp_path / "data", train=columns), "label_column": "label", "public_fraction": 0.3}
+    folder = run_federation(make_config(algorithm="agg", models="mlp,tabular", **own))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["failures"] == 0
+    assert summary["bytes_up"] == 2 * 9 * (4 * 4 + 8)  # nine public samples each: size, three kinds, and the label
+
+
+WIDE = {"partition_id": 0, "num_partitions": 2, "seed": 0, "normalize": "none"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "columns"), [(100, 7000), (10_000, 100)])
+def test_a_large_table_is_opened_in_seconds(rows, columns, tmp_path):
+    """Whoever copies a list of all columns for each of them takes minutes for 7,000."""
+    numbers = np.random.default_rng(0).standard_normal((columns, rows), dtype=np.float32)
+    named = {f"c{n}": column for n, column in enumerate(numbers)} | {"label": np.arange(rows) % 2}
+    write_table(pa.table(named), tmp_path / "train.csv")
+    start = time.process_time()
+    data = load_client(dataset=str(tmp_path), label_column="label", **WIDE)
+    assert time.process_time() - start < 5
+    assert np.allclose(data.train.arrays.inputs.numpy(), numbers.T, atol=1e-6)
+
+
+def test_texts_of_parquet_that_are_not_utf_8_are_said_in_one_line(tmp_path, refusal):
+    """Nothing checks them before: such a file may be damaged, or written by a program that knows another encoding."""
+    octets = pa.array([b"a", b"\xff"] * 10)
+    texts = pa.StringArray.from_buffers(20, *octets.buffers()[1:])
+    (tmp_path / "rows").mkdir()
+    pq.write_table(pa.table({"kind": texts, "label": [0, 0, 1, 1] * 5}), tmp_path / "rows" / "train.parquet")
+    said = refusal(DataError, load_client, dataset=str(tmp_path / "rows"), label_column="label", **WIDE)
+    assert ("column 'kind'" in said, "UTF-8" in said) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [
+        ({}, "label-column"),
+        ({"label_column": "lable"}, "'label'"),
+        ({"label_column": "label", "domain_column": "x"}, "domain-column"),
+        ({"label_column": "label", "text_column": "x"}, "text-column"),
+        ({"label_column": "label", "image_column": "x"}, "image-column"),
+        ({"label_column": "label", "ignore_columns": "x"}, "'x'"),
+        ({"label_column": "label", "categorical_columns": "c"}, "'c9'"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_columns_that_are_not_there_are_refused(form, reading, said, tmp_path, refusal):
+    columns = {**{f"c{n}": [1.0, 2.0] for n in range(10)}, "label": [0, 1]}
+    write = {"csv": Dataset.to_csv, "json": Dataset.to_json, "parquet": Dataset.to_parquet}[form]
+    write(Dataset.from_dict(columns), tmp_path / f"train.{form}")
+    assert said in refusal(DataError, load_client, dataset=str(tmp_path), **WIDE, **reading)
+
+
+def test_a_header_is_read_as_the_rows_are(tmp_path, refusal):
+    """What the library that reads a csv file makes of its head: a mark of the byte order, empty lines, empty names."""
+    (tmp_path / "train.csv").write_bytes(b"\xef\xbb\xbf\n,age,label\n1,2,0\n3,4,1\n")
+    said = refusal(DataError, load_client, dataset=str(tmp_path), **WIDE)
+    assert said.endswith("set label-column to one of: age, label")
+
+
+@pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder with uci/adult")
+class TestRealTables:
+    """The tables of the UCI archive that CHFL uses."""
+
+    @pytest.mark.parametrize(
+        ("dataset", "rows", "features", "missing"),
+        [
+            ("adult", 48_842, 107, 0),
+            ("breast-cancer-wisconsin", 699, 9, 16),
+            ("hcc", 165, 49, 826),
+            ("ilpd", 583, 10, 4),
+        ],
+    )
+    def test_their_shapes(self, dataset, rows, features, missing):
+        keys = {"data_dir": os.environ["HETFL_DATA_DIR"], "partition_id": 0, "num_partitions": 2, "seed": 0}
+        data = load_client(dataset=dataset, **keys)
+        arrays = data.train.arrays
+        assert arrays.inputs.shape == (rows, features)
+        assert int(arrays.inputs.isnan().sum()) == missing
+        expected = arrays.inputs[data.train.rows].double().numpy()
+        expected[:, arrays.numeric] = StandardScaler().fit_transform(expected[:, arrays.numeric])
+        assert np.allclose(values(data.train), np.nan_to_num(expected), atol=1e-3)
+
+    def test_adult_is_that_of_pandas(self):
+        pandas = pytest.importorskip("pandas")
+        folder = f"{os.environ['HETFL_DATA_DIR']}/uci/adult"
+        keys = {"data_dir": os.environ["HETFL_DATA_DIR"], "partition_id": 0, "num_partitions": 1, "seed": 0}
+        arrays = load_client(dataset="adult", normalize="none", **keys).train.arrays
+        frame = pandas.concat([pandas.read_csv(f"{folder}/{split}.csv") for split in ("train", "test")])
+        texts = frame.select_dtypes(exclude="number").columns.drop("income")
+        frame["sex"] = (frame["sex"] == "Male").astype(float)
+        columns = [
+            pandas.get_dummies(frame[[name]], dummy_na=bool(frame[name].isna().any()))
+            if name in texts
+            else frame[[name]]
+            for name in frame.columns.drop("income")
+            if name != "sex"
+        ]
+        place = frame.columns.get_loc("sex")
+        expected = np.column_stack([*columns[:place], frame["sex"], *columns[place:]]).astype(np.float32)
+        assert np.array_equal(arrays.inputs.numpy(), expected)
+        assert torch.bincount(arrays.labels).tolist() == [37_155, 11_687]

@@ -1,0 +1,298 @@
+"""Text files of rows as programs and people write them; what is right comes from pandas, or from how each was made."""
+
+import csv
+from random import Random
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from hetfl_flwr.data import Reading, Split, load_client_data
+from hetfl_flwr.data.rows import as_written, typed
+from hetfl_flwr.data.text_tables import read_text_table
+from hetfl_flwr.errors import DataError
+
+ROWS = 60
+NAMES = ["age", "name", "y"]
+CELLS = [[str(row % 40 + 20), ["Ann", "Bob, Jr.", "Eve"][row % 3], "ab"[row % 2]] for row in range(ROWS)]
+
+
+def data_of(place, clients=1, client=0, **keys):
+    reading = {"label_column": "y", **{key: keys.pop(key) for key in list(keys) if key in Reading.__dataclass_fields__}}
+    split = Split(dataset=str(place), clients=clients, seed=0, reading=Reading(**reading), **keys)
+    return load_client_data(split, client)
+
+
+def written(path, rows, names=NAMES, **options):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, **options)
+        writer.writerows([names, *rows] if names else rows)
+    return path
+
+
+def cells_of(path):
+    return read_text_table(path).cells.to_pydict()
+
+
+def expected(rows=CELLS, names=NAMES):
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+class TestLayouts:
+    """Each is read cell for cell as it was written."""
+
+    @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+    @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+    def test_separators_and_line_ends(self, tmp_path, separator, ends):
+        path = written(tmp_path / "t.csv", CELLS, delimiter=separator, lineterminator=ends)
+        assert cells_of(path) == expected()
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"quotechar": "'", "quoting": csv.QUOTE_ALL},
+            {"escapechar": "\\", "doublequote": False, "quoting": csv.QUOTE_ALL},
+        ],
+        ids=["single", "backslash"],
+    )
+    def test_quotes(self, tmp_path, options):
+        rows = [[*row[:1], f'{row[1]} "the {row[2]}"', row[2]] for row in CELLS]
+        assert cells_of(written(tmp_path / "t.csv", rows, **options)) == expected(rows)
+
+    @pytest.mark.parametrize("blanks", [" ", "   ", " \t"])
+    def test_blanks_between_columns(self, tmp_path, blanks):
+        """As `DataFrame.to_string` aligns them; pandas reads such files with ``sep=r"\\s+"``."""
+        rows = [[row[0], row[1][:3], row[2]] for row in CELLS]
+        path = tmp_path / "t.csv"
+        path.write_text("".join(blanks.join(row) + "\n" for row in [NAMES, *rows]))
+        frame = pd.read_csv(path, sep=r"\s+", dtype=str)
+        assert cells_of(path) == frame.to_dict("list") == expected(rows)
+
+    def test_blanks_after_commas(self, tmp_path):
+        path = tmp_path / "t.csv"
+        path.write_text("age, y\n" + "".join(f'{row[0]}, "{row[2]},"\n' for row in CELLS))
+        assert cells_of(path) == pd.read_csv(path, skipinitialspace=True, dtype=str).to_dict("list")
+
+    @pytest.mark.parametrize(
+        ("above", "row"),
+        [("Exported 2024-03-31\n\nWard North; closed\n", 4), ("# made by hand\n# see the manual, p. 3\n", 3)],
+        ids=["preamble", "comments"],
+    )
+    def test_lines_above_the_table_are_left_out_aloud(self, tmp_path, above, row):
+        path = written(tmp_path / "t.csv", CELLS)
+        path.write_text(above + path.read_text())
+        table = read_text_table(path)
+        assert table.cells.to_pydict() == expected()
+        assert table.numbers.tolist() == list(range(row + 1, row + 1 + ROWS))
+        assert ["above" in note for note in table.notes] == [True]
+
+    def test_row_names_of_r_are_a_column_without_a_name(self, tmp_path):
+        """`write.table` gives the header no name for them."""
+        path = tmp_path / "t.csv"
+        lines = [f'"{row + 1}" {cells[0]} "{cells[1]}" "{cells[2]}"' for row, cells in enumerate(CELLS)]
+        path.write_text('"age" "name" "y"\n' + "\n".join(lines) + "\n")
+        assert cells_of(path) == {"Unnamed: 0": [str(row + 1) for row in range(ROWS)], **expected()}
+
+    @pytest.mark.parametrize("first", ["", "sep=;\n"])
+    def test_a_separator_at_the_end_of_each_row_but_the_header_shifts_nothing(self, tmp_path, first):
+        """As pandas reads it with ``index_col=False``."""
+        path = tmp_path / "t.csv"
+        path.write_text(first + "a;b;y\n" + "".join(f"{row};{row % 7};{row % 2};\n" for row in range(9)))
+        found = cells_of(path)
+        frame = pd.read_csv(path, sep=";", index_col=False, dtype=str, skiprows=int(bool(first)))
+        assert {name: found[name] for name in "aby"} == frame.to_dict("list")
+
+    def test_a_header_that_is_repeated_is_no_row(self, tmp_path):
+        """As files that were put together with ``cat`` have it."""
+        table = read_text_table(written(tmp_path / "t.csv", [*CELLS[:9], NAMES, *CELLS[9:]]))
+        assert table.cells.to_pydict() == expected()
+        assert ["row 11" in note for note in table.notes] == [True]
+
+    def test_a_name_above_rows_of_numbers_may_stand_behind_a_mark(self, tmp_path):
+        """As `numpy.savetxt` writes a header."""
+        path = tmp_path / "t.csv"
+        path.write_text("# a,y\n" + "".join(f"{row}.5,{row % 2}\n" for row in range(9)))
+        assert list(cells_of(path)) == ["a", "y"]
+
+    def test_rows_with_more_cells_than_the_header_are_named(self, tmp_path, refusal):
+        path = written(tmp_path / "t.csv", [*CELLS[:9], [*CELLS[9], "x"], *CELLS[10:]])
+        assert "row 11 of" in refusal(DataError, read_text_table, path)
+
+    @pytest.mark.parametrize(
+        ("encoding", "words"),
+        [
+            ("cp1252", "Zürich Genève Malmö Besançon Düsseldorf Orléans"),
+            ("cp1252", "Zoë Ann Bob"),
+            ("cp1251", "Москва Казань Пермь Тверь Самара Воронеж"),
+            ("shift_jis", "東京都 大阪府 京都府 北海道 福岡県 沖縄県"),
+            ("gb18030", "北京市 上海市 广州市 深圳市 成都市 杭州市"),
+            ("utf-16", "Zürich Genève Malmö"),
+            ("utf-8-sig", "Zürich 東京都 Москва"),
+        ],
+    )
+    def test_encodings(self, tmp_path, encoding, words):
+        """What the detector makes of few letters may be wrong: the note shows a word."""
+        words = words.split()
+        rows = [[str(row), words[row % len(words)], "ab"[row % 2]] for row in range(ROWS)]
+        path = tmp_path / "t.csv"
+        path.write_text("\n".join(",".join(row) for row in [NAMES, *rows]) + "\n", encoding=encoding)
+        table = read_text_table(path)
+        assert table.cells.to_pydict() == expected(rows)
+        assert [words[0] in note or "UTF-16" in note for note in table.notes] == [True] * (encoding != "utf-8-sig")
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_any_combination_of_them(self, tmp_path, seed):
+        """Right is what the generator wrote."""
+        draw = Random(seed)
+        separator = draw.choice(",;\t|")
+        width, words = draw.randint(3, 8), ["red", "dark blue", "o'clock", "x,y", "a;b", "é", "", "12-b"]
+        makers = [
+            lambda row: str(draw.randint(-50, 5000)),
+            lambda row: f"{draw.uniform(0, 9):.3f}".replace(".", "," if separator == ";" else "."),
+            lambda row: draw.choice(words),
+            lambda row: f"2024-0{draw.randint(1, 9)}-1{draw.randint(0, 9)}",
+        ]
+        columns = [draw.choice(makers) for _ in range(width)]
+        rows = [[make(row) for make in columns] for row in range(draw.randint(5, 80))]
+        rows = [[str(number + 1), *row] for number, row in enumerate(rows)]
+        names = ["row", *(f"{draw.choice(['size', 'kind of', 'x'])} {number}" for number in range(width))]
+        escapes = draw.random() < 0.3
+        path = written(
+            tmp_path / "t.csv",
+            rows,
+            names,
+            delimiter=separator,
+            quoting=draw.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+            lineterminator=draw.choice(["\n", "\r\n"]),
+            **({"escapechar": "\\", "doublequote": False} if escapes else {}),
+        )
+        if draw.random() < 0.3:
+            path.write_text("Report of 2024\n\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+        assert cells_of(path) == expected(rows, names)
+
+
+class TestTypes:
+    """One type a column, decided over all of its cells, however many there are."""
+
+    @pytest.mark.parametrize(
+        ("cells", "right"),
+        [
+            (["1", "", "-20"], [1, None, -20]),
+            (["1", "2.50", "NA"], [1.0, 2.5, None]),
+            (["1.5", "#DIV/0!", "."], [1.5, None, None]),
+            (["True", "false", ""], [True, False, None]),
+            (["1", "2", "much"], ["1", "2", "much"]),
+            (["None", "NA", "x", ""], ["None", "NA", "x", None]),
+        ],
+    )
+    def test_inputs(self, cells, right):
+        assert typed(pa.chunked_array([pa.array(cells, pa.large_string())])).to_pylist() == right
+
+    @pytest.mark.parametrize(
+        ("cells", "right"),
+        [
+            (["10", "9"], [10, 9]),
+            (["001", "1"], ["001", "1"]),
+            (["1.50", "x"], ["1.50", "x"]),
+            (["NA", "1"], ["NA", "1"]),
+            (["1e3", "2"], ["1e3", "2"]),
+            (["true", "False"], [True, False]),
+        ],
+    )
+    def test_owners_and_labels_are_as_written(self, cells, right):
+        assert as_written(pa.chunked_array([pa.array(cells, pa.large_string())])).to_pylist() == right
+
+    @pytest.mark.parametrize("partition", ["natural:ward", "label"])
+    def test_zeros_in_front_stay_in_a_long_file_whose_first_rows_have_letters(self, tmp_path, partition):
+        """pandas with ``dtype=str`` counts four wards; 10,000 rows at a time they are seven."""
+        wards = ["A12"] * 500 + [["001", "002", "003"][row % 3] for row in range(20_500)]
+        frame = pd.DataFrame({"a": [row % 97 / 7 for row in range(21_000)], "ward": wards, "y": ["u", "v"] * 10_500})
+        frame.to_csv(tmp_path / "rows.csv", index=False)
+        right = sorted(pd.read_csv(tmp_path / "rows.csv", dtype=str).ward.unique())
+        if partition == "label":
+            arrays = data_of(tmp_path / "rows.csv", label_column="ward", ignore_columns="y").train.arrays
+            assert list(arrays.class_names) == right
+        else:
+            names = [data_of(tmp_path / "rows.csv", 4, client, partition=partition).name for client in range(4)]
+            assert names == right
+
+    @pytest.mark.parametrize("word", ["None", "N/A", "NULL", "n/a"])
+    def test_a_class_may_be_called_like_what_is_missing_elsewhere(self, tmp_path, word):
+        """60 of 100 rows; a parquet file of them has the same classes."""
+        labels = [word] * 60 + ["Insomnia"] * 20 + ["Sleep Apnea"] * 20
+        frame = pd.DataFrame({"hours": [row % 13 / 2 for row in range(100)], "y": labels})
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        frame.to_parquet(tmp_path / "t.parquet")
+        found = [data_of(tmp_path / name).train.arrays for name in ("t.csv", "t.parquet")]
+        assert [one.class_names for one in found] == [tuple(sorted({*labels}))] * 2
+        assert found[0].labels.tolist() == found[1].labels.tolist()
+
+    def test_a_word_for_no_label_is_named_with_the_way_out(self, tmp_path):
+        frame = pd.DataFrame({"a": [row / 7 for row in range(40)], "y": ["NA", "EU", "AF", "EU"] * 10})
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        arrays = data_of(tmp_path / "t.csv").train.arrays
+        assert arrays.class_names == ("AF", "EU")
+        assert ["'NA'" in note and "classes" in note for note in arrays.notes] == [True]
+        assert data_of(tmp_path / "t.csv", classes="NA,EU,AF").train.arrays.labels.bincount().tolist() == [10, 20, 10]
+
+    def test_names_of_rows_are_not_learnt_from_unless_a_key_names_them(self, tmp_path):
+        """As `pandas.concat` leaves an index: 0 to 29 twice."""
+        frame = pd.DataFrame({"a": [row * 37 % 41 for row in range(60)], "y": ["u"] * 30 + ["v"] * 30})
+        frame.index = [*range(30), *range(30)]
+        frame.to_csv(tmp_path / "t.csv")
+        frame.index = pd.Index(frame.index, name="__index_level_0__")
+        frame.reset_index().to_parquet(tmp_path / "t.parquet")
+        for name, column in (("t.csv", "Unnamed: 0"), ("t.parquet", "__index_level_0__")):
+            arrays = data_of(tmp_path / name).train.arrays
+            assert arrays.input_names == ("a",)
+            assert [column in note for note in arrays.notes] == [True]
+            named = data_of(tmp_path / name, numeric_columns=column).train.arrays
+            assert named.input_names == (column, "a")
+
+
+class TestFolders:
+    """Which files of a folder are read, and as what."""
+
+    def write(self, folder, *names, rows=40):
+        for number, name in enumerate(names):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            frame = pd.DataFrame({"a": [(row + number) % 11 / 2 for row in range(rows)], "y": ["u", "v"] * (rows // 2)})
+            if name.endswith("parquet"):
+                frame.to_parquet(folder / name)
+            elif name.endswith("feather"):
+                frame.to_feather(folder / name)
+            elif name.endswith("json"):
+                frame.to_json(folder / name, orient="records", lines=True)
+            else:
+                frame.to_csv(folder / name, index=False)
+        return folder
+
+    @pytest.mark.parametrize(
+        ("names", "rows", "train"),
+        [
+            (["north.csv", "south.csv", "north.csv.bak", "x.csv.part", ".a.csv"], 80, 80),
+            (["a.csv", "b.parquet", "c.feather", "d.ndjson"], 160, 160),
+            (["north_train.csv", "south.csv"], 80, 80),
+            (["clinic.csv", "lab-test.csv"], 80, 80),
+            (["train.csv", "test.csv"], 80, 40),
+            (["wine_train.csv", "wine_test.csv"], 80, 40),
+            (["train/1.csv", "train/2.csv", "test/1.csv"], 120, 80),
+            (["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"], 80, 40),
+        ],
+        ids=lambda value: value[1] if isinstance(value, list) else "",
+    )
+    def test_all_rows_are_read(self, tmp_path, names, rows, train):
+        arrays = data_of(self.write(tmp_path, *names)).train.arrays
+        assert (len(arrays.labels), arrays.train_rows) == (rows, train)
+
+    def test_what_is_not_read_is_named(self, tmp_path):
+        arrays = data_of(self.write(tmp_path, "a.csv", "a.csv.old")).train.arrays
+        assert ["a.csv.old" in note for note in arrays.notes] == [True]
+        arrays = data_of(self.write(tmp_path / "b", "train.csv", "validation.csv", "test.csv")).train.arrays
+        assert (len(arrays.labels), ["'validation'" in note for note in arrays.notes]) == (80, [True])
+
+    def test_a_file_that_says_no_split_beside_train_and_test_is_refused(self, tmp_path, refusal):
+        self.write(tmp_path, "train.csv", "test.csv", "extra.csv")
+        assert "extra.csv" in refusal(DataError, data_of, tmp_path)
+        (tmp_path / "extra.csv").rename(tmp_path / "train-2.csv")
+        assert data_of(tmp_path).train.arrays.train_rows == 80

@@ -1,0 +1,162 @@
+"""Texts: cut into words, and words into tokens."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from datasets import Features, List, Value
+from fixtures.data.columns import decoded, source_of, write_csv, write_parquet
+from fixtures.data.loading import load_client
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.utils import murmurhash3_32
+
+from hetfl_flwr.data import DataSpec, cache, texts
+from hetfl_flwr.errors import DataError
+
+ANALYSE = CountVectorizer(token_pattern=r"\w+").build_analyzer()
+LETTERS = st.characters(exclude_categories=["Cs", "Cn"], exclude_characters="\u0130\u03a3")
+"""All but two capitals, I with a dot and sigma, whose small letters depend on what follows, or are two, in Python."""
+
+
+def source(train, test=None, **reading):
+    own = {"text_column": "text", "text_length": 4, "vocabulary": "shared:9"} | reading
+    splits = [
+        None if split is None else {"text": split, "label": [0, 1, *[0] * (len(split) - 2)]} for split in (train, test)
+    ]
+    return source_of(*splits, **own)
+
+
+def tokens(train, test=None, **reading):
+    return decoded(source(train, test, **reading)).inputs.tolist()
+
+
+def hashed(word, size):
+    return 1 + murmurhash3_32(word, positive=True) % (size - 1)
+
+
+class TestShared:
+    def test_words_are_numbered_from_the_most_frequent_and_ties_by_the_alphabet(self):
+        """Of the training split: b three times, a and c twice, d once. Tokens 2 to 4 are b, a and c."""
+        train, test = ["c b a", "b a d", "c b"], ["d d e", "a d b"]
+        assert tokens(train, test, vocabulary="shared:5") == [
+            *([4, 2, 3, 0], [2, 3, 1, 0], [4, 2, 0, 0]),
+            *([1, 1, 1, 0], [3, 1, 2, 0]),
+        ]
+
+    def test_a_vocabulary_may_be_larger_than_the_words(self):
+        assert tokens(["x y", "x"], vocabulary="shared:9") == [[2, 3, 0, 0], [2, 0, 0, 0]]
+        assert decoded(source(["x y", "x"], vocabulary="shared:9")).spec == DataSpec((4,), 2, vocabulary=9)
+
+    def test_words_are_counted_over_all_batches(self, monkeypatch):
+        train = ["a b c", "c", "b c", "d", "d b", "e a"]
+        whole = tokens(train, ["e", "c a"], vocabulary="shared:5")
+        monkeypatch.setattr(texts, "_BATCH", 2)
+        assert tokens(train, ["e", "c a"], vocabulary="shared:5") == whole
+
+
+class TestHashed:
+    def test_a_word_is_its_hash_whatever_else_there_is(self):
+        """MurmurHash3 of 32 bits with seed 0, unsigned: "hello" is 613153351, so 1 + 613153351 mod 99 = 1 + 58."""
+        alone = tokens(["hello", "x"], vocabulary="hashed:100")[0]
+        assert alone == [1 + 613153351 % 99, 0, 0, 0]
+        assert tokens(["x", "y z hello"], vocabulary="hashed:100")[1][2] == alone[0]
+
+    @given(st.lists(st.text(LETTERS, max_size=20), min_size=2, max_size=6), st.integers(3, 50))
+    def test_it_is_that_of_scikit_learn_on_the_words_of_scikit_learn(self, written, size):
+        found = [[hashed(word, size) for word in ANALYSE(text)][:6] for text in written]
+        expected = [row + [0] * (6 - len(row)) for row in found]
+        assert tokens(written, vocabulary=f"hashed:{size}", text_length=6) == expected
+
+    def test_all_tokens_are_used_and_none_is_the_filling(self):
+        words = [f"word{number}" for number in range(400)]
+        got = tokens([" ".join(words), ""], vocabulary="hashed:9", text_length=400)[0]
+        assert set(got) == set(range(1, 9))
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("  Don't, STOP! ", ["don", "t", "stop"]),
+            ("@user it's 2morrow &amp; http://x.y/_z", ["user", "it", "s", "2morrow", "amp", "http", "x", "y", "_z"]),
+            ("ÉTÉ straße 日本語 Ωmega", ["été", "straße", "日本語", "ωmega"]),
+            (" ...\n\t", []),
+        ],
+    )
+    def test_they_are_runs_of_letters_digits_and_underscores_in_lower_case(self, text, words):
+        got = tokens([text, ""], vocabulary="hashed:50000", text_length=9)
+        assert got == [[hashed(word, 50000) for word in words] + [0] * (9 - len(words)), [0] * 9]
+
+    def test_a_long_text_keeps_its_first_words(self):
+        assert tokens(["a a b b a c c", "a"], text_length=3) == [[2, 2, 3], [2, 0, 0]]
+
+
+def test_a_client_has_tokens_however_it_normalises(tmp_path):
+    lines = 'said,mood\n"Good, good day",4\n"bad day",0\nday,4\n'
+    folder = write_csv(tmp_path / "moods", train=lines, test="said,mood\nbad unknown,0\n")
+    keys = {"dataset": folder, "text_column": "said", "label_column": "mood", "text_length": 3, "partition": "all"}
+    keys |= {"vocabulary": "shared:6", "partition_id": 0, "num_partitions": 1, "seed": 0, "test": "global"}
+    arrays = load_client(**keys, normalize="none").train.arrays
+    for normalize in ("mean-image", "none"):
+        data = load_client(**keys, normalize=normalize, validation_fraction=0, public_fraction=0.9)
+        assert data.train.arrays is arrays
+        assert data.spec == DataSpec((3,), 2, vocabulary=6)
+        inputs, labels = data.train.batch(torch.argsort(data.train.rows))
+        assert inputs.dtype == torch.int64
+        assert inputs.tolist() == [[3, 3, 2], [4, 2, 0], [2, 0, 0]]
+        assert labels.tolist() == [1, 0, 1]
+        assert data.test.batch(torch.arange(1))[0].tolist() == [[4, 1, 0]]
+        assert data.public.stored()[0].dtype == torch.int32
+
+
+def test_a_large_set_is_turned_once_and_its_file_is_of_its_own_vocabulary_and_length(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "SMALL", 0)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
+    one = source(["a b", "b"])
+    first = decoded(one).inputs
+    monkeypatch.setattr(texts, "_words", None)
+    assert torch.equal(decoded(one).inputs, first)
+    for text, keys in (("c", {}), ("b", {"vocabulary": "shared:8"}), ("b", {"text_length": 5})):
+        with pytest.raises(TypeError, match="NoneType"):
+            decoded(source(["a b", text], **keys))
+
+
+class TestRefusals:
+    def test_a_missing_text_names_its_row(self, refusal, monkeypatch):
+        monkeypatch.setattr(texts, "_BATCH", 2)
+        assert "row 4 of split 'test'" in refusal(DataError, decoded, source(["a", "b"], ["a", "b", "c", None]))
+
+    @pytest.mark.parametrize(("values", "feature"), [([1, 2], Value("int64")), ([["a"], ["b"]], List(Value("string")))])
+    def test_a_column_of_anything_else(self, values, feature, refusal):
+        features = Features({"text": feature, "label": Value("int64")})
+        other = source_of({"text": values, "label": [0, 1]}, features=features, text_column="text")
+        assert "column 'text'" in refusal(DataError, decoded, other)
+
+
+def test_texts_cross_the_wire_as_tokens_to_unlike_models(tmp_path, make_config, run_federation):
+    written = [f"{'good' if row % 2 else 'bad'} word{row % 7} and so on" for row in range(40)]
+    data = write_parquet(tmp_path / "data", train={"text": written, "mood": [row % 2 for row in range(40)]})
+    keys = {"dataset": data, "text_column": "text", "label_column": "mood", "text_length": 6, "vocabulary": "hashed:50"}
+    config = make_config(algorithm="agg", models="lstm1,bag", public_fraction=0.3, **keys)
+    summary = json.loads((run_federation(config) / "summary.json").read_text())
+    assert summary["failures"] == 0
+    assert summary["bytes_up"] == 2 * 6 * (6 * 4 + 8)  # six public texts each, six tokens of int32, and the label
+
+
+@pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no stanfordnlp/sentiment140")
+def test_sentiment140_has_the_words_of_scikit_learn():
+    folder = os.environ["HETFL_DATA_DIR"]
+    arrays = load_client(dataset="sentiment140", data_dir=folder, partition_id=0, num_partitions=2, seed=0).train.arrays
+    assert arrays.spec == DataSpec((32,), 2, vocabulary=20_000)
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_parquet(f"{folder}/stanfordnlp/sentiment140/train-00000-of-00001.parquet")[:2000]
+    assert arrays.labels[:2000].tolist() == (frame.sentiment == 4).astype(int).tolist()
+    expected = np.zeros((2000, 32), np.int32)
+    for row, text in enumerate(frame.text):
+        found = [hashed(word, 20_000) for word in ANALYSE(text)][:32]
+        expected[row, : len(found)] = found
+    assert np.array_equal(arrays.inputs[:2000], expected)
