@@ -6,50 +6,43 @@ the last round, each on its own test set. One client sends, in place of what it 
 
 - *at the limit*: one of five, once, in round 25, the largest number that each array may hold, everywhere;
 - *scaled by 10*, *by 1e6*: one of ten, in each round, its arrays times that;
-- *change x10*: one of ten, in each round, of weights their change times 10: what it has learnt, ten times as fast.
-  *change x10, boasting*: the same, and it says that it has trained on 2^53 samples;
+- *change x10*: one of ten, in each round, of weights their change times 10;
 - *sign-flipped*: one of ten, in each round, its arrays times -1; of weights, which are sent both ways, their change;
 - *slight*: one of ten, in each round, of weights what they were sent, moved against its own learning by 4.5 % of their
-  size. *within the factor*: their change times -4.5, the largest that
-  the guard's factor of 5 hardly ever finds.
+  size. *within the factor*: their change times -4.5, the largest that the guard's factor of 5 hardly ever finds.
 
-Scaled are amounts: floating-point arrays that are no probabilities. Where all is probabilities, as in FedH2L, FD and
-DS-FL, what is scaled is no distribution and refused, and the flipped ones are ``(1 - p) / (C - 1)``. Of what is no
-weights the change is the upload itself, so these cells have a dash. Beside each attack stands the same federation
-without it: with the algorithm's default, which is the guard alone, or with ``robust = "median"``. A
-run whose record is in ``DIR/attacks.jsonl`` is not run again.
+Scaled are amounts: floating-point arrays that are no probabilities. Probabilities are flipped to
+``(1 - p) / (C - 1)``. Attacks on changes are for methods that send weights; other cells have a dash. Beside each attack
+stands the same federation without it: with the default, which is the guard alone, or with ``robust = "median"``. A run
+whose record is in ``DIR/attacks.jsonl`` is not repeated.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
-from flwr.app import Array, ArrayRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
+from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.runs.resolution import resolved
 from hetfl_flwr.server.messaging.guard import root_mean_square
 from hetfl_flwr.server_app import app as server_app
 from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.messages import ARRAYS, METRICS, SEEN
+from hetfl_flwr.wire.messages import ARRAYS
 from hetfl_flwr.wire.spec import LEARNT_LIMIT
-from simulations.benchmarks.records import chosen, keep, read, spread
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 from simulations.engine.run import process_as_it_was
 
-HOSTILE, SEEDS, ROUNDS, ROBUST = 3, 3, 50, "median"
-
-PART = 0.045
-"""Part of the weights' size by which a change is slight."""
+HOSTILE, SEEDS, ROUNDS, PART = 3, 3, 50, 0.045
 
 _NAMES = (
     *("fedhe", "fd", "fedproto", "fedmd", "dsfl", "fedh2l", "chfl", "fedhenn", "fedgh", "fedtgp", "lgfedavg", "fml"),
@@ -106,53 +99,33 @@ def flipped(array: Values, sent: Values | None) -> Values:
     return -array if sent is None else 2 * sent - array
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the table.
-
-    Parameters
-    ----------
-    clients : int
-        How many there are.
-    attack : callable, optional
-        What the hostile one does; None: there is none.
-    robust : str
-        The algorithm's ``robust``, where it has it.
-    once : bool
-        Whether it does so in the middle round alone.
-    seen : int
-        How many samples it says that it has trained on. 0: as many as it has.
-    weights : bool
-        Whether there is such an attack on weights alone.
-    """
+class Column(NamedTuple):
+    """A column: how many clients, the attack of one of them, if averages are robust, and if it is on weights alone."""
 
     clients: int
     attack: Attack | None = None
-    robust: str = "none"
-    once: bool = False
-    seen: int = 0
+    robust: bool = False
     weights: bool = False
 
     def stands_for(self, row: str) -> bool:
         """Say whether it has a run of a row."""
-        return (row in WEIGHTS or not self.weights) and (row != "fedh2l" or self.robust == "none")
+        return (row in WEIGHTS or not self.weights) and not (row == "fedh2l" and self.robust)
 
 
 COLUMNS: Mapping[str, Column] = {
     "5 clients": Column(5),
-    "at the limit": Column(5, at_the_limit, once=True),
+    "at the limit": Column(5, at_the_limit),
     "10 clients": Column(10),
     "scaled by 10": Column(10, scaled(10.0)),
     "scaled by 1e6": Column(10, scaled(1e6)),
     "change x10": Column(10, changed, weights=True),
-    "change x10, boasting": Column(10, changed, seen=2**53, weights=True),
     "sign-flipped": Column(10, flipped),
-    "10 clients, robust": Column(10, robust=ROBUST),
-    "sign-flipped, robust": Column(10, flipped, robust=ROBUST),
+    "10 clients, robust": Column(10, robust=True),
+    "sign-flipped, robust": Column(10, flipped, robust=True),
     "slight": Column(10, slight, weights=True),
-    "slight, robust": Column(10, slight, robust=ROBUST, weights=True),
+    "slight, robust": Column(10, slight, robust=True, weights=True),
     "within the factor": Column(10, within, weights=True),
-    "within the factor, robust": Column(10, within, robust=ROBUST, weights=True),
+    "within the factor, robust": Column(10, within, robust=True, weights=True),
 }
 """The columns, each attack behind the federation without it."""
 
@@ -160,9 +133,9 @@ COLUMNS: Mapping[str, Column] = {
 class HostileGrid(LocalGrid):
     """The local engine with one client whose training replies are forged."""
 
-    def __init__(self, config: RunConfig, run: int, column: Column) -> None:
+    def __init__(self, config: RunConfig, run: int, attack: Attack | None) -> None:
         super().__init__(config.to_flat(), config.clients, run)
-        self._column, self._sent_down, self._replied = column, dict[str, Message](), 0
+        self._attack, self._sent_down, self._replied = attack, dict[str, Message](), 0
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Remember what the hostile client is sent."""
@@ -183,45 +156,35 @@ class HostileGrid(LocalGrid):
             sent = self._sent_down.pop(reply.metadata.reply_to_message_id, None)
             if sent is not None and reply.has_content():
                 self._replied += 1
-                if self._column.attack and (not self._column.once or self._replied == ROUNDS // 2):
-                    self._forge(reply, sent, self._column.attack)
-                    if self._column.seen:
-                        metrics = reply.content.metric_records[METRICS]
-                        reply.content[METRICS] = MetricRecord({**metrics, SEEN: self._column.seen})
+                if self._attack and (self._attack is not at_the_limit or self._replied == ROUNDS // 2):
+                    _forge(reply, sent, self._attack)
         return replies
 
-    @staticmethod
-    def _forge(reply: Message, sent: Message, attack: Attack) -> None:
-        learnt = from_record(reply.content.array_records[ARRAYS])
-        down = from_record(sent.content.array_records.get(ARRAYS) or ArrayRecord())
-        forged = {}
-        for name, array in learnt.items():
-            before = down.get(name)
-            same = before is not None and before.shape == array.shape and before.dtype == array.dtype
-            if name in PROBABILITIES and attack is flipped:
-                forged[name] = (1 - array) / (array.shape[-1] - 1)
-            elif array.dtype.kind == "f" and array.ndim:
-                forged[name] = attack(array, before if same else None)
-            else:
-                forged[name] = array
-        reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in forged.items()})
+
+def _forge(reply: Message, sent: Message, attack: Attack) -> None:
+    learnt = from_record(reply.content.array_records[ARRAYS])
+    down = from_record(sent.content.array_records.get(ARRAYS) or ArrayRecord())
+    for name, array in learnt.items():
+        before = down.get(name)
+        same = before is not None and before.shape == array.shape and before.dtype == array.dtype
+        if name in PROBABILITIES and attack is flipped:
+            learnt[name] = (1 - array) / (array.shape[-1] - 1)
+        elif array.dtype.kind == "f" and array.ndim:
+            learnt[name] = attack(array, before if same else None)
+    reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in learnt.items()})
 
 
-def measured(keys: Mapping[str, Value], column: Column, seed: int, **more: Value) -> dict[str, Any]:
-    """Run one federation, and return its honest clients' accuracy and who was set aside how often."""
-    robust: dict[str, Value] = {}
-    if column.robust != "none":
-        robust["robust"] = column.robust
-        if "fedhe.mode" in keys:
-            robust["fedhe.store"] = "latest"  # what comes one by one outvotes nobody
+def measured(keys: Mapping[str, Value], column: Column, seed: int, robust: str) -> dict[str, Any]:
+    """Run one federation, and return its honest clients' accuracy and who was left out how often."""
+    flat = {**keys, "clients": column.clients, "seed": seed, "evaluate-every": ROUNDS, "rounds": ROUNDS}
+    if column.robust:
+        flat |= {"robust": robust} | ({"fedhe.store": "latest"} if "fedhe.mode" in keys else {})
     with TemporaryDirectory() as folder, process_as_it_was(log=False, bars=False):
-        flat = {**keys, **robust, "clients": column.clients, "seed": seed, "evaluate-every": ROUNDS, "rounds": ROUNDS}
-        flat |= {"output-dir": f"{folder}/run", "checkpoint-every": 0, **more}
+        flat |= {"output-dir": f"{folder}/run", "checkpoint-every": 0}
         config = resolved(RunConfig.from_flat(flat), "local")
-        with HostileGrid(config, 2**62 + seed, column) as grid:
+        with HostileGrid(config, 2**62 + seed, column.attack) as grid:
             server_app(grid, Context(2**62 + seed, 1, {}, RecordDict(), config.to_flat()))
-        lines = (Path(config.output_dir) / "rounds.jsonl").read_text().splitlines()
-    rounds = [json.loads(line) for line in lines]
+        rounds = [json.loads(line) for line in (Path(config.output_dir) / "rounds.jsonl").read_text().splitlines()]
     failures = [failure for entry in rounds for failure in entry["failures"]]
     honest = [scores["accuracy"] for client, scores in rounds[-1]["clients"].items() if int(client) != HOSTILE]
     return {
@@ -236,38 +199,38 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="A row, once for each; all of them by default.")] = None,
     column: Annotated[list[str] | None, typer.Option(help="A column, once for each; all by default.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds 0 to N - 1.")] = SEEDS,
-    robust: Annotated[str, typer.Option(help="Of the robust columns; another one needs another folder.")] = ROBUST,
+    robust: Annotated[str, typer.Option(help="Of the robust columns; another one needs another folder.")] = "median",
 ) -> None:
     """Run what has not been run yet, and write the table."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "attacks.jsonl"
-    done = read(path)
-    for seed in range(seeds):
-        for row, name in product(chosen(only, ALGORITHMS, "only"), chosen(column, COLUMNS, "column")):
-            if (row, name, seed) not in done and COLUMNS[name].stands_for(row):
-                one = replace(COLUMNS[name], robust=robust) if COLUMNS[name].robust != "none" else COLUMNS[name]
-                found = {"row": row, "column": name, "seed": seed, **measured(ALGORITHMS[row], one, seed)}
-                keep(path, done, found)
-    text = "\n".join(table(done.values()))
+    records = [json.loads(line) for line in path.open()] if path.exists() else []
+    done = {(one["row"], one["column"], one["seed"]) for one in records}
+    for seed, row, name in product(range(seeds), only or ALGORITHMS, column or COLUMNS):
+        if (row, name, seed) not in done and COLUMNS[name].stands_for(row):
+            found = {"row": row, "column": name, "seed": seed, "versions": environment()}
+            records.append(found | measured(ALGORITHMS[row], COLUMNS[name], seed, robust))
+            with path.open("a") as file:
+                file.write(json.dumps(records[-1], allow_nan=False) + "\n")
+    text = "\n".join(table(records))
     (out / "attacks.md").write_text(text + "\n")
     print(text)
 
 
 def table(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Write the table's lines: means and standard deviations in %, and the clients' uploads that were set aside."""
+    """Write the table's lines: means and standard deviations in %, and the clients' uploads that were left out."""
     known = list(records)
     yield "| | " + " | ".join(COLUMNS) + " |"
     yield "| --- " * (len(COLUMNS) + 1) + "|"
     for row in ALGORITHMS:
         cells = []
         for name, column in COLUMNS.items():
-            found = [one for one in known if (one["row"], one["column"]) == (row, name)]
-            shown = [100 * one["accuracy"] for one in found]
-            cells.append(spread(shown, "{:.1f}".format) if shown or column.stands_for(row) else "-")
+            shown = [100 * one["accuracy"] for one in known if (one["row"], one["column"]) == (row, name)]
+            spread = f" ± {stdev(shown):.1f}" if len(shown) > 2 else ""
+            cells.append(f"{fmean(shown):.1f}{spread}" if shown else "" if column.stands_for(row) else "-")
         yield f"| `{row}` | " + " | ".join(cells) + " |"
     honest = sum(one["honest_set_aside"] for one in known)
-    yield ""
-    yield f"Uploads of honest clients that were set aside in these {len(known)} runs: {honest}."
+    yield f"\nUploads of honest clients that were left out in these {len(known)} runs: {honest}."
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def doctor(
     from simulations.deployment.doctor.server import server_at
 
     server = server_at(superlink, root_certificates, insecure) if superlink is not None else None
-    findings = examine(server, key, state_dir, insecure=insecure)
+    findings = list(examine(server, key, state_dir, insecure=insecure))
     print_json({"checks": findings}) if json else print_tables(finding_table(findings))
     if failed(findings):
         raise typer.Exit(1)

@@ -11,8 +11,8 @@ from simulations.deployment.doctor.machine import PROJECT, check_key, examine_ma
 from simulations.deployment.doctor.server import Server, examine_server
 
 
-def examine(server: Server | None, key: Path | None, state_dir: Path | None, *, insecure: bool) -> list[Finding]:
-    """Return what all checks have found.
+def examine(server: Server | None, key: Path | None, state_dir: Path | None, *, insecure: bool) -> Iterator[Finding]:
+    """Go through what all checks have found.
 
     Parameters
     ----------
@@ -25,21 +25,11 @@ def examine(server: Server | None, key: Path | None, state_dir: Path | None, *, 
     insecure : bool
         Whether the node is to connect without TLS.
     """
-    return [*examine_machine(state_dir), *_examine_key(key, insecure), *_examine_server(server)]
-
-
-def _examine_key(key: Path | None, insecure: bool) -> Iterator[Finding]:
-    yield check_key(key, insecure=insecure) if key else Finding("private key", State.NOT_CHECKED, "no --key is given")
-
-
-def _examine_server(server: Server | None) -> Iterator[Finding]:
+    yield from examine_machine(state_dir)
+    yield check_key(key, insecure=insecure)
     if server is None:
         yield Finding("server", State.NOT_CHECKED, "no --superlink is given")
         return
-    yield from examine_server(server, found_version("flwr"), _flower_required())
-
-
-def _flower_required() -> str:
-    needed = [each for each in map(Requirement, requires(PROJECT) or []) if each.marker is None]
-    [required] = [each for each in needed if each.name == "flwr"]
-    return str(required.specifier)
+    needed = map(Requirement, requires(PROJECT) or [])
+    required = next(each for each in needed if each.marker is None and each.name == "flwr")
+    yield from examine_server(server, found_version("flwr"), str(required.specifier))

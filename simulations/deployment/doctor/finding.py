@@ -1,8 +1,10 @@
 """What one check has found, and the table of all of them."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
 from rich.table import Table
 
@@ -53,21 +55,13 @@ def failed(findings: Iterable[Finding]) -> bool:
 
 def finding_table(findings: Sequence[Finding]) -> Table:
     """Return one row a check, and below them how many have ended in which way."""
-    counts = {state: sum(finding.state is state for finding in findings) for state in State}
+    counts = Counter(finding.state for finding in findings)
+    columns = {name: attrgetter(name) for name in ("name", "state", "found", "fix")}
     return table_of(
         "Checks of this node",
-        {
-            "check": lambda finding: finding.name,
-            "state": lambda finding: finding.state.value,
-            "found": lambda finding: finding.found,
-            "fix": lambda finding: finding.fix,
-        },
+        {"check": columns.pop("name"), **columns},
         findings,
         words={"found", "fix"},
         whole={"check", "state"},
-        notes=[", ".join(_counted(state, number) for state, number in counts.items() if number)],
+        notes=[", ".join(f"{state}: {counts[state]}" for state in State if counts[state])],
     )
-
-
-def _counted(state: State, number: int) -> str:
-    return f"{number} {state.value}{'s' * (number > 1 and state in (State.WARNING, State.FAILURE))}"

@@ -1,6 +1,6 @@
-"""The machine itself: Python, packages, memory, disk, and the node's private key."""
+"""The machine itself: Python, packages, devices on which torch computes, memory, disk, and the node's private key."""
 
-import errno
+import os
 import platform
 import shutil
 import signal
@@ -15,7 +15,7 @@ from shlex import quote
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -34,11 +34,15 @@ MEMORY, ROOMY = 1.05e9, 1.5e9
 MODEL_STATE, RUNS_KEPT = 134e6, 20
 """Bytes of a client with ResNet-18 and Adam, and the runs that ``state-keep`` leaves in a folder."""
 
-_TRIAL = "import torch; one = torch.ones(256, 256); one @ one"
+_SIDE = 256
+_TRIAL = f"import torch; one = torch.ones({_SIDE}, {_SIDE}); one @ one"
 """Run in a process of its own: a torch that was built for newer processors ends it by a signal."""
 
 CGROUP = Path("/sys/fs/cgroup")
 """Where Linux says how much memory a container or a unit may take."""
+
+JETSON = Path("/etc/nv_tegra_release")
+"""Where a Jetson says which release of its system it has."""
 
 
 def examine_machine(state_dir: Path | None) -> Iterator[Finding]:
@@ -51,7 +55,7 @@ def examine_machine(state_dir: Path | None) -> Iterator[Finding]:
     """
     yield check_python(platform.python_version(), metadata(PROJECT)["Requires-Python"])
     yield check_packages(requires(PROJECT) or [])
-    yield from _examine_devices()
+    yield from _examine_torch()
     yield check_memory(free_memory())
     yield check_disk(state_dir or Path.cwd())
 
@@ -68,13 +72,17 @@ def check_python(found: str, required: str) -> Finding:
 def check_packages(requirements: list[str]) -> Finding:
     """Check that each required package, Flower among them, is here in a version that will do."""
     needed = [each for each in map(Requirement, requirements) if each.marker is None or each.marker.evaluate()]
-    lacking = {str(each.name): text for each in needed if (text := _unmet(each))}
+    lacking = [
+        each
+        for each in needed
+        if (found := found_version(each.name)) == MISSING or not each.specifier.contains(found, prereleases=True)
+    ]
     here = ", ".join(f"{name} {found_version(name)}" for name in PACKAGES)
     if not lacking:
         return Finding("packages", State.OK, here)
-    wanted = " ".join(f"'{each.name}{each.specifier}'" for each in needed if each.name in lacking)
-    fix = f"{sys.executable} -m pip install {wanted}"
-    return Finding("packages", State.FAILURE, f"{here}; {'; '.join(lacking.values())}", fix)
+    fix = f"{sys.executable} -m pip install " + " ".join(f"'{each.name}{each.specifier}'" for each in lacking)
+    said = (f"{each.name} is {found_version(each.name)}, required is {each.specifier or 'any'}" for each in lacking)
+    return Finding("packages", State.FAILURE, f"{here}; {'; '.join(said)}", fix)
 
 
 def found_version(package: str) -> str:
@@ -85,22 +93,14 @@ def found_version(package: str) -> str:
         return MISSING
 
 
-def _unmet(required: Requirement) -> str:
-    found = found_version(required.name)
-    if found == MISSING:
-        return f"{required.name} is missing"
-    if required.specifier.contains(found, prereleases=True):
-        return ""
-    return f"{required.name} is {found}, required is {required.specifier}"
-
-
-def _examine_devices() -> Iterator[Finding]:
-    if "torch" not in sys.modules and (ended := _fatal_signal()):
-        text = f"torch ends Python: {ended}"
-        yield Finding(
-            "torch", State.FAILURE, text, "install another version of torch: this one is not for this processor"
-        )
-        return
+def _examine_torch() -> Iterator[Finding]:
+    if "torch" not in sys.modules:
+        status = subprocess.run([sys.executable, "-c", _TRIAL], capture_output=True, check=False).returncode
+        if status < 0:
+            text = f"torch ends Python: {signal.strsignal(-status) or f'signal {-status}'}"
+            fix = "install another version of torch: this one is not for this processor"
+            yield Finding("torch", State.FAILURE, text, fix)
+            return
     try:
         import_module("torch")
     except (ImportError, OSError) as error:  # not here; or for another processor, or without its libraries
@@ -108,15 +108,80 @@ def _examine_devices() -> Iterator[Finding]:
         fix = "install a torch for this system and processor: https://pytorch.org, or NVIDIA's wheel for a JetPack"
         yield Finding("torch", State.FAILURE, f"torch cannot be imported: {reason}", fix)
         return
-    from simulations.deployment.doctor.devices import check_devices
-
     yield from check_devices()
 
 
-def _fatal_signal() -> str:
-    """Return the signal that ends a process which uses torch, in words; empty where none does."""
-    status = subprocess.run([sys.executable, "-c", _TRIAL], capture_output=True, check=False).returncode
-    return signal.strsignal(-status) or f"signal {-status}" if status < 0 else ""
+def check_devices() -> Iterator[Finding]:
+    """Check each device on which torch can compute, by a product of matrices; without an accelerator, the processor."""
+    import torch
+
+    names = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    names += ["mps"] * torch.backends.mps.is_available()
+    yield from map(_check_device, names or ["cpu"])
+    if not names:
+        nvidia = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+        yield from check_unused(nvidia, jetson_release())
+
+
+def check_unused(nvidia: bool, jetson: str) -> Iterator[Finding]:
+    """Warn of a GPU that torch cannot use.
+
+    Parameters
+    ----------
+    nvidia : bool
+        Whether the system has an NVIDIA GPU.
+    jetson : str
+        The release of a Jetson; empty on any other machine.
+    """
+    import torch
+
+    if not nvidia and not jetson:
+        return
+    built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda or '(none)'}"
+    if jetson:
+        fix = "install NVIDIA's own wheel of torch for this JetPack, and let the node's user into the group video"
+        yield Finding("accelerator", State.WARNING, f"Jetson {jetson}, but {built}", fix)
+    else:
+        fix = "install a torch with CUDA that fits the driver: https://pytorch.org"
+        yield Finding("accelerator", State.WARNING, f"an NVIDIA GPU is here, but {built} and cannot use it", fix)
+
+
+def _check_device(device: str) -> Finding:
+    import torch
+
+    name = "processor" if device == "cpu" else f"accelerator {device}"
+    fix = 'install a torch for this device and its driver; until then the node trains with device="cpu"'
+    try:
+        text = _described(device)
+        one = torch.ones(_SIDE, _SIDE, device=device)
+        if bool(((one @ one) == _SIDE).all()):
+            return Finding(name, State.OK, f"{text}; multiplies matrices")
+    except RuntimeError as error:  # a driver that is too old, a GPU for which torch has no kernels, no memory
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        return Finding(name, State.FAILURE, f"{device} cannot multiply matrices: {reason}", fix)
+    return Finding(name, State.FAILURE, f"{text}; a product of matrices is wrong", fix)
+
+
+def _described(device: str) -> str:
+    import torch
+
+    if device == "cpu":
+        return f"{torch.get_num_threads()} threads of {os.cpu_count()} processors"
+    if device == "mps":
+        return f"Apple GPU (MPS), {byte_size(torch.mps.recommended_max_memory())} at most"
+    has, (free, _) = torch.cuda.get_device_properties(device), torch.cuda.mem_get_info(device)
+    text = f"{has.name}, compute capability {has.major}.{has.minor}, CUDA {torch.version.cuda}"
+    jetson = f", Jetson {release}" if (release := jetson_release()) else ""
+    return f"{text}, {byte_size(free)} of {byte_size(has.total_memory)} free{jetson}"
+
+
+def jetson_release(path: Path = JETSON) -> str:
+    """Return the release of a Jetson's system, such as ``R36 (release), REVISION: 4.0``; empty on other machines."""
+    try:
+        first = path.read_text(errors="replace").partition("\n")[0]
+    except OSError:
+        return ""
+    return ", ".join(first.removeprefix("#").strip().split(", ")[:2])
 
 
 def check_memory(free: int | None) -> Finding:
@@ -155,9 +220,8 @@ def check_disk(folder: Path) -> Finding:
             file.write(b"\0")
         free = shutil.disk_usage(there).free
     except OSError as error:
-        return Finding(
-            name, State.FAILURE, f"{folder} cannot be written: {error.strerror}", _writable(there, error.errno)
-        )
+        fix = "free some of the disk, or name a folder with --state-dir that the node's user can write to"
+        return Finding(name, State.FAILURE, f"{folder} cannot be written: {error.strerror}", fix)
     text = f"{folder} can be written, {byte_size(free)} free"
     if free >= RUNS_KEPT * MODEL_STATE:
         return Finding(name, State.OK, text)
@@ -166,24 +230,19 @@ def check_disk(folder: Path) -> Finding:
     return Finding(name, state, text, "free some of the disk, name another --state-dir, or set a smaller state-keep")
 
 
-def _writable(folder: Path, reason: int | None) -> str:
-    if reason in (errno.ENOSPC, errno.EDQUOT):
-        return "free some of the disk, or name another --state-dir"
-    fix = "name a folder with --state-dir that the node's user can write to"
-    return f"{fix}, or give {folder} to that user by chown" if reason in (errno.EACCES, errno.EPERM) else fix
-
-
-def check_key(path: Path, *, insecure: bool = False) -> Finding:
+def check_key(path: Path | None, *, insecure: bool = False) -> Finding:
     """Check a node's private key as Flower reads it, and that it is readable by its owner alone.
 
     Parameters
     ----------
-    path : Path
+    path : Path, optional
         What ``flower-supernode`` takes as ``--auth-supernode-private-key``.
     insecure : bool
         Whether the node is to connect without TLS, which Flower refuses of a node with a key.
     """
     name = "private key"
+    if path is None:
+        return Finding(name, State.NOT_CHECKED, "no --key is given")
     try:
         key, mode = load_ssh_private_key(path.read_bytes(), None), path.stat().st_mode & 0o777
     except OSError as error:
@@ -200,5 +259,4 @@ def check_key(path: Path, *, insecure: bool = False) -> Finding:
     if insecure:
         text = "Flower refuses a node that has a key but connects without TLS"
         return Finding(name, State.FAILURE, text, "drop --insecure and name --root-certificates, or drop --key")
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    return Finding(name, State.OK, f"{path} has mode {mode:04o}, curve {key.curve.name}, public half ...{public[-12:]}")
+    return Finding(name, State.OK, f"{path} has mode {mode:04o}, curve {key.curve.name}")

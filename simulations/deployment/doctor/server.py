@@ -3,17 +3,17 @@
 import json
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPResponse
-from io import BufferedReader, RawIOBase
-from ipaddress import IPv6Address, ip_address
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from queue import Empty, Queue
+from threading import Thread
+from time import monotonic
 
 import certifi
 from cryptography import x509
@@ -25,7 +25,7 @@ from hetfl_flwr.errors import ConfigError
 from simulations.deployment.doctor.finding import Finding, State
 
 PATIENCE = 20.0
-"""Seconds that all connections to a server may take together, whatever it says on them."""
+"""Seconds that all checks of a server may take together, whatever it says."""
 
 SOON = timedelta(days=30)
 """Time before the end of a certificate from which on there is a warning."""
@@ -41,7 +41,6 @@ FLEET = "/v1/fleet/activate-node"
 
 _NO_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL: dates are a check of their own
 _RENEWAL = "move server.crt and server.key away, run `hetfl keys{}` again where ca.key is, and restart the SuperLink"
-_RENEW = _RENEWAL.format("")
 _TLS = "make keys by `hetfl keys`, start the SuperLink with them, and name --root-certificates here"
 _SYNC = "set this machine's clock: timedatectl set-ntp true"
 
@@ -67,89 +66,26 @@ class Server:
     roots: Path | None = None
     insecure: bool = False
 
-
-class Conversation:
-    """All connections to a server, which end within `PATIENCE` seconds from the first.
-
-    Parameters
-    ----------
-    server : Server
-        Where it is.
-    """
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self._until = time.monotonic() + PATIENCE
-        self._address: tuple[str, int] | None = None
-
-    def left(self) -> float:
-        """Return how many seconds are left.
-
-        Raises
-        ------
-        TimeoutError
-            None.
-        """
-        seconds = self._until - time.monotonic()
-        if seconds <= 0:
-            raise TimeoutError
-        return seconds
-
-    def connected(self) -> socket.socket:
-        """Connect to the address that has answered first; the addresses of a name share the time that is left."""
-        if self._address:
-            return socket.create_connection(self._address, timeout=self.left())
-        rows = socket.getaddrinfo(self.server.host, self.server.port, type=socket.SOCK_STREAM)
-        for others, row in zip(reversed(range(len(rows))), rows, strict=True):
-            address = str(row[4][0]), self.server.port
-            try:
-                connection = socket.create_connection(address, timeout=self.left() / (1 + others))
-            except OSError:
-                if not others:
-                    raise
-            else:
-                self._address = address
-                return connection
-        raise TimeoutError
-
-    def greeted(self, context: ssl.SSLContext) -> ssl.SSLSocket:
-        """Connect by TLS."""
-        connection = self.connected()
+    def connected(self, context: ssl.SSLContext | None = None) -> socket.socket:
+        """Connect, by TLS if a context is given."""
+        connection = socket.create_connection((self.host, self.port), timeout=PATIENCE / 2)
         try:
-            connection.settimeout(self.left())
-            return context.wrap_socket(connection, server_hostname=self.server.host)
+            return context.wrap_socket(connection, server_hostname=self.host) if context else connection
         except OSError:
             connection.close()
             raise
 
-
-class _Answer(RawIOBase):
-    """What comes on a connection: `MOST` bytes at most, and none once the conversation has taken too long."""
-
-    def __init__(self, connection: socket.socket, conversation: Conversation) -> None:
-        self._connection, self._conversation, self._room = connection, conversation, MOST
-
-    def makefile(self, _: str) -> BufferedReader:
-        return BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._connection.settimeout(self._conversation.left())
-        count = self._connection.recv_into(memoryview(buffer)[: self._room]) if self._room else 0
-        self._room -= count
-        return count
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What a server has answered, and this machine's clock in the middle of that."""
-
-    status: int
-    date: str | None
-    body: bytes
-    clock: datetime
+    def get(self, path: str) -> tuple[int, str | None, bytes, datetime]:
+        """Return status, ``Date`` and body of an answer, and this machine's clock; whom to trust is not checked."""
+        kind = HTTPConnection if self.insecure else HTTPSConnection
+        request = kind(self.host, self.port, timeout=PATIENCE / 2)
+        request.sock = self.connected(None if self.insecure else _trusting())
+        with request.sock:
+            before = datetime.now(UTC)
+            request.request("GET", path, headers={"Connection": "close"})
+            response = request.getresponse()
+            clock = before + (datetime.now(UTC) - before) / 2
+            return response.status, response.headers["Date"], response.read(MOST), clock
 
 
 def server_at(address: str, roots: Path | None, insecure: bool) -> Server:
@@ -163,16 +99,16 @@ def server_at(address: str, roots: Path | None, insecure: bool) -> Server:
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     plain = port.isascii() and port.isdecimal() and 1 <= int(port[:6]) <= 65535
-    if not plain or not host or "/" in host or any(map(str.isspace, host)) or (":" in host and not _is_ipv6(host)):
+    if not plain or not host or "/" in host or any(map(str.isspace, host)) or (":" in host and not _is_address(host)):
         raise ConfigError(f"--superlink = {address}: expected HOST:PORT, such as server.example.org:8443")
     if insecure and roots is not None:
         raise ConfigError("--insecure and --root-certificates: give one of them")
     return Server(host, int(port), roots, insecure)
 
 
-def _is_ipv6(host: str) -> bool:
+def _is_address(host: str) -> bool:
     try:
-        return isinstance(ip_address(host), IPv6Address)
+        return bool(ip_address(host))
     except ValueError:
         return False
 
@@ -189,31 +125,50 @@ def examine_server(server: Server, here: str, required: str) -> Iterator[Finding
     required : str
         The versions of Flower that the app runs with, such as ``>=1.41``.
     """
-    yield (named := check_name(server))
-    if named.state is State.FAILURE:
-        return
-    conversation = Conversation(server)
-    yield (open := check_port(conversation))
-    if open.state is State.FAILURE:
-        return
+    findings, deadline = Queue[Finding | None](), monotonic() + PATIENCE
+
+    def examine() -> None:
+        try:
+            for finding in _findings(server, here, required):
+                findings.put(finding)
+        finally:
+            findings.put(None)
+
+    Thread(target=examine, daemon=True).start()
+    try:
+        while (finding := findings.get(timeout=max(deadline - monotonic(), 0))) is not None:
+            yield finding
+    except Empty:
+        fix = "see whether this is the SuperLink's port, and what its log says"
+        yield Finding("SuperLink", State.FAILURE, f"does not answer within {PATIENCE:g} s", fix)
+
+
+def _findings(server: Server, here: str, required: str) -> Iterator[Finding]:
+    for check in (check_name, check_port):
+        yield (finding := check(server))
+        if finding.state is State.FAILURE:
+            return
     if server.insecure:
         yield Finding("TLS", State.WARNING, "off (--insecure): anybody on the way reads and alters what is sent", _TLS)
     else:
         try:
-            certificate = fetch_certificate(conversation)
+            with server.connected(_trusting()) as connection:
+                shown: bytes = connection.getpeercert(binary_form=True)  # type: ignore[attr-defined]
+            certificate = x509.load_der_x509_certificate(shown)
         except OSError as error:  # also of TLS
             fix = "start the SuperLink with --ssl-certfile and --ssl-keyfile, or name the port that has TLS"
             yield Finding("TLS", State.FAILURE, f"no handshake: {_reason(error)}", fix)
             return
-        yield from check_certificates(conversation, certificate, datetime.now(UTC))
+        yield Finding("TLS", State.OK, "handshake done")
+        yield from _check_certificates(server, certificate, datetime.now(UTC))
     try:
-        answer, fleet, described = (ask(conversation, path) for path in ("/health", FLEET, "/openapi.json"))
+        (_, date, _, clock), (status, *_), (_, _, described, _) = map(server.get, ("/health", FLEET, "/openapi.json"))
     except (OSError, HTTPException) as error:
         fix = "drop --insecure where the SuperLink has TLS, and see whether this is its port"
         yield Finding("SuperLink", State.FAILURE, f"no answer over HTTP: {_reason(error)}", fix)
         return
-    yield check_answer(fleet.status)
-    yield check_clock(answer.date, answer.clock)
+    yield check_answer(status)
+    yield check_clock(date, clock)
     yield check_version(flower_version(described), here, required)
 
 
@@ -227,99 +182,68 @@ def check_name(server: Server) -> Finding:
     return Finding("name", State.OK, f"{server.host} is {', '.join(dict.fromkeys(str(row[4][0]) for row in rows))}")
 
 
-def check_port(conversation: Conversation) -> Finding:
+def check_port(server: Server) -> Finding:
     """Check that somebody listens at the server's port."""
-    server = conversation.server
     try:
-        with conversation.connected():
+        with server.connected():
             return Finding("port", State.OK, f"{server.port} is open")
-    except TimeoutError:
-        fix = "open the port in the firewalls on the way, and see whether the server is on"
-        return Finding("port", State.FAILURE, f"{server.port} does not answer within {PATIENCE:g} s", fix)
-    except ConnectionRefusedError:
-        fix = "start the SuperLink, with --host 0.0.0.0 where no gate stands before it, and correct the port"
-        return Finding("port", State.FAILURE, f"{server.port} is refused: nobody listens there", fix)
     except OSError as error:
-        return Finding("port", State.FAILURE, f"no way to {server.host}: {_reason(error)}", "check this node's network")
+        fix = "start the SuperLink, correct the port, or open it in the firewalls on the way"
+        return Finding("port", State.FAILURE, f"no connection to {server.port}: {_reason(error)}", fix)
 
 
-def fetch_certificate(conversation: Conversation) -> x509.Certificate:
-    """Return the certificate that the server shows, whoever has signed it."""
-    with conversation.greeted(_trusting_all()) as connection:
-        return x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"")
-
-
-def check_certificates(conversation: Conversation, certificate: x509.Certificate, now: datetime) -> Iterator[Finding]:
-    """Yield what there is to say of the server's certificate, and of the authorities: each fault once.
-
-    Parameters
-    ----------
-    conversation : Conversation
-        Where it was fetched.
-    certificate : cryptography.x509.Certificate
-        The server's own.
-    now : datetime
-        This machine's clock.
-    """
-    yield Finding("TLS", State.OK, "handshake done")
-    yield check_validity("certificate", certificate, now, _RENEW)
-    yield _check_host(conversation, certificate)
-    server = conversation.server
+def _check_certificates(server: Server, certificate: x509.Certificate, now: datetime) -> Iterator[Finding]:
+    """Yield what there is to say of the server's certificate, and of the authorities: each fault once."""
+    yield check_validity("certificate", certificate, now, _RENEWAL.format(""))
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    own.load_verify_locations(cadata=certificate.public_bytes(Encoding.PEM).decode())
+    own.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_TIME
+    names = _names(certificate)
+    yield _greeted(
+        *("certificate name", server, own, f"for {server.host}", f"not for {server.host}, but for {names or 'nobody'}"),
+        _RENEWAL.format(f" --host {server.host}"),
+    )
     try:
-        context = _authorities(server)
+        theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        theirs.load_verify_locations(server.roots or certifi.where())
         held = x509.load_pem_x509_certificates(server.roots.read_bytes()) if server.roots else []
     except (OSError, ValueError) as error:
-        unread = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
-        text = (
-            f"{server.roots} {f'cannot be read: {_reason(error)}' if unread else 'holds no certificates in PEM format'}"
-        )
+        text = f"{server.roots} has no certificates in PEM format that can be read: {_reason(error)}"
         yield Finding("authority", State.FAILURE, text, "name the ca.crt of `hetfl keys` as --root-certificates")
         return
-    yield _check_chain(conversation, certificate, context)
+    theirs.check_hostname = False
+    theirs.verify_flags |= _NO_TIME
+    trusted, issuer = str(server.roots or "certifi's list"), certificate.issuer.rfc4514_string()
+    yield _greeted(
+        *("certificate chain", server, theirs, f"signed by {issuer}, known to {trusted}"),
+        f"signed by {issuer}, unknown to {trusted}",
+        "name the ca.crt of this federation, from the folder of `hetfl keys`, as --root-certificates",
+    )
     for authority in held:
         yield check_validity("authority", authority, now, "make new keys for all by `hetfl keys` in a new folder")
+
+
+def _greeted(name: str, server: Server, context: ssl.SSLContext, good: str, bad: str, fix: str) -> Finding:
+    """Check that a context accepts the server."""
+    try:
+        with server.connected(context):
+            return Finding(name, State.OK, good)
+    except OSError as error:
+        return Finding(name, State.FAILURE, f"{bad}: {_reason(error)}", fix)
 
 
 def check_validity(name: str, certificate: x509.Certificate, now: datetime, renewal: str) -> Finding:
     """Check that a certificate is valid at a time, and for a while after it."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    clock = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC"
     if now < begin:
-        text = f"valid from {_utc(begin)}, but this machine's clock says {_utc(now)}: {_span(begin - now)} before that"
+        text = f"valid from {begin:%Y-%m-%d %H:%M} UTC, but {clock}: {_span(begin - now)} before that"
         return Finding(name, State.FAILURE, text, _SYNC)
     if now > end:
-        text = f"expired at {_utc(end)}, {_span(now - end)} before this machine's clock ({_utc(now)})"
+        text = f"expired at {end:%Y-%m-%d %H:%M} UTC, {_span(now - end)} ago: {clock}"
         return Finding(name, State.FAILURE, text, renewal)
-    left = f"valid until {_utc(end)}: {_span(end - now)} left"
+    left = f"valid until {end:%Y-%m-%d %H:%M} UTC: {_span(end - now)} left"
     return Finding(name, State.WARNING, left, renewal) if end - now < SOON else Finding(name, State.OK, left)
-
-
-def _check_host(conversation: Conversation, certificate: x509.Certificate) -> Finding:
-    """Check that the certificate is for the name by which the server was called, whoever has signed it."""
-    server = conversation.server
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=_pem(certificate))
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_TIME
-    try:
-        with conversation.greeted(context):
-            return Finding("certificate name", State.OK, f"for {server.host}")
-    except OSError as error:
-        text = f"not for {server.host}: {_names(certificate) or _reason(error)}"
-        return Finding("certificate name", State.FAILURE, text, _RENEWAL.format(f" --host {server.host}"))
-
-
-def _check_chain(conversation: Conversation, certificate: x509.Certificate, context: ssl.SSLContext) -> Finding:
-    """Check that a trusted authority has signed the certificate, whatever its name and dates."""
-    context.check_hostname = False
-    context.verify_flags |= _NO_TIME
-    trusted = str(conversation.server.roots or "certifi's list (no --root-certificates are given)")
-    issuer = certificate.issuer.rfc4514_string()
-    try:
-        with conversation.greeted(context):
-            return Finding("certificate chain", State.OK, f"signed by {issuer}, known to {trusted}")
-    except OSError as error:
-        text = f"signed by {issuer}, unknown to {trusted}: {_reason(error)}"
-        fix = "name the ca.crt of this federation, from the folder of `hetfl keys`, as --root-certificates"
-        return Finding("certificate chain", State.FAILURE, text, fix)
 
 
 def check_answer(status: int) -> Finding:
@@ -334,7 +258,7 @@ def check_answer(status: int) -> Finding:
 
 
 def check_clock(date: str | None, clock: datetime) -> Finding:
-    """Check this machine's clock against the server's, which an HTTP header tells to the second.
+    """Check this machine's clock against the server's.
 
     Parameters
     ----------
@@ -356,83 +280,53 @@ def check_clock(date: str | None, clock: datetime) -> Finding:
     return Finding("clock", state, text, "" if state is State.OK else f"{_SYNC}; on the server, too")
 
 
-def flower_version(described: Reply) -> str | None:
+def flower_version(described: bytes) -> str | None:
     """Return the version of Flower that a SuperLink's description of its API names; None where it does not."""
     try:
-        info = json.loads(described.body)["info"]
+        info = json.loads(described)["info"]
         return str(Version(info["version"])) if info["title"] == "SuperLink API" else None
     except (ValueError, KeyError, TypeError, InvalidVersion, RecursionError):
         return None
 
 
 def check_version(served: str | None, here: str, required: str) -> Finding:
-    """Check the server's Flower against this node's, and against what the app needs.
-
-    The versions of hetfl and torch there cannot be known without joining.
-    """
-    later = "the log of a run and its clients.json name hetfl and torch of both ends"
+    """Check the server's Flower against this node's, and against what the app needs."""
+    name = "server's version"
     if served is None:
-        return Finding("server's version", State.NOT_CHECKED, f"not told, as by a gate; {later}")
+        return Finding(name, State.NOT_CHECKED, "not told, as by a gate")
     text = f"Flower {served} there, {here} here"
     if not SpecifierSet(required).contains(served, prereleases=True):
         fix = f"on the server: pip install 'flwr{required}', and restart the SuperLink"
-        return Finding("server's version", State.FAILURE, f"{text}; required is {required}", fix)
+        return Finding(name, State.FAILURE, f"{text}; required is {required}", fix)
     if served != here:
-        return Finding("server's version", State.WARNING, f"{text}; {later}", f"here: pip install flwr=={served}")
-    return Finding("server's version", State.OK, f"Flower {served}, as here; {later}")
+        return Finding(name, State.WARNING, text, f"here: pip install flwr=={served}")
+    return Finding(name, State.OK, text)
 
 
-def ask(conversation: Conversation, path: str) -> Reply:
-    """Return the answer to a GET request. Whom to trust is a check of its own: nothing secret is sent."""
-    server = conversation.server
-    with conversation.connected() if server.insecure else conversation.greeted(_trusting_all()) as connection:
-        request = HTTPConnection(server.host, server.port)
-        request.sock = connection
-        before = datetime.now(UTC)
-        request.request("GET", path, headers={"Connection": "close"})
-        response = HTTPResponse(_Answer(connection, conversation), method="GET")  # type: ignore[arg-type]
-        response.begin()
-        clock = before + (datetime.now(UTC) - before) / 2
-        return Reply(response.status, response.headers["Date"], response.read(MOST), clock)
-
-
-def _authorities(server: Server) -> ssl.SSLContext:
-    """Return a context that trusts whom the node will trust, by the rules that Flower sets."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(server.roots or certifi.where())
-    return context
-
-
-def _trusting_all() -> ssl.SSLContext:
+def _trusting() -> ssl.SSLContext:
+    """Return a context that accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(Encoding.PEM).decode()
-
-
 def _names(certificate: x509.Certificate) -> str:
-    """Return the names and addresses that a certificate is for, as words; empty where it has none."""
+    """Return the names and addresses that a certificate is for, as words."""
     kind = x509.SubjectAlternativeName
-    held = [str(name.value) for each in certificate.extensions if isinstance(each.value, kind) for name in each.value]
-    return f"it is for {', '.join(held)}" if held else ""
+    return ", ".join(
+        str(name.value) for each in certificate.extensions if isinstance(each.value, kind) for name in each.value
+    )
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return f"the server has not done its part within {PATIENCE:g} s"
+        return f"no answer within {PATIENCE / 2:g} s"
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message.rstrip(".")
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-
-
-def _utc(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def _span(time: timedelta) -> str:

@@ -1,6 +1,5 @@
 """`hetfl doctor`: what each check says of a good node and server, and of each fault, with TLS servers on loopback."""
 
-import errno
 import json
 import os
 import socket
@@ -25,9 +24,8 @@ from hetfl_flwr.common.versions import installed
 from hetfl_flwr.errors import ConfigError
 from simulations.cli.command import app
 from simulations.deployment import keys as keys_module
-from simulations.deployment.doctor import devices, machine
+from simulations.deployment.doctor import machine
 from simulations.deployment.doctor import server as doctor_server
-from simulations.deployment.doctor.devices import check_unused, jetson_release
 from simulations.deployment.doctor.examination import examine
 from simulations.deployment.doctor.finding import Finding, State, failed, finding_table
 from simulations.deployment.doctor.machine import (
@@ -36,7 +34,9 @@ from simulations.deployment.doctor.machine import (
     check_memory,
     check_packages,
     check_python,
+    check_unused,
     free_memory,
+    jetson_release,
 )
 from simulations.deployment.doctor.server import (
     AHEAD,
@@ -127,7 +127,7 @@ def failures(findings: dict[str, Finding]) -> set[str]:
 def test_a_good_node_and_a_good_server_have_no_fault(keys: Keys, tmp_path: Path) -> None:
     with serving(keys) as port:
         server = server_at(f"localhost:{port}", keys.ca, insecure=False)
-        findings = examine(server, keys.node(0), tmp_path / "state", insecure=False)
+        findings = list(examine(server, keys.node(0), tmp_path / "state", insecure=False))
     states = {finding.name: finding.state for finding in findings}
     assert {name for name in states if states[name] is not State.OK} <= {"memory", "state folder", "accelerator"}
     assert {"port", "TLS", "certificate chain", "authority", "SuperLink", "clock", "server's version"} <= states.keys()
@@ -231,6 +231,7 @@ def test_a_server_without_tls_is_told_from_one_with(keys: Keys) -> None:
         (b"HTTP/1.1 200 OK\r\n\r\n", b"X"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nX\r\n"),
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000),
     ],
 )
 def test_a_server_that_never_ends_what_it_says_is_told_within_the_time_of_the_whole_conversation(
@@ -246,19 +247,9 @@ def test_a_server_that_never_ends_what_it_says_is_told_within_the_time_of_the_wh
     assert "within 2 s" in findings["SuperLink"].found
 
 
-def test_no_more_of_an_answer_is_read_than_a_description_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interim answers without end that come at once, so that no deadline ends them."""
-    monkeypatch.setattr(doctor_server, "MOST", 100_000)
-    with serving(None, Endless, again=b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000) as port:
-        began = time.monotonic()
-        assert failures(found(port, None)) == {"SuperLink"}
-        assert time.monotonic() - began < 5
-
-
 @pytest.mark.parametrize("described", [b"[" * 200_000, b'{"info":' * 100_000, b"\xff", b"[]", b'{"info": 1}'])
 def test_a_description_that_is_none_leaves_the_version_unchecked(described: bytes) -> None:
-    reply = doctor_server.Reply(200, None, described, NOW)
-    assert doctor_server.flower_version(reply) is None
+    assert doctor_server.flower_version(described) is None
 
 
 @pytest.mark.parametrize(("status", "words"), [(502, "no SuperLink behind it"), (404, "no SuperLink"), (403, "gate")])
@@ -341,24 +332,7 @@ def test_a_state_folder_that_cannot_be_written_is_a_failure(tmp_path: Path) -> N
         tmp_path.chmod(0o500)
         assert check_disk(tmp_path).state is State.FAILURE
         tmp_path.chmod(0o700)
-    assert "chown" not in below.fix
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
-
-
-@pytest.mark.parametrize(
-    ("number", "words", "other"), [(errno.ENOSPC, "free some", "chown"), (errno.EACCES, "chown", "free some")]
-)
-def test_what_to_do_about_a_state_folder_depends_on_why_it_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str, other: str
-) -> None:
-    def fails(**_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(machine.tempfile, "TemporaryFile", fails)
-    finding = check_disk(tmp_path)
-    assert finding.state is State.FAILURE
-    assert os.strerror(number) in finding.found
-    assert (words in finding.fix, other in finding.fix) == (True, False)
 
 
 @pytest.mark.parametrize(("free", "state"), [(1e8, "failure"), (1e9, "warning"), (1e10, "ok")])
@@ -405,7 +379,7 @@ def test_a_gpu_that_torch_cannot_use_is_warned_of(tmp_path: Path) -> None:
     [of_other] = check_unused(nvidia=True, jetson="")
     assert of_jetson.state is of_other.state is State.WARNING
     assert "R36" in of_jetson.found
-    assert check_unused(nvidia=False, jetson="") == []
+    assert list(check_unused(nvidia=False, jetson="")) == []
 
 
 @pytest.mark.parametrize(
@@ -418,7 +392,7 @@ def test_a_device_that_does_not_compute_is_a_failure(
         raise RuntimeError("CUDA error: no kernel image is available\nmore")
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", product or fails)
-    finding = devices.check_devices()[0]
+    finding = next(machine.check_devices())
     assert finding.state is State.FAILURE
     assert words in finding.found
     assert "more" not in finding.found
