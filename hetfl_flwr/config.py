@@ -396,6 +396,15 @@ class RunConfig(BaseModel):
     ignore_columns: PerNode[str] = ""
     """Comma-separated columns of a table to leave out."""
 
+    missing_values: PerNode[str] = ""
+    """Comma-separated words and numbers that mean, in any column, that a value is missing, such as -999."""
+
+    header_row: PerNode[Annotated[int, Field(ge=-1)]] = 0
+    """Row of a text file that holds the names of its columns. 0: found by itself. -1: there is none."""
+
+    encoding: PerNode[str] = ""
+    """Encoding of text files, such as cp1250. Empty: UTF-8 or UTF-16, else the most usual one that is plausible."""
+
     image_size: Annotated[int, Field(ge=0, le=8192)] = 0
     """Height and width to which images are resized. 0: unchanged."""
 
