@@ -99,7 +99,7 @@ class CHFLClient(KnowledgeClient):
             remedy = "build it with bias=True" if node.config.head_bias else "set head-bias to true"
             raise ModelError(f"{node}: its head has no bias, but chfl adds up heads with one: {remedy}")
         self.mode, self.reduce, self.alpha, self.beta = mode, reduce, alpha, beta
-        if initial_head == "shared" and not node.restored:
+        if initial_head == "shared":
             node.model.head.load_state_dict(_first_head(node))
 
     def download_spec(self) -> PayloadSpec:

@@ -95,9 +95,10 @@ class StateStore(ABC):
         blob = self.read()
         return None if blob is None else decode(blob, stamp, f"{who}: {self.where}")
 
-    def save(self, state: ClientState, stamp: Stamp) -> None:
-        """Replace the state; the older one stays if this fails."""
+    def save(self, state: ClientState, stamp: Stamp) -> ClientState | None:
+        """Replace the state; the older one stays if this fails. Returns the very object that `load` returns, if any."""
         self.write(encode(state, stamp))
+        return None
 
     @abstractmethod
     def read(self) -> bytes | None:

@@ -30,6 +30,7 @@ from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
 from hetfl_flwr.wire.spec import Dim
 from simulations.engine.clients import FIRST_NODE
+from simulations.engine.resident import ResidentContext
 from simulations.testing.lab import NORMED, Lab, Reversing, in_a_run
 
 
@@ -351,8 +352,12 @@ def _played(
     config = config or lab.config()
     federation = lab.federation(config)
     contexts = [lab.context(config, client_id) for client_id in range(config.clients)]
+    if not rebuild:
+        contexts = [ResidentContext(**vars(context)) for context in contexts]
     nodes = [Node.from_context(context) for context in contexts]
     clients = [build_client(config, node) for node in nodes]
+    for client in clients if not rebuild else ():
+        client._session.stay(client)
     strategy, arrays = prepared(federation)
     for node in nodes:
         give_public_samples(node, federation, strategy)
@@ -377,9 +382,10 @@ def _played(
         learnt = strategy.aggregate_replies(round, arrays, replies)
         assert learnt is not None
         arrays = learnt
-    for client_id, message in enumerate(strategy.configure_evaluate(config.rounds, arrays, ConfigRecord(), view)):
-        download = list(from_record(message.content.array_records[ARRAYS]).values())
-        said.append(asked(client_id).evaluate(download, dict(message.content.config_records[CONFIG])))
+        asked_now = [] if watch else strategy.configure_evaluate(round, arrays, ConfigRecord(), view)
+        for client_id, message in enumerate(asked_now):
+            download = list(from_record(message.content.array_records[ARRAYS]).values())
+            said.append(asked(client_id).evaluate(download, dict(message.content.config_records[CONFIG])))
     return said, [_kept(client) for client in clients]
 
 

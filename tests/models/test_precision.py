@@ -12,7 +12,6 @@ from torch import nn
 from clients.fml import FMLClient
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import SplitModel, build_model, mixed
-from hetfl_flwr.node.reuse import shared_model
 
 IMAGES = torch.linspace(0, 1, 4 * 64).reshape(4, 1, 8, 8)
 SPECS = {
@@ -122,15 +121,11 @@ def test_a_run_in_bfloat16_differs_but_not_by_much(make_config, run_federation, 
 
 
 def test_every_model_of_a_client_is_mixed(make_config, make_node):
-    """Its own in a first round, where it is new, and in later ones, where it lives on in the process; FML's meme."""
-    node = make_node(make_config(algorithm="fml", mixed_precision="bfloat16"))
+    """Its own, and FML's meme."""
+    config = make_config(algorithm="fml", mixed_precision="bfloat16")
+    node, plain = make_node(config), make_node(config.with_values({"mixed-precision": "none"})).model
     inputs, _ = node.data.train.batch(torch.arange(2))
-    around = {"config": node.config, "model_name": "mlp", "data": node.data}
-    living, plain = (
-        shared_model({**around, "config": node.config.with_values({"mixed-precision": precision})}).model
-        for precision in ("bfloat16", "none")
-    )
-    for model in (node.model, living, FMLClient(node).meme, plain):
+    for model in (node.model, FMLClient(node).meme, plain):
         dtypes = seen(next(layer for layer in model.body.modules() if isinstance(layer, nn.Linear | nn.Conv2d)))
         model(inputs)
         assert dtypes == [torch.float32 if model is plain else torch.bfloat16]
