@@ -1,6 +1,7 @@
 """What is measured beside accuracy, against scikit-learn, and what a class weighs in training."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
