@@ -104,7 +104,7 @@ def report(
     Example: hetfl report runs/fedhe runs/local --out report.html
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # who had which rows is told from data that are here, or not at all
-    from simulations.reports.html.report import write_report
+    from simulations.reports.report import write_report
 
     typer.echo(f"report: {write_report(folders, out)}")
 

@@ -22,10 +22,10 @@ from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import called, client_name, distinct
 from simulations.api import load, run
 from simulations.inference.loading import client_number
-from simulations.reports.html.report import report_page
 from simulations.reports.partition import load_split
 from simulations.reports.plots.partition import split_figure
 from simulations.reports.plots.run import run_figure
+from simulations.reports.report import report_page
 from simulations.reports.runs import load_run
 from simulations.testing.contract import entries
 
@@ -172,7 +172,7 @@ class TestRuns:
         assert [label.replace("\\$", "$") for label in labels[:4]] == [f"{name}: mlp" for name in self.NAMES]
         page = report_page([load_run(folder)])
         assert "<b>$x$" not in page
-        assert all(name in page for name in ("North (1)", "a/b", "&lt;b&gt;$x$", ">ill<", ">well<"))
+        assert all(name in page for name in ("North (1)", "a/b", "&lt;b&gt;$x$", "ill: ", "well: "))
 
     def test_recall_is_by_the_names_of_classes_everywhere(self, folder):
         """The last round's frame says what clients.json says; rounds.jsonl has the same by number."""

@@ -19,8 +19,8 @@ from hetfl_flwr.runs.figures.tables import lines
 from hetfl_flwr.runs.observers.tracking import Tracking, scalars
 from hetfl_flwr.runs.schema import Round
 from simulations.cli.command import app
-from simulations.reports.html.report import write_report
 from simulations.reports.impact import impact_table, standings
+from simulations.reports.report import write_report
 from simulations.reports.runs import figures, load_run
 from simulations.reports.tables import summary_table
 from simulations.testing.contract import entries
@@ -167,8 +167,8 @@ def test_they_are_shown(both, tmp_path):
     table = lines(impact_table(standings([load_run(local), load_run(fedhe)])))
     assert {"CPU", "FLOPs"} <= {*table[1].split()}
     page = write_report([fedhe], tmp_path / "report.html").read_text()
-    assert "Costs of training" in page
-    assert "Costs of training" not in write_report([plain], tmp_path / "plain.html").read_text()
+    assert "<td>costs</td>" in page
+    assert "<td>costs</td>" not in write_report([plain], tmp_path / "plain.html").read_text()
     done = CliRunner().invoke(app, ["compare", str(local), str(fedhe), "--out", str(tmp_path / "all.png")])
     assert "FLOPs" in done.output
 

@@ -44,7 +44,7 @@ from hetfl_flwr.wire.samples import public_samples
 from hetfl_flwr.wire.spec import EMPTY, ArraySpec, PayloadSpec
 from hetfl_flwr.wire.weights import weights
 from simulations.engine.grid import LocalGrid
-from simulations.reports.html.report import report_page
+from simulations.reports.report import report_page
 from simulations.reports.runs import load_run
 from simulations.reports.tables import compare_table, summary_table
 from simulations.testing.contract import entries

@@ -21,7 +21,7 @@ from simulations.cli.command import app
 from simulations.reports.doubts import doubts_of
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
 from simulations.reports.gains import Gain, answer, gains_table, in_words, write_csv
-from simulations.reports.html.report import write_report
+from simulations.reports.report import write_report
 from simulations.reports.runs import load_run, run_folders
 from simulations.reports.tables import compare_table
 
@@ -328,7 +328,7 @@ def test_compare_without_local_runs_is_as_it_was_and_writes_no_gains(tmp_path, h
 def test_the_report_begins_with_the_answer(tmp_path):
     study(tmp_path / "runs")
     page = Page(write_report([tmp_path / "runs"], tmp_path / "r.html"))
-    assert page.words.index("Does federation help?") < page.words.index("Side by side")
+    assert page.words.index("Does federation help?") < page.words.index("Accuracy and its cost")
     assert page.tables["Gains over local (95 % interval)"][1][:2] == ["client 0", "50"]
     assert "Holm" in page.words
 

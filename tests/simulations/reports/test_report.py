@@ -1,7 +1,6 @@
 """Run folders of two or three rounds, whose figures are derived by hand."""
 
 import json
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from rich.table import Table
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.figures.tables import client_table
-from simulations.reports.plots.comparison import compare_figure, course_of, draw_costs, draw_rounds, page_figure
+from simulations.reports.plots.comparison import compare_figure
 from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.run import run_figure
 from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
@@ -375,14 +374,13 @@ def test_a_band_ends_where_accuracies_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_names_of_many_methods_leave_room_for_their_lines(tmp_path: Path) -> None:
-    (group,) = group_runs([load_run(make(tmp_path / "run"))])
-    courses = [course_of(replace(group, label=f"{number} " + "long name " * 15), number) for number in range(30)]
-    for draw in (draw_rounds, draw_costs):
-        figure = page_figure(courses, draw)
-        figure.draw_without_rendering()
-        inches = figure.axes[0].get_position().height * figure.get_figheight()
-        assert inches > 2, draw
+@pytest.mark.parametrize("upright", [True, False])
+def test_names_of_many_methods_leave_room_for_their_lines(tmp_path: Path, upright: bool) -> None:
+    name = "long name " * 15
+    runs = [load_run(make(tmp_path / str(number), algorithm=f"{number} {name}")) for number in range(20)]
+    figure = compare_figure(runs, upright=upright)
+    figure.draw_without_rendering()
+    assert figure.axes[0].get_position().height * figure.get_figheight() > 1.5
 
 
 @pytest.mark.parametrize("name", [r"$\frac$", r"$a$ \$ \\ $"])
