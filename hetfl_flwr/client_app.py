@@ -25,7 +25,7 @@ from hetfl_flwr.node.machine.threads import check_threads
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.resident import Resident, forget, resident_of
 from hetfl_flwr.node.stores import FileStore
-from hetfl_flwr.runs.resolution import NOT_POOLED
+from hetfl_flwr.runs.settings import NOT_POOLED
 from hetfl_flwr.server.messaging.member import LONGEST_NOTE, MAX_NOTES, Member
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.classes import listed, whole

@@ -247,7 +247,7 @@ class Session:
 
     def _write(self, node: Node, state: ClientState) -> ClientState | None:
         """Save the state; that of the server's last checkpoint is kept until the next one, for ``resume``."""
-        every = node.config.checkpoint_every
+        every = node.config.checkpoint_rounds
         checkpoint = (state.round - 1) // every * every if every else -1
         if self._saved.tensors and self._saved.round <= checkpoint < state.round:
             node.store.keep()

@@ -12,11 +12,9 @@ from rich.text import Text
 
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.figures.cost_totals import in_words
-from hetfl_flwr.runs.figures.quality import notes
-from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
-from hetfl_flwr.runs.schema import Summary
+from hetfl_flwr.runs.record import Summary
 from hetfl_flwr.text import LONGEST_NAME, printable
+from simulations.reports.doubts import notes
 from simulations.reports.estimates import ACCURACY, Measure, check_measured
 from simulations.reports.runs import (
     Group,
@@ -30,6 +28,7 @@ from simulations.reports.runs import (
     mean_of,
     selected_accuracy,
 )
+from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, frame, in_words, percent, table_of, thousands
 
 T = TypeVar("T")
 EPSILON_NOTE = (
