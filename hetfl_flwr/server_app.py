@@ -22,6 +22,8 @@ from hetfl_flwr.runs.uploads import KeptUploads
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, RoundResult, Rounds, SyncRounds
+from hetfl_flwr.wire.codec import from_record
+from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee
 
 MAX_LOST = 3
@@ -45,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
             origin = origin_of(choice, grid, newest=strategy.asynchronous)
             federation = Federation(grid, config, origin, results.ledger.uploads)
             federation.assemble(strategy.check)
-            results.ledger.begin(strategy.prepare(federation.roster, config), federation.roster)
+            results.ledger.begin(frozen(from_record(strategy.prepare(federation.roster, config))), federation.roster)
             if choice:
                 restore(choice, results, federation)
             rounds = (AsyncRounds if strategy.asynchronous else SyncRounds)(config, strategy, federation)

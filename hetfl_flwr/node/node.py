@@ -186,7 +186,7 @@ class Node:
 
     def read_state(self) -> ClientState | None:
         """Return what was saved after the last round, or None before the first."""
-        return self.store.load(self.stamp, str(self))
+        return self.store.load(self.stamp, self)
 
     def write_state(self, state: ClientState) -> ClientState | None:
         """Save what must survive until the next round; in a state folder, with what it takes to read it back.

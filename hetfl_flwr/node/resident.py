@@ -11,7 +11,7 @@ from hetfl_flwr.node.keepers import keeper_of
 from hetfl_flwr.node.machine.meter import Meter
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.codec import check_halves, halved
-from hetfl_flwr.wire.forms import Form
+from hetfl_flwr.wire.forms import Form, form_of
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.privacy import private_upload
 from hetfl_flwr.wire.spec import Arrays
@@ -31,13 +31,23 @@ class Resident:
     ----------
     client : KnowledgeClient
         The algorithm's client side.
+    nbytes : int
+        The bytes of its networks.
+    half : bool
+        Whether arrays travel in half precision.
+    uploads_as_learnt : bool
+        Whether what it learns leaves the node as it is, neither clipped nor noised nor in half precision.
     """
 
     def __init__(self, node: Node, *, stays: bool = False) -> None:
         self.node = node
         self.client = build_client(node.config, node)
+        self.uploads_as_learnt = not (node.config.half or node.config.clipping_norm)
+        self.half = node.config.half
+        self._measured = node.config.measured
         self._pool: object = None
         self._forms: dict[str, Form] = {}
+        self.nbytes = sum(_bytes(network) for network in dict.fromkeys((node.model, *self.client.modules().values())))
         if stays:
             self.client._session.stay(self.client)
 
@@ -48,37 +58,34 @@ class Resident:
         if kind not in self._forms:
             client = self.client
             declared = {"down": client.download_spec, "up": client.upload_spec, "assess": client.assess_spec}
-            self._forms[kind] = Form(declared[kind]())
+            self._forms[kind] = form_of(declared[kind]())
         return self._forms[kind]
 
     def train(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Learn for a round from a download that has been checked; return the upload, as it travels, and metrics."""
-        node, config = self.node, self.node.config
-        up = self.form("up")
-        if config.measured:
-            with Meter(config.measured, node.device) as meter:
-                learnt, metrics = self.client._session.learn(self.client, download, round, up)
-            examples = metrics.pop(EXAMPLES)
-            metrics |= {**meter.costs, EXAMPLES: examples}
+        node, up, session = self.node, self.form("up"), self.client._session
+        if self._measured:
+            with Meter(self._measured, node.device) as meter:
+                learnt, metrics = session.learn(self.client, download, round, up)
+            metrics |= {**meter.costs, EXAMPLES: metrics.pop(EXAMPLES)}
         else:
-            learnt, metrics = self.client._session.learn(self.client, download, round, up)
+            learnt, metrics = session.learn(self.client, download, round, up)
+        return learnt if self.uploads_as_learnt else self._released(learnt, up, download, round), metrics
+
+    def _released(self, learnt: Arrays, up: Form, download: Arrays, round: int) -> Arrays:
+        """Return an upload clipped, noised and in half precision, as the run config says."""
+        node, config = self.node, self.node.config
         if config.clipping_norm:
             expected = self.form("down").spec
             learnt = private_upload(learnt, up.spec, download, expected, config, node.client_id, round)
-        if config.half:
+        if self.half:
             check_halves(learnt, str(node))
             learnt = halved(learnt)
-        return learnt, metrics
+        return learnt
 
     def measure(self, download: Arrays, round: int | None) -> Metrics:
         """Measure with a download that has been checked."""
         return self.client._session.assess(self.client, download, round)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its networks."""
-        networks = dict.fromkeys((self.node.model, *self.client.modules().values()))
-        return sum(_bytes(network) for network in networks)
 
 
 def resident_of(context: Context, before: str = "") -> Resident:

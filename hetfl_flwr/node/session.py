@@ -5,6 +5,7 @@ demand, and the samples of other domains are measured, too.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -16,7 +17,7 @@ from hetfl_flwr.learning.metrics import Metrics, domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.quality import baseline
 from hetfl_flwr.learning.training import evaluate
-from hetfl_flwr.models.split_model import constants_held
+from hetfl_flwr.models.split_model import constant_buffers, constants_held
 from hetfl_flwr.node.measured import Measured, digest_of
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
@@ -53,6 +54,8 @@ class Session:
         if node.config.keep_best and len(node.data.train) and not len(node.data.validation):
             raise ConfigError("keep-best = true, but there are no validation samples here: raise validation-fraction")
         self._node = node
+        self._name = str(node)
+        self._constants: list[nn.Module] | None = None
         self._saved = ClientState()
         self._has: ClientState | None = None
         self._built: Built | None = None
@@ -74,12 +77,16 @@ class Session:
         with seeded(node.config.seed, node.client_id, round, "train"):
             if self._built is None:
                 node.model.train()
-            with constants_held(dict.fromkeys((node.model, *client.modules().values()))):
+            if self._constants is None:
+                networks = dict.fromkeys((node.model, *client.modules().values()))
+                self._constants = [one for one in networks if constant_buffers(one)]
+            with constants_held(self._constants) if self._constants else nullcontext():
                 upload, metrics = client.learn(download, round)
         self._check_weighted()
-        form.check(upload, str(node))
+        form.check(upload, self._name)
         self.save(client, round)
-        metrics.setdefault(EXAMPLES, len(node.data.train))
+        if EXAMPLES not in metrics:
+            metrics[EXAMPLES] = len(node.data.train)
         return upload, metrics
 
     def assess(self, client: "KnowledgeClient", download: Arrays, round: int | None) -> Metrics:

@@ -90,7 +90,7 @@ class StateStore(ABC):
     where: str
     """What messages call the place."""
 
-    def load(self, stamp: Stamp, who: str) -> ClientState | None:
+    def load(self, stamp: Stamp, who: object) -> ClientState | None:
         """Return the state, or None where nothing was saved yet; a stamp that does not fit raises StateError."""
         blob = self.read()
         return None if blob is None else decode(blob, stamp, f"{who}: {self.where}")

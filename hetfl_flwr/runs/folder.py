@@ -38,7 +38,6 @@ from hetfl_flwr.runs.record import (
 )
 from hetfl_flwr.runs.settings import PASSING, lasting
 from hetfl_flwr.server.messaging.upload_counts import UploadCounts
-from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.privacy import noise_source
 
 KNOWLEDGE = "knowledge"
@@ -170,7 +169,7 @@ class RunFolder(RoundCallback):
         """Write summary, clients and the server state so far."""
         ledger = self.ledger
         with self.writing():
-            server_state = pack(KNOWLEDGE, {"round": ledger.done}, from_record(ledger.arrays))
+            server_state = pack(KNOWLEDGE, {"round": ledger.done}, ledger.arrays)
             replace_file(self.folder / SERVER_STATE_FILE, server_state)
             replace_file(self.folder / CLIENTS_FILE, clients_file(ledger.clients()))
             replace_file(self.folder / SUMMARY_FILE, summary_file(ledger.summary()))

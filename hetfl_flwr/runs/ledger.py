@@ -6,8 +6,6 @@ from dataclasses import asdict
 from math import inf
 from typing import Any, cast
 
-from flwr.app import ArrayRecord
-
 from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data.folders import dataset_called
@@ -33,6 +31,7 @@ from hetfl_flwr.server.rounds import RoundResult
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.naming import distinct
 from hetfl_flwr.wire.privacy import epsilon
+from hetfl_flwr.wire.spec import Arrays
 
 SEVERAL = "several"
 """The name of the data where most clients do not have the same."""
@@ -58,7 +57,7 @@ class Ledger:
         The rounds so far, round 0 among them.
     done : int
         The last round that has been played.
-    arrays : ArrayRecord
+    arrays : mapping of str to array
         What the server knows after it.
     versions : list of dict
         What the run was made with, as `environment` has it, with threads and device: the last is this process's.
@@ -68,14 +67,14 @@ class Ledger:
         self.config, self.engine, self.uploads, self.noise = config, engine, uploads, noise
         self.rounds: list[Round] = []
         self.done = 0
-        self.arrays = ArrayRecord()
+        self.arrays: Arrays = {}
         self.versions = [{**environment(), "threads": str(config.threads), "device": config.device}]
         self._traffic: dict[int, Traffic] = {}
         self._latest: dict[int, dict[str, float]] = {}
         self._samples: dict[int, int] = {}
         self._members: dict[int, Member] = {}
 
-    def begin(self, arrays: ArrayRecord, members: Iterable[Member]) -> None:
+    def begin(self, arrays: Arrays, members: Iterable[Member]) -> None:
         """Take in what the server knows before round 1, and its clients."""
         self.arrays = arrays
         self._members = {member.client_id: member for member in members}

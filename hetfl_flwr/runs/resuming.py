@@ -17,7 +17,7 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.grids import KeepsClients
 from hetfl_flwr.server.rounds import Rounds
 from hetfl_flwr.strategy import KnowledgeStrategy
-from hetfl_flwr.wire.codec import from_record, to_record
+from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.messages import NEWEST
 
 SHARE = 0.01
@@ -62,7 +62,7 @@ class Checkpoints(RoundCallback):
 
     def _write(self) -> None:
         results, federation, ledger = self._results, self._federation, self._results.ledger
-        arrays, sent = from_record(ledger.arrays), self._strategy.assess_download_for
+        arrays, sent = ledger.arrays, self._strategy.assess_download_for
         with results.writing():
             at = {
                 "round": ledger.done,
@@ -132,7 +132,7 @@ def restore(choice: Choice, results: RunFolder, federation: Federation) -> None:
     federation.messenger.guards.restore(checkpoint.at["counts"])
     federation.registration.note(choice.losses)
     ledger.restore(checkpoint.at["counts"], federation.roster)
-    ledger.done, ledger.arrays = checkpoint.round, to_record(checkpoint.server_state)
+    ledger.done, ledger.arrays = checkpoint.round, frozen(checkpoint.server_state)
 
 
 def resume(choice: Choice, results: RunFolder) -> None:

@@ -12,7 +12,7 @@ from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, pooled
 from hetfl_flwr.runs.record import KEPT_UPLOADS, Round
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import Reply, Request
+from hetfl_flwr.server.messaging.exchange import Reply
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
@@ -100,8 +100,8 @@ class KeptUploads(RoundCallback):
         except OSError as error:
             raise RunFolderError(f"{self._folder} cannot be written: {error.strerror}") from None
 
-    def _take(self, sent: Request, member: Member, reply: Reply) -> None:
-        self._came.append(KeptUpload(0, member.client_id, reply.samples, sent.arrays, reply.arrays))
+    def _take(self, member: Member, download: Arrays, reply: Reply) -> None:
+        self._came.append(KeptUpload(0, member.client_id, reply.samples, download, reply.arrays))
 
 
 def kept_files(run_folder: Path) -> list[tuple[int, Path]]:

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.wire.spec import SIMPLEX_TOLERANCE, Arrays, ArraySpec, PayloadSpec
 
+MAX_FORMS = 1000
+"""Forms that a process keeps."""
+
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -23,15 +26,12 @@ class Form:
 
     Attributes
     ----------
-    key : tuple
-        Equal for declarations that ask for the same.
     names : tuple of str
         The arrays' names, in order.
     """
 
     def __init__(self, spec: PayloadSpec) -> None:
         self.spec, self.names = spec, spec.names
-        self.key = tuple(map(astuple, spec.arrays))
         self._fits = [_fits(one) for one in spec.arrays]
         self._dtypes = [np.dtype(one.dtype) for one in spec.arrays]
         self._known: set[Shapes] = set()
@@ -51,6 +51,19 @@ class Form:
             if fits is not None and not fits(array):
                 self.spec.check_named(arrays, where)
                 return
+
+
+_forms: dict[tuple[Any, ...], Form] = {}
+
+
+def form_of(spec: PayloadSpec) -> Form:
+    """Return the form of a declaration, the same for all that ask for the same."""
+    key = tuple(map(astuple, spec.arrays))
+    if key not in _forms:
+        if len(_forms) >= MAX_FORMS:
+            _forms.clear()
+        _forms[key] = Form(spec)
+    return _forms[key]
 
 
 def _fits(spec: ArraySpec) -> Callable[[NDArray[Any]], bool] | None:
@@ -96,7 +109,7 @@ def twins(arrays: Iterable[NDArray[Any]]) -> tuple[int, ...]:
     return tuple(first)
 
 
-def own(arrays: Arrays) -> dict[str, NDArray[Any]]:
+def frozen(arrays: Arrays) -> dict[str, NDArray[Any]]:
     """Return arrays that nobody changes any more: read-only, in C order, and no views of what somebody may change."""
     kept = {}
     for name, one in arrays.items():
@@ -109,15 +122,18 @@ def own(arrays: Arrays) -> dict[str, NDArray[Any]]:
     return kept
 
 
-def size(value: object) -> object:
-    """Return what the bytes of a number, or of a list of them, in a message depend on."""
-    if type(value) is float:
-        return "f"
-    if type(value) is int:
-        return value < 0, value.bit_length()
-    return tuple(map(size, value)) if isinstance(value, list) else repr(value)
-
-
-def sizes(values: Mapping[str, object]) -> tuple[object, ...]:
-    """Return what the bytes of named numbers in a message depend on."""
-    return (*values, *[size(value) for value in values.values()])
+def sizes(values: Mapping[Any, Any]) -> tuple[object, ...]:
+    """Return what the bytes of named numbers, or of lists of them, in a message depend on."""
+    return (
+        *values,
+        *[
+            "f"
+            if isinstance(one, float)
+            else one.bit_length() * (1 - 2 * (one < 0))
+            if isinstance(one, int)
+            else sizes(dict(enumerate(one)))
+            if isinstance(one, list)
+            else repr(one)
+            for one in values.values()
+        ],
+    )

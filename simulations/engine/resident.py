@@ -21,26 +21,28 @@ class MemoryStore(StateStore):
     ----------
     under : StateStore
         Where it lies when it is not in memory: it comes from there, and goes there when it is flushed.
+
+    Attributes
+    ----------
+    nbytes : int
+        The bytes of its tensors in memory.
     """
 
     def __init__(self, under: StateStore) -> None:
         self.where = "the memory of this process"
         self._under = under
+        self.nbytes = 0
         self._saved: tuple[ClientState, Stamp] | None = None
         self._flushed = True
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its tensors in memory."""
-        return sum(tensor.nbytes for tensor in self._saved[0].tensors.values()) if self._saved else 0
-
-    def load(self, stamp: Stamp, who: str) -> ClientState | None:
+    def load(self, stamp: Stamp, who: object) -> ClientState | None:
         """Return the state; its tensors are not to be changed, and have other values once another is saved."""
         if self._saved is None:
             state = self._under.load(stamp, who)
             if state is None:
                 return None
             self._saved = state, stamp
+            self.nbytes = sum(tensor.nbytes for tensor in state.tensors.values())
         state, found = self._saved
         if found is not stamp and found != stamp:
             check_stamp(asdict(found), stamp, f"{who}: {self.where}")
@@ -55,6 +57,7 @@ class MemoryStore(StateStore):
             torch._foreach_copy_(kept, live)
         else:
             kept = [tensor.clone(memory_format=torch.contiguous_format) for tensor in live]
+            self.nbytes = sum(tensor.nbytes for tensor in kept)
         saved = ClientState(dict(zip(names, kept, strict=True)), dict(state.numbers), state.round)
         self._saved, self._flushed = (saved, stamp), False
         return saved
@@ -76,7 +79,7 @@ class MemoryStore(StateStore):
 
     def drop(self) -> None:
         """Forget what is in memory: the store below knows better."""
-        self._saved, self._flushed = None, True
+        self._saved, self._flushed, self.nbytes = None, True, 0
 
     def forget(self) -> None:
         """Forget the state."""
@@ -105,6 +108,7 @@ class ResidentContext(Context):
         self.store = MemoryStore(file or ContextStore(self, str(self.run_id)))
         self.around: NodeContext | None = None
         self.resident: Resident | None = None
+        self._records: tuple[object, int] = None, 0
 
     @property
     def data_digest(self) -> str:
@@ -120,8 +124,11 @@ class ResidentContext(Context):
     @property
     def nbytes(self) -> int:
         """The bytes of its networks, of its state, and of what the client was sent to keep and has made of it."""
-        records = 2 * sum([record.count_bytes() for record in self.state.array_records.values()])
-        return 2 * self.store.nbytes + (self.resident.nbytes if self.resident else 0) + records
+        current = self.around["public_samples"].current if self.around else None
+        if current is not self._records[0]:
+            counted = sum(record.count_bytes() for record in self.state.array_records.values())
+            self._records = current, 2 * counted
+        return 2 * self.store.nbytes + (self.resident.nbytes if self.resident else 0) + self._records[1]
 
 
 def _forms(tensors: list[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype]]:

@@ -17,7 +17,7 @@ from hetfl_flwr.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RoundCallback
-    from simulations.engine.grid import LocalGrid
+    from simulations.engine.grid import LocalEngine
 
 MANY_CLIENTS = 1000
 """Clients above which the split of the data is tried before they are called."""
@@ -68,14 +68,14 @@ def run_locally(
 
     from hetfl_flwr.runs.callbacks import added
     from hetfl_flwr.server_app import app as server_app
-    from simulations.engine.grid import LocalGrid
+    from simulations.engine.grid import LocalEngine
     from simulations.engine.workers import end_unguarded
 
     end_unguarded()
     _check_threads(config, workers)
     _check_split(config)
     flat = config.to_flat()
-    with process_as_it_was(log=verbose, bars=progress), LocalGrid(flat, config.clients, run, workers) as grid:
+    with process_as_it_was(log=verbose, bars=progress), LocalEngine(flat, config.clients, run, workers) as grid:
         try:
             with added(callbacks), _stoppable(grid):
                 server_app(grid, Context(run, 1, {}, RecordDict(), flat))
@@ -146,7 +146,7 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
 
 
 @contextmanager
-def _stoppable(grid: "LocalGrid") -> Iterator[None]:
+def _stoppable(grid: "LocalEngine") -> Iterator[None]:
     """Let the first Ctrl-C finish the round, and the second one end the run at once."""
 
     def stop(number: int, frame: object) -> None:

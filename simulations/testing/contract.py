@@ -22,9 +22,9 @@ from hetfl_flwr.errors import HetflError
 from hetfl_flwr.methods import build_client, build_strategy, chosen, find
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.server.exchanges import expected_of
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import Exchange, Reply
-from hetfl_flwr.server.rounds import expected_of
+from hetfl_flwr.server.messaging.exchange import Outcome, Reply
 from hetfl_flwr.strategy import KnowledgeStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
@@ -268,7 +268,7 @@ def bits(record: ArrayRecord | None) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in from_record(record or ArrayRecord()).items()}
 
 
-def train(federation: Federation, strategy: KnowledgeStrategy, arrays: ArrayRecord, round: int = 1) -> Exchange:
+def train(federation: Federation, strategy: KnowledgeStrategy, arrays: ArrayRecord, round: int = 1) -> Outcome:
     """Let all clients train for a round."""
     view = federation.view(list(federation.roster))
     messages = strategy.configure_train(round, arrays, ConfigRecord(), view)
@@ -292,7 +292,7 @@ def give_public_samples(node: Node, federation: Federation, strategy: KnowledgeS
                 node.keep_public_samples(to_record({f"{name}.{client_id}": array for name, array in block.items()}))
 
 
-def first_round(federation: Federation) -> tuple[KnowledgeStrategy, ArrayRecord, Exchange]:
+def first_round(federation: Federation) -> tuple[KnowledgeStrategy, ArrayRecord, Outcome]:
     """Return the strategy, what it knew before round 1, and what the clients have answered in it."""
     strategy, arrays = prepared(federation)
     return strategy, arrays, train(federation, strategy, arrays)
