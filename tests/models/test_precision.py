@@ -1,7 +1,6 @@
 """Mixed precision: bfloat16 inside body and head, float32 everywhere else, and nothing at all by default."""
 
 import json
-from copy import deepcopy
 
 import pytest
 import torch
@@ -78,15 +77,6 @@ def test_an_error_leaves_autocast_off_and_the_model_as_it_was():
         assert not torch.is_autocast_enabled("cpu")
     model.body[2] = nn.ReLU()
     assert model(IMAGES).dtype == torch.float32
-
-
-def test_a_copy_computes_alike():
-    model = mixed(small()[0], "bfloat16")
-    copy = deepcopy(model)
-    dtypes = seen(copy.body[1])
-    assert torch.equal(copy(IMAGES), model(IMAGES))
-    assert dtypes == [torch.bfloat16]
-    assert not torch.is_autocast_enabled("cpu")
 
 
 def test_none_leaves_a_model_without_hooks(make_config, make_node):
