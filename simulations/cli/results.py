@@ -54,12 +54,11 @@ def compare(
 
     Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
     """
-    from simulations.reports.doubts import doubts_of
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer, gains_table, in_words, write_csv
     from simulations.reports.impact import impact_table, standings
     from simulations.reports.runs import differences, load_run, run_folders
-    from simulations.reports.tables import compare_table
+    from simulations.reports.tables import compare_table, doubts_of
 
     damage = list[str]()
     runs = [load_run(folder, damage.append) for folder in run_folders(folders)]
