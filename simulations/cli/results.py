@@ -185,23 +185,11 @@ def audit(
 
     Example: hetfl run fedproto --set keep-uploads=true --out runs/p && hetfl audit runs/p
     """
-    from simulations.studies.audit.report import (
-        FOLDER,
-        JSON_FILE,
-        audit_table,
-        audited,
-        estimate_table,
-        guarantee_table,
-    )
+    from simulations.studies.audit.report import FOLDER, JSON_FILE, audited, tables
 
     found = audited(folder, device=device, shadows=shadows, clients=clients, places=_places(node or []))
-    if found.findings:
-        print_tables(audit_table(found, f"what is read from {folder.name}"))
-    if found.estimates:
-        names = next((one["class_names"] for one in read_clients(folder) or () if one.get("class_names")), None)
-        print_tables(estimate_table(found, f"what {folder.name} says by itself", names))
-    if found.guarantees:
-        print_tables(guarantee_table(found, f"what the noise on {folder.name} guarantees"))
+    names = next((one["class_names"] for one in read_clients(folder) or () if one.get("class_names")), None)
+    print_tables(*tables(found, folder.name, names))
     if found.unknown:
         typer.echo(f"not known: {found.unknown}")
     for why in dict.fromkeys(found.skipped.values()):

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from hetfl_flwr.config import KEYS, RunConfig, meaning, read_toml
 from hetfl_flwr.data import data_spec
-from hetfl_flwr.errors import HetflError
 from hetfl_flwr.methods import Algorithm, check_options, find, names
 from hetfl_flwr.models import assign, build_model
 from hetfl_flwr.server.messaging.member import Sharing
@@ -84,24 +83,6 @@ def test_every_method_of_the_house_says_what_leaves_a_client():
     *known, _ = get_args(Sends)
     sides = [each.strategy for name in names() for each in find(name).modes.values() or [find(name)]]
     assert [side.__qualname__ for side in sides if side.sends not in known] == []
-
-
-def test_algorithms_are_grouped_by_what_leaves_a_client():
-    """From all weights to nothing; within a group by name."""
-    groups = [(row["leaves a client"], name) for name, row in listed().items()]
-    assert groups == sorted(groups, key=lambda group: (get_args(Sends).index(group[0]), group[1]))
-    assert [name for word, name in groups if word == "weights"] == ["fedavg", "feddf", "fedprox"]
-    assert groups[-1] == ("nothing", "local")
-
-
-@pytest.mark.parametrize("attributes", [{}, {"sends": "pigeons"}])
-def test_what_leaves_a_client_is_never_guessed(attributes, monkeypatch):
-    side = type("Own", (own("Averages the weights.\n\nWire   up: weights"),), attributes)
-    monkeypatch.setattr("hetfl_flwr.methods.names", lambda: ["local", "own"])
-    monkeypatch.setattr(
-        "hetfl_flwr.methods.find", lambda name: find("local") if name == "local" else Algorithm("own", side, side)
-    )
-    assert [row["leaves a client"] for row in listed().values()] == ["nothing", "something else"]
 
 
 def test_a_row_says_what_the_docstrings_say():
@@ -196,30 +177,9 @@ def test_a_citation_is_shortened_by_its_title(doc, short):
     assert facts.citation(doc) == short
 
 
-def test_models_are_sized_for_the_data_set():
-    """LeNet-5 on 28 x 28, 16 maps of 5 x 5 at last: 25 x 6 + 6, 150 x 16 + 16, 400 x 120 + 120, 120 x 84 + 84, 850."""
-    [row] = [row for row in shown(Kind.MODELS, RunConfig(dataset="mnist")).splitlines() if " lenet5 " in row]
-    assert f" {156 + 2416 + 48120 + 10164 + 850} " in row
-    with pytest.raises(HetflError):
-        facts.live(Kind.MODELS, RunConfig(dataset="mnsit"))
-
-
-def test_recipes_are_those_of_the_folder(tmp_path):
-    assert facts.recipes(tmp_path) == []
-    (tmp_path / "mine.toml").write_text('algorithm = "fedhe"\nrounds = 7\n')
-    assert facts.recipes(tmp_path) == [{"name": "mine", "algorithm": "fedhe", "dataset": None, "rounds": 7}]
-
-
 def test_the_record_is_what_it_was_made_of():
     """What `hetfl list` tells without importing it; `python -m simulations.cli.facts` writes it anew."""
     assert facts.RECORD.read_text(encoding="utf-8") == facts.record()
-
-
-def test_facts_of_other_data_are_no_record(monkeypatch):
-    monkeypatch.setattr(facts, "recorded", lambda: {kind: [{"recorded": True}] for kind in Kind})
-    assert all(facts.facts(kind, DIGITS) == [{"recorded": True}] for kind in Kind)
-    [row] = [row for row in facts.facts(Kind.MODELS, RunConfig(dataset="mnist")) if row["name"] == "lenet5"]
-    assert row["shape"] == [1, 28, 28]
 
 
 @pytest.mark.parametrize("kind", Kind)
