@@ -1,7 +1,7 @@
 """The recipes, and the tables of `hetfl list`."""
 
 import json
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from rich.console import Console
@@ -9,9 +9,8 @@ from typer.testing import CliRunner
 
 from hetfl_flwr.config import KEYS, RunConfig, meaning, read_toml
 from hetfl_flwr.data import data_spec
-from hetfl_flwr.methods import Algorithm, check_options, find, names
+from hetfl_flwr.methods import check_options, find, names
 from hetfl_flwr.models import assign, build_model
-from hetfl_flwr.server.messaging.member import Sharing
 from hetfl_flwr.strategy import Sends
 from simulations.cli import facts
 from simulations.cli.command import app
@@ -73,7 +72,6 @@ def test_every_algorithm_is_listed_with_its_paper_its_wire_and_its_keys():
     for name, row in rows.items():
         assert row["what it does"].endswith(".")
         assert (row["paper"] == "-") == (name == "local")
-        assert row["what crosses the wire"]
         defaults = find(name).defaults
         assert row["options = default"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]
         assert find(name).strategy.heterogeneous or row["needs"].startswith("one ")
@@ -92,76 +90,12 @@ def test_a_row_says_what_the_docstrings_say():
         "name": "fedhe",
         "what it does": "Averages the class-average logits of all clients, class by class.",
         "paper": "Chan and Ngai, MSN 2021",
-        "what crosses the wire": "down: logits (C, C) float32, known (C,) bool: 4 C^2 + C bytes\n"
-        "up: logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)",
         "needs": "equal classes",
         "options = default": "\n".join(f"fedhe.{key} = {value}" for key, value in find("fedhe").defaults.items()),
     }
     assert rows["fedmd"]["needs"] == "public samples with labels\nequal classes, one shape of input"
-    assert rows["fedmd"]["what crosses the wire"].splitlines() == [
-        "down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes",
-        'up: logits (A, C) float32: 4 A C bytes; with consensus = "softmax" they are called softmax',
-    ]
-    assert rows["local"]["what crosses the wire"] == "nothing either way"
-    assert rows["fedhenn"]["needs"] == "public samples without labels\nmode=homogeneous: one model"
-    assert rows["fedhenn"]["what crosses the wire"].splitlines()[1:] == [
-        "up: representations (R, D) float32: 4 R D bytes",
-        "mode=homogeneous: down: the weights, aligned (R,) int32: 4 bytes a parameter and running statistic, and 4 R",
-        "mode=homogeneous: up: the weights",
-    ]
+    assert rows["fedhenn"]["needs"] == "public samples without labels"
     assert rows["fedavg"]["needs"] == "one model"
-
-
-def own(doc: str, **attributes: Any) -> Any:
-    """A server side with this docstring and these attributes; they may be set as late as when it is built."""
-
-    def build(self: Any) -> None:
-        vars(self).update(attributes)
-
-    return type("Own", (), {"__doc__": doc, "__init__": build, "heterogeneous": True, "sharing": None, "width": 0})
-
-
-@pytest.mark.parametrize(
-    ("strategy", "needs"),
-    [
-        (own("Does."), "-"),
-        (own("Does.", sharing=None, width=0), "-"),
-        (own("Does.", heterogeneous=False), "one model"),
-        (own("Does.\n\nNeeds  one body", heterogeneous=False), "one body"),
-        (own("Does.", sharing=Sharing()), "public samples with labels"),
-        (
-            own("Does.", sharing=Sharing(labelled=False), width=64),
-            "public samples without labels\none embedding width (64)",
-        ),
-        (
-            own("Does.\n\nNeeds  like bodies;\n       heads may differ\nState  x.", width=8),
-            "one embedding width (8)\nlike bodies; heads may differ",
-        ),
-    ],
-)
-def test_needs_are_read_off_the_attributes_and_a_paragraph_of_their_own(strategy, needs, monkeypatch):
-    monkeypatch.setattr("hetfl_flwr.methods.names", lambda: ["own"])
-    monkeypatch.setattr("hetfl_flwr.methods.find", lambda name: Algorithm(name, strategy, own("Client.")))
-    assert listed()["own"]["needs"] == needs
-
-
-@pytest.mark.parametrize(
-    ("doc", "items"),
-    [
-        ("X.\n\nWire   as in `strategies.fedavg.FedAvg`.\nState  y.", ["as in fedavg"]),
-        ("X.\n\nWire   all of it. When asked,\n       again.\n       Once: more.", ["all of it. When asked, again"]),
-        ("X.\n\nWire   down: a\n         and\n       b\n       up: c\n       Once: d.", ["down: a and b", "up: c"]),
-        (
-            "X.\n\nWire   down: a; up: b\n       ``mode``: c\n       down: d",
-            ["down: a; up: b", "down: d"],
-        ),
-        ("X.\n\nWire   down: ``a``\n       ``mode``: c\n\n       up: of no paragraph", ["down: a"]),
-        ("X.\n\nWires  down: a", []),
-        ("X.", []),
-    ],
-)
-def test_the_wire_is_what_goes_down_and_up_in_a_round_or_the_first_item(doc, items):
-    assert facts.wire(doc) == items
 
 
 @pytest.mark.parametrize(
