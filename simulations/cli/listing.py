@@ -141,7 +141,6 @@ def _algorithms(rows: Sequence[Row]) -> tuple[Table, Cells]:
         Column("name", no_wrap=True),
         Column("what it does", ratio=4),
         Column("paper", ratio=3, min_width=10, overflow="fold"),
-        Column("what crosses the wire", ratio=6),
         Column("needs", ratio=3, min_width=10, overflow="fold"),
         Column("options = default", no_wrap=True),
         title="algorithms (in full: the docstrings of FOLDER/NAME.py in strategies/ and clients/)",
@@ -150,7 +149,7 @@ def _algorithms(rows: Sequence[Row]) -> tuple[Table, Cells]:
     )
     return shown, lambda row: (
         *(row["leaves_a_client"], row["name"], row["what"], row["paper"]),
-        *("\n".join(row["wire"]), "\n".join(row["needs"]) or NOTHING),
+        "\n".join(row["needs"]) or NOTHING,
         "\n".join(f"{key} = {value}" for key, value in row["options"].items()),
     )
 

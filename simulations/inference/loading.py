@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
@@ -166,9 +165,7 @@ def client_number(folder: Path | str, client: int | str) -> int:
         return number
     shown = [f"{client_id} ({name})" if name else str(client_id) for client_id, name in sorted(names.items())]
     more = f" and {len(shown) - SHOWN} more" * (len(shown) > SHOWN)
-    raise RunFolderError(
-        f"{folder} has no client '{text}':{_nearest(text, names)} it has {', '.join(shown[:SHOWN])}{more}"
-    )
+    raise RunFolderError(f"{folder} has no client '{text}': it has {', '.join(shown[:SHOWN])}{more}")
 
 
 def _called_so(text: str, names: Mapping[int, str]) -> int | None:
@@ -184,12 +181,6 @@ def _called_so(text: str, names: Mapping[int, str]) -> int | None:
             if len(found) == 1 and wanted:
                 return found[0]
     return None
-
-
-def _nearest(text: str, names: Mapping[int, str]) -> str:
-    looks = {look(one): one for name in names.values() if name for one in (name, *name.split(" + "))}
-    near = get_close_matches(look(text), looks, n=1)
-    return f" did you mean '{looks[near[0]]}'?" if near else ""
 
 
 def _no_run(folder: Path, otherwise: str) -> str:

@@ -48,11 +48,6 @@ class Measure:
         value = found.get(self.label) if self.label and isinstance(found, Mapping) else found
         return float(value) if isinstance(value, int | float) else None
 
-    @property
-    def among(self) -> str:
-        """What is added to a sentence that would be taken for one on accuracy."""
-        return "" if self is ACCURACY else f" in {self.words}"
-
 
 ACCURACY = Measure("accuracy", "accuracy", of_rows=True)
 

@@ -138,8 +138,6 @@ def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
 
 def _load_config(folder: Path) -> dict[str, Value]:
     path = folder / CONFIG_FILE
-    if not folder.is_dir():
-        raise RunFolderError(f"{folder}: no such folder; name a run folder, such as runs/NAME")
     if not path.is_file():
         inner = sorted(item.parent for item in folder.glob(f"*/{CONFIG_FILE}"))
         hint = f"name a run in it, such as {inner[0]}" if inner else "name a folder that `hetfl run` wrote"

@@ -64,8 +64,18 @@ class Job:
         return rounds_written(self.folder)
 
 
-class Pool(Protocol):
-    """What runs jobs, several at a time, each in a thread of the caller's."""
+class Backend(Protocol):
+    """Where the runs of a study happen: while it is open, it runs jobs, each called in a thread of the caller's."""
+
+    @property
+    def workers(self) -> int:
+        """Runs at a time, at most."""
+
+    def lacks(self, job: Job) -> str:
+        """Return what a run needs that is not there, as far as is known here, or an empty text."""
+
+    def open(self, wanted: Sequence[Job]) -> AbstractContextManager[None]:
+        """Make room for these runs; raise `HetflError` if nothing can run there."""
 
     def run(self, job: Job) -> str:
         """Run or resume a run, and return why it did not end, or an empty text. Its folder is here then.
@@ -81,20 +91,6 @@ class Pool(Protocol):
 
     def stop(self) -> None:
         """Let what runs end its round."""
-
-
-class Backend(Protocol):
-    """Where the runs of a study happen."""
-
-    @property
-    def workers(self) -> int:
-        """Runs at a time, at most."""
-
-    def lacks(self, job: Job) -> str:
-        """Return what a run needs that is not there, as far as is known here, or an empty text."""
-
-    def open(self, wanted: Sequence[Job]) -> AbstractContextManager[Pool]:
-        """Make room for these runs; raise `HetflError` if nothing can run there."""
 
 
 J = TypeVar("J", bound=Job)
@@ -137,10 +133,10 @@ def run_all(
     try:
         with (
             ThreadPoolExecutor(min(backend.workers, len(left))) as threads,
-            backend.open(left) as pool,
+            backend.open(left),
             Bar(console=console, label=f"{len(left)} runs", total=total, period=600) as bar,
         ):
-            running = {threads.submit(pool.run, job): job for job in left}
+            running = {threads.submit(backend.run, job): job for job in left}
             try:
                 while running:
                     over, _ = wait(running, timeout=1, return_when=FIRST_COMPLETED)
@@ -155,11 +151,11 @@ def run_all(
                             console.print(f"{job.name}: {reason}", markup=False)
                         else:
                             ended(job)
-                    done |= {job.folder: pool.done(job) for future, job in running.items() if future.running()}
+                    done |= {job.folder: backend.done(job) for future, job in running.items() if future.running()}
                     bar.update(sum(done.values()), label=f"{len(running)} runs")
             except BaseException:
                 begun = [future for future in running if not future.cancel()]
-                pool.stop()
+                backend.stop()
                 wait(begun)
                 raise
     except KeyboardInterrupt:

@@ -232,9 +232,8 @@ class TestByName:
     def test_any_way_to_call_it(self, folder, text, number):
         assert client_number(folder, text) == number
 
-    def test_an_unknown_name_is_refused_with_the_nearest(self, folder, refusal, tmp_path):
-        assert "mean 'North (1)'" in refusal(RunFolderError, client_number, folder, "nort (1)")
-        assert "mean" not in refusal(RunFolderError, client_number, folder, "?")
+    def test_an_unknown_name_is_refused_with_the_names(self, folder, refusal, tmp_path):
+        assert "North (1)" in refusal(RunFolderError, client_number, folder, "nort (1)")
         (tmp_path / "config.toml").touch()
         for place in (tmp_path, tmp_path / "x"):
             assert "number" in refusal(RunFolderError, client_number, place, "nort")
@@ -248,7 +247,7 @@ class TestByName:
         (tmp_path / "config.toml").touch()
         assert "'client 1' or 'client 0'" in refusal(RunFolderError, client_number, tmp_path, "1")
         assert [client_number(tmp_path, text) for text in ("client 1", "7", "7B", "2", 1)] == [1, 2, 3, 2, 1]
-        assert "did you mean 'South'?" in refusal(RunFolderError, client_number, tmp_path, "south")
+        assert "'south'" in refusal(RunFolderError, client_number, tmp_path, "south")
 
     def test_the_commands_and_python_take_it(self, folder, tmp_path, hetfl):
         """Exports of client 2 by name and by number are the same; so are the classes that it predicts."""
@@ -262,7 +261,7 @@ class TestByName:
         assert hetfl("export", folder, "--client", "a/b", "--out", tmp_path / "m.pt2")[0] == 0
         assert hetfl("predict", tmp_path / "m.pt2", rows).out == wanted
         done = hetfl("predict", folder, rows, "--client", "a/c")
-        assert (done.refused, done.out, "'a/b'" in done.err) == (True, "", True)
+        assert (done.refused, done.out, "a/b" in done.err) == (True, "", True)
 
 
 class TestNumber:
