@@ -196,6 +196,16 @@ def one_model(kind: str) -> str:
     return AUTO_MODELS[kind].partition(",")[0]
 
 
+def _no_list(name: str) -> str:
+    if name != AUTO and len(import_module("hetfl_flwr.models").parse_models(name)) != 1:
+        raise ValueError("expected the name of one model, such as 'lenet5'")
+    return name
+
+
+ModelName = Annotated[str, AfterValidator(_no_list)]
+"""The name of one model, as in ``models``, or "auto": an option of algorithms whose clients train a second one."""
+
+
 def idle_clients(nonparticipating_fraction: float, clients: int) -> int:
     """Return how many of so many clients never train."""
     return round(nonparticipating_fraction * clients)

@@ -115,7 +115,7 @@ def test_every_model_of_a_client_is_mixed(make_config, make_node):
     config = make_config(algorithm="fml", mixed_precision="bfloat16")
     node, plain = make_node(config), make_node(config.with_values({"mixed-precision": "none"})).model
     inputs, _ = node.data.train.batch(torch.arange(2))
-    for model in (node.model, FMLClient(node).meme, plain):
+    for model in (node.model, FMLClient(node).small, plain):
         dtypes = seen(next(layer for layer in model.body.modules() if isinstance(layer, nn.Linear | nn.Conv2d)))
         model(inputs)
         assert dtypes == [torch.float32 if model is plain else torch.bfloat16]

@@ -386,7 +386,6 @@ def at(round: int, change: Any) -> Any:
     [
         ("fedhe", {}),
         ("fedhe", {"fedhe.mode": "async"}),
-        ("fd", {"fd.outputs": "logits"}),
         ("fedmd", {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}),
         ("chfl", {}),
         ("fml", {"fml.meme": "mlp"}),

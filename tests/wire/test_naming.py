@@ -38,9 +38,9 @@ def strategy(text):
     return build_strategy(RunConfig.from_flat({"algorithm": name, **({f"{name}.{key}": value} if key else {})}))
 
 
-ALL = [*names(), "chfl mode=solo", "fedhenn mode=homogeneous", "fml share=body", "lgfedavg mode=body"]
-UNLIKE_CLASSES = {"fedrep", "fedhenn", "local", "chfl mode=solo", "fml share=body", "lgfedavg mode=body"}
-UNLIKE_COLUMNS = {"fd", "fedgh", "fedhe", "fedproto", "fedtgp", "chfl", "lgfedavg", "local", "chfl mode=solo"}
+ALL = [*names(), "fedhenn mode=homogeneous", "fml share=body", "lgfedavg mode=body"]
+UNLIKE_CLASSES = {"fedrep", "fedhenn", "local", "fml share=body", "lgfedavg mode=body"}
+UNLIKE_COLUMNS = {"fd", "fedgh", "fedhe", "fedproto", "fedtgp", "chfl", "lgfedavg", "local"}
 
 
 @pytest.mark.parametrize("algorithm", ALL)
