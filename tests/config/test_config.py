@@ -200,7 +200,13 @@ def test_a_node_s_own_settings_override_the_run_config_there():
 def test_every_node_key_sets_a_key_that_exists():
     config = RunConfig(clipping_norm=1.0, public_clipping_norm=1.0)
     others = {"threads": 2, "device": "cuda", "partition": "iid", "noise-source": "system"}
-    others |= {"mixed-precision": "bfloat16", "classes": "cat,dog", "state-keep": 5, "series-layout": "channels-last"}
+    others |= {
+        "mixed-precision": "bfloat16",
+        "classes": "cat,dog",
+        "state-keep": 5,
+        "series-layout": "channels-last",
+        "header-row": 3,
+    }
     for node_key, key in NODE_KEYS.items():
         value = 3.0 if key.endswith(("-norm", "-multiplier", "-seconds", "-memory")) else others.get(key, "mlp")
         assert for_node(config, {node_key: value}).to_flat()[key] == value
