@@ -9,7 +9,6 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import cache
 from math import prod
@@ -88,12 +87,11 @@ FLOWER_S = re.compile(
 
 
 def algorithms() -> list[Row]:
-    """List the algorithms by what leaves a client: paper, payload, what is needed of the clients, and the own keys.
+    """List the algorithms by what leaves a client: paper, what is needed of the clients, and the own keys.
 
-    All of it is read off the server side: the citation in its module's docstring, the first line and the ``Wire``
-    paragraph of the class's docstring, the attributes ``sends``, ``heterogeneous``, ``sharing`` and ``width``. A need
-    that these do not tell stands in a ``Needs`` paragraph beside ``Wire``. A server side whose ``sends`` is none of the
-    known words is shown as "something else", last.
+    All of it is read off the server side: the citation in its module's docstring, the first line of the class's, the
+    attributes ``sends``, ``heterogeneous``, ``sharing`` and ``width``, and the ``Needs`` paragraph. A server side
+    whose ``sends`` is none of the known words is shown as "something else", last.
     """
     from hetfl_flwr.methods import find, names
     from hetfl_flwr.strategy import Sends
@@ -105,8 +103,7 @@ def algorithms() -> list[Row]:
             "name": algorithm.name,
             "what": (inspect.getdoc(algorithm.strategy) or "").partition("\n")[0],
             "paper": _paper(algorithm) or None,
-            "wire": _by_mode(algorithm, lambda strategy: wire(inspect.getdoc(strategy) or "")),
-            "needs": _by_mode(algorithm, _needs),
+            "needs": _needs(algorithm.strategy()),
             "options": {f"{algorithm.name}.{key}": value for key, value in algorithm.defaults.items()},
         }
         for algorithm in sorted(map(find, names()), key=lambda algorithm: words.index(_sends(algorithm)))
@@ -125,37 +122,6 @@ def citation(doc: str) -> str:
     return " ".join(", ".join(found.groups()).split()) if found else ""
 
 
-def paragraph(label: str, doc: str) -> list[str]:
-    r"""Return the items of a labelled paragraph of a class docstring, each on one line; none if it is not there.
-
-    A line goes on with the item before it unless it begins with a capital letter, a backtick or ``down:`` or ``up:``.
-
-    Examples
-    --------
-    >>> paragraph("Wire", "FedX.\n\nWire   down: a (),\n       b ()\n       up:   ``c``\n       Once: d\nState  none.")
-    ['down: a (), b ()', 'up: c', 'Once: d']
-    """
-    found = re.search(rf"^{label:<7}(.*(?:\n {{7}}.*)*)", doc, re.MULTILINE)
-    if found is None:
-        return []
-    items = re.split(r"\n\s+(?=[A-Z`]|(?:down|up):)", found[1])
-    return [" ".join(item.replace("``", "").split()) for item in items]
-
-
-def wire(doc: str) -> list[str]:
-    """Return what the ``Wire`` paragraph says of a round: what goes down and up, or else its first item."""
-    named = re.compile(r"`(?:strategies|clients)(?:\.\w+)*\.(\w+)\.\w+`")
-    items = [named.sub(r"\1", item).rstrip(".") for item in paragraph("Wire", doc)]
-    return [item for item in items if re.match("(down|up): ", item)] or items[:1]
-
-
-def _by_mode(algorithm: "Algorithm", say: Callable[[type["KnowledgeStrategy"]], Iterable[str]]) -> list[str]:
-    """Return what is said of a server side, then what is said of it in other modes and not in the default one."""
-    lines = list(say(algorithm.strategy))
-    _, *others = algorithm.modes.items() or [("", algorithm)]
-    return lines + [f"mode={mode}: {line}" for mode, one in others for line in say(one.strategy) if line not in lines]
-
-
 def _paper(algorithm: "Algorithm") -> str:
     """Return the citation in the docstring of the server side's module, or of the package that it lies in."""
     module = sys.modules[algorithm.strategy.__module__]
@@ -172,17 +138,17 @@ def _sends(algorithm: "Algorithm") -> str:
     return sends if sends in known else other
 
 
-def _needs(strategy_class: type["KnowledgeStrategy"]) -> Iterator[str]:
-    """Say what an algorithm with its default settings asks of the clients, besides what every one does."""
-    strategy = strategy_class()
-    own = paragraph("Needs", inspect.getdoc(strategy_class) or "")
-    if not (strategy.heterogeneous or own):
-        yield "one model"
-    if strategy.sharing is not None:
-        yield "public samples with labels" if strategy.sharing.labelled else "public samples without labels"
-    if strategy.width:
-        yield f"one embedding width ({strategy.width})"
-    yield from own
+def _needs(strategy: "KnowledgeStrategy") -> list[str]:
+    """Return what an algorithm with its default settings asks of the clients, besides what every one does."""
+    sharing = strategy.sharing
+    own = re.search(r"^Needs  (.*(?:\n {7}.*)*)", inspect.getdoc(strategy) or "", re.MULTILINE)
+    needs = {
+        "one model": not (strategy.heterogeneous or own),
+        "public samples with labels": sharing is not None and sharing.labelled,
+        "public samples without labels": sharing is not None and not sharing.labelled,
+        f"one embedding width ({strategy.width})": bool(strategy.width),
+    }
+    return [need for need, asked in needs.items() if asked] + ([" ".join(own[1].split())] if own else [])
 
 
 def datasets(data_dir: str) -> list[Row]:

@@ -11,7 +11,6 @@ from rich.text import Text
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, parse_settings
 from hetfl_flwr.errors import ConfigError, HetflError
-from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.text import printable
 from simulations.cli.facts import USUAL_DATA, Kind, Row, facts, keys_toml, write_keys
 from simulations.cli.options import (
@@ -27,6 +26,7 @@ from simulations.cli.options import (
     target,
 )
 from simulations.cli.printing import print_json, print_tables
+from simulations.reports.terminal import NOTHING
 
 
 def list_(
@@ -80,7 +80,7 @@ def partition(
     Example: hetfl partition --dataset digits --clients 10 --set partition=dirichlet:0.3 --out split.png
     """
     from hetfl_flwr.methods import resolve
-    from hetfl_flwr.runs.resolution import default_clients
+    from hetfl_flwr.runs.settings import default_clients
     from simulations.reports.partition import load_split, split_table
     from simulations.reports.plots.drawing import write_figure
     from simulations.reports.plots.partition import split_figure
@@ -141,7 +141,6 @@ def _algorithms(rows: Sequence[Row]) -> tuple[Table, Cells]:
         Column("name", no_wrap=True),
         Column("what it does", ratio=4),
         Column("paper", ratio=3, min_width=10, overflow="fold"),
-        Column("what crosses the wire", ratio=6),
         Column("needs", ratio=3, min_width=10, overflow="fold"),
         Column("options = default", no_wrap=True),
         title="algorithms (in full: the docstrings of FOLDER/NAME.py in strategies/ and clients/)",
@@ -150,7 +149,7 @@ def _algorithms(rows: Sequence[Row]) -> tuple[Table, Cells]:
     )
     return shown, lambda row: (
         *(row["leaves_a_client"], row["name"], row["what"], row["paper"]),
-        *("\n".join(row["wire"]), "\n".join(row["needs"]) or NOTHING),
+        "\n".join(row["needs"]) or NOTHING,
         "\n".join(f"{key} = {value}" for key, value in row["options"].items()),
     )
 

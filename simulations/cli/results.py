@@ -10,7 +10,7 @@ import typer
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.schema import read_clients
+from hetfl_flwr.runs.record import read_clients
 from simulations.cli.options import JsonOption, RunsArgument, path, target
 from simulations.cli.printing import make_console, print_json, print_tables
 
@@ -54,12 +54,11 @@ def compare(
 
     Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
     """
-    from simulations.reports.doubts import doubts_of
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer, gains_table, in_words, write_csv
     from simulations.reports.impact import impact_table, standings
     from simulations.reports.runs import differences, load_run, run_folders
-    from simulations.reports.tables import compare_table
+    from simulations.reports.tables import compare_table, doubts_of
 
     damage = list[str]()
     runs = [load_run(folder, damage.append) for folder in run_folders(folders)]
@@ -104,7 +103,7 @@ def report(
     Example: hetfl report runs/fedhe runs/local --out report.html
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # who had which rows is told from data that are here, or not at all
-    from simulations.reports.html.report import write_report
+    from simulations.reports.report import write_report
 
     typer.echo(f"report: {write_report(folders, out)}")
 
@@ -186,23 +185,11 @@ def audit(
 
     Example: hetfl run fedproto --set keep-uploads=true --out runs/p && hetfl audit runs/p
     """
-    from simulations.studies.audit.report import (
-        FOLDER,
-        JSON_FILE,
-        audit_table,
-        audited,
-        estimate_table,
-        guarantee_table,
-    )
+    from simulations.studies.audit.report import FOLDER, JSON_FILE, audited, tables
 
     found = audited(folder, device=device, shadows=shadows, clients=clients, places=_places(node or []))
-    if found.findings:
-        print_tables(audit_table(found, f"what is read from {folder.name}"))
-    if found.estimates:
-        names = next((one["class_names"] for one in read_clients(folder) or () if one.get("class_names")), None)
-        print_tables(estimate_table(found, f"what {folder.name} says by itself", names))
-    if found.guarantees:
-        print_tables(guarantee_table(found, f"what the noise on {folder.name} guarantees"))
+    names = next((one["class_names"] for one in read_clients(folder) or () if one.get("class_names")), None)
+    print_tables(*tables(found, folder.name, names))
     if found.unknown:
         typer.echo(f"not known: {found.unknown}")
     for why in dict.fromkeys(found.skipped.values()):

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,17 +83,15 @@ def _rows(model: Model, path: Path) -> Inputs:
         warn(f"'{path}': {empty} of {table.num_rows} rows have no cell that is filled: left out")
         table = table.take(filled)
     if not len(filled):
-        raise DataError(f"'{path}' holds no row")
+        raise DataError(f"'{path}' has no row with a filled cell")
     numbers = file.numbers[filled]
     columns = [Column.of(one) for one in model.inputs["columns"]]
     found = {" ".join(name.split()): name for name in table.column_names}
     here = {column.name: found.get(" ".join(column.name.split())) for column in columns}
     missing = [column.name for column in columns if here[column.name] is None and not column.constant]
     if missing:
-        near = [get_close_matches(name, table.column_names, n=1) for name in missing]
-        hint = f": is {listed([one[0] for one in near if one])} meant?" if any(near) else ""
         raise DataError(
-            f"'{path}' has no column {listed(missing)}, which {model.called} was trained with{hint}; it has: "
+            f"'{path}' has no column {listed(missing)}, which {model.called} was trained with; it has: "
             f"{listed(table.column_names)}"
         )
     extra = [name for name in table.column_names if name not in here.values()]
@@ -161,13 +158,11 @@ def _encoded(
     infinite = np.flatnonzero(np.isinf(stored).any(axis=1))
     if len(infinite):
         raise DataError(f"row {numbers[infinite[0]]} of '{path}' has an infinite {name}")
-    if column.kind != "category" and not column.constant and np.isnan(stored).all():
-        if others.any():
-            raise DataError(
-                f"none of the {others.sum()} values of column '{name}' of '{path}' is a "
-                f"{column.kind} as in training, {column.notation}: write them so"
-            )
-        warn(f"'{path}': column '{name}' is empty: taken as unknown")
+    if column.kind != "category" and not column.constant and others.any() and np.isnan(stored).all():
+        raise DataError(
+            f"none of the {others.sum()} values of column '{name}' of '{path}' is a "
+            f"{column.kind} as in training, {column.notation}: write them so"
+        )
     if others.any():
         which = _which(numbers[others])
         what = "were not there in training" if column.kind == "category" else f"are no {column.kind}s"
@@ -193,24 +188,13 @@ def _texts(model: Model, path: Path) -> Inputs:
         if not is_text(column.type):
             raise DataError(f"column '{name}' of '{path}' holds {in_words(column.type)}, not texts")
         texts = column.cast(pa.large_string()).fill_null("").combine_chunks()
-    if not len(texts):
-        raise DataError(f"'{path}' holds no text")
     kind, size = parse_vocabulary(model.inputs["vocabulary"])
     words = model.inputs["words"]
     if kind == "shared" and words is None:
         raise ModelError(f"{model.called} does not hold the words of its vocabulary: export it where its data are")
     known = None if words is None else pa.array(words, pa.large_string())
     rows = tokens(texts, size, model.inputs["shape"][1], known)
-    _warn_of_wordless(path, rows, numbers)
     return Inputs(_in_parts(rows), "row", [*map(str, numbers)])
-
-
-def _warn_of_wordless(path: Path, rows: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]) -> None:
-    """Say which texts have no word: what is predicted of them is of nothing."""
-    wordless = np.flatnonzero(~rows.any(axis=1))
-    if len(wordless):
-        which = _which(numbers[wordless])
-        warn(f"'{path}': {len(wordless)} of {len(rows)} texts have no word ({which}): predicted as empty texts")
 
 
 def _series(model: Model, path: Path) -> Inputs:
@@ -248,8 +232,6 @@ def _images(model: Model, path: Path) -> Inputs:
     """Return images as pixels; what cannot be read is left out, and named."""
     if path.is_dir():
         paths = sorted(one for one in path.rglob("*") if one.suffix.lower() in IMAGES and one.is_file())
-        if not paths:
-            raise DataError(f"'{path}' holds no images, and {model.called} takes images")
     elif path.suffix.lower() not in IMAGES:
         raise DataError(f"'{path}' is no image, and {model.called} takes images: {', '.join(sorted(IMAGES))}")
     else:
@@ -264,7 +246,7 @@ def _images(model: Model, path: Path) -> Inputs:
                 f"'{one}' cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
             )
     if not pixels:
-        raise DataError("; ".join(unreadable[:SHOWN]))
+        raise DataError("; ".join(unreadable[:SHOWN]) or f"'{path}' has no images, and {model.called} takes images")
     return Inputs(_in_parts(np.stack(pixels)), "file", names, unreadable)
 
 

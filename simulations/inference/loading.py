@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from hetfl_flwr.node.session import Session
 from hetfl_flwr.node.state import STATE, decode
 from hetfl_flwr.node.stores import kept_inputs, kept_measured, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from hetfl_flwr.runs.schema import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
+from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.spec import Arrays
@@ -65,13 +64,9 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
     if not 0 <= client_id < config.clients:
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
-    node = _node(config, client_id, checkpoint.run)
-    if client_id in checkpoint.clients:
-        try:
-            blob = checkpoint.client_state(folder, client_id)
-        except DamagedError as error:
-            raise RunFolderError(str(error)) from None
-        _restore(node, blob, checkpoint.client_file(folder, client_id))
+    node = _node(config, client_id, checkpoint.at["run"])
+    if client_id in checkpoint.at["clients"]:
+        _restore(node, checkpoint.client_state(client_id), checkpoint.client_file(client_id))
     return _measured(node, checkpoint.download(node.client_id), folder)
 
 
@@ -96,7 +91,7 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
         The data cannot be read.
     """
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
-    state = place / f"run-{checkpoint.run}"
+    state = place / f"run-{checkpoint.at['run']}"
     if kept_inputs(state, client).exists():
         return _from_state(state, client, data=True)  # measured with what it was sent last
     if not place.exists():
@@ -105,7 +100,7 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
     own: dict[str, Value] = {"dataset": str(place), "partition": "all"}
     if said is not None and said["model"]:
         own["models"] = said["model"]
-    node = _node(config.with_values(own), client, checkpoint.run)
+    node = _node(config.with_values(own), client, checkpoint.at["run"])
     return _measured(node, checkpoint.download(node.client_id), folder)
 
 
@@ -170,9 +165,7 @@ def client_number(folder: Path | str, client: int | str) -> int:
         return number
     shown = [f"{client_id} ({name})" if name else str(client_id) for client_id, name in sorted(names.items())]
     more = f" and {len(shown) - SHOWN} more" * (len(shown) > SHOWN)
-    raise RunFolderError(
-        f"{folder} has no client '{text}':{_nearest(text, names)} it has {', '.join(shown[:SHOWN])}{more}"
-    )
+    raise RunFolderError(f"{folder} has no client '{text}': it has {', '.join(shown[:SHOWN])}{more}")
 
 
 def _called_so(text: str, names: Mapping[int, str]) -> int | None:
@@ -188,12 +181,6 @@ def _called_so(text: str, names: Mapping[int, str]) -> int | None:
             if len(found) == 1 and wanted:
                 return found[0]
     return None
-
-
-def _nearest(text: str, names: Mapping[int, str]) -> str:
-    looks = {look(one): one for name in names.values() if name for one in (name, *name.split(" + "))}
-    near = get_close_matches(look(text), looks, n=1)
-    return f" did you mean '{looks[near[0]]}'?" if near else ""
 
 
 def _no_run(folder: Path, otherwise: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import ConfigError, unknown
-from hetfl_flwr.runs.schema import ClientRecord, Summary
+from hetfl_flwr.runs.record import ClientRecord, Summary
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,6 @@ class Measure:
     def _number(self, found: object) -> float | None:
         value = found.get(self.label) if self.label and isinstance(found, Mapping) else found
         return float(value) if isinstance(value, int | float) else None
-
-    @property
-    def among(self) -> str:
-        """What is added to a sentence that would be taken for one on accuracy."""
-        return "" if self is ACCURACY else f" in {self.words}"
 
 
 ACCURACY = Measure("accuracy", "accuracy", of_rows=True)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.table import Table
 
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.runs.figures.tables import NOTHING, table_of
-from hetfl_flwr.runs.schema import ClientRecord, name_of
+from hetfl_flwr.runs.record import ClientRecord, name_of
 from hetfl_flwr.text import as_cell
 from hetfl_flwr.wire.naming import called
 from simulations.reports.estimates import (
@@ -32,6 +31,7 @@ from simulations.reports.estimates import (
 from simulations.reports.impact import Impact
 from simulations.reports.pairing import LOCAL, Pairing, both, paired, run_label
 from simulations.reports.runs import POOLED, Run
+from simulations.reports.terminal import NOTHING, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,7 +252,7 @@ def _words(verdict: Verdict, found: _Compared, measure: Measure, baseline: str, 
         return f"{worse} {name} by {points(-estimate.mean)} points {interval(-estimate.high, -estimate.low)}"
     if estimate.p is None:
         why = "equal under all seeds" if seeds > 1 else "one seed does not tell how sure it is"
-        return f"{name}: {with_interval(estimate, ' points')}{measure.among}; {why}"
+        return f"{name}: {with_interval(estimate, ' points')}; {why}"
     means = f"{seeds} seeds" if seeds > 1 else f"1 seed and {found.rows} test rows"
     corrected = f" among {comparisons} comparisons" if estimate.p < LEVEL else ""
     return f"{name}: no difference that {means} can show{corrected}: {with_interval(estimate, ' points')}"
@@ -284,34 +284,21 @@ def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing, means: Mappi
     """Say how it was computed."""
     if not gains:
         return (*found.unequal, "No run could be paired, so nothing is known of differences.")
+    said = {
+        "seeds": "Several seeds: Student's t over the paired differences; seeds redraw the split and the weights.",
+        "rows": "One seed, or equal differences under all: normal approximation of two unpaired proportions on the "
+        "test rows of one seed; it says nothing of other seeds.",
+        "none": f"One seed, or equal differences under all, give no interval of {measure.words}: run several.",
+    }
     sources = {gain.source for gain in gains}
-    lines = [
+    tested = _comparisons(gains)
+    return (
         *found.unequal,
-        f"Percentage points of final test {measure.words} against {found.baseline} on the same rows, with a 95 % "
-        "interval each.",
-    ]
-    if "seeds" in sources:
-        lines.append(
-            "Several seeds: Student's t over the paired differences; seeds redraw the split and the weights, so the "
-            "interval covers both. More seeds make it narrower."
-        )
-    if "rows" in sources:
-        lines.append(
-            "One seed, or equal differences under all: normal approximation of two unpaired proportions on the test "
-            "rows of one seed, as outcomes row by row are not kept; it says nothing of other seeds."
-        )
-    if "none" in sources:
-        lines.append(
-            f"One seed, or equal differences under all, give no interval of {measure.words}, and no verdict: run "
-            "several."
-        )
-    if tested := _comparisons(gains):
-        count = "1 comparison" if tested == 1 else f"{tested} comparisons"
-        lines.append(
-            f"{count}: the words hold at 5 % after Holm's correction for all of them; an interval stands for itself "
-            "alone."
-        )
-    return (*lines, *_upper_marks(means))
+        f"Percentage points of final test {measure.words} against {found.baseline}, with a 95 % interval each.",
+        *(line for source, line in said.items() if source in sources),
+        *([f"The words hold at 5 % after Holm's correction for {tested} comparisons."] if tested else []),
+        *_upper_marks(means),
+    )
 
 
 def _upper_marks(means: Mapping[str, Estimate]) -> list[str]:

@@ -3,7 +3,7 @@
 Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, pstdev, stdev
 from typing import TypeVar
 
@@ -12,11 +12,10 @@ from rich.text import Text
 
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.figures.cost_totals import in_words
-from hetfl_flwr.runs.figures.quality import notes
-from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
-from hetfl_flwr.runs.schema import Summary
+from hetfl_flwr.runs.record import Summary, name_of
 from hetfl_flwr.text import LONGEST_NAME, printable
+from hetfl_flwr.wire.naming import called
+from simulations.reports.doubts import doubts, first_ones, notes
 from simulations.reports.estimates import ACCURACY, Measure, check_measured
 from simulations.reports.runs import (
     Group,
@@ -28,8 +27,10 @@ from simulations.reports.runs import (
     group_runs,
     known,
     mean_of,
+    method_of,
     selected_accuracy,
 )
+from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, frame, in_words, percent, table_of, thousands
 
 T = TypeVar("T")
 EPSILON_NOTE = (
@@ -104,6 +105,33 @@ def summary_table(run: Run) -> Table:
     for note in notes(run.clients, run.rounds, run.config.get("class-weights", "none")):
         table.add_row("note", Text(note))
     return table
+
+
+def doubts_of(runs: Sequence[Run]) -> list[str]:
+    """Return what makes the clients' figures doubtful, a line a client; what does not hold in all runs says in which.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Those of a comparison: client k of one is client k of the others.
+    """
+    names = {client["partition"]: name_of(client) for run in runs for client in run.clients}
+    found: dict[int, dict[str, list[str]]] = {}
+    rows: dict[int, list[int]] = {}
+    for run in runs:
+        for client, doubtful in doubts(run.clients).items():
+            lines = found.setdefault(client, {})
+            rows.setdefault(client, []).extend([] if doubtful.rows is None else [doubtful.rows])
+            for line in doubtful._replace(rows=None).lines():
+                lines.setdefault(line, []).append(method_of(run))
+
+    def said(client: int) -> Iterator[str]:
+        if few := sorted(rows[client]):
+            yield f"{' to '.join(map(str, dict.fromkeys((few[0], few[-1]))))} test row{'s' * (few[-1] != 1)}"
+        for line, methods in found[client].items():
+            yield line if len(methods) == len(runs) else f"{line} ({', '.join(dict.fromkeys(methods))})"
+
+    return first_ones([f"{called(client, names[client])}: {'; '.join(said(client))}" for client in sorted(found)])
 
 
 def _lowest(recall: Mapping[str, float]) -> str | None:

@@ -7,6 +7,7 @@ that. When a machine is lost, its run goes on elsewhere from what was fetched la
 import logging
 import os
 import socket
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,9 +16,7 @@ from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from queue import Empty, Queue
 from tempfile import gettempdir
-from threading import Thread
 from typing import Any
 
 from hetfl_flwr.common.notices import warn
@@ -29,18 +28,16 @@ from simulations.studies.worker import STOPPED, Look, Worker, mend, pack, proces
 MAX_LOSSES = 3
 """How often a run begins again when its machine, or its process there, is lost."""
 
-PATIENCE = 60.0
-"""Seconds without a free machine after which a line says so."""
-
-CONNECT = 10.0
-"""Seconds that a cluster may take to answer."""
+PATIENCE, CONNECT = 60.0, 10.0
+"""Seconds without a free machine after which a line says so, and that a cluster may take to answer."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class LocalBackend:
     """Processes of this machine, each with one run at a time."""
 
     workers: int = 1
+    _pool: ProcessPoolExecutor | None = field(default=None, init=False, repr=False)
 
     def lacks(self, job: Job) -> str:
         """Return which data set of a run is not on this machine."""
@@ -57,20 +54,14 @@ class LocalBackend:
         return ""
 
     @contextmanager
-    def open(self, wanted: Sequence[Job]) -> Iterator["ProcessPool"]:
+    def open(self, wanted: Sequence[Job]) -> Iterator[None]:
         """Start the processes."""
-        with processes(self.workers) as pool:
-            yield ProcessPool(pool)
-
-
-class ProcessPool:
-    """Runs in processes of this machine."""
-
-    def __init__(self, pool: ProcessPoolExecutor) -> None:
-        self._pool = pool
+        with processes(self.workers) as self._pool:
+            yield
 
     def run(self, job: Job) -> str:
         """Run or resume a run, and return why it has failed."""
+        assert self._pool is not None
         try:
             return self._pool.submit(run_one, job.folder, job.settings).result()
         except BrokenProcessPool:
@@ -87,9 +78,17 @@ class ProcessPool:
         """Do nothing: Ctrl-C reaches the processes, too."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
+class _Actor:
+    """A `Worker` on a machine of the cluster, and the name of the machine."""
+
+    handle: Any
+    where: str = "a machine"
+
+
+@dataclass
 class RayBackend:
-    """A running Ray cluster.
+    """A running Ray cluster, and actors on its machines, each with one run at a time.
 
     Parameters
     ----------
@@ -105,13 +104,19 @@ class RayBackend:
     workers: int = 1
     address: str = ""
     fetch_every: float = 300.0
+    _ray: Any = field(default=None, init=False, repr=False)
+    _needs: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    _actors: list[_Actor] = field(default_factory=list, init=False, repr=False)
+    _idle: list[_Actor] = field(default_factory=list, init=False, repr=False)
+    _rounds: dict[Path, int] = field(default_factory=dict, init=False, repr=False)
+    _stopped: bool = field(default=False, init=False, repr=False)
 
     def lacks(self, job: Job) -> str:
         """Return nothing: only the machines of a cluster know what they have."""
         return ""
 
     @contextmanager
-    def open(self, wanted: Sequence[Job]) -> Iterator["RayPool"]:
+    def open(self, wanted: Sequence[Job]) -> Iterator[None]:
         """Connect to the cluster.
 
         Raises
@@ -136,71 +141,47 @@ class RayBackend:
                     f"no Ray cluster at {address!r} that this machine could use: {_first_line(error)}; begin one by "
                     "`ray start --head`, and name another one in RAY_ADDRESS"
                 ) from None
-        pool = RayPool(ray, wanted, min(self.workers, len(wanted)), self.fetch_every)
+        threads = [int(job.settings.get("threads", 1)) for job in wanted]
+        gpu = any(str(job.settings.get("device", "")).startswith("cuda") for job in wanted)
+        self._ray, self._needs = ray, {"num_cpus": max(1, *threads), "num_gpus": int(gpu)}
+        self._actors, self._idle, self._rounds, self._stopped = [], [], {}, False
         try:
-            yield pool
+            yield
         finally:
-            pool.close()
+            self._stopped = True
+            ray.wait([actor.handle.leave.remote() for actor in self._idle] or [ray.put(0)], timeout=CONNECT)
+            for actor in self._actors:
+                ray.kill(actor.handle)
             if mine:
                 ray.shutdown()
 
-
-@dataclass(eq=False)
-class _Actor:
-    """A `Worker` somewhere, and the name of its machine once it is ready."""
-
-    handle: Any
-    where: str = ""
-
-
-@dataclass
-class RayPool:
-    """Actors on the machines of a cluster, each with one run at a time."""
-
-    ray: Any
-    wanted: Sequence[Job]
-    count: int
-    fetch_every: float
-    _actors: list[_Actor] = field(default_factory=list)
-    _idle: "Queue[_Actor | HetflError | None]" = field(default_factory=Queue)
-    _rounds: dict[Path, int] = field(default_factory=dict)
-    _stopped: bool = False
-    _warned: bool = False
-
-    def __post_init__(self) -> None:
-        """Ask for the machines."""
-        threads = [int(job.settings.get("threads", 1)) for job in self.wanted]
-        gpu = any(str(job.settings.get("device", "")).startswith("cuda") for job in self.wanted)
-        self._needs = {"num_cpus": max(1, *threads), "num_gpus": int(gpu)}
-        for _ in range(self.count):
-            self._hire()
-
     def run(self, job: Job) -> str:
-        """Run or resume a run on the next free machine, again on another one if that is lost.
+        """Run or resume a run on a free machine, again on another one if that is lost.
 
         Raises
         ------
         HetflError
             A machine of the cluster cannot run it: it has no hetfl, or another version.
         """
+        lost = STOPPED
         for losses in range(MAX_LOSSES + 1):
-            actor = self._next_idle()
-            if actor is None:
-                return STOPPED
+            actor = _Actor(None)
             try:
+                actor = self._free()
+                if self._stopped:
+                    return STOPPED
                 reason = self._run_on(actor, job)
-                self._idle.put(actor)
+                self._idle.append(actor)
                 return f"on {actor.where}: {reason}" if reason else ""
             except OSError as error:
-                self._replace(actor)
                 return f"{job.folder} cannot be read or written: {error.strerror or error}"
-            except self.ray.exceptions.RayError as error:
-                lost, why = f"{actor.where} was lost", _cause(error)
-            self._replace(actor)
+            except self._ray.exceptions.RayError as error:
+                lost = f"{actor.where} was lost: {_cause(error)}"
+                self._end(actor)
             if self._stopped or losses == MAX_LOSSES:
                 break
-            warn(f"{job.name}: {lost} ({why}); it goes on elsewhere from round {job.done}")
-        return f"{lost}: {why}"
+            warn(f"{job.name}: {lost}; it goes on elsewhere from round {job.done}")
+        return lost
 
     def done(self, job: Job) -> int:
         """Return how many rounds a run had done when its machine was last asked."""
@@ -208,83 +189,60 @@ class RayPool:
 
     def stop(self) -> None:
         """Let all runs end their rounds; `run` returns when they are fetched."""
-        if any(actor.where for actor in self._actors):
-            warn("the runs finish their rounds; once more to stop at once")
+        warn("the runs finish their rounds; once more to stop at once")
         self._stopped = True
         for actor in self._actors:
             actor.handle.stop.remote()
-        for _ in self.wanted:
-            self._idle.put(None)
 
-    def close(self) -> None:
-        """End all processes."""
-        self._stopped = True
-        left = [actor.handle.leave.remote() for actor in self._actors if actor.where]
-        if left:
-            self.ray.wait(left, num_returns=len(left), timeout=CONNECT)
-        for actor in self._actors:
-            self.ray.kill(actor.handle)
+    def _free(self, attempts: int = MAX_LOSSES) -> _Actor:
+        """Wait for a machine that has room, or whose run has ended, and can run this project."""
+        # one thread for calls, and one for `stop` meanwhile
+        hired = _Actor(self._ray.remote(Worker).options(max_concurrency=2, **self._needs).remote())
+        self._actors.append(hired)
+        ready, began, warned = hired.handle.ready.remote(os.getcwd()), time.monotonic(), False
+        while not self._stopped and not self._ray.wait([ready], timeout=0.2)[0]:
+            if self._idle:
+                self._end(hired)
+                return self._idle.pop()
+            if not warned and time.monotonic() - began > PATIENCE and not self._rounds:
+                warned = True
+                needs = f"{self._needs['num_cpus']} processors" + " and a GPU" * self._needs["num_gpus"]
+                warn(f"no machine of the cluster has had {needs} free for {PATIENCE:.0f} s; still waiting")
+        if self._stopped:
+            return hired
+        try:
+            hired.where, theirs = self._ray.get(ready)
+        except self._ray.exceptions.RayTaskError as error:
+            raise HetflError(f"a machine of the cluster cannot run these: {_cause(error)}") from None
+        except self._ray.exceptions.RayError:  # lost before it had a run
+            self._end(hired)
+            if not attempts:
+                raise
+            return self._free(attempts - 1)
+        if theirs != (mine := version("hetfl")):
+            raise HetflError(
+                f"{hired.where} has hetfl {theirs}, this machine {mine}: all machines of the cluster need the same"
+            )
+        return hired
+
+    def _end(self, actor: _Actor) -> None:
+        if actor in self._actors:
+            self._actors.remove(actor)
+            with suppress(Exception):
+                self._ray.kill(actor.handle)
 
     def _run_on(self, actor: _Actor, job: Job) -> str:
         self._rounds[job.folder] = job.done
         mend(job.folder)
         packed = pack(job.folder) if job.folder.is_dir() else None
-        self.ray.get(actor.handle.begin.remote(job.settings, packed))
+        self._ray.get(actor.handle.begin.remote(job.settings, packed))
         while True:
-            look: Look = self.ray.get(actor.handle.look.remote(1.0, self.fetch_every))
+            look: Look = self._ray.get(actor.handle.look.remote(1.0, self.fetch_every))
             self._rounds[job.folder] = look.done
             if look.packed is not None:
                 unpack(look.packed, job.folder)
             if look.reason is not None:
                 return look.reason
-
-    def _next_idle(self) -> _Actor | None:
-        """Wait for a free machine; None after `stop`."""
-        while True:
-            try:
-                found = self._idle.get(timeout=PATIENCE)
-            except Empty:
-                if not self._warned and not any(actor.where for actor in self._actors):
-                    self._warned = True
-                    needs = f"{self._needs['num_cpus']} processors" + " and a GPU" * self._needs["num_gpus"]
-                    warn(f"no machine of the cluster has had {needs} free for {PATIENCE:.0f} s; still waiting")
-                continue
-            if isinstance(found, HetflError):
-                raise found
-            return None if self._stopped else found
-
-    def _hire(self) -> None:
-        Thread(target=self._find, daemon=True).start()
-
-    def _find(self) -> None:
-        """Wait until a machine has room and is ready; if it is lost before that, try again."""
-        why = ""
-        for _ in range(MAX_LOSSES + 1):
-            actor = _Actor(self.ray.remote(Worker).options(max_concurrency=2, **self._needs).remote())
-            self._actors.append(actor)
-            try:
-                actor.where, theirs = self.ray.get(actor.handle.ready.remote(os.getcwd()))
-            except self.ray.exceptions.RayError as error:
-                if self._stopped:
-                    return
-                self._actors.remove(actor)
-                why = f"a machine of the cluster cannot run these: {_cause(error)}"
-                if isinstance(error, self.ray.exceptions.RayTaskError):
-                    break
-                continue
-            if theirs == (mine := version("hetfl")):
-                self._idle.put(actor)
-                return
-            why = f"{actor.where} has hetfl {theirs}, this machine {mine}: all machines of the cluster need the same"
-            break
-        self._idle.put(HetflError(why))
-
-    def _replace(self, actor: _Actor) -> None:
-        self._actors.remove(actor)
-        with suppress(Exception):
-            self.ray.kill(actor.handle)
-        if not self._stopped:
-            self._hire()
 
 
 def _check_reached(address: str) -> None:

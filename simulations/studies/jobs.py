@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from rich.console import Console
-from rich.progress import TextColumn
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.errors import Interrupted
-from hetfl_flwr.runs.observers.progress import Bar
-from hetfl_flwr.runs.schema import CONFIG_FILE, read_notes, read_summary, rounds_written
+from hetfl_flwr.runs.progress import Bar
+from hetfl_flwr.runs.record import CONFIG_FILE, read_notes, read_summary, rounds_written
 
 PLACES = ("data-dir", "device", "threads", "checkpoint-every")
 """Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
@@ -65,8 +64,18 @@ class Job:
         return rounds_written(self.folder)
 
 
-class Pool(Protocol):
-    """What runs jobs, several at a time, each in a thread of the caller's."""
+class Backend(Protocol):
+    """Where the runs of a study happen: while it is open, it runs jobs, each called in a thread of the caller's."""
+
+    @property
+    def workers(self) -> int:
+        """Runs at a time, at most."""
+
+    def lacks(self, job: Job) -> str:
+        """Return what a run needs that is not there, as far as is known here, or an empty text."""
+
+    def open(self, wanted: Sequence[Job]) -> AbstractContextManager[None]:
+        """Make room for these runs; raise `HetflError` if nothing can run there."""
 
     def run(self, job: Job) -> str:
         """Run or resume a run, and return why it did not end, or an empty text. Its folder is here then.
@@ -82,20 +91,6 @@ class Pool(Protocol):
 
     def stop(self) -> None:
         """Let what runs end its round."""
-
-
-class Backend(Protocol):
-    """Where the runs of a study happen."""
-
-    @property
-    def workers(self) -> int:
-        """Runs at a time, at most."""
-
-    def lacks(self, job: Job) -> str:
-        """Return what a run needs that is not there, as far as is known here, or an empty text."""
-
-    def open(self, wanted: Sequence[Job]) -> AbstractContextManager[Pool]:
-        """Make room for these runs; raise `HetflError` if nothing can run there."""
 
 
 J = TypeVar("J", bound=Job)
@@ -135,14 +130,13 @@ def run_all(
         return failed
     said = set[str]()
     done, total = {job.folder: job.done for job in left}, sum(job.rounds for job in left)
-    column = TextColumn("{task.completed}/{task.total} rounds")
     try:
         with (
             ThreadPoolExecutor(min(backend.workers, len(left))) as threads,
-            backend.open(left) as pool,
-            Bar(column, console=console, label=f"{len(left)} runs", total=total, period=600) as bar,
+            backend.open(left),
+            Bar(console=console, label=f"{len(left)} runs", total=total, period=600) as bar,
         ):
-            running = {threads.submit(pool.run, job): job for job in left}
+            running = {threads.submit(backend.run, job): job for job in left}
             try:
                 while running:
                     over, _ = wait(running, timeout=1, return_when=FIRST_COMPLETED)
@@ -157,11 +151,11 @@ def run_all(
                             console.print(f"{job.name}: {reason}", markup=False)
                         else:
                             ended(job)
-                    done |= {job.folder: pool.done(job) for future, job in running.items() if future.running()}
-                    bar.update(sum(done.values()), description=f"{len(running)} runs")
+                    done |= {job.folder: backend.done(job) for future, job in running.items() if future.running()}
+                    bar.update(sum(done.values()), label=f"{len(running)} runs")
             except BaseException:
                 begun = [future for future in running if not future.cancel()]
-                pool.stop()
+                backend.stop()
                 wait(begun)
                 raise
     except KeyboardInterrupt:

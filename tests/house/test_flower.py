@@ -52,7 +52,7 @@ def test_only_two_modules_take_what_flower_does_not_export(package):
 
 @pytest.mark.slow
 def test_help_and_reports_need_nothing_of_flower():
-    modules = "simulations.cli.command, simulations.reports.tables, simulations.reports.html.report"
+    modules = "simulations.cli.command, simulations.reports.tables, simulations.reports.report"
     program = f"import sys, {modules}; print('flwr' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said.strip() == "False"

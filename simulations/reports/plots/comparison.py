@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import ceil
@@ -13,30 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.runs.figures.tables import percent
 from hetfl_flwr.text import printable
 from simulations.reports.plots.drawing import (
     COLOURS,
     DPI,
     LONGEST_LABEL,
     MARKERS,
-    PAGE_LINE,
-    PAGE_SIZE,
     dress,
     literal,
 )
 from simulations.reports.runs import Group, Run, client_scores, curve, group_runs
 from simulations.reports.tables import shared_terms, unequal_terms
+from simulations.reports.terminal import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-MOST_IN_TITLE = 4
-"""Runs that a title names."""
+MOST_IN_TITLE, MOST_POINTS = 4, 400
+"""Runs that a title names, and points of a line: others are left out evenly."""
 LETTERS, HANDLE_WIDTH = 14, 10
 """Of a legend: characters on an inch, and those that a line's sample takes."""
+LINE, FEW = 0.2, 4
+"""Inches by which a picture grows for each line of its legend beyond a few."""
 NARROW = 100
 """An axis of bytes from 1 up to less than so many has ticks at 2 and 5, too."""
 
@@ -98,12 +98,12 @@ class Course:
         )
 
 
-def compare_figure(runs: Sequence[Run]) -> Figure:
+def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
     """Return the mean accuracy of several runs over rounds, payload bytes and, if they have a clock, simulated seconds.
 
     Runs that differ in their seed alone are one line, their mean over the rounds that all of them have evaluated, with
     a band of one standard deviation (n - 1) each way within [0, 1]. Evaluations before the first byte was sent have no
-    place on the logarithmic axis and are left out there.
+    place on the logarithmic axis and are left out there. Panels stand beside each other, or below if `upright`.
 
     Raises
     ------
@@ -118,8 +118,9 @@ def compare_figure(runs: Sequence[Run]) -> Figure:
         require_points(run)
     courses = [course_of(group, number) for number, group in enumerate(groups)]
     timed = [course for course in courses if not np.isnan(course.clock).any()]
-    figure = Figure(figsize=(15 if timed else 10, 5), dpi=DPI, layout="constrained")
-    over_rounds, over_bytes, *over_seconds = figure.subplots(1, 3 if timed else 2, sharey=True)
+    panels = 3 if timed else 2
+    figure = Figure(figsize=(6.5, 3.6 * panels) if upright else (5 * panels, 5), dpi=DPI, layout="constrained")
+    over_rounds, over_bytes, *over_seconds = figure.subplots(*((panels, 1) if upright else (1, panels)), sharey=True)
     draw_rounds(over_rounds, courses, "mean accuracy over clients")
     draw_costs(over_bytes, courses)
     for axes in over_seconds:
@@ -131,18 +132,8 @@ def compare_figure(runs: Sequence[Run]) -> Figure:
     figure.suptitle(ending(groups, courses), fontsize="large", fontweight="bold", wrap=True)
     banded = "Bands: one standard deviation over seeds each way." * any(course.banded for course in courses)
     terms = filter(None, (shared_terms(groups), unequal_terms(groups), banded))
-    _name_below(figure, over_bytes, "\n".join(fill(line, 160) for line in terms))
-    return literal(figure)
-
-
-def page_figure(courses: Sequence[Course], draw: Callable[[Axes, Sequence[Course]], None]) -> Figure:
-    """Return a figure in a page, which has its title, with the names of its lines below; each course has a point."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=PAGE_SIZE, layout="constrained")
-    axes = figure.add_subplot()
-    draw(axes, courses)
-    figure.set_figheight(PAGE_SIZE[1] + PAGE_LINE * _name_below(figure, axes))
+    lines = _name_below(figure, over_bytes, "\n".join(fill(line, 80 if upright else 160) for line in terms))
+    figure.set_figheight(figure.get_figheight() + LINE * max(0, lines - FEW))
     return literal(figure)
 
 
@@ -213,6 +204,8 @@ def draw_rounds(axes: Axes, courses: Sequence[Course], what: str | None = None) 
 
 
 def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.float64]) -> None:
+    few = np.unique(np.linspace(0, x.size - 1, min(x.size, MOST_POINTS)).round().astype(np.int64))
+    course, x = course.at(few), x[few]
     axes.plot(
         x,
         course.accuracy,
@@ -266,13 +259,12 @@ def _draw_free(axes: Axes, course: Course) -> None:
     )
 
 
-def _name_below(figure: Figure, axes: Axes, terms: str = "") -> int:
+def _name_below(figure: Figure, axes: Axes, terms: str) -> int:
     """Write terms and the names of lines below some axes; return how many lines of text the names take."""
     handles, labels = axes.get_legend_handles_labels()
-    lines = [label.splitlines() for label in labels]
-    longest = max(len(line) for each in lines for line in each)
+    longest = max(len(line) for label in labels for line in label.splitlines())
     columns = max(1, min(len(labels), int(LETTERS * figure.get_figwidth()) // (longest + HANDLE_WIDTH)))
     legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     legend.set_title(terms)
     legend.get_title().set(size="small", color="dimgray", multialignment="center")
-    return ceil(sum(map(len, lines)) / columns)
+    return ceil(sum(len(label.splitlines()) for label in map(str, labels)) / columns)

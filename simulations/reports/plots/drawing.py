@@ -21,8 +21,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 DASHES = ("-", "--", "-.", ":")
 DPI = 150
 LONGEST_LABEL = 200
-PAGE_SIZE, PAGE_LINE, SMALL_SIZE = (5, 2.9), 0.2, (2.2, 1.15)
-"""Of a figure in a page, of each line of its legend below that, and of a figure of one client; inches."""
 
 
 def literal(figure: Figure) -> Figure:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetfl_flwr.runs.figures.tables import byte_size
 from hetfl_flwr.text import printable
 from simulations.reports.impact import Impact, Standing
-from simulations.reports.plots.drawing import COLOURS, DPI, LONGEST_LABEL, PAGE_SIZE, literal
+from simulations.reports.plots.drawing import COLOURS, DPI, LONGEST_LABEL, literal
+from simulations.reports.terminal import byte_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,9 +25,18 @@ DOTS_ABREAST, STEP, FARTHEST = 60, 0.12, 0.36
 
 
 def methods_figure(found: Sequence[Standing]) -> Figure:
-    """Return `impact_figure` as a picture of its own, with a title; methods stand in the order given."""
-    figure = impact_figure(found)
-    figure.set_figwidth(WIDE)
+    """Return who gains how much by each method, a row for each, in the order given.
+
+    A dot stands for each client, a diamond for their mean, with its 95 % interval over seeds; the payload is on the
+    right. The line at 0 is training alone.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDE, 1.6 + ROW_HEIGHT * len(found)), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    draw_impact(axes, {one.method: one.impact for one in found}, {one.method: byte_size(one.payload) for one in found})
+    axes.set_xlabel("points over training alone")
+    explain(figure)
     figure.suptitle(_ending(found[0]), fontweight="bold", wrap=True)
     return literal(figure)
 
@@ -38,22 +47,6 @@ def _ending(best: Standing) -> str:
         return "No method gains over training alone on average"
     gain, harmed = 100 * best.impact.gain.mean, 100 * best.impact.harmed
     return f"With {best.method} clients gain {gain:.1f} points on average, and {harmed:.0f} % of them lose over a point"
-
-
-def impact_figure(found: Sequence[Standing]) -> Figure:
-    """Return who gains how much by each method, a row for each.
-
-    A dot stands for each client, a diamond for their mean, with its 95 % interval over seeds; the payload is on the
-    right. The line at 0 is training alone.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(PAGE_SIZE[0], 1.6 + ROW_HEIGHT * len(found)), dpi=DPI, layout="constrained")
-    axes = figure.subplots()
-    draw_impact(axes, {one.method: one.impact for one in found}, {one.method: byte_size(one.payload) for one in found})
-    axes.set_xlabel("points over training alone")
-    explain(figure)
-    return literal(figure)
 
 
 def explain(figure: Figure) -> None:

@@ -6,11 +6,10 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hetfl_flwr.runs.schema import name_of
+from hetfl_flwr.runs.record import name_of
 from simulations.reports.plots.comparison import Course, draw_rounds, require_points, run_courses
-from simulations.reports.plots.drawing import COLOURS, DPI, SMALL_SIZE, literal
+from simulations.reports.plots.drawing import DPI, literal
 from simulations.reports.runs import Run, client_scores, figures, method_of
 
 if TYPE_CHECKING:
@@ -58,24 +57,3 @@ def _client_courses(run: Run) -> list[Course]:
         label = name if client["model"] is None else f"{name}: {client['model']}"
         courses.append(Course.line(fill(label, 40), number + 2 * (number // SHARED_LOOK), np.array(points)))
     return [course for course in courses if course.rounds.size]
-
-
-def client_figure(own: NDArray[np.float64], mean: NDArray[np.float64], scale: NDArray[np.float64]) -> Figure:
-    """Return a client's accuracy over the rounds before the mean of all, without axes; rows are (round, accuracy).
-
-    Parameters
-    ----------
-    own, mean : array of shape (n, 2)
-    scale : array of shape (2, 2)
-        The lowest and the highest point of all clients.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SMALL_SIZE)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_axis_off()
-    axes.plot(*mean.T, color=COLOURS[7], linewidth=1.5, alpha=0.7, clip_on=False)
-    axes.plot(*own.T, color=COLOURS[0], linewidth=1.5, clip_on=False)
-    axes.dataLim.set_points(scale)
-    axes.autoscale_view()
-    return figure

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.runs.uploads import KeptUpload
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.spec import Arrays
 from simulations.studies.audit import histogram, reconstruction
@@ -27,33 +28,18 @@ from simulations.studies.audit.measures import (
     of_membership,
     pooled,
     psnr,
-    ssim,
-    threshold_scores,
     total_variation,
 )
-from simulations.studies.audit.readings import (
-    Body,
-    ClassMeans,
-    Head,
-    Reading,
-    Representations,
-    Weights,
-    class_means,
-    public_rows,
-    reading_of,
-)
+from simulations.studies.audit.readings import ClassMeans, Head, Reading, Weights, class_means, reading_of
 from simulations.studies.audit.sent import pooled_upload
-from simulations.studies.audit.subject import KeptUpload, Rows, Subject, joined
-from simulations.studies.audit.training import Predictor, embedded, forward_of, logits_of, predicting
+from simulations.studies.audit.subject import Rows, Subject, joined
+from simulations.studies.audit.training import Predictor, forward_of, logits_of, predicting
 
 IMITATIONS = 24
 """Clients that an attacker imitates to learn how class histograms show, by default."""
 
-LARGEST_BATCH = 8
-"""Samples of a step from whose gradient pictures are made, at most."""
-
-SHOWN = 10
-"""Pictures of a client, at most."""
+LARGEST_BATCH, SHOWN = 8, 10
+"""Samples of a step from whose gradient pictures are made, and pictures of a client; at most."""
 
 T = TypeVar("T")
 
@@ -136,26 +122,11 @@ class Found(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """An attack.
-
-    Parameters
-    ----------
-    name : str
-        What is found out, and how.
-    run : callable
-        Runs it on clients, all of which it fits.
-    fits : callable
-        Returns why it does not fit a client's payload, or an empty text.
-    """
+    """An attack: what is found out and how, the attack itself, and why it does not fit a payload (or an empty text)."""
 
     name: str
     run: Callable[[str, Sequence[Case]], Found]
     fits: Callable[[Case], str] = lambda case: ""
-
-
-def next_of(values: Sequence[T]) -> list[T]:
-    """Return for each client's value that of another client; nothing if there is one client."""
-    return [*values[1:], values[0]] if len(values) > 1 else []
 
 
 # --- membership ----------------------------------------------------------------------------------
@@ -170,40 +141,21 @@ def separation(scores: Callable[[Rows], Scores], subject: Subject) -> Separation
     return Separation(found[: len(subject.members)], found[len(subject.members) :])
 
 
-def by_threshold(name: str, cases: Sequence[Case]) -> Found:
-    """Call members whose loss is low."""
-
-    def scores(case: Case, predictor: Predictor, rows: Rows) -> Scores:
-        return threshold_scores(logits_of(predictor, rows), rows.labels)
-
-    return _of_members(name, cases[0].reading.knows, cases, scores, cases)
-
-
 def by_likelihood(name: str, cases: Sequence[Case]) -> Found:
     """Call members whose confidence is high beside that of shadow models."""
 
-    def scores(case: Case, predictor: Predictor, rows: Rows) -> Scores:
-        shadows = [confidences(logits_of(one, rows), rows.labels) for one in case.imitations]
-        return likelihood_ratios(confidences(logits_of(predictor, rows), rows.labels), shadows)
-
-    whole = [case for case in cases if case.whole is case.predictor]  # shadows of a part say nothing of the whole
-    return _of_members(name, f"{cases[0].reading.knows}; {cases[0].shadows} shadow models", cases, scores, whole)
-
-
-def _of_members(
-    name: str,
-    knows: str,
-    cases: Sequence[Case],
-    scores: Callable[[Case, Predictor, Rows], Scores],
-    best: Sequence[Case],
-) -> Found:
     def of(case: Case, predictor: Predictor) -> Separation:
-        return separation(lambda rows: scores(case, predictor, rows), case.subject)
+        def scores(rows: Rows) -> Scores:
+            shadows = [confidences(logits_of(one, rows), rows.labels) for one in case.imitations]
+            return likelihood_ratios(confidences(logits_of(predictor, rows), rows.labels), shadows)
+
+        return separation(scores, case.subject)
 
     own = [of(case, case.predictor) for case in cases]
-    without = [of(case, case.instead(other)) for case, other in zip(cases, next_of(cases), strict=False)]
-    known = [of(case, case.whole) for case in best]
-    return Found(of_membership(name, cases[0].reading.payload, knows, own, without, known), [])
+    without = [of(case, case.instead(other)) for case, other in zip(cases, _next(cases), strict=False)]
+    best = [of(case, case.whole) for case in cases if case.whole is case.predictor]
+    knows = f"{cases[0].reading.knows}; {cases[0].shadows} shadow models"
+    return Found(of_membership(name, cases[0].reading.payload, knows, own, without, best), [])
 
 
 # --- labels --------------------------------------------------------------------------------------
@@ -213,13 +165,9 @@ def of_histograms(
     name: str, reads: str, knows: str, cases: Sequence[Case], found: Sequence[Scores], without: Sequence[Scores]
 ) -> Found:
     """Return how far estimated histograms are from the truth, and how well they tell which classes there are."""
-
-    def shares(counts: NDArray[np.int64]) -> Scores:
-        return np.asarray(counts / max(int(counts.sum()), 1))
-
     subjects = [case.subject for case in cases]
-    truth = [shares(one.counts) for one in subjects]
-    prior = [shares(np.bincount(one.known.labels.cpu().numpy(), minlength=one.classes)) for one in subjects]
+    truth = [histogram.shares_of([one.counts]) for one in subjects]
+    prior = [histogram.shares_of([np.bincount(one.known.labels.cpu(), minlength=one.classes)]) for one in subjects]
     even = [np.full(one.classes, 1 / one.classes) for one in subjects]
 
     def distance(estimates: Sequence[Scores]) -> float | None:
@@ -230,12 +178,9 @@ def of_histograms(
         return pooled(auc, [Separation(one[has], one[~has]) for one, has in pairs])
 
     guessed = min((one for one in (distance(prior), distance(even)) if one is not None), default=None)
+    error = Finding(name, reads, knows, "histogram error (TV)", distance(found), distance(without), guessed, 0.0)
     return Found(
-        [
-            Finding(name, reads, knows, "histogram error (TV)", distance(found), distance(without), guessed, 0.0),
-            Finding(name, reads, knows, "class present (AUC)", presence(found), presence(without), 0.5, 1.0),
-        ],
-        [],
+        [error, Finding(name, reads, knows, "class present (AUC)", presence(found), presence(without), 0.5, 1.0)], []
     )
 
 
@@ -257,8 +202,8 @@ def said_counts(kept: Sequence[KeptUpload], classes: int) -> list[NDArray[np.int
 
 def by_counts(name: str, cases: Sequence[Case]) -> Found:
     """Read counts that are sent."""
-    found = [histogram.open_counts(said_counts(case.subject.kept, case.subject.classes)) for case in cases]
-    return of_histograms(name, "counts or marks of classes", "nothing", cases, found, next_of(found))
+    found = [histogram.shares_of(said_counts(case.subject.kept, case.subject.classes)) for case in cases]
+    return of_histograms(name, "counts or marks of classes", "nothing", cases, found, _next(found))
 
 
 def bias_changes(kept: Sequence[KeptUpload]) -> list[NDArray[np.float32]]:
@@ -272,23 +217,12 @@ def bias_changes(kept: Sequence[KeptUpload]) -> list[NDArray[np.float32]]:
 def by_bias(name: str, cases: Sequence[Case]) -> Found:
     """Read which classes the bias of the head has grown for."""
     found = [histogram.shares_of_changes(bias_changes(case.subject.kept)) for case in cases]
-    return of_histograms(
-        name, "the change of the head's bias", "what the client was sent", cases, found, next_of(found)
-    )
+    reads, knows = "the change of the head's bias", "what the client was sent"
+    return of_histograms(name, reads, knows, cases, found, _next(found))
 
 
 class Estimate(NamedTuple):
-    """What a client's uploads say by themselves of its class histogram, with no truth to measure it against.
-
-    Parameters
-    ----------
-    client : int
-        Which client.
-    attack : str
-        How it is read.
-    shares : array
-        (C,), with a sum of 1.
-    """
+    """What a client's uploads say of its class histogram, shares (C,), with no truth to measure it against."""
 
     client: int
     attack: str
@@ -303,7 +237,7 @@ def estimates(kept: Sequence[KeptUpload]) -> list[Estimate]:
         if changes := bias_changes(own):
             found.append(Estimate(client, "bias of the head", histogram.shares_of_changes(changes)))
         if (classes := _classes(own[-1])) and (said := said_counts(own, classes)):
-            found.append(Estimate(client, "as sent", histogram.open_counts(said)))
+            found.append(Estimate(client, "as sent", histogram.shares_of(said)))
     return found
 
 
@@ -325,13 +259,13 @@ def by_imitation(name: str, cases: Sequence[Case]) -> Found:
         return histogram.features_of(logits_of(predictor, to_ask), to_ask.labels, case.subject.classes)
 
     found, without = [], []
-    others: list[Case | None] = [*next_of(cases)] or [None]
+    others: list[Case | None] = [*_next(cases)] or [None]
     for case, other in zip(cases, others, strict=True):
         subject, imitated, truth = case.subject, [], []
         labels = subject.to_train.labels.cpu().numpy()
         for number in range(case.mimics):
             rng = subject.rng("imitation", number)
-            drawn = histogram.drawn_shares(subject.classes, rng)
+            drawn = rng.dirichlet(np.full(subject.classes, 10 ** rng.uniform(-1, 1)))  # as uneven as clients may be
             rows = subject.to_train.some(histogram.drawn_rows(labels, drawn, len(subject.trained_on), rng))
             imitated.append(features(case, case.reading.imitated(rows, rng)))
             truth.append(np.bincount(rows.labels.cpu().numpy(), minlength=subject.classes) / len(rows))
@@ -344,101 +278,46 @@ def by_imitation(name: str, cases: Sequence[Case]) -> Found:
 
 # --- pictures ------------------------------------------------------------------------------------
 
+Made = tuple[Tensor, Tensor, Tensor]
+"""What was found, the originals, and the guess of an attacker who has read nothing: inputs (N, ...) each."""
+
 
 def of_pictures(
-    name: str,
-    reads: str,
-    knows: str,
-    cases: Sequence[Case],
-    make: Callable[[Case], tuple[Tensor, Tensor, Tensor]],
-    of: str,
+    name: str, reads: str, knows: str, cases: Sequence[Case], make: Callable[[Case], Made], of: str
 ) -> Found:
-    """Return how like the originals pictures are, and those of the first client.
-
-    Parameters
-    ----------
-    name, reads, knows : str
-        As in `Finding`.
-    cases : sequence of Case
-        The clients.
-    make : callable
-        Returns what was found, the originals, and the guess of an attacker who has read nothing: inputs (N, ...).
-    of : str
-        What the pictures are of.
-    """
-    figures: list[list[float]] = [[], [], [], []]
-    shown = list[Pictures]()
+    """Return how like the originals pictures are, and those of the first client; `of` says what they are of."""
+    figures, guesses, shown = list[float](), list[float](), list[Pictures]()
     for case in cases:
         found, originals, guessed = (case.subject.picture(one) for one in make(case))
-        for column, (measure, pictures) in enumerate(((psnr, found), (psnr, guessed), (ssim, found), (ssim, guessed))):
-            figures[column] += [measure(one, its) for one, its in zip(pictures, originals, strict=True)]
+        figures += map(psnr, found, originals)
+        guesses += map(psnr, guessed, originals)
         if not shown and len(found):
             shown.append(Pictures(name, originals[:SHOWN], found[:SHOWN]))
-    means = [mean(column) for column in figures]
-    return Found(
-        [
-            Finding(name, reads, knows, f"PSNR, dB, {of}", means[0], None, means[1], None),
-            Finding(name, reads, knows, f"SSIM, {of}", means[2], None, means[3], 1.0),
-        ],
-        shown,
-    )
-
-
-def _reads(*kinds: type, otherwise: str) -> Callable[[Case], str]:
-    """Return a check that inputs are images, and the payload one of some kinds."""
-
-    def fits(case: Case) -> str:
-        if not case.subject.pictures:
-            return "inputs are no images"
-        return "" if isinstance(case.reading, kinds) else otherwise
-
-    return fits
+    return Found([Finding(name, reads, knows, f"PSNR, dB, {of}", mean(figures), None, mean(guesses), None)], shown)
 
 
 def by_means(name: str, cases: Sequence[Case]) -> Found:
     """Invert the mean embedding, or the mean output, of each class."""
 
-    def make(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    def make(case: Case) -> Made:
         assert isinstance(case.reading, ClassMeans)
+        subject = case.subject
         targets, sent = case.reading.by_class(case.upload)
-        truth, guess, there = _means_of(case.subject)
-        both = sent.cpu().numpy() & there
-        chosen = targets[torch.from_numpy(both)]
-        return (
-            reconstruction.invert_outputs(case.reading.outputs, chosen, case.subject.centre),
-            truth[both],
-            guess[both],
-        )
+        truth, there = class_means(subject.trained_on.inputs, subject.trained_on.labels, subject.classes)
+        guess, known = class_means(subject.known.inputs, subject.known.labels, subject.classes)
+        both = sent & there & known
+        found = reconstruction.invert_outputs(case.reading.outputs, targets[both], subject.centre)
+        return found, truth[both], guess[both]
 
     reads = cases[0].reading.payload
     return of_pictures(name, reads, "the client's model (worst case)", cases, make, "class mean")
 
 
-def by_classes(name: str, cases: Sequence[Case]) -> Found:
-    """Make the picture of each class that the upload is surest of."""
-
-    def make(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-        truth, guess, there = _means_of(case.subject)
-        found = reconstruction.class_pictures(case.predictor, case.subject.classes, case.subject.centre)
-        return found[there], truth[there], guess[there]
-
-    reading = cases[0].reading
-    return of_pictures(name, reading.payload, reading.knows, cases, make, "class mean")
-
-
-def by_representations(name: str, cases: Sequence[Case]) -> Found:
-    """Invert the representations of public samples, whose originals the server has."""
-
-    def make(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-        subject = case.subject
-        chosen = subject.rng("inverted").permutation(len(public_rows(subject)))[:SHOWN]
-        targets = torch.from_numpy(case.upload["representations"][chosen]).float().to(subject.centre.device)
-        found = reconstruction.invert_outputs(lambda inputs: embedded(subject.model, inputs), targets, subject.centre)
-        originals = public_rows(subject).some(chosen).inputs
-        return found, originals, subject.known.inputs.mean(0, keepdim=True).expand_as(originals)
-
-    knows = "the client's body (worst case)"
-    return of_pictures(name, cases[0].reading.payload, knows, cases, make, "public sample")
+def fits_means(case: Case) -> str:
+    """Return why there are no mean embeddings of pictures."""
+    if not case.subject.pictures:
+        return "inputs are no images"
+    return "" if isinstance(case.reading, ClassMeans) else "no means of classes"
 
 
 def fits_gradient(case: Case) -> str:
@@ -464,7 +343,7 @@ def fits_gradient(case: Case) -> str:
 def by_gradient(name: str, cases: Sequence[Case]) -> Found:
     """Invert the gradient of a round of one step."""
 
-    def make(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    def make(case: Case) -> Made:
         subject, reading = case.subject, case.reading
         assert isinstance(reading, Weights)
         last, config = subject.last, subject.config
@@ -488,15 +367,12 @@ def by_gradient(name: str, cases: Sequence[Case]) -> Found:
     return of_pictures(name, "the change of weights in one step", knows, cases, make, "private sample")
 
 
-def _means_of(subject: Subject) -> tuple[Tensor, Tensor, NDArray[np.bool_]]:
-    """Return the client's mean input of each class, the attacker's own, and of which classes both have samples."""
-    truth, there = class_means(subject.trained_on.inputs, subject.trained_on.labels, subject.classes)
-    guess, known = class_means(subject.known.inputs, subject.known.labels, subject.classes)
-    return truth, guess, (there & known).cpu().numpy()
+def _next(values: Sequence[T]) -> list[T]:
+    """Return for each client's value that of another client; nothing if there is one client."""
+    return [*values[1:], values[0]] if len(values) > 1 else []
 
 
 ATTACKS = (
-    Attack("membership: loss threshold (Yeom et al. 2018)", by_threshold),
     Attack("membership: LiRA, offline (Carlini et al. 2022)", by_likelihood),
     Attack(
         "labels: as sent",
@@ -509,17 +385,7 @@ ATTACKS = (
         lambda case: "" if bias_changes(case.subject.kept) else "no bias of a head goes both ways",
     ),
     Attack("labels: imitated clients", by_imitation),
-    Attack("pictures: class means (He et al. 2019)", by_means, _reads(ClassMeans, otherwise="no means of classes")),
-    Attack(
-        "pictures: model inversion (Fredrikson et al. 2015)",
-        by_classes,
-        _reads(Weights, Body, Head, otherwise="no weights"),
-    ),
-    Attack(
-        "pictures: representations (He et al. 2019)",
-        by_representations,
-        _reads(Representations, otherwise="no representations"),
-    ),
+    Attack("pictures: class means (He et al. 2019)", by_means, fits_means),
     Attack("pictures: gradient (Geiping et al. 2020)", by_gradient, fits_gradient),
 )
 """All attacks, in the order of the table."""

@@ -11,26 +11,20 @@ from torch import Tensor
 Shares = NDArray[np.float64]
 
 
-def open_counts(counts: Sequence[NDArray[np.int64]]) -> Shares:
-    """Return the class histogram of a client that says it: its counts, or marks of 1 and 0, of all rounds.
-
-    Parameters
-    ----------
-    counts : sequence of array
-        Of each round (C,), 0 or more. Marks count as one sample.
-
-    Returns
-    -------
-    array
-        Shares (C,) with a sum of 1; all alike where nothing is there.
+def shares_of(counts: Sequence[NDArray[np.int64]]) -> Shares:
+    """Return the class histogram (C,) of counts (C,) of some rounds, in which marks count as one sample.
 
     Examples
     --------
-    >>> open_counts([np.array([3, 1]), np.array([3, 1])]).tolist(), open_counts([np.array([0, 0])]).tolist()
+    >>> shares_of([np.array([3, 1]), np.array([3, 1])]).tolist(), shares_of([np.array([0, 0])]).tolist()
     ([0.75, 0.25], [0.5, 0.5])
     """
-    total = np.asarray(np.sum(counts, axis=0), np.float64)
-    return total / total.sum() if total.sum() > 0 else np.full(len(total), 1 / len(total))
+    return _normed(np.asarray(np.sum(counts, axis=0), np.float64))
+
+
+def _normed(values: Shares) -> Shares:
+    """Return shares with a sum of 1; all alike where nothing is there."""
+    return values / values.sum() if values.sum() > 0 else np.full(len(values), 1 / len(values))
 
 
 def features_of(logits: Tensor, labels: Tensor, classes: int) -> Shares:
@@ -80,8 +74,7 @@ def shares_of_changes(changes: Sequence[NDArray[np.float32]]) -> Shares:
     [0.667, 0.0, 0.333]
     """
     change = np.sum(changes, axis=0, dtype=np.float64)
-    above = change - change.min()
-    return above / above.sum() if above.sum() > 0 else np.full(len(above), 1 / len(above))
+    return _normed(change - change.min())
 
 
 def calibrated(features: Shares, imitated: Sequence[Shares], truth: Sequence[Shares], penalty: float = 1.0) -> Shares:
@@ -118,14 +111,7 @@ def calibrated(features: Shares, imitated: Sequence[Shares], truth: Sequence[Sha
 
     model: Any = make_pipeline(StandardScaler(), Ridge(alpha=penalty))  # type: ignore[no-untyped-call]
     model.fit(np.concatenate(imitated), np.concatenate(truth))
-    shares = np.clip(model.predict(features), 0, None)
-    return np.asarray(shares / shares.sum()) if shares.sum() > 0 else np.full(len(shares), 1 / len(shares))
-
-
-def drawn_shares(classes: int, rng: np.random.Generator) -> Shares:
-    """Draw a histogram (C,) as uneven as clients may have: Dirichlet, its concentration from 0.1 to 10."""
-    shares: Shares = rng.dirichlet(np.full(classes, 10 ** rng.uniform(-1, 1)))
-    return shares
+    return _normed(np.clip(model.predict(features), 0, None))
 
 
 def drawn_rows(labels: NDArray[np.int64], shares: Shares, size: int, rng: np.random.Generator) -> NDArray[np.int64]:

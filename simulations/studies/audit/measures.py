@@ -8,10 +8,8 @@ from statistics import fmean
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter  # type: ignore[attr-defined]
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
-from torch.nn import functional
 
 from hetfl_flwr.errors import HetflError
 
@@ -180,57 +178,6 @@ def psnr(picture: Scores, original: Scores) -> float:
     """
     error = float(np.square(picture - original).mean())
     return inf if error == 0 else -10 * log10(error)
-
-
-def ssim(picture: Scores, original: Scores) -> float:
-    """Return the mean structural similarity of two pictures (channels, H, W) with values in [0, 1]: at most 1.
-
-    Wang, Bovik, Sheikh and Simoncelli, "Image Quality Assessment: From Error Visibility to Structural Similarity",
-    IEEE TIP 2004, Eq. (13), with its window, a Gaussian of 1.5 pixels over 11 x 11, and its K1 = 0.01, K2 = 0.03. At
-    the border the picture is mirrored, so that pictures smaller than the window have one, too.
-
-    Examples
-    --------
-    >>> flat = np.zeros((1, 8, 8))
-    >>> ssim(flat, flat)
-    1.0
-    """
-
-    def mean(values: Scores) -> Scores:
-        blurred: Scores = gaussian_filter(values, sigma=(0, 1.5, 1.5), truncate=3.5)
-        return blurred
-
-    first, second = 0.01**2, 0.03**2
-    mean_x, mean_y = mean(picture), mean(original)
-    variance_x, variance_y = mean(picture**2) - mean_x**2, mean(original**2) - mean_y**2
-    covariance = mean(picture * original) - mean_x * mean_y
-    likeness = (2 * mean_x * mean_y + first) * (2 * covariance + second)
-    return float((likeness / ((mean_x**2 + mean_y**2 + first) * (variance_x + variance_y + second))).mean())
-
-
-def threshold_scores(logits: Tensor, labels: Tensor) -> Scores:
-    """Return how likely each sample is a member by its loss alone: the higher, the lower the loss.
-
-    Yeom, Giacomelli, Fredrikson and Jha, "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting",
-    CSF 2018, adversary 2: a sample whose loss is below a threshold is called a member.
-
-    Parameters
-    ----------
-    logits, labels : Tensor
-        (N, C) and (N,) int64.
-
-    Returns
-    -------
-    array
-        The negative cross-entropy, (N,).
-
-    Examples
-    --------
-    >>> threshold_scores(torch.tensor([[9.0, 0.0], [0.0, 9.0]]), torch.tensor([0, 0])).round(3).tolist()
-    [-0.0, -9.0]
-    """
-    losses: Scores = -functional.cross_entropy(logits.double(), labels, reduction="none").cpu().numpy()
-    return losses
 
 
 def confidences(logits: Tensor, labels: Tensor) -> Scores:

@@ -112,7 +112,7 @@ class Weights:
     def model_of(self, upload: Arrays) -> SplitModel:
         """Return the model that an upload, of the last round, has brought."""
         sent = self._whole(upload)
-        if self.factors and self.subject.config.to_flat().get(f"{self.subject.config.algorithm}.compress") == "update":
+        if self.factors:
             origin = self._followed()
             sent = {name: origin[name] + change for name, change in sent.items()}
         return loaded(self.model, sent)
@@ -292,66 +292,63 @@ class ClassMeans:
 
 @dataclass
 class Answers:
-    """Logits or posteriors on public samples: an attacker's model learns to answer alike."""
+    """Logits, posteriors or embeddings of public samples: an attacker's model learns to give the same.
+
+    Parameters
+    ----------
+    name : str
+        The array that has them. Of embeddings the body alone is learnt, and gets a head of the attacker's.
+    """
 
     subject: Subject
+    name: str
     payload: str = "answers on public samples"
     knows: str = "the architecture; the public samples"
 
+    @classmethod
+    def of(cls, subject: Subject) -> "Answers":
+        """Return the reading of what a client has uploaded."""
+        names = ("representations", "logits", "softmax", "posteriors")
+        name = next(name for name in names if name in subject.last.upload)
+        if name != "representations":
+            return cls(subject, name)
+        knows = f"{cls.knows}; its own head, fitted on its own samples"
+        return cls(subject, name, "representations of public samples", knows)
+
     def predictor(self, upload: Arrays) -> Predictor:
-        """Return what a model predicts that has learnt the answers."""
-        return self._student(public_rows(self.subject), _scores(upload, self.subject))
-
-    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Train a model on other samples, let it answer, and let another one learn that."""
-        teacher = trained(fresh(self.subject, rng), rows, self.subject, rng)
-        public = public_rows(self.subject)
-        name, logits = _answers(self.subject.last.upload), logits_of(predicting(teacher), public)
-        said = _arrays({name: logits if name == "logits" else logits.softmax(1)})
-        return self._student(public, _scores(as_sent(self.subject, said, rng), self.subject))
-
-    def _student(self, public: Rows, scores: Tensor) -> Predictor:
-        student = fresh(self.subject, self.subject.rng("student"))
+        """Return what a model predicts that has learnt what was sent."""
+        subject, targets = self.subject, _tensor(upload[self.name], self.subject)
+        public, student = public_rows(subject), fresh(subject, subject.rng("student"))
+        if self.name == "representations":
+            distilled(student, lambda: functional.mse_loss(student.body(public.inputs), targets))
+            head = fitted_head(embedded(student, subject.to_train.inputs), subject.to_train.labels, subject.classes)
+            return lambda inputs: head(embedded(student, inputs))
+        scores = targets.softmax(1) if self.name == "logits" else targets
 
         def divergence() -> Tensor:
             return functional.kl_div(student(public.inputs).log_softmax(1), scores, reduction="batchmean")
 
         return predicting(distilled(student, divergence))
 
-
-@dataclass
-class Representations:
-    """Embeddings of public samples: an attacker's body learns to give the same, and gets a head of its own."""
-
-    subject: Subject
-    payload: str = "representations of public samples"
-    knows: str = "the architecture; the public samples; its own head, fitted on its own samples"
-
-    def predictor(self, upload: Arrays) -> Predictor:
-        """Return what a body that has learnt the embeddings predicts with a head of the attacker's."""
-        return self._student(public_rows(self.subject), _tensor(upload["representations"], self.subject))
-
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Train a model on other samples, take its embeddings, and let another body learn them."""
+        """Train a model on other samples, let it answer, and let another one learn that."""
         teacher, public = trained(fresh(self.subject, rng), rows, self.subject, rng), public_rows(self.subject)
-        said = as_sent(self.subject, _arrays({"representations": embedded(teacher, public.inputs)}), rng)
-        return self._student(public, _tensor(said["representations"], self.subject))
-
-    def _student(self, public: Rows, targets: Tensor) -> Predictor:
-        student, to_train = fresh(self.subject, self.subject.rng("student")), self.subject.to_train
-        distilled(student, lambda: functional.mse_loss(student.body(public.inputs), targets))
-        head = fitted_head(embedded(student, to_train.inputs), to_train.labels, self.subject.classes)
-        return lambda inputs: head(embedded(student, inputs))
+        if self.name == "representations":
+            said = embedded(teacher, public.inputs)
+        else:
+            logits = logits_of(predicting(teacher), public)
+            said = logits if self.name == "logits" else logits.softmax(1)
+        return self.predictor(as_sent(self.subject, _arrays({self.name: said}), rng))
 
 
 _MARKS: tuple[tuple[set[str], Callable[[Subject], Reading]], ...] = (
     ({"classes", "prototypes"}, ClassMeans.of),
     ({"logits", "counts"}, ClassMeans.of),
     ({"classes", "averages"}, ClassMeans.of),
-    ({"representations"}, Representations),
-    ({"indices", "posteriors"}, Answers),
-    ({"logits"}, Answers),
-    ({"softmax"}, Answers),
+    ({"representations"}, Answers.of),
+    ({"indices", "posteriors"}, Answers.of),
+    ({"logits"}, Answers.of),
+    ({"softmax"}, Answers.of),
     ({"weight"}, Head),
 )
 """Arrays by which a payload is known, of which it may have one more."""
@@ -391,16 +388,6 @@ def _imitated(model: nn.Module, subject: Subject, rng: np.random.Generator) -> A
 
 def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-
-
-def _answers(upload: Arrays) -> str:
-    return next(name for name in ("logits", "softmax", "posteriors") if name in upload)
-
-
-def _scores(upload: Arrays, subject: Subject) -> Tensor:
-    name = _answers(upload)
-    values = _tensor(upload[name], subject)
-    return values.softmax(1) if name == "logits" else values
 
 
 def _tensor(array: NDArray[Any], subject: Subject) -> Tensor:

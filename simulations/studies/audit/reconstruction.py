@@ -1,4 +1,4 @@
-"""Reconstruction of inputs by optimisation: from embeddings and outputs, from what predicts a class, from gradients."""
+"""Reconstruction of inputs by optimisation: from embeddings and outputs, and from gradients."""
 
 from collections.abc import Callable, Sequence
 from math import isfinite
@@ -107,18 +107,6 @@ def invert_outputs(
         return functional.mse_loss(outputs(inputs), targets) / scale
 
     return optimised(loss, (len(targets), *centre.shape), centre, smooth=smooth)
-
-
-def class_pictures(logits: Callable[[Tensor], Tensor], classes: int, centre: Tensor, smooth: float = 0.1) -> Tensor:
-    """Return for each class the input (C, *shape) that a model is surest of.
-
-    Fredrikson, Jha and Ristenpart, "Model Inversion Attacks that Exploit Confidence Information and Basic
-    Countermeasures", CCS 2015, Algorithm 1, with total variation for its denoising.
-    """
-    labels = torch.arange(classes, device=centre.device)
-    return optimised(
-        lambda inputs: functional.cross_entropy(logits(inputs), labels), (classes, *centre.shape), centre, smooth=smooth
-    )
 
 
 def invert_gradient(

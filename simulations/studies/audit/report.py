@@ -1,8 +1,10 @@
 """An audit of a run: all attacks that fit, as a table, as ``audit.json`` and as pictures in the run folder."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +15,10 @@ from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.node.machine.device import find_device
-from hetfl_flwr.runs.figures.tables import table_of
 from hetfl_flwr.server.messaging.differences import listed
 from hetfl_flwr.wire.privacy import DELTA
 from simulations.reports.runs import load_run
+from simulations.reports.terminal import table_of
 from simulations.studies.accounting import Guarantee, guarantees
 from simulations.studies.audit.attacks import ATTACKS, IMITATIONS, Attack, Case, Estimate, Found, cases_of, estimates
 from simulations.studies.audit.measures import Finding, NotFittedError, Pictures
@@ -150,49 +152,68 @@ def _naming() -> str:
     return option("--node 0=STATE_DIR --node 1=STATE_DIR", "nodes={0: STATE_DIR, 1: STATE_DIR}")
 
 
-def estimate_table(audit: Audit, title: str, names: Sequence[str] | None) -> "Table":
-    """Return what is read without data as a table: of each client the classes that it is thought to have most of."""
+def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Table]":
+    """Yield what was found in a run as tables: the figures, what is read without data, and what noise guarantees.
+
+    Parameters
+    ----------
+    audit : Audit
+        What was found.
+    run : str
+        What the run is called.
+    names : sequence of str, optional
+        Those of the classes.
+    """
 
     def classes(one: Estimate) -> str:
         order = np.argsort(-one.shares, kind="stable")[:MOST_CLASSES]
         return ", ".join(f"{names[c] if names else c}: {one.shares[c]:.0%}" for c in order if one.shares[c] > 0)
 
-    return table_of(
-        title,
-        {
-            "client": lambda one: str(one.client),
-            "labels": lambda one: one.attack,
-            "classes, most first": classes,
-        },
-        audit.estimates,
-        words={"labels", "classes, most first"},
-        notes=["Nothing is measured: the clients' data are not here. A mark counts as one sample."],
-    )
-
-
-def audit_table(audit: Audit, title: str) -> "Table":
-    """Return the figures as a table; below it what each attacker is assumed to know."""
-    knows = dict.fromkeys(f"{one.attack}: assumed to be known: {one.knows}." for one in audit.findings)
-    return table_of(
-        title,
-        {
+    if audit.findings:
+        numbers = {"figure": "figure", "another's": "without", "chance": "chance", "best": "best"}
+        columns: dict[str, Callable[[Finding], str]] = {
             "attack": lambda one: one.attack,
             "reads": lambda one: one.reads,
             "measure": lambda one: one.measure,
-            "figure": lambda one: shown(one.figure),
-            "another's": lambda one: shown(one.without),
-            "chance": lambda one: shown(one.chance),
-            "best": lambda one: shown(one.best),
-        },
-        audit.findings,
-        words={"attack", "reads", "measure"},
-        notes=[
-            "figure: over clients. another's: the same with another client's upload in its place. chance: an attacker "
-            "who reads nothing, of pictures the mean of its own samples, of labels the nearer of that and even shares. "
-            "best: the truth, or, of membership, the client's whole model.",
-            *knows,
-        ],
-    )
+            **{name: partial(_figure, key) for name, key in numbers.items()},
+        }
+        yield table_of(
+            f"what is read from {run}",
+            columns,
+            audit.findings,
+            words={"attack", "reads", "measure"},
+            notes=[
+                "figure: over clients. another's: the same with another client's upload in its place. chance: an "
+                "attacker who reads nothing, of pictures the mean of its own samples, of labels the nearer of that and "
+                "even shares. best: the truth, or, of membership, the client's whole model.",
+                *dict.fromkeys(f"{one.attack}: assumed to be known: {one.knows}." for one in audit.findings),
+            ],
+        )
+    if audit.estimates:
+        yield table_of(
+            f"what {run} says by itself",
+            {"client": lambda one: str(one.client), "labels": attrgetter("attack"), "classes, most first": classes},
+            audit.estimates,
+            words={"labels", "classes, most first"},
+            notes=["Nothing is measured: the clients' data are not here. A mark counts as one sample."],
+        )
+    if audit.guarantees:
+        yield table_of(
+            f"what the noise on {run} guarantees",
+            {
+                "against": attrgetter("holds"),
+                "uploads": lambda one: str(one.uploads) if one.rate == 1 else f"in {one.uploads} rounds",
+                "sampled": lambda one: f"{one.rate:.0%}",
+                "epsilon": lambda one: f"{one.epsilon:.3g}",
+            },
+            audit.guarantees,
+            words={"against"},
+            notes=[f"epsilon: at delta = {DELTA:g}, where a client's data are replaced by any others; for any attack."],
+        )
+
+
+def _figure(key: str, finding: Finding) -> str:
+    return shown(getattr(finding, key))
 
 
 def shown(number: float | None) -> str:
@@ -204,22 +225,6 @@ def shown(number: float | None) -> str:
     ('0.123', '-')
     """
     return "-" if number is None else f"{number:.3f}" if abs(number) < 10 else f"{number:.1f}"
-
-
-def guarantee_table(audit: Audit, title: str) -> "Table":
-    """Return what noise guarantees, as a table."""
-    return table_of(
-        title,
-        {
-            "against": lambda one: one.holds,
-            "uploads": lambda one: str(one.uploads) if one.rate == 1 else f"in {one.uploads} rounds",
-            "sampled": lambda one: f"{one.rate:.0%}",
-            "epsilon": lambda one: f"{one.epsilon:.3g}",
-        },
-        audit.guarantees,
-        words={"against"},
-        notes=[f"epsilon: at delta = {DELTA:g}, where a client's data are replaced by any others; for any attack."],
-    )
 
 
 def _rows(figures: Sequence[Finding] | Sequence[Guarantee]) -> list[dict[str, object]]:

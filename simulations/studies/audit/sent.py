@@ -1,26 +1,15 @@
-"""What leaves a client: how long an upload is, and how an imitated client's is clipped and noised as its own is."""
+"""What leaves a client: how an imitated client's upload is clipped and noised, and uploads that noise drowns."""
 
 from dataclasses import replace
 from math import sqrt
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_flwr.runs.uploads import KeptUpload
 from hetfl_flwr.wire.privacy import private_upload
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from simulations.studies.audit.subject import KeptUpload, Subject
-
-
-def upload_norm(subject: Subject) -> float:
-    """Return the L2 norm of a client's uploads, the median over rounds: what a clipping norm is to be compared with.
-
-    All arrays that clipping covers, together; of what was sent to the client in the same form, such as weights, the
-    change. The median of unclipped norms is where Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private
-    Learning with Adaptive Clipping", NeurIPS 2021, find clipping to work well.
-    """
-    changes = (_covered(subject, one).values() for one in subject.kept)
-    return median(sqrt(sum(float(np.square(change).sum()) for change in several)) for several in changes)
+from simulations.studies.audit.subject import Subject
 
 
 def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Arrays:

@@ -1,7 +1,7 @@
 """The recipes, and the tables of `hetfl list`."""
 
 import json
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from rich.console import Console
@@ -9,10 +9,8 @@ from typer.testing import CliRunner
 
 from hetfl_flwr.config import KEYS, RunConfig, meaning, read_toml
 from hetfl_flwr.data import data_spec
-from hetfl_flwr.errors import HetflError
-from hetfl_flwr.methods import Algorithm, check_options, find, names
+from hetfl_flwr.methods import check_options, find, names
 from hetfl_flwr.models import assign, build_model
-from hetfl_flwr.server.messaging.member import Sharing
 from hetfl_flwr.strategy import Sends
 from simulations.cli import facts
 from simulations.cli.command import app
@@ -74,7 +72,6 @@ def test_every_algorithm_is_listed_with_its_paper_its_wire_and_its_keys():
     for name, row in rows.items():
         assert row["what it does"].endswith(".")
         assert (row["paper"] == "-") == (name == "local")
-        assert row["what crosses the wire"]
         defaults = find(name).defaults
         assert row["options = default"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]
         assert find(name).strategy.heterogeneous or row["needs"].startswith("one ")
@@ -86,24 +83,6 @@ def test_every_method_of_the_house_says_what_leaves_a_client():
     assert [side.__qualname__ for side in sides if side.sends not in known] == []
 
 
-def test_algorithms_are_grouped_by_what_leaves_a_client():
-    """From all weights to nothing; within a group by name."""
-    groups = [(row["leaves a client"], name) for name, row in listed().items()]
-    assert groups == sorted(groups, key=lambda group: (get_args(Sends).index(group[0]), group[1]))
-    assert [name for word, name in groups if word == "weights"] == ["fedavg", "feddf", "fedprox"]
-    assert groups[-1] == ("nothing", "local")
-
-
-@pytest.mark.parametrize("attributes", [{}, {"sends": "pigeons"}])
-def test_what_leaves_a_client_is_never_guessed(attributes, monkeypatch):
-    side = type("Own", (own("Averages the weights.\n\nWire   up: weights"),), attributes)
-    monkeypatch.setattr("hetfl_flwr.methods.names", lambda: ["local", "own"])
-    monkeypatch.setattr(
-        "hetfl_flwr.methods.find", lambda name: find("local") if name == "local" else Algorithm("own", side, side)
-    )
-    assert [row["leaves a client"] for row in listed().values()] == ["nothing", "something else"]
-
-
 def test_a_row_says_what_the_docstrings_say():
     rows = listed()
     assert rows["fedhe"] == {
@@ -111,76 +90,12 @@ def test_a_row_says_what_the_docstrings_say():
         "name": "fedhe",
         "what it does": "Averages the class-average logits of all clients, class by class.",
         "paper": "Chan and Ngai, MSN 2021",
-        "what crosses the wire": "down: logits (C, C) float32, known (C,) bool: 4 C^2 + C bytes\n"
-        "up: logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)",
         "needs": "equal classes",
         "options = default": "\n".join(f"fedhe.{key} = {value}" for key, value in find("fedhe").defaults.items()),
     }
     assert rows["fedmd"]["needs"] == "public samples with labels\nequal classes, one shape of input"
-    assert rows["fedmd"]["what crosses the wire"].splitlines() == [
-        "down: digested (R,) int32, consensus (R, C) float32, asked (A,) int32: 4 R (C + 1) + 4 A bytes",
-        'up: logits (A, C) float32: 4 A C bytes; with consensus = "softmax" they are called softmax',
-    ]
-    assert rows["local"]["what crosses the wire"] == "nothing either way"
-    assert rows["fedhenn"]["needs"] == "public samples without labels\nmode=homogeneous: one model"
-    assert rows["fedhenn"]["what crosses the wire"].splitlines()[1:] == [
-        "up: representations (R, D) float32: 4 R D bytes",
-        "mode=homogeneous: down: the weights, aligned (R,) int32: 4 bytes a parameter and running statistic, and 4 R",
-        "mode=homogeneous: up: the weights",
-    ]
+    assert rows["fedhenn"]["needs"] == "public samples without labels"
     assert rows["fedavg"]["needs"] == "one model"
-
-
-def own(doc: str, **attributes: Any) -> Any:
-    """A server side with this docstring and these attributes; they may be set as late as when it is built."""
-
-    def build(self: Any) -> None:
-        vars(self).update(attributes)
-
-    return type("Own", (), {"__doc__": doc, "__init__": build, "heterogeneous": True, "sharing": None, "width": 0})
-
-
-@pytest.mark.parametrize(
-    ("strategy", "needs"),
-    [
-        (own("Does."), "-"),
-        (own("Does.", sharing=None, width=0), "-"),
-        (own("Does.", heterogeneous=False), "one model"),
-        (own("Does.\n\nNeeds  one body", heterogeneous=False), "one body"),
-        (own("Does.", sharing=Sharing()), "public samples with labels"),
-        (
-            own("Does.", sharing=Sharing(labelled=False), width=64),
-            "public samples without labels\none embedding width (64)",
-        ),
-        (
-            own("Does.\n\nNeeds  like bodies;\n       heads may differ\nState  x.", width=8),
-            "one embedding width (8)\nlike bodies; heads may differ",
-        ),
-    ],
-)
-def test_needs_are_read_off_the_attributes_and_a_paragraph_of_their_own(strategy, needs, monkeypatch):
-    monkeypatch.setattr("hetfl_flwr.methods.names", lambda: ["own"])
-    monkeypatch.setattr("hetfl_flwr.methods.find", lambda name: Algorithm(name, strategy, own("Client.")))
-    assert listed()["own"]["needs"] == needs
-
-
-@pytest.mark.parametrize(
-    ("doc", "items"),
-    [
-        ("X.\n\nWire   as in `strategies.fedavg.FedAvg`.\nState  y.", ["as in fedavg"]),
-        ("X.\n\nWire   all of it. When asked,\n       again.\n       Once: more.", ["all of it. When asked, again"]),
-        ("X.\n\nWire   down: a\n         and\n       b\n       up: c\n       Once: d.", ["down: a and b", "up: c"]),
-        (
-            "X.\n\nWire   down: a; up: b\n       ``mode``: c\n       down: d",
-            ["down: a; up: b", "down: d"],
-        ),
-        ("X.\n\nWire   down: ``a``\n       ``mode``: c\n\n       up: of no paragraph", ["down: a"]),
-        ("X.\n\nWires  down: a", []),
-        ("X.", []),
-    ],
-)
-def test_the_wire_is_what_goes_down_and_up_in_a_round_or_the_first_item(doc, items):
-    assert facts.wire(doc) == items
 
 
 @pytest.mark.parametrize(
@@ -196,30 +111,9 @@ def test_a_citation_is_shortened_by_its_title(doc, short):
     assert facts.citation(doc) == short
 
 
-def test_models_are_sized_for_the_data_set():
-    """LeNet-5 on 28 x 28, 16 maps of 5 x 5 at last: 25 x 6 + 6, 150 x 16 + 16, 400 x 120 + 120, 120 x 84 + 84, 850."""
-    [row] = [row for row in shown(Kind.MODELS, RunConfig(dataset="mnist")).splitlines() if " lenet5 " in row]
-    assert f" {156 + 2416 + 48120 + 10164 + 850} " in row
-    with pytest.raises(HetflError):
-        facts.live(Kind.MODELS, RunConfig(dataset="mnsit"))
-
-
-def test_recipes_are_those_of_the_folder(tmp_path):
-    assert facts.recipes(tmp_path) == []
-    (tmp_path / "mine.toml").write_text('algorithm = "fedhe"\nrounds = 7\n')
-    assert facts.recipes(tmp_path) == [{"name": "mine", "algorithm": "fedhe", "dataset": None, "rounds": 7}]
-
-
 def test_the_record_is_what_it_was_made_of():
     """What `hetfl list` tells without importing it; `python -m simulations.cli.facts` writes it anew."""
     assert facts.RECORD.read_text(encoding="utf-8") == facts.record()
-
-
-def test_facts_of_other_data_are_no_record(monkeypatch):
-    monkeypatch.setattr(facts, "recorded", lambda: {kind: [{"recorded": True}] for kind in Kind})
-    assert all(facts.facts(kind, DIGITS) == [{"recorded": True}] for kind in Kind)
-    [row] = [row for row in facts.facts(Kind.MODELS, RunConfig(dataset="mnist")) if row["name"] == "lenet5"]
-    assert row["shape"] == [1, 28, 28]
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -8,7 +8,6 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -89,12 +88,6 @@ def test_a_run_is_shown_and_written_and_needs_no_terminal(hetfl, here):
     assert list(here.rglob("*.png")) == []
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["algorithm"], summary["engine"], summary["rounds"]) == ("fedhe", "local", 2)
-
-
-def test_a_run_without_test_samples_has_no_accuracy(hetfl, here):
-    done = hetfl("run", "local", *SMALL, "--out", "out", "--set", "test-fraction=0")
-    assert (done.status, done.err) == (0, "")
-    assert json.loads((here / "out" / "summary.json").read_text())["accuracy"] is None
 
 
 def test_the_config_of_a_run_folder_is_enough_to_run_it_again(hetfl):
@@ -267,15 +260,10 @@ print("seconds", usage.ru_utime + usage.ru_stime)
     assert float(seconds.split()[1]) < 1
 
 
-def test_the_command_is_installed():
-    [script] = entry_points(group="console_scripts", name="hetfl")
-    assert script.load() is installed
-
-
 @pytest.mark.parametrize(
     ("kind", "shown"),
     [
-        ("algorithms", ["fedavg", "fedhe.logit-loss = mse", "leaves a client", "parts of weights"]),
+        ("algorithms", ["fedavg", "fedhe.alpha = 1.0", "leaves a client", "parts of weights"]),
         ("datasets", ["digits", "mnist", "bundled"]),
         ("models", ["lenet5", "fedhe:9", "(1, 8, 8)"]),
         ("recipes", ["fedhe-digits", "fedhe-mnist-heterogeneous"]),
@@ -304,21 +292,6 @@ def test_many_clients_end_with_the_same_bits_for_any_number_of_workers(hetfl, he
     assert without_time(here / "by-1") == without_time(here / "by-2")
     server_state = [(here / f"by-{workers}" / "knowledge.safetensors").read_bytes() for workers in (1, 2)]
     assert server_state[0] == server_state[1]
-
-
-def test_two_runs_are_compared_in_a_table_and_a_picture(hetfl, here):
-    for name in ("fedhe", "local"):
-        assert hetfl("run", name, *SMALL, "--out", name).status == 0
-    done = hetfl("compare", "fedhe", "local", "--out", "both.png", "--target", "0.05")
-    assert (done.status, done.err) == (0, "")
-    assert "payload to 5.0 %" in done.out
-    rows = [line.split()[0] for line in done.out.splitlines() if line.startswith(("fedhe", "local"))]
-    assert rows[:2] == ["fedhe", "local"]
-    assert sorted(rows[2:4]) == ["fedhe", "local"]  # by their gains
-    assert rows[4:] == ["fedhe:"]  # a difference from local can be shown for none of 2 clients
-    assert (here / "both.png").read_bytes().startswith(PNG)
-
-    assert hetfl("compare", "fedhe", "local", "--out", "both.png/both.png").refused
 
 
 def test_a_recipe_gives_what_the_command_line_does_not(hetfl, here):

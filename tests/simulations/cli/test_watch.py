@@ -168,12 +168,6 @@ def test_of_many_clients_the_failing_the_late_and_the_worst_are_seen(run):
     assert (told["state"], told["round"], told["rounds"], told["failures"]) == ("ended", 3, 3, 4)
 
 
-def test_a_writer_on_another_machine_is_believed(run):
-    cut(run, 1)
-    hold(run, process=2**22 + 1, host="elsewhere")
-    assert standing(run).writer.endswith("on elsewhere since 2026-01-02 03:04:05")
-
-
 def test_to_a_pipe_it_writes_a_line_for_each_round_until_the_end(run):
     whole = (run / "rounds.jsonl").read_text()
     cut(run, 1)
@@ -190,14 +184,6 @@ def test_to_a_pipe_it_writes_a_line_for_each_round_until_the_end(run):
     lines = said.splitlines()
     assert status == 0
     assert (len(lines), "round 1 of 3" in lines[0], lines[-1].endswith("ended")) == (2, True, True)
-
-
-def test_before_its_first_round(run):
-    (run / "rounds.jsonl").unlink()
-    (run / "clients.json").unlink()
-    with held(run):
-        assert standing(run).line == f"{run.name}: round 0 of 3, 0 bytes of payload"
-        assert watch(run, "--once")[0] == 0
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path):
@@ -219,13 +205,3 @@ def test_what_is_no_run_folder_is_refused(tmp_path):
 def test_a_damaged_lock_file_names_nobody(run, damaged):
     (run / LOCK_FILE).write_text(damaged.replace("HOST", socket.gethostname()))
     assert standing(run).writer == ""
-
-
-def test_nothing_waits_for_a_lock_file_that_is_a_pipe(run):
-    os.mkfifo(run / LOCK_FILE)
-    assert standing(run).writer == ""
-
-
-def test_who_writes_is_said_in_one_line_that_can_be_printed(run):
-    hold(run, 9, "a\x1b[31m\nhost")
-    assert standing(run).writer == r"process 9 on a\x1b[31m\nhost since 2026-01-02 03:04:05"

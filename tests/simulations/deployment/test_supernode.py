@@ -192,16 +192,6 @@ def test_a_process_that_an_app_leaves_behind_holds_nobody_up(warm, written):
     assert "colorsys" in sys.modules
 
 
-def test_a_process_may_have_imported_any_number_of_modules(warm, written, monkeypatch):
-    """A pipe would hold 64 KiB of their names."""
-    sys.modules.pop("colorsys", None)
-    many = [f"none.{number:0100}" for number in range(2000)]
-    monkeypatch.setattr(executor, "_installed", lambda before: [*many, "colorsys"])
-    warm.launch(spec(1))
-    until(lambda: not warm.reconcile() and not warm._running)
-    assert "colorsys" in sys.modules
-
-
 @pytest.mark.parametrize("file", ["colorsys.py", "colorsys/__init__.py"])
 def test_an_app_has_its_own_module_where_another_of_that_name_was_learnt(either, written, tmp_path, monkeypatch, file):
     """A folder that is no package hides nothing, here as in Flower's own process."""
@@ -491,10 +481,6 @@ def test_where_no_process_can_be_forked_the_launch_has_failed_and_nothing_stays_
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_messages_to_client_apps_are_all_that_it_answers(either):
-    assert either.get_eligible_capacity(set(TaskType)) == ({TaskType.CLIENT_APP}, set())
-
-
 @pytest.mark.slow
 def test_an_executor_ends_with_its_node_and_takes_its_secret_from_a_pipe():
     """The node is gone before the executor has begun; nobody has seen the secret."""
@@ -536,14 +522,6 @@ def test_where_it_cannot_be_warm_the_node_is_flowers_own(monkeypatch, capfd, arg
         supernode.run_supernode([*arguments, "--insecure"], "fork", 0.5)
     assert raised.value.args == ("flower-supernode", ["flower-supernode", *arguments, "--insecure"])
     assert why in capfd.readouterr().err
-
-
-def test_its_help_is_that_of_flowers_own_node_and_its_own():
-    said = subprocess.run(
-        [sys.executable, "-m", "hetfl_flwr", "supernode", "--help"], capture_output=True, text=True, check=True
-    ).stdout
-    for flag in ("--keep", "--poll", "--node-config", "--superlink", "--root-certificates"):
-        assert flag in said
 
 
 def test_an_end_by_a_signal_is_no_fault_of_a_model_or_a_callback(tmp_path, monkeypatch):

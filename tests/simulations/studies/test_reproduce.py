@@ -4,8 +4,7 @@ import json
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
-from shutil import rmtree
-from types import SimpleNamespace
+from shutil import copytree, rmtree
 
 import pytest
 from fixtures.folders.run_folders import finish, make
@@ -13,15 +12,18 @@ from rich.console import Console
 from scipy.stats import ttest_rel
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.schema import Round
+from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
-from simulations.studies.reproduce.collection import Report, collect, counted, main_table, summary
+from simulations.studies.reproduce import command
+from simulations.studies.reproduce.collection import Report, collect, counted
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
-from simulations.studies.reproduce.pictures import _curves, _gains
+from simulations.studies.reproduce.pictures import _gains
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, Records, _thinned, jobs, measured, record
+
+RESULTS = Path(__file__).parents[3] / "simulations" / "results"
 
 RECIPE = """
 title = "Small table"
@@ -86,6 +88,17 @@ def test_every_recipe_of_the_papers_is_right(name):
     assert max(int(cell.settings.get("rounds", 50)) for cell in quick) <= 200
 
 
+@pytest.mark.parametrize("name", ["har-table", "leaderboard"])
+def test_records_that_are_kept_give_the_report_that_is_kept(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(command, "draw", lambda *_: None)
+    copytree(RESULTS, tmp_path / "results")
+    page = tmp_path / "results" / f"{name}.md"
+    page.unlink()
+    request = Request(tmp_path / "out", results=tmp_path / "RESULTS.md", report_only=True)
+    reproduce([name], request, Console(file=StringIO()))
+    assert page.read_text() == (RESULTS / page.name).read_text()
+
+
 @pytest.mark.slow
 def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe, tmp_path):
     whole, folder, _ = run_recipe(results=tmp_path / "RESULTS.md")
@@ -114,28 +127,6 @@ def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe
     run_recipe(seeds=3)
     assert len(list(folder.glob("runs/**/summary.json"))) == 6
     assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-@pytest.mark.exhaustive
-def test_a_table_without_the_papers_figures_is_rows_by_columns(run_recipe, recipe):
-    """One for each measure; a cell that has no run is a dash. FedHe's 110 numbers are a whole number."""
-    columns = '[[columns]]\nname = "two"\n\n[[columns]]\nname = "three"\nsettings = { clients = 3 }\n\n'
-    text = RECIPE.replace("paper = { accuracy = 50.0 }\n", "").replace("[[rows]]", columns + "[[rows]]", 1)
-    text = text.replace('"bytes_up", unit = "MB"', '"numbers_up", unit = "numbers"')
-    text = text.replace('name = "Private"', 'name = "Private"\nwithout = ["three"]')
-    recipe.write_text(text)
-    whole, folder, said = run_recipe(seeds=2)
-    assert whole, said
-    seen = (folder / "table.md").read_text().partition("<details>")[0]
-    accuracy, sent = ([line.split(" | ") for line in block.splitlines()] for block in seen.strip().split("\n\n")[-2:])
-    assert [line[0] for line in accuracy] == ["| accuracy, %", "| ---", "| FedHe", "| Private"]
-    assert accuracy[3][2] == "- |"
-    assert sent == [
-        ["| sent, numbers", "two", "three |"],
-        ["| ---", "--:", "--: |"],
-        ["| FedHe", "110 ± 0", "110 ± 0 |"],
-        ["| Private", "0 ± 0", "- |"],
-    ]
 
 
 GAINS = RECIPE.replace('against = "FedHe"', 'against = "Private"').replace(
@@ -233,14 +224,6 @@ def test_what_each_client_reached_is_kept_where_clients_are_compared(recipe, tmp
     kept.write_text("".join(json.dumps({k: v for k, v in one.items() if k != "clients"}) + "\n" for one in first))
     assert reproduce([str(recipe)], request, console)
     assert [json.loads(one) for one in kept.read_text().splitlines()] == first
-
-
-def test_curves_are_called_as_the_measure_of_their_key(recipe):
-    y = 'figure = { kind = "curves", y = ["bytes_up", "seconds"] }'
-    recipe.write_text(RECIPE.replace('against = "FedHe"', y))
-    small = load(str(recipe))
-    panels = _curves(small, [SimpleNamespace(cell=cell) for cell in small.cells()], []).axes
-    assert [axes.get_ylabel() for axes in panels] == ["sent", "seconds"]
 
 
 @pytest.mark.exhaustive
@@ -361,12 +344,6 @@ def test_the_short_variant_says_what_it_has_less(run_recipe, recipe, tmp_path):
     assert (tmp_path / "results" / "small-short.png").read_bytes() == (folder / "figure.png").read_bytes()
 
 
-def test_a_recipe_without_a_short_variant_is_run_in_full(run_recipe):
-    _, folder, _ = run_recipe(variant="short", seeds=1, report_only=True)
-    assert not folder.exists()
-    assert (folder.parent / "small" / "table.json").exists()
-
-
 @pytest.mark.exhaustive
 def test_only_rows_and_columns_with_a_word_in_their_name(run_recipe, tmp_path):
     whole, folder, _ = run_recipe(only=["Priv"], seeds=1, results=tmp_path / "all.md")
@@ -375,23 +352,6 @@ def test_only_rows_and_columns_with_a_word_in_their_name(run_recipe, tmp_path):
     assert "--only 'Priv' --seeds 1`" in (tmp_path / "all.md").read_text()
     with pytest.raises(ConfigError, match="--only private"):
         run_recipe(only=["private"])
-
-
-@pytest.mark.exhaustive
-def test_measures_that_the_picture_leaves_out_are_folded_away(run_recipe, recipe):
-    recipe.write_text(
-        RECIPE.replace('against = "FedHe"', 'found = "Ours is lower."\nfigure = { measures = ["accuracy"] }')
-    )
-    _, folder, _ = run_recipe(seeds=1)
-    shown, _, folded = (folder / "table.md").read_text().partition("<details>")
-    assert ("| FedHe | accuracy" in shown, "| FedHe | sent" in shown) == (True, False)
-    assert ("| FedHe | accuracy" in folded, "| FedHe | sent" in folded) == (False, True)
-
-
-def test_what_has_not_been_run_is_named_in_the_file_of_all_tables(run_recipe, tmp_path):
-    run_recipe(report_only=True, results=tmp_path / "all.md")
-    text = (tmp_path / "all.md").read_text()
-    assert text.splitlines()[2:5] == ["## Not run", "", f"- Small table (`{tmp_path / 'small.toml'}`)"]
 
 
 @pytest.mark.exhaustive
@@ -465,43 +425,6 @@ def outcome(row, column, ours, paper=None, measure="ACC"):
     return Outcome(cell, measure, "%", paper, dict(enumerate(ours)), {})
 
 
-def test_a_summary_counts_intervals_and_deviations():
-    """The paper's figure is in the interval of A, 2.5 deviations away from B, away from C without any; D has none."""
-    near, far = outcome("A", "", (50, 51, 52), 50.0), outcome("B", "", (50, 52, 54), 57.0)
-    same, unsaid = outcome("C", "", (53, 53, 53, 53), 50.0), outcome("D", "", (51,), None)
-    assert counted([near, far, same, unsaid]) == (
-        "Seeds: 1 to 4. Paper within our interval: 1 of 3; over two deviations away: 2 of 3."
-    )
-    assert counted([unsaid]) == "Seeds: 1."
-
-
-def test_the_table_of_a_summary_is_rows_by_columns_with_the_longer_side_down(recipe):
-    text = RECIPE.replace("paper = { accuracy = 50.0 }\n", "").replace("seeds = 2", 'seeds = 2\nshown = ["FedHe"]')
-    recipe.write_text(text + '[[columns]]\nname = "a"\n')
-    small = load(str(recipe))
-    found = [outcome(row, column, (50, 52), 40.0, "accuracy") for row in ("FedHe", "Private") for column in "abc"]
-    found += [outcome("FedHe", "d", (), 40.0, "accuracy"), outcome("FedHe", "a", (9,), measure="sent")]
-    assert main_table(small, found).splitlines() == [
-        "| accuracy, % (paper) | FedHe |",
-        "| --- | --: |",
-        *(f"| {column} | 51.00 ± 1.41 (40.00) |" for column in "abc"),
-    ]
-    both = main_table(small.model_copy(update={"shown": []}), found[:1] + found[3:4])
-    assert both.splitlines()[2:] == ["| FedHe | 51.00 ± 1.41 (40.00) |", "| Private | 51.00 ± 1.41 (40.00) |"]
-
-
-@pytest.mark.parametrize(("chosen", "tables"), [("", 1), ("text", 1), ("none", 0)])
-def test_a_summary_has_the_first_paragraph_and_no_table_of_readings(recipe, chosen, tables):
-    found = 'found = """\nOurs is lower.\n\nFor 3 reasons.\n"""'
-    recipe.write_text(RECIPE.replace("seeds = 2", f'chosen = "{chosen}"\n{found}'))
-    small = load(str(recipe))
-    text = summary(small, [outcome("FedHe", "", (50, 52), 40.0, "accuracy")], "`hetfl`, commit 1; 2 of 2 runs", "less.")
-    assert text.count("| --- |") == tables
-    assert text.startswith("## Small table\n\nOurs is lower.\n\n**Less than in the paper:** less.\n")
-    assert "3 reasons" not in text
-    assert text.endswith("\n\n`hetfl`, commit 1; 2 of 2 runs. Seeds: 2.\n")
-
-
 def test_what_is_said_of_the_papers_stays_before_all_sections_and_collecting_again_changes_nothing(tmp_path):
     (tmp_path / "table.md").write_text("# A, Table 1\n\nMade by `x`; 1 of 1 runs.\n")
     path, said = tmp_path / "all.md", "## What holds, paper by paper\n\n**A.** It holds.\n"
@@ -511,17 +434,6 @@ def test_what_is_said_of_the_papers_stays_before_all_sections_and_collecting_aga
         link = f"[Full report](results/{tmp_path.name}.md)"
         assert path.read_text() == f"# Results\n\n{said}\n## A, Table 1\n\nIt holds.\n\n{link}\n"
         assert (tmp_path / "results" / f"{tmp_path.name}.md").read_text() == (tmp_path / "table.md").read_text()
-
-
-@pytest.mark.parametrize("pictured", [True, False])
-def test_the_picture_of_readings_is_in_their_report_alone(tmp_path, pictured):
-    (tmp_path / "table.md").write_text("# Z\n")
-    (tmp_path / "figure.png").write_bytes(b"picture")
-    collect({}, {"Z": Report(tmp_path, "## Z\n", pictured)}, tmp_path / "all.md")
-    name = tmp_path.name
-    assert (f"![Z](results/{name}.png)" in (tmp_path / "all.md").read_text()) is pictured
-    assert (tmp_path / "results" / f"{name}.md").read_text() == f"# Z\n\n![Z]({name}.png)\n"
-    assert (tmp_path / "results" / f"{name}.png").read_bytes() == b"picture"
 
 
 @pytest.mark.exhaustive
@@ -673,7 +585,7 @@ def recorded(cell, accuracies):
 
 def run_of(rounds, **summary):
     whole = {"clients": 2, "rounds": len(rounds), "bytes_up": 0, "bytes_down": 0, "acc": None, **summary}
-    records = [Round.blank(**{"round": number, "seconds": 1.0, **record}) for number, record in enumerate(rounds)]
+    records = [Round(**{"round": number, "seconds": 1.0, **record}) for number, record in enumerate(rounds)]
     return Run(Path("r"), "r", {}, records, whole, [])
 
 

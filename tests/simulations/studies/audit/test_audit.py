@@ -15,7 +15,7 @@ from hetfl_flwr.common.blobs import pack, read_blob
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.learning.training import take_statistics
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.runs.observers.kept_uploads import UPLOADS
+from hetfl_flwr.runs.uploads import UPLOADS
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.weights import loaded
 from simulations.deployment.rehearsal import write_digits
@@ -26,13 +26,12 @@ from simulations.studies.audit.attacks import (
     by_imitation,
     by_likelihood,
     by_means,
-    by_threshold,
     cases_of,
     fits_gradient,
     separation,
 )
 from simulations.studies.audit.report import audited
-from simulations.studies.audit.sent import as_sent, pooled_upload, read_together, upload_norm
+from simulations.studies.audit.sent import as_sent, pooled_upload, read_together
 from simulations.studies.audit.subject import Rows, subjects_of
 from simulations.studies.audit.training import predicting
 
@@ -78,14 +77,12 @@ def figure(found, measure):
 
 def test_an_overfitted_model_gives_its_members_away(cases):
     overfitted = cases(**OVERFITTED, algorithm="fedavg", most=2)
-    for attack in (by_threshold, by_likelihood):
-        assert figure(attack("x", overfitted), "AUC").figure > 0.58
+    assert figure(by_likelihood("x", overfitted), "AUC").figure > 0.58
 
 
-@pytest.mark.parametrize("attack", [by_threshold, by_likelihood])
-def test_membership_of_random_weights_is_a_coin(cases, attack):
+def test_membership_of_random_weights_is_a_coin(cases):
     """Two clients of 240 members and 100 others or so: the mean AUC has a standard deviation of about 0.025."""
-    found = attack("x", cases(algorithm="fedavg", random=True))
+    found = by_likelihood("x", cases(algorithm="fedavg", random=True))
     assert figure(found, "AUC").figure == pytest.approx(0.5, abs=0.08)
     assert figure(found, "TPR").figure < 0.06
 
@@ -257,7 +254,7 @@ def test_an_upload_of_huge_weights_takes_its_client_alone_out_of_the_attacks(lab
     found = audited(folder, shadows=2, mimics=2)
     assert any(one.measure == "AUC" for one in found.findings) == (len(liars) < 3)
     said = {attack: why for attack, why in found.skipped.items() if "cannot be fitted" in why}
-    assert len(said) >= 4
+    assert len(said) >= 2
     assert all(f"client {', '.join(map(str, liars))} has sent" in why for why in said.values())
 
 
@@ -299,7 +296,7 @@ def test_a_deployment_is_measured_against_its_clients_folders(deployed, tmp_path
     places = {number: tmp_path / f"node-{number}" for number in range(2)}
     write_digits([*places.values()])
     found = audited(deployed(algorithm="fedavg"), shadows=2, clients=1, places=places)
-    assert {one.measure for one in found.findings} >= {"AUC", "histogram error (TV)", "PSNR, dB, class mean"}
+    assert {one.measure for one in found.findings} >= {"AUC", "histogram error (TV)"}
     assert found.estimates == []
 
 
@@ -428,18 +425,3 @@ def test_what_models_are_asked_about_is_new_to_them(cases):
     )
     assert train | ask == whole
     assert not train & ask
-
-
-def test_the_norm_of_an_upload_is_what_clipping_leaves(lab, tmp_path):
-    """Clipped to half of its norm, an upload of the same first round has that norm; clipped to twice, its own."""
-
-    def norm(place, **keys):
-        folder = lab.run(
-            lab.config(**KEPT | {"clients": 2}, algorithm="fedavg", output_dir=str(tmp_path / place), **keys)
-        )
-        return upload_norm(subjects_of(folder, most=1)[0])
-
-    plain = norm("plain")
-    assert plain > 0
-    assert norm("half", clipping_norm=plain / 2) == pytest.approx(plain / 2, rel=1e-3)
-    assert norm("twice", clipping_norm=plain * 2) == pytest.approx(plain, rel=1e-3)

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from simulations.studies.audit.attacks import of_histograms
-from simulations.studies.audit.histogram import calibrated, drawn_rows, features_of, open_counts, shares_of_changes
+from simulations.studies.audit.histogram import calibrated, drawn_rows, features_of, shares_of, shares_of_changes
 from simulations.studies.audit.measures import total_variation
 from simulations.studies.audit.reconstruction import inferred_label
 from simulations.studies.audit.subject import Rows
@@ -35,7 +35,7 @@ def test_the_shares_of_a_batch_are_read_from_one_step_from_equal_predictions():
 
 
 def test_counts_of_rounds_add_up():
-    assert open_counts([np.array([5, 0, 0]), np.array([0, 5, 0])]).tolist() == [0.5, 0.5, 0]
+    assert shares_of([np.array([5, 0, 0]), np.array([0, 5, 0])]).tolist() == [0.5, 0.5, 0]
 
 
 def test_features_that_are_the_histogram_are_read_and_noise_is_not():

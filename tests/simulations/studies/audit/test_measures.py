@@ -11,7 +11,6 @@ from simulations.studies.audit.measures import (
     chance_rate,
     of_membership,
     psnr,
-    ssim,
     true_positive_rate,
 )
 
@@ -48,17 +47,3 @@ def test_psnr_of_equal_pictures_is_infinite_and_falls_by_twenty_decibels_a_tenth
     picture = np.full((1, 8, 8), 0.5)
     assert psnr(picture, picture) == inf
     assert psnr(picture + 0.01, picture) == pytest.approx(40)
-
-
-def test_ssim_of_two_flat_pictures_is_what_its_formula_gives():
-    """Without variance the second factor is 1, and the first (2 x y + C1) / (x^2 + y^2 + C1)."""
-    x, y, c1 = 0.2, 0.8, 0.0001
-    expected = (2 * x * y + c1) / (x * x + y * y + c1)
-    assert ssim(np.full((1, 8, 8), x), np.full((1, 8, 8), y)) == pytest.approx(expected, abs=1e-6)
-
-
-def test_ssim_sees_structure_that_is_gone():
-    picture = np.random.default_rng(0).random((1, 16, 16))
-    assert ssim(picture, picture) == pytest.approx(1)
-    assert abs(ssim(picture, np.random.default_rng(1).random((1, 16, 16)))) < 0.3
-    assert ssim(picture, 1 - picture) < -0.5

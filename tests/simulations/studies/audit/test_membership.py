@@ -3,26 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
-from simulations.studies.audit.measures import auc, confidences, likelihood_ratios, threshold_scores, true_positive_rate
-
-
-def test_a_model_that_knows_its_members_by_heart_gives_them_away():
-    labels = torch.arange(10).repeat(20)
-    logits = torch.randn(200, 10, generator=torch.Generator().manual_seed(0))
-    logits[:100] = 20.0 * functional.one_hot(labels[:100], 10)
-    scores = threshold_scores(logits, labels)
-    assert auc(scores[:100], scores[100:]) == 1
-    assert true_positive_rate(scores[:100], scores[100:]) == 1
-
-
-def test_a_model_that_was_trained_on_nobody_is_a_coin():
-    """Of 2,000 and 2,000 scores the AUC has a standard deviation of 0.009, the rate at 1 % one of about 0.003."""
-    labels = torch.arange(10).repeat(400)
-    scores = threshold_scores(torch.randn(4000, 10, generator=torch.Generator().manual_seed(1)), labels)
-    assert auc(scores[:2000], scores[2000:]) == pytest.approx(0.5, abs=0.03)
-    assert true_positive_rate(scores[:2000], scores[2000:]) == pytest.approx(0.01, abs=0.015)
+from simulations.studies.audit.measures import auc, confidences, likelihood_ratios
 
 
 def test_shadow_models_tell_members_where_a_threshold_cannot():

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from simulations.studies.audit import reconstruction
 from simulations.studies.audit.measures import psnr
-from simulations.studies.audit.reconstruction import class_pictures, invert_gradient, invert_outputs, matched
+from simulations.studies.audit.reconstruction import invert_gradient, invert_outputs, matched
 
 CENTRE = torch.full((1, 8, 8), 0.3)
 
@@ -53,16 +53,6 @@ def test_the_gradient_of_one_sample_is_that_sample_and_noise_is_none(known, monk
         gradient = [torch.randn_like(one) for one in gradient]
     found = invert_gradient(model, [*model.parameters()], gradient, labels, CENTRE, smooth=0.0)
     assert (likeness(found, pictures) > 30) == known
-
-
-def test_a_class_looks_as_its_weights_do():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
-    with torch.no_grad():
-        model[1].weight[0] = (smooth_pictures(1) - 0.5).flatten()
-        model[1].weight[1] = -model[1].weight[0]
-    found = class_pictures(model, 2, CENTRE, smooth=0.0)
-    assert likeness(found[:1], smooth_pictures(1)) > 12
-    assert likeness(found[1:], 1 - smooth_pictures(1)) > 12
 
 
 def test_each_picture_is_set_beside_its_own():

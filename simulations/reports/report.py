@@ -1,0 +1,272 @@
+"""Run folders as one HTML file that needs nothing else: no script, no network; to be read, sent on and printed.
+
+Tables are those of the terminal, pictures are SVG. All that comes from a run folder is escaped.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from io import BytesIO
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, filterwarnings
+
+from rich.table import Table
+
+from hetfl_flwr.config import KEYS, RunConfig, Value, meaning, to_toml
+from hetfl_flwr.data.folders import dataset_called
+from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
+from hetfl_flwr.runs.record import ClientRecord, name_of, read_notes
+from hetfl_flwr.wire.naming import called
+from simulations.reports.estimates import with_interval
+from simulations.reports.gains import answer, gains_table
+from simulations.reports.impact import impact_table, standings
+from simulations.reports.plots.comparison import compare_figure
+from simulations.reports.plots.impact import methods_figure
+from simulations.reports.plots.partition import split_figure
+from simulations.reports.plots.run import run_figure
+from simulations.reports.runs import Run, curve, figures, group_runs, load_run, method_of, run_folders
+from simulations.reports.tables import compare_table, doubts_of, shared_terms, summary_table, unequal_terms
+from simulations.reports.terminal import NOTHING, client_table, percent, table_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from simulations.reports.partition import Split
+
+MOST_SAID, MOST_FAILURES = 50, 100
+"""Lines of what was done with the data, and rows of failures."""
+
+MOST_NAMES = 5
+"""Of algorithms, in the title."""
+
+
+def write_report(folders: Sequence[Path | str], path: Path | str = "report.html") -> Path:
+    """Write the report of one run, or of several side by side, and return its path.
+
+    In a notebook: ``IPython.display.IFrame(write_report(["runs/fedhe"]), "100%", 800)``.
+
+    Parameters
+    ----------
+    folders : sequence of path
+        Run folders, at least one, or folders of such; runs that have not ended are reported as far as they got.
+    path : path
+        The file; missing folders are made.
+
+    Raises
+    ------
+    RunFolderError
+        One line, for a folder that holds no run, a broken file in it, or a report that cannot be written.
+    """
+    page = report_page([load_run(folder) for folder in run_folders(map(Path, folders))])
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be written: {error.strerror}; name another file") from None
+    return path
+
+
+def report_page(runs: Sequence[Run]) -> str:
+    """Return the page that `write_report` writes.
+
+    Raises
+    ------
+    RunFolderError
+        If there is no run.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    groups, several = group_runs(runs), len(runs) > 1
+    splits = dict.fromkeys(map(_split, runs))
+    environment = Environment(
+        loader=PackageLoader(__package__, ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(
+        title=_title(runs),
+        terms=shared_terms(groups) if several else "",
+        unequal=unequal_terms(groups),
+        answer=_answer(runs),
+        comparison=compare_table(runs) if several else None,
+        doubts=doubts_of(runs) if several else [],
+        pictures=_pictures([run for run in runs if curve(run).rounds.size]),
+        parts=[_part(run) for run in runs],
+        splits=[one if isinstance(one, str) else _image(partial(split_figure, one), one.title) for one in splits],
+    )
+
+
+def _title(runs: Sequence[Run]) -> str:
+    algorithms = list(dict.fromkeys(map(method_of, runs)))
+    datasets = dict.fromkeys(dataset_called(str(run.config["dataset"])) for run in runs)
+    names = ", ".join(algorithms) if len(algorithms) <= MOST_NAMES else f"{len(algorithms)} algorithms"
+    return f"{names} on {', '.join(datasets)}"
+
+
+def _answer(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Return whether federation helps: a sentence a method, a picture, and tables; or None."""
+    found = answer(runs)
+    if found is None:
+        return None
+    standing = standings(runs)
+    described = "; ".join(f"{one.method}: {with_interval(one.impact.gain)} points" for one in standing)
+    return {
+        "sentences": list(found.sentences.values()),
+        "pictures": [_image(partial(methods_figure, standing), described)] if standing else [],
+        "tables": [*([impact_table(standing)] if standing else []), gains_table(found)],
+    }
+
+
+def _pictures(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """Return accuracy over rounds and its cost, if any round was evaluated."""
+    if not runs:
+        return []
+    described = "; ".join(
+        f"{run.name}: accuracy from {percent(points[0])} to {percent(points[-1])} %"
+        for run in runs
+        for points in [curve(run).accuracy]
+    )
+    own = [_image(partial(run_figure, runs[0]), described)] if len(runs) == 1 else []
+    return [*own, _image(partial(compare_figure, runs, upright=True), described)]
+
+
+def _image(draw: Callable[[], Figure], described: str) -> dict[str, str]:
+    """Return a picture as a data URI, and a text in its place."""
+    from matplotlib import style
+
+    file = BytesIO()
+    with style.context({"svg.hashsalt": described}, after_reset=True), catch_warnings():
+        filterwarnings("ignore", "Glyph .* missing")
+        draw().savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return {"source": f"data:image/svg+xml;base64,{b64encode(file.getvalue()).decode()}", "text": described}
+
+
+def _part(run: Run) -> dict[str, Any]:
+    """Return all that is told of one run."""
+    shown = figures(run)
+    state = "" if shown["rounds"] == run.config["rounds"] else f"{shown['rounds']} of {run.config['rounds']} rounds"
+    made = [*shown.get("earlier_versions", []), shown["versions"]]
+    said = read_notes(run.folder)
+    more = len(said) - MOST_SAID
+    tables = [summary_table(run), client_table(run.name, run.clients), *_recalls(run.clients), *_failures(run)]
+    defaults = _defaults(str(run.config["algorithm"]))
+    changed = [key for key, value in run.config.items() if defaults.get(key) != value]
+    return {
+        "name": run.name,
+        "title": f"{method_of(run)}, seed {shown['seed']}",
+        "state": state,
+        "tables": [*tables, _settings(run, changed, defaults)],
+        "made": "; then ".join(", ".join(map(" ".join, one.items())) for one in made),
+        "said": [*said[:MOST_SAID], *([f"and {more:,} more in notes.txt"] if more > 0 else [])],
+        "config": to_toml({key: value for key, value in run.config.items() if key not in changed}),
+    }
+
+
+def _recalls(clients: Sequence[ClientRecord]) -> Iterator[Table]:
+    """Yield the recall of each class, the lowest first, a row a client; nothing if none is known."""
+
+    def recalls(client: ClientRecord) -> str:
+        never = client.get("unpredicted") or ()
+        ordered = sorted((client.get("recall") or {}).items(), key=lambda one: one[1])
+        return ", ".join(f"{name}: {percent(value)}{' never' * (name in never)}" for name, value in ordered)
+
+    known = [client for client in clients if client.get("recall")]
+    columns: dict[str, Callable[[ClientRecord], str]] = {
+        "client": lambda client: called(client["partition"], name_of(client)),
+        "class: recall": recalls,
+    }
+    note = "The part of a client's test samples of a class that its model finds. never: the class is never predicted."
+    if known:
+        yield table_of("Recall of each class, in %", columns, known, words=set(columns), notes=[note])
+
+
+def _failures(run: Run) -> Iterator[Table]:
+    """Yield the failures and refused uploads, those for one reason in one row; nothing if there are none."""
+    found: dict[tuple[int, str, str], list[int]] = {}
+    for record in run.rounds:
+        for failure in record.failures:
+            reason = " ".join(failure.reason.split())
+            found.setdefault((failure.client_id, failure.stage, reason), []).append(record.round)
+    names = {client["partition"]: name_of(client) for client in run.clients}
+    rows: list[tuple[str, ...]] = [
+        (spans(rounds), called(client, names.get(client, "")) if client >= 0 else NOTHING, stage, reason)
+        for (client, stage, reason), rounds in list(found.items())[:MOST_FAILURES]
+    ]
+    headings = ("rounds", "client", "stage", "reason")
+    columns: dict[str, Callable[[tuple[str, ...]], str]] = {
+        name: itemgetter(place) for place, name in enumerate(headings)
+    }
+    notes = [f"And {len(found) - MOST_FAILURES:,} more in rounds.jsonl."] if len(found) > MOST_FAILURES else []
+    if rows:
+        yield table_of("Failures and refused uploads", columns, rows, words=set(columns), notes=notes)
+
+
+def spans(rounds: Sequence[int]) -> str:
+    """Write ascending numbers with those that follow one another as spans.
+
+    Examples
+    --------
+    >>> spans([1, 2, 3, 7, 9, 10])
+    '1\u20133, 7, 9\u201310'
+    """
+    found: list[list[int]] = []
+    for number in rounds:
+        if found and number <= found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}\u2013{last}" for first, last in found)
+
+
+def _settings(run: Run, changed: Sequence[str], defaults: Mapping[str, Value]) -> Table:
+    """Return the keys of a run that have another value than by default."""
+    columns = {
+        "key": lambda key: key,
+        "value": lambda key: _value(run.config[key]),
+        "default": lambda key: _value(defaults[key]) if key in defaults else NOTHING,
+        "meaning": lambda key: meaning(key) if key in KEYS else "",
+    }
+    return table_of("Settings that differ from the defaults", columns, changed, words=set(columns), notes=[])
+
+
+def _defaults(algorithm: str) -> dict[str, Value]:
+    """Return the default of each config key."""
+    from hetfl_flwr.methods import find
+
+    defaults = RunConfig().to_flat()
+    with suppress(ConfigError):  # a package that is not here
+        defaults |= {f"{algorithm}.{key}": value for key, value in find(algorithm).defaults.items()}
+    return defaults
+
+
+def _value(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value) or "(empty)"
+
+
+def _split(run: Run) -> Split | str:
+    """Return who had which rows, or why that is not known any more."""
+    from hetfl_flwr.methods import resolve
+    from simulations.reports.partition import load_split
+
+    clients = figures(run)["clients"]
+    if not clients:
+        return f"{run.name}: no client is known yet"
+    try:
+        config = RunConfig.from_flat({**run.config, "clients": clients})
+        if not config.dataset:
+            return f"{run.name}: its nodes had data of their own"
+        split = load_split(resolve(config))
+    except HetflError as error:
+        return f"{run.name}: {error}"
+    trained = {client["partition"]: client["train"] for client in run.clients if client["train"] is not None}
+    if not config.pooled and any(share.training != trained.get(share.client, share.training) for share in split.shares):
+        return f"{run.name}: its clients had other rows than its config gives them here: data of their own, it may be."
+    return split
