@@ -413,6 +413,18 @@ def _source(base: str, reading: Reading) -> Source:
     return open_source(CATALOGUE[base].place if base in CATALOGUE else base, reading, CATALOGUE.get(base))
 
 
+def opened(family: Family) -> Source | None:
+    """Return a data set of which nothing is decoded yet; None where it is bundled.
+
+    Raises
+    ------
+    DataError
+        If it cannot be opened.
+    """
+    entry = CATALOGUE.get(family.base)
+    return None if entry and entry.bundled else _source(family.base, family.reading)
+
+
 def _domain_names(family: Family) -> tuple[int | str, ...]:
     try:
         return _domains(_source(family.base, family.reading))[0]
