@@ -45,7 +45,8 @@ USUAL = [
 
 _SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 20_000
 _UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what cells hold by a wrong separator
-_SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'[^'\n]*'(?:[,;\t| \r\n]|$)")
+_SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'(?:[^'\n]|'')*'(?:[,;\t| \r\n]|$)")
+_ALONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")  # an odd number of backslashes
 _COMMENTS = re.compile(r"(?:#[^\r\n]*(?:\r\n?|\n))*")
 _NUMBER = re.compile(r"[+-]?(?:\d+[.,]?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"[^\s,;|\"']*[^\x00-\x7f][^\s,;|\"']*")
@@ -223,7 +224,8 @@ def dialect_of(text: str, usual: str = ",") -> tuple[Dialect, int]:
     best = (_ONE_COLUMN if _is_one_column(head) else 0.0, Dialect(usual), 1)
     for separator in separators:
         for quote in '"' + "'" * bool(_SINGLE_QUOTED.search(head)):
-            for escape in ("\\", None) if "\\" + quote in head else (None,):
+            escaped = any(f"\\{one}" in head for one in "'\"") or ("\\" in head and not _ALONE.search(head))
+            for escape in ("\\", None) if escaped else (None,):
                 dialect = Dialect(separator, quote, escape)
                 score, width = _score(head, dialect)
                 best = max(best, (score, dialect, width), key=lambda one: one[0])
@@ -245,7 +247,8 @@ def _score(head: str, dialect: Dialect) -> tuple[float, int]:
     score = alike / max(1, len(rows)) * clean**2 * (1 - 1 / width)
     if rows and len(rows[0]) not in (width - 1, width):
         score *= _NO_HEADER
-    return score * (0.95 if dialect.separator == " " else 1), width
+    likely = {" ": 0.7 if "\t" in head else 0.95}.get(dialect.separator, 1.0)
+    return score * likely, width
 
 
 def _rows(text: str, dialect: Dialect) -> Iterator[list[str]]:
@@ -290,7 +293,8 @@ def _header(path: Path, rows: Sequence[Sequence[str]], width: int, told: int) ->
         after = [cells for cells in rows[place + 1 :] if any(cells)]
         names = [" ".join(cell.split()) for cell in row]
         used = {column for cells in after for column, cell in enumerate(cells[:width]) if cell.strip()}
-        if len(row) == width - 1 and all(names) and after and {len(cells) for cells in after} == {width}:
+        one_short = len(row) == width - 1 and all(names) and after and {len(cells) for cells in after} == {width}
+        if one_short and not _names_numbers(after):
             if width - 1 not in used:
                 names.append("")
             elif len({cells[0] for cells in after}) == len(after):
@@ -302,6 +306,15 @@ def _header(path: Path, rows: Sequence[Sequence[str]], width: int, told: int) ->
         f"no row at the top of '{path}' names its {width} columns, cells separated by commas or tabs: write a name for "
         "each column in the first row"
     )
+
+
+def _names_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Say whether the first row is a header: it has words alone, and below some of them are mostly numbers."""
+    first, *others = rows
+    if not others or not all(cell.strip() and not _NUMBER.fullmatch(cell.strip()) for cell in first):
+        return False
+    columns = zip(*others, strict=True)
+    return any(2 * sum(bool(_NUMBER.fullmatch(cell.strip())) for cell in column) > len(others) for column in columns)
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
