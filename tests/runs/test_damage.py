@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -331,40 +330,6 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over(refusal, tmp_path):
     FolderLock(tmp_path, 6).release()
 
 
-@pytest.mark.slow
-def test_of_two_processes_at_once_exactly_one_runs(tmp_path):
-    """Ten times two, that begin together."""
-    for number in range(10):
-        folder, begin = tmp_path / str(number), time.monotonic() + 0.2
-        folder.mkdir()
-        children = [_forked(lambda: _hold(folder, begin)) for _ in range(2)]  # noqa: B023
-        ended = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-        assert ended == [0, 3]
-
-
-def _hold(folder: Path, begin: float) -> int:
-    """Try to get the lock, and hold it until another has been refused, however slow the machine is."""
-    refused = folder.with_suffix(".refused")
-    while time.monotonic() < begin:
-        pass
-    try:
-        lock = FolderLock(folder, 1)
-    except RunFolderError:
-        refused.touch()
-        return 3
-    while not refused.exists() and time.monotonic() < begin + 120:
-        time.sleep(0.01)
-    lock.release()
-    return 0
-
-
-def _forked(work: Callable[[], int]) -> int:
-    child = os.fork()
-    if child == 0:
-        os._exit(work())
-    return child
-
-
 # --- state on nodes ------------------------------------------------------------------------------
 
 
@@ -424,13 +389,6 @@ def test_a_client_keeps_the_state_of_the_newest_runs(make_config, elsewhere, tmp
     assert sorted(path.name for path in state.iterdir()) == ["run-1", "run-2", "run-3"]
     left = [path.name for path in (state / "run-1").iterdir()]
     assert left == ["client-9.safetensors"] if keep else len(left) > 3
-
-
-def test_a_file_that_cannot_be_read_back_is_one_line(refusal, tmp_path):
-    from simulations.inference.unpacking import unpack_inputs
-
-    (tmp_path / "inputs-0.safetensors").write_bytes(b"x" * 100)
-    assert "inputs-0.safetensors" in refusal(StateError, unpack_inputs, tmp_path / "inputs-0.safetensors")
 
 
 # --- other versions ------------------------------------------------------------------------------
