@@ -287,10 +287,10 @@ def test_the_command_with_workers_killed_at_any_moment_ends_as_if_it_had_not_bee
             time.sleep(0.05)
         time.sleep(generator(0, "workers").uniform(0, 2))
         process.kill()
-    reached = newest(folder)
-    assert reached > 0
-    run_one({"output-dir": str(folder), "rounds": reached + 2}, resume=True, workers=2, verbose=True)
-    assert reached(folder) == whole(algorithm="fedhe", rounds=reached + 2)
+    last = newest(folder)
+    assert last > 0
+    run_one({"output-dir": str(folder), "rounds": last + 2}, resume=True, workers=2, verbose=True)
+    assert reached(folder) == whole(algorithm="fedhe", rounds=last + 2)
 
 
 # --- full disks ----------------------------------------------------------------------------------
