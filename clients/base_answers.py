@@ -1,7 +1,6 @@
 """Base of the client sides that answer on public samples, and learn from the mean answer of all."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +10,6 @@ from torch.optim import Optimizer
 from hetfl_flwr import (
     EVALUATION_BATCH,
     Arrays,
-    ConfigError,
     Dim,
     KnowledgeClient,
     Node,
@@ -22,9 +20,6 @@ from hetfl_flwr import (
 )
 from strategies.base_answers import Answers, public_answers, public_consensus
 
-Own = Literal["with-public", "without-public"]
-"""Whether the client's own public rows are among the own rows that it trains on."""
-
 
 class AnswersClient(KnowledgeClient):
     """Digests the consensus on some public samples, trains on its own rows, and answers on other public samples.
@@ -33,35 +28,21 @@ class AnswersClient(KnowledgeClient):
     ----------
     node : Node
         The client's surroundings.
-    algorithm : str
-        Its name, for errors.
     digest_epochs : int
         Passes over the digested rows in a round, 0 or more.
-    private : {"with-public", "without-public"}
-        Whether the client's own public rows are among the own rows that it trains on.
     answers : {"logits", "softmax"}
         As in `strategies.base_answers.AnswersStrategy`.
-
-    Raises
-    ------
-    ConfigError
-        All training rows are public, and ``private`` leaves these out.
 
     Attributes
     ----------
     own : Batches
-        The own rows.
+        The own rows, by default all training rows.
     """
 
-    def __init__(self, node: Node, algorithm: str, *, digest_epochs: int, private: Own, answers: Answers) -> None:
+    def __init__(self, node: Node, *, digest_epochs: int, answers: Answers) -> None:
         super().__init__(node)
         self.digest_epochs, self._answers = digest_epochs, answers
-        self.own = node.data.train if private == "with-public" else node.data.private
-        if not len(self.own):
-            raise ConfigError(
-                f"{node}: {algorithm}.private = '{private}', but all {len(node.data.train)} training samples are "
-                "public: lower public-fraction"
-            )
+        self.own = node.data.train
 
     def download_spec(self) -> PayloadSpec:
         """Expect the consensus on some public samples, and which rows to answer."""

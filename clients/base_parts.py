@@ -4,7 +4,32 @@ from abc import abstractmethod
 
 from torch import nn
 
-from hetfl_flwr import Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, weights
+from hetfl_flwr import Arrays, KnowledgeClient, Metrics, ModelError, Node, PayloadSpec, weights
+
+
+def check_head(node: Node, *, bias: bool) -> None:
+    """Refuse a model whose head cannot travel alone: it has a weight of the body's, or no bias where others have one.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    bias : bool
+        Whether heads that travel have a bias.
+
+    Raises
+    ------
+    ModelError
+        Says what would do.
+    """
+    node.check_untied()
+    if (node.model.head.bias is not None) != bias:
+        has, wanted = ("no", "with") if bias else ("a", "without")
+        as_asked = node.config.head_bias == bias
+        remedy = f"build it with bias={bias}" if as_asked else f"set head-bias to {str(bias).lower()}"
+        raise ModelError(
+            f"{node}: its head has {has} bias, but {node.config.algorithm} shares heads {wanted} one: {remedy}"
+        )
 
 
 class SharedPartClient(KnowledgeClient):

@@ -9,26 +9,24 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from clients.base_parts import check_head
 from hetfl_flwr import (
-    EMPTY,
     EVALUATION_BATCH,
     SEEN,
     Arrays,
     KnowledgeClient,
     Metrics,
-    ModelError,
     Node,
     PayloadSpec,
     Terms,
     cosine_temperature,
     decoupled_kd,
-    seeded,
-    to_numpy,
+    model_arrays,
 )
-from strategies.chfl import linear_head, summed_heads
+from strategies.chfl import Mode, linear_head, summed_heads
 
 Head = tuple[Tensor, Tensor]
 """Weight (C, D) and bias (C,)."""
@@ -41,24 +39,23 @@ class CHFLClient(KnowledgeClient):
 
     The temperature falls with the epochs of the whole run, counted from 1 to ``rounds * local-epochs``; where
     ``local-batches`` is above 0, a round counts as one. It acts on the non-target term alone: nothing with 2 classes.
-
     The teacher's logits are computed at the start of each epoch ("the fixed teacher signal within a training epoch"),
-    in evaluation mode, so that training consumes the same random numbers as without them: one more forward pass an
-    epoch. Where ``augment`` changes the images that are trained on, they are of the unchanged ones.
+    in evaluation mode: one more forward pass an epoch, of the images as they are before ``augment``.
 
     Wire   as in `strategies.chfl.CHFL`.
     State  the model, the optimizer's moments; in "avg" and "avgkd" the head's with ``moments = "kept"`` alone.
     Departs from the paper: by default the teacher is the mean of the heads: see ``reduce``. The length of a round is
-    the run config's (the paper's is one epoch: ``local-batches = 0``).
-    A client is measured with its own head as it has trained it, also where the next round begins with the mean.
+    the run config's (the paper's is one epoch: ``local-batches = 0``). Each client's head begins with weights of its
+    own; Algorithm 1 has one global head and leaves the local ones open. A client is measured with its own head as it
+    has trained it, also where the next round begins with the mean.
 
     Parameters
     ----------
     node : Node
         The client's surroundings.
-    mode : {"kd", "solo", "avg", "avgkd"}
+    mode : {"kd", "avg", "avgkd"}
         "kd": the paper's method. "avg": the mean of all heads replaces the own one at the start of each round; with one
-        client and ``moments = "kept"`` this is local training. "avgkd": both at once. "solo": local training.
+        client and ``moments = "kept"`` this is local training. "avgkd": both at once. The paper's SOLO is ``local``.
     reduce : {"sum", "mean"}
         What the teacher is: the sum of the heads, or their mean. No meaning where nothing is distilled. The paper's
         Eq. (4) has the sum, as many times a head as there are clients: it makes the teacher's softmax the sharper the
@@ -67,9 +64,6 @@ class CHFLClient(KnowledgeClient):
         Weight of the distillation, 0 or more. With 0, "kd" is local training and "avgkd" is "avg". Algorithm 1 (line 8)
         weighs by alpha a loss that Eq. (6) has weighed by alpha already; here it counts once, and the other reading is
         alpha squared.
-    initial_head : {"own", "shared"}
-        What the head's first weights are: drawn for each client, as its body's are, or for all clients the same.
-        Algorithm 1 begins with one global head (line 2 of the server) and does not say what local heads begin with.
     beta : float
         Half the height of the temperature's fall, which begins at nearly ``2 beta + 1`` and ends at 1; 0 or more. 0: a
         temperature of 1 throughout.
@@ -86,35 +80,27 @@ class CHFLClient(KnowledgeClient):
         self,
         node: Node,
         *,
-        mode: Literal["kd", "solo", "avg", "avgkd"] = "kd",
+        mode: Mode = "kd",
         reduce: Literal["sum", "mean"] = "mean",
         alpha: Annotated[float, Field(ge=0)] = 0.5,
-        initial_head: Literal["own", "shared"] = "own",
         beta: Annotated[float, Field(ge=0)] = 5.0,
     ) -> None:
         super().__init__(node)
-        if mode != "solo":
-            node.check_untied()
-        if mode != "solo" and node.model.head.bias is None:
-            remedy = "build it with bias=True" if node.config.head_bias else "set head-bias to true"
-            raise ModelError(f"{node}: its head has no bias, but chfl adds up heads with one: {remedy}")
+        check_head(node, bias=True)
         self.mode, self.reduce, self.alpha, self.beta = mode, reduce, alpha, beta
-        if initial_head == "shared" and not node.restored:
-            node.model.head.load_state_dict(_first_head(node))
 
     def download_spec(self) -> PayloadSpec:
         """Expect the sum of all heads, and their number."""
-        return EMPTY if self.mode == "solo" else summed_heads(self.node.model.classes, self.node.model.width)
+        return summed_heads(self.node.model.classes, self.node.model.width)
 
     def upload_spec(self) -> PayloadSpec:
         """Send the own head."""
-        return EMPTY if self.mode == "solo" else linear_head(self.node.model.classes, self.node.model.width)
+        return linear_head(self.node.model.classes, self.node.model.width)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train, epoch by epoch; each begins with the teacher's logits on its samples."""
-        teacher = self._take_up(download)
-        lessons: deque[tuple[Tensor, float]] = deque()
-        distances, right = [], []
+        teacher, lessons = self._take_up(download), deque[tuple[Tensor, float]]()
+        distances, right = list[Tensor](), list[Tensor]()
 
         def batches() -> Iterator[Tensor]:
             for number, rows in enumerate(self.epochs(round)):
@@ -130,29 +116,30 @@ class CHFLClient(KnowledgeClient):
                 return private
             target, temperature = lessons.popleft()
             on_target, among_rest = decoupled_kd(logits, target, labels, temperature)
-            distances.append((on_target + among_rest).detach() * len(labels))
+            distance = on_target + among_rest
+            distances.append(distance.detach() * len(labels))
             right.append((target.argmax(1) == labels).sum())
-            return Terms(private, self.alpha * (on_target + among_rest))
+            return Terms(private, self.alpha * distance)
 
         samples, mean_loss = self.train(batches(), loss)
         metrics: Metrics = {SEEN: samples, "train-loss": mean_loss}
         if teacher is not None:
             metrics["distillation-loss"] = float(torch.stack(distances).sum()) / samples
             metrics["teacher-accuracy"] = int(torch.stack(right).sum()) / samples
-        head = self.node.model.head
-        return {} if self.mode == "solo" else {"weight": to_numpy(head.weight), "bias": to_numpy(head.bias)}, metrics
+        return model_arrays(self.node.model.head), metrics
 
     def _take_up(self, download: Arrays) -> Head | None:
         """Begin with the mean of all heads, if the mode says so, and return the teacher, if there is one."""
-        heads = int(download["heads"]) if self.mode != "solo" else 0
+        heads, sums = int(download["heads"]), {name: download[name] for name in ("weight", "bias")}
         if heads == 0:
             return None
-        if self.mode in ("avg", "avgkd"):
-            self.load(self.node.model.head, {name: download[name] / heads for name in ("weight", "bias")})
-        weight, bias = (torch.from_numpy(download[name]).to(self.node.device) for name in ("weight", "bias"))
+        means = {name: array / heads for name, array in sums.items()}
+        if self.mode != "kd":
+            self.load(self.node.model.head, means)
         if self.mode == "avg" or self.alpha == 0:
             return None
-        return (weight, bias) if self.reduce == "sum" else (weight / heads, bias / heads)
+        weight, bias = (means if self.reduce == "mean" else sums).values()
+        return torch.from_numpy(weight).to(self.node.device), torch.from_numpy(bias).to(self.node.device)
 
     @torch.no_grad()
     def _taught(self, teacher: Head, batches: Sequence[Tensor]) -> list[Tensor]:
@@ -170,10 +157,3 @@ class CHFLClient(KnowledgeClient):
             return cosine_temperature(round, config.rounds, self.beta)
         epoch = (round - 1) * config.local_epochs + number + 1
         return cosine_temperature(epoch, config.rounds * config.local_epochs, self.beta)
-
-
-def _first_head(node: Node) -> dict[str, Tensor]:
-    """Draw the head that all clients of a run begin with: the same for equal widths and classes, wherever they run."""
-    head = node.model.head
-    with seeded(node.config.seed, "head"):
-        return nn.Linear(head.in_features, head.out_features, bias=head.bias is not None).state_dict()

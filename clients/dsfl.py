@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch.nn import functional
 
-from clients.base_answers import AnswersClient, Own
+from clients.base_answers import AnswersClient
 from hetfl_flwr import SEEN, Arrays, Metrics, Node, to_numpy
 
 
@@ -24,8 +24,7 @@ class DSFLClient(AnswersClient):
     Wire   as in `strategies.dsfl.DSFL`.
     State  the model; the moments of two optimizers, for the own rows and for digesting.
     Departs from the paper: both optimizers are those of the run config and go on from round to round. A
-    client's own rows include those that it has made public; in the paper the public set is another data set, so that no
-    row is in both (``private = "without-public"``).
+    client's own rows include those that it has made public; in the paper the public set is another data set.
 
     Parameters
     ----------
@@ -33,21 +32,12 @@ class DSFLClient(AnswersClient):
         The client's surroundings.
     digest_epochs : int
         Passes over the digested rows in a round, 0 or more. 0 is local training.
-    private : {"with-public", "without-public"}
-        Whether the client's own public rows are among the own rows that it trains on.
-
-    Raises
-    ------
-    ConfigError
-        All training rows are public, and ``private`` leaves these out.
     """
 
     tuned = ""  # its number says how the mean is sharpened, which it is not by default
 
-    def __init__(
-        self, node: Node, *, digest_epochs: Annotated[int, Field(ge=0)] = 1, private: Own = "with-public"
-    ) -> None:
-        super().__init__(node, "dsfl", digest_epochs=digest_epochs, private=private, answers="softmax")
+    def __init__(self, node: Node, *, digest_epochs: Annotated[int, Field(ge=0)] = 1) -> None:
+        super().__init__(node, digest_epochs=digest_epochs, answers="softmax")
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Digest, train on the own rows, answer."""

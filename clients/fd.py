@@ -1,10 +1,10 @@
-"""FD (federated distillation), client side: local training with the other clients' average outputs as the teacher.
+"""FD (federated distillation), client side: local training with the other clients' average scores as the teacher.
 
 Jeong, Oh, Kim, Park, Bennis and Kim, "Communication-Efficient On-Device Machine Learning: Federated Distillation and
 Augmentation under Non-IID Private Data", NeurIPS workshop 2018 (arXiv 1811.11479).
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hetfl_flwr import SEEN, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, Terms, to_numpy
-from strategies.fd import Outputs, class_averages, teacher_averages
+from strategies.fd import class_averages, teacher_averages
 
 
 class FDClient(KnowledgeClient):
@@ -25,7 +25,7 @@ class FDClient(KnowledgeClient):
     State  the model, the optimizer's moments.
     Departs from the paper: steps are taken by mini-batches, each term being the mean over the batch (the paper's are
     by single samples), with the run config's optimizer. Samples of a class of which the server knows nothing are
-    trained with cross-entropy alone. ``outputs = "logits"`` and ``loss = "mse"`` are not in it.
+    trained with cross-entropy alone. HtFLlib takes the squared difference of logits in place of the cross-entropy.
 
     Parameters
     ----------
@@ -33,37 +33,24 @@ class FDClient(KnowledgeClient):
         The client's surroundings.
     gamma : float
         Weight of the distillation term, 0 or more. 0 is local training.
-    outputs : {"softmax", "logits"}
-        As in `strategies.fd.FD`. Of average logits, the softmax is what "ce" takes.
-    loss : {"ce", "mse"}
-        The distillation term. "ce": cross-entropy of the own softmax scores under the teacher's, mean over the batch.
-        "mse": squared difference of the own outputs from the teacher's, logits or softmax scores as ``outputs`` says,
-        mean over batch and classes.
     """
 
     has_distillation_term = True
 
-    def __init__(
-        self,
-        node: Node,
-        *,
-        gamma: Annotated[float, Field(ge=0)] = 1.0,
-        outputs: Outputs = "softmax",
-        loss: Literal["ce", "mse"] = "ce",
-    ) -> None:
+    def __init__(self, node: Node, *, gamma: Annotated[float, Field(ge=0)] = 1.0) -> None:
         super().__init__(node)
-        self.gamma, self.outputs, self.loss = gamma, outputs, loss
+        self.gamma = gamma
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the teacher's outputs of each class, and which are known."""
+        """Expect the teacher's scores of each class, and which are known."""
         return teacher_averages(self.node.data.spec.classes)
 
     def upload_spec(self) -> PayloadSpec:
-        """Send the average outputs of the classes that were seen."""
-        return class_averages(self.node.data.spec.classes, self.outputs)
+        """Send the average scores of the classes that were seen."""
+        return class_averages(self.node.data.spec.classes)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train for one round, and sum up the outputs on the way."""
+        """Train for one round, and sum up the scores on the way."""
         device = self.node.device
         teacher = torch.from_numpy(download["averages"]).to(device)
         known = torch.from_numpy(download["known"]).to(device)
@@ -71,33 +58,23 @@ class FDClient(KnowledgeClient):
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
             logits = self.node.model(inputs)
-            sums.index_add_(0, labels, self._outputs(logits.detach()))
+            sums.index_add_(0, labels, logits.detach().softmax(1))
             counts.add_(torch.bincount(labels, minlength=len(counts)))
             private = self.node.data_loss(logits, labels)
             covered = known[labels]
             if self.gamma == 0 or not covered.any():
                 return private
-            distance = self._distance(logits[covered], teacher[labels[covered]])
+            distance = functional.cross_entropy(logits[covered], teacher[labels[covered]])
             return Terms(private, self.gamma * (distance * covered.float().mean()))
 
         samples, mean_loss = self.train(self.batches(round), loss)
         return self._averages(sums, counts), {SEEN: samples, "train-loss": mean_loss}
 
-    def _outputs(self, logits: Tensor) -> Tensor:
-        return logits.softmax(1) if self.outputs == "softmax" else logits
-
-    def _distance(self, logits: Tensor, teacher: Tensor) -> Tensor:
-        """Return the distillation term of samples whose class is known."""
-        if self.loss == "mse":
-            return functional.mse_loss(self._outputs(logits), teacher)
-        return functional.cross_entropy(logits, teacher if self.outputs == "softmax" else teacher.softmax(1))
-
     def _averages(self, sums: Tensor, counts: Tensor) -> Arrays:
         """Return the averages of the classes seen; where uploads are clipped, of all, those not seen being even."""
         present = counts > 0
         sent = torch.arange(len(counts)) if self.node.config.clipping_norm > 0 else present.nonzero()[:, 0].cpu()
-        nothing = 1 / len(counts) if self.outputs == "softmax" else 0.0
-        averages = torch.where(present[:, None], sums / counts.clamp(min=1)[:, None], nothing)
+        averages = torch.where(present[:, None], sums / counts.clamp(min=1)[:, None], 1 / len(counts))
         return {
             "classes": to_numpy(sent.int()),
             "averages": to_numpy(averages[sent.to(averages.device)]),

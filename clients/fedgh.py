@@ -3,12 +3,11 @@
 Yi, Wang, Liu, Shi and Yu, "FedGH: Heterogeneous Federated Learning with Generalized Global Header", MM 2023.
 """
 
-from typing import Literal
-
 from torch import Tensor
 
+from clients.base_parts import check_head
 from clients.base_prototypes import own_prototypes
-from hetfl_flwr import EMPTY, SEEN, Arrays, KnowledgeClient, Metrics, ModelError, Node, PayloadSpec
+from hetfl_flwr import SEEN, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec
 from strategies.base_prototypes import local_prototypes
 from strategies.fedgh import global_head
 
@@ -23,15 +22,13 @@ class FedGHClient(KnowledgeClient):
     State  the model, of which the next download replaces the head; the optimizer's moments of the body, and with
            ``moments = "kept"`` of the head.
     Departs from the paper: in the authors' code one optimizer takes the steps of all clients, so that its momentum goes
-    from one to the next. As there, clients of one architecture begin with the same weights.
+    from one to the next. As there, clients of one architecture begin with the same weights, and are measured with their
+    own head after its training; in HtFLlib with the server's.
 
     Parameters
     ----------
     node : Node
         The client's surroundings.
-    measured : {"trained", "global"}
-        Which head a client is measured with: the own one after its training, as in the authors' published code, or the
-        server's, which the next round begins with, as in HtFLlib.
 
     Raises
     ------
@@ -41,13 +38,9 @@ class FedGHClient(KnowledgeClient):
 
     starts_alike = True
 
-    def __init__(self, node: Node, *, measured: Literal["trained", "global"] = "trained") -> None:
+    def __init__(self, node: Node) -> None:
         super().__init__(node)
-        node.check_untied()
-        self.measured = measured
-        if node.model.head.bias is None:
-            remedy = "build it with bias=True" if node.config.head_bias else "set head-bias to true"
-            raise ModelError(f"{node}: its head has no bias, but fedgh trains one for all that has: {remedy}")
+        check_head(node, bias=True)
 
     def download_spec(self) -> PayloadSpec:
         """Expect the head of all."""
@@ -57,26 +50,12 @@ class FedGHClient(KnowledgeClient):
         """Send the own prototypes."""
         return local_prototypes(self.node.model.classes, self.node.model.width, counted=False)
 
-    def assess_spec(self) -> PayloadSpec:
-        """Expect the same as for training, where the head of all is measured."""
-        return self.download_spec() if self.measured == "global" else EMPTY
-
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Take the head, train for one round, then take the own prototypes."""
-        self._take(download)
+        self.load(self.node.model.head, download)
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             return self.node.data_loss(self.node.model(inputs), labels)
 
         samples, mean_loss = self.train(self.batches(round), loss)
         return own_prototypes(self.node, counted=False), {SEEN: samples, "train-loss": mean_loss}
-
-    def assess(self, download: Arrays) -> Metrics:
-        """Measure the own body, under its own head or that of all."""
-        if self.measured == "global":
-            self._take(download)
-        return super().assess(download)
-
-    def _take(self, download: Arrays) -> None:
-        """Put the head of all in the place of the own one."""
-        self.load(self.node.model.head, {name: download[name] for name in ("weight", "bias")})

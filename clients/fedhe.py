@@ -3,19 +3,19 @@
 Chan and Ngai, "FedHe: Heterogeneous Models and Communication-Efficient Federated Learning", MSN 2021.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from hetfl_flwr import SEEN, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, Terms, kl_divergence, to_numpy
+from hetfl_flwr import SEEN, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, Terms, to_numpy
 from strategies.fedhe import class_logits, known_class_logits
 
 
 class FedHeClient(KnowledgeClient):
-    """Trains on ``CE + alpha * logit_loss(p_i, p_server[y_i])`` and reports its own class-average logits.
+    """Trains on ``CE + alpha * MSE(p_i, p_server[y_i])`` and reports its own class-average logits.
 
     Eq. (4)-(8) and (11)-(13), Algorithm 1 lines 7-16. The paper's round is 3 random mini-batches of 50 with Adam at
     1e-3 (``local-batches = 3``, its "inner epoch 3"); the optimizer goes on from round to round.
@@ -30,24 +30,15 @@ class FedHeClient(KnowledgeClient):
     node : Node
         The client's surroundings.
     alpha : float
-        Weight of the logit loss, 0 or more. 0 is local training.
-    logit_loss : {"mse", "kl"}
-        "mse": mean over batch and classes of the squared difference of raw logits (the authors' choice); the mean over
-        C classes makes the same alpha weigh a tenth with 100 classes of what it weighs with 10. "kl": KL divergence of
-        the two softmax distributions, mean over the batch.
+        Weight of the squared difference of raw logits, 0 or more. 0 is local training. The mean over C classes makes
+        the same alpha weigh a tenth with 100 classes of what it weighs with 10.
     """
 
     has_distillation_term = True
 
-    def __init__(
-        self,
-        node: Node,
-        *,
-        alpha: Annotated[float, Field(ge=0)] = 1.0,
-        logit_loss: Literal["mse", "kl"] = "mse",
-    ) -> None:
+    def __init__(self, node: Node, *, alpha: Annotated[float, Field(ge=0)] = 1.0) -> None:
         super().__init__(node)
-        self.alpha, self.logit_loss = alpha, logit_loss
+        self.alpha = alpha
 
     def download_spec(self) -> PayloadSpec:
         """Expect the average logits of each class, and which are known."""
@@ -72,13 +63,9 @@ class FedHeClient(KnowledgeClient):
             covered = known[labels]
             if self.alpha == 0 or not covered.any():
                 return private
-            distance = self._distance(logits[covered], target[labels[covered]])
+            distance = functional.mse_loss(logits[covered], target[labels[covered]])
             return Terms(private, self.alpha * (distance * covered.float().mean()))
 
         samples, mean_loss = self.train(self.batches(round), loss)
         upload = {"logits": to_numpy(sums / (counts + 1)[:, None]), "counts": to_numpy(counts)}
         return upload, {SEEN: samples, "train-loss": mean_loss}
-
-    def _distance(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the logit loss of samples whose class is known."""
-        return functional.mse_loss(logits, target) if self.logit_loss == "mse" else kl_divergence(target, logits)

@@ -3,11 +3,11 @@
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from math import sqrt
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from numpy.typing import NDArray
@@ -30,8 +30,6 @@ from hetfl_flwr import (
     linear_cka,
     load_model_arrays,
     model_arrays,
-    rbf_cka,
-    rbf_to_factor_cka,
     row_numbers,
     to_numpy,
     weights,
@@ -52,20 +50,17 @@ class AligningClient(KnowledgeClient):
 
     The body sees the alignment set in evaluation mode, in the loss as for the upload: running statistics are those of
     the client's own samples, and dropout is no difference between clients. Each mini-batch costs one pass of the
-    body over the set (``align-batch`` of its R rows), forward and backward, and products of matrices (R, D) and (R, r),
-    for the RBF kernel (R, R) too.
+    body over the set (``align-batch`` of its R rows), forward and backward, and products of matrices (R, D) and (R, r).
 
     Parameters
     ----------
     node : Node
         The client's surroundings.
-    kernel, sigma, rad_size
+    rad_size
         As in `strategies.fedhenn.FedHeNN`.
     eta0 : float
-        Weight of the alignment, 0 or more. 0 is local training (heterogeneous) or FedAvg (homogeneous).
-    schedule : {"sqrt", "constant"}
-        "sqrt": ``eta(t) = eta0 sqrt(t)`` with t = 0 in the first round; representations of untrained models are a poor
-        guide. "constant": ``eta(t) = eta0``.
+        Weight of the alignment, 0 or more: ``eta(t) = eta0 sqrt(t)`` with t = 0 in the first round; representations of
+        untrained models are a poor guide. 0 is local training (heterogeneous) or FedAvg (homogeneous).
     align_batch : int
         Rows of the alignment set drawn for each mini-batch, 4 or more. 0, or as many as there are: all.
     """
@@ -77,26 +72,20 @@ class AligningClient(KnowledgeClient):
         self,
         node: Node,
         *,
-        kernel: Literal["linear", "rbf"] = "linear",
-        sigma: Annotated[float, Field(gt=0)] = 10.0,
         rad_size: RadSize = 512,
         eta0: Annotated[float, Field(ge=0)] = 0.01,
-        schedule: Literal["sqrt", "constant"] = "sqrt",
         align_batch: Annotated[int, AfterValidator(_all_or_enough)] = 0,
     ) -> None:
         super().__init__(node)
-        self.kernel, self.sigma, self.rad_size = kernel, sigma, rad_size
-        self.eta0, self.schedule, self.align_batch = eta0, schedule, align_batch
+        self.rad_size, self.eta0, self.align_batch = rad_size, eta0, align_batch
 
-    def train_aligned(
-        self, round: int, aligned: Tensor, target: Tensor, cka: Callable[[Tensor, Tensor], Tensor]
-    ) -> Metrics:
+    def train_aligned(self, round: int, aligned: Tensor, target: Tensor) -> Metrics:
         """Train for one round.
 
-        ``aligned`` is the alignment set (R, *shape), ready for the model. ``target`` stands for K_target, a row for
-        each sample; it has no entries where there is none yet. ``cka`` compares representations (R, D) with it.
+        ``aligned`` is the alignment set (R, *shape), ready for the model. ``target`` is a factor of K_target, a row for
+        each sample; it has no entries where there is none yet.
         """
-        eta = self.eta0 * (sqrt(round - 1) if self.schedule == "sqrt" else 1.0)
+        eta = self.eta0 * sqrt(round - 1)
         body, measured = self.node.model.body, list[Tensor]()
         rng = generator(self.node.config.seed, self.node.client_id, round, "align")
 
@@ -109,7 +98,7 @@ class AligningClient(KnowledgeClient):
                 rows = torch.from_numpy(rng.choice(len(aligned), self.align_batch, replace=False)).to(aligned.device)
             with _evaluating(body):
                 own = body(aligned[rows])
-            similarity = cka(own, target[rows])
+            similarity = linear_cka(own, target[rows])
             measured.append(similarity.detach())
             return Terms(private, eta * (1 - similarity))
 
@@ -158,11 +147,8 @@ class FedHeNNClient(AligningClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train towards the mean kernel for one round, and represent the next set."""
         factor = torch.from_numpy(download["factor"]).to(self.node.device)
-        metrics = self.train_aligned(round, self.samples_of(download["aligned"]), factor, self._cka)
+        metrics = self.train_aligned(round, self.samples_of(download["aligned"]), factor)
         return {"representations": to_numpy(self.represent(self.samples_of(download["asked"])))}, metrics
-
-    def _cka(self, own: Tensor, factor: Tensor) -> Tensor:
-        return linear_cka(own, factor) if self.kernel == "linear" else rbf_to_factor_cka(own, factor, self.sigma)
 
 
 class FedHeNNHomogeneousClient(AligningClient):
@@ -194,7 +180,7 @@ class FedHeNNHomogeneousClient(AligningClient):
         self.load(model, {name: download[name] for name in weights(model).names})
         self.numbers["trained"] = 1
         aligned = self.samples_of(download["aligned"])
-        metrics = self.train_aligned(round, aligned, self.represent(aligned), self._cka)
+        metrics = self.train_aligned(round, aligned, self.represent(aligned))
         return model_arrays(model), metrics
 
     def assess(self, download: Arrays) -> Metrics:
@@ -204,9 +190,6 @@ class FedHeNNHomogeneousClient(AligningClient):
         if "trained" not in self.numbers:
             self.load(self.node.model, download)
         return {**super().assess(download), "global-accuracy": evaluate(shared, self.node.data.test).accuracy}
-
-    def _cka(self, own: Tensor, target: Tensor) -> Tensor:
-        return linear_cka(own, target) if self.kernel == "linear" else rbf_cka(own, target, self.sigma)
 
 
 MODES = {"heterogeneous": FedHeNNClient, "homogeneous": FedHeNNHomogeneousClient}

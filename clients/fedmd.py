@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from clients.base_answers import AnswersClient, Own, divergence
-from hetfl_flwr import SEEN, Arrays, Metrics, Node, draw_batches, generator, to_numpy, train
+from clients.base_answers import AnswersClient, divergence
+from hetfl_flwr import SEEN, Arrays, ConfigError, Metrics, Node, draw_batches, generator, to_numpy, train
 from strategies.base_answers import Answers
 
 
@@ -62,11 +62,17 @@ class FedMDClient(AnswersClient):
         pretrain_epochs: Annotated[int, Field(ge=0)] = 20,
         pretrain_private_epochs: Annotated[int, Field(ge=0)] = 25,
         digest_epochs: Annotated[int, Field(ge=0)] = 1,
-        private: Own = "with-public",
+        private: Literal["with-public", "without-public"] = "with-public",
         consensus: Answers = "logits",
         digest: Literal["l1", "kl"] = "l1",
     ) -> None:
-        super().__init__(node, "fedmd", digest_epochs=digest_epochs, private=private, answers=consensus)
+        super().__init__(node, digest_epochs=digest_epochs, answers=consensus)
+        self.own = node.data.train if private == "with-public" else node.data.private
+        if not len(self.own):
+            raise ConfigError(
+                f"{node}: fedmd.private = '{private}', but all {len(node.data.train)} training samples are public: "
+                "lower public-fraction"
+            )
         self.pretrain_epochs = pretrain_epochs
         self.pretrain_private_epochs = pretrain_private_epochs
         self.consensus, self.digest = consensus, digest

@@ -18,6 +18,7 @@ from hetfl_flwr import (
     Arrays,
     KnowledgeClient,
     Metrics,
+    ModelName,
     Node,
     PayloadSpec,
     SplitModel,
@@ -79,7 +80,7 @@ class FedMRLClient(KnowledgeClient):
         the own head's loss.
     """
 
-    def __init__(self, node: Node, *, small: str = AUTO, small_loss: Annotated[float, Field(ge=0)] = 1.0) -> None:
+    def __init__(self, node: Node, *, small: ModelName = AUTO, small_loss: Annotated[float, Field(ge=0)] = 1.0) -> None:
         super().__init__(node)
         self.small_loss = small_loss
         self.small = small_model("fedmrl.small", small, node)

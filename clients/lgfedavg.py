@@ -6,8 +6,8 @@ with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523)
 
 from torch import Tensor, nn
 
-from clients.base_parts import SharedPartClient
-from hetfl_flwr import SEEN, Arrays, Metrics, ModelError, Node, model_arrays
+from clients.base_parts import SharedPartClient, check_head
+from hetfl_flwr import SEEN, Arrays, Metrics, Node, model_arrays
 
 
 class LGFedAvgClient(SharedPartClient):
@@ -38,12 +38,8 @@ class LGFedAvgClient(SharedPartClient):
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
-        if self.shared is node.model.head and (node.model.head.bias is not None) != node.config.head_bias:
-            has, lacks = ("no bias", "one") if node.config.head_bias else ("a bias", "none")
-            raise ModelError(
-                f"{node}: its head has {has}, but lgfedavg averages heads with {lacks}, as head-bias says: build it "
-                f"with bias={node.config.head_bias}"
-            )
+        if self.shared is node.model.head:
+            check_head(node, bias=node.config.head_bias)
 
     @property
     def shared(self) -> nn.Module:

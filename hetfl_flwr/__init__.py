@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.common.arithmetic import torch_threads as torch_threads
     from hetfl_flwr.common.flower import log as log
     from hetfl_flwr.config import AUTO as AUTO
+    from hetfl_flwr.config import ModelName as ModelName
     from hetfl_flwr.config import RunConfig as RunConfig
     from hetfl_flwr.data import Batches as Batches
     from hetfl_flwr.data import DataSpec as DataSpec
@@ -38,11 +39,10 @@ if TYPE_CHECKING:
     from hetfl_flwr.learning.aggregation import Average as Average
     from hetfl_flwr.learning.alignment import MIN_ALIGNED as MIN_ALIGNED
     from hetfl_flwr.learning.alignment import linear_cka as linear_cka
-    from hetfl_flwr.learning.alignment import rbf_cka as rbf_cka
-    from hetfl_flwr.learning.alignment import rbf_to_factor_cka as rbf_to_factor_cka
     from hetfl_flwr.learning.distillation import cosine_temperature as cosine_temperature
     from hetfl_flwr.learning.distillation import decoupled_kd as decoupled_kd
     from hetfl_flwr.learning.distillation import kl_divergence as kl_divergence
+    from hetfl_flwr.learning.distillation import linear_schedule as linear_schedule
     from hetfl_flwr.learning.gradients import flat_gradient as flat_gradient
     from hetfl_flwr.learning.gradients import pcgrad as pcgrad
     from hetfl_flwr.learning.gradients import project as project
@@ -105,9 +105,11 @@ if TYPE_CHECKING:
     from hetfl_flwr.wire.spec import PayloadSpec as PayloadSpec
     from hetfl_flwr.wire.spec import fractions as fractions
     from hetfl_flwr.wire.spec import learnt as learnt
+    from hetfl_flwr.wire.spec import prefixed as prefixed
     from hetfl_flwr.wire.spec import probabilities as probabilities
     from hetfl_flwr.wire.spec import row_numbers as row_numbers
     from hetfl_flwr.wire.spec import sample_counts as sample_counts
+    from hetfl_flwr.wire.spec import under as under
     from hetfl_flwr.wire.weights import load_model_arrays as load_model_arrays
     from hetfl_flwr.wire.weights import loaded as loaded
     from hetfl_flwr.wire.weights import model_arrays as model_arrays
@@ -138,7 +140,7 @@ _NAMES = {
     "hetfl_flwr.wire.spec": (
         *("PayloadSpec", "ArraySpec", "Dim", "Arrays", "EMPTY", "LEARNT_LIMIT"),
         *("TRAINED_SIZE", "COUNTER_LIMIT", "learnt", "sample_counts", "probabilities", "fractions"),
-        *("row_numbers",),
+        *("row_numbers", "prefixed", "under"),
     ),
     "hetfl_flwr.wire.weights": (
         *("weights", "model_arrays", "load_model_arrays", "loaded", "whole_state", "state_arrays"),
@@ -156,8 +158,8 @@ _NAMES = {
     "hetfl_flwr.node.node": ("Node",),
     "hetfl_flwr.node.small_model": ("small_model",),
     "hetfl_flwr.learning.aggregation": ("Average",),
-    "hetfl_flwr.learning.alignment": ("MIN_ALIGNED", "linear_cka", "rbf_cka", "rbf_to_factor_cka"),
-    "hetfl_flwr.learning.distillation": ("kl_divergence", "decoupled_kd", "cosine_temperature"),
+    "hetfl_flwr.learning.alignment": ("MIN_ALIGNED", "linear_cka"),
+    "hetfl_flwr.learning.distillation": ("kl_divergence", "decoupled_kd", "cosine_temperature", "linear_schedule"),
     "hetfl_flwr.learning.gradients": ("flat_gradient", "set_gradient", "project", "pcgrad"),
     "hetfl_flwr.learning.metrics": ("Metrics",),
     "hetfl_flwr.learning.quality": ("measure",),
@@ -170,7 +172,7 @@ _NAMES = {
     "hetfl_flwr.models": ("SplitModel", "split", "parse_models", "parse_width", "has_batch_norm"),
     "hetfl_flwr.models.bounds": ("check_size",),
     "hetfl_flwr.data": ("DataSpec", "Samples", "Batches", "Joined"),
-    "hetfl_flwr.config": ("RunConfig", "AUTO"),
+    "hetfl_flwr.config": ("RunConfig", "AUTO", "ModelName"),
     "hetfl_flwr.seeding": ("generator", "seeded"),
     "hetfl_flwr.common.arithmetic": ("torch_threads",),
     "hetfl_flwr.common.flower": ("log",),

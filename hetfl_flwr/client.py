@@ -17,7 +17,8 @@ from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.session import Session
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.wire.messages import ROUND
+from hetfl_flwr.wire.forms import Form
+from hetfl_flwr.wire.messages import EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays
 
@@ -220,8 +221,12 @@ class KnowledgeClient(NumPyClient, ABC):
         parameters : iterable of Parameter, optional
             What it steps; default: the model's. The same in each round.
         """
-        built = make_optimizer(self.node.config, self.node.model.parameters() if parameters is None else parameters)
-        return self.kept(name, built)
+
+        def make() -> torch.optim.Optimizer:
+            own = self.node.model.parameters() if parameters is None else parameters
+            return make_optimizer(self.node.config, own)
+
+        return self._session.optimizer(name, make)
 
     def kept(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Give an optimizer of the algorithm's own the moments that it had after the last round, and keep the new ones.
@@ -238,13 +243,17 @@ class KnowledgeClient(NumPyClient, ABC):
 
     @final
     def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:
-        """Check the download, take up the state, learn, save the state, upload."""
-        return self._session.fit(self, parameters, int(config[ROUND]))
+        """Take up the state, learn, save the state, upload: Flower's own way to ask a client."""
+        download = dict(zip(self.download_spec().names, parameters, strict=True))
+        upload, metrics = self._session.learn(self, download, int(config[ROUND]), Form(self.upload_spec()))
+        return list(upload.values()), int(metrics.pop(EXAMPLES)), metrics
 
     @final
     def evaluate(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[float, int, Metrics]:
-        """Check the download, take up the state and measure; with ``keep-best``, keep the best model so far."""
-        return self._session.evaluate(self, parameters, config.get(ROUND))
+        """Take up the state and measure; with ``keep-best``, keep the best model so far."""
+        download = dict(zip(self.assess_spec().names, parameters, strict=True))
+        metrics = self._session.assess(self, download, config.get(ROUND))
+        return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
 
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:

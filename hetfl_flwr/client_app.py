@@ -1,7 +1,8 @@
-"""The ClientApp: Flower's messages in, a NumPyClient's ``fit`` and ``evaluate`` called, replies out.
+"""The ClientApp: Flower's messages in, a client that learns or measures, replies out.
 
-The NumPyClient is rebuilt for every message; what must survive goes through `hetfl_flwr.node.state`. An error
-becomes an error reply that names client, stage and round, so that every engine shows the same line.
+A client is built anew for every message unless its engine or its process keeps it; what must survive goes through
+`hetfl_flwr.node.state`. An error becomes an error reply that names client, stage and round, so that every engine shows
+the same line.
 """
 
 from collections.abc import Callable
@@ -17,15 +18,14 @@ from hetfl_flwr.common.flower import ErrorCode, log
 from hetfl_flwr.common.packages import lacking
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place
-from hetfl_flwr.methods import build_client
 from hetfl_flwr.models import trainable_count
-from hetfl_flwr.node.client_cache import ClientCache
+from hetfl_flwr.node.keepers import Keeper
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
-from hetfl_flwr.node.machine.meter import Meter
 from hetfl_flwr.node.machine.threads import check_threads
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.resident import Resident, forget, resident_of
 from hetfl_flwr.node.stores import FileStore
-from hetfl_flwr.runs.resolution import NOT_POOLED
+from hetfl_flwr.runs.settings import NOT_POOLED
 from hetfl_flwr.server.messaging.member import LONGEST_NOTE, MAX_NOTES, Member
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.classes import listed, whole
@@ -44,9 +44,8 @@ from hetfl_flwr.wire.messages import (
     STAGES,
 )
 from hetfl_flwr.wire.naming import Naming, client_name, data_label, public_data, shares
-from hetfl_flwr.wire.privacy import private_rows, private_upload, simulated
+from hetfl_flwr.wire.privacy import private_rows, simulated
 from hetfl_flwr.wire.samples import public_samples
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import fingerprint
 
 app = ClientApp()
@@ -67,18 +66,38 @@ def _surfaced(handler: Handler) -> Handler:
     def surfaced(message: Message, context: Context) -> Message:
         try:
             return handler(message, context)
-        except KeyboardInterrupt:
-            raise
         except BaseException as raised:  # an own model may raise anything
-            if ends_process(raised):
-                raise
-            error = lacking(raised) or raised
-            where = _where(message, context)
-            log(ERROR, where + _reason(error), exc_info=None if isinstance(error, HetflError) else error)
-            line = where + (_reason(error) if simulated() else _outward(error))
+            record = message.content.config_records.get(CONFIG) if message.has_content() else None
+            round = record.get(ROUND) if record is not None else None
+            line = complaint(raised, context, message.metadata.message_type, round)
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, line), reply_to=message)
 
     return surfaced
+
+
+def complaint(raised: BaseException, context: Context, kind: str, round: object) -> str:
+    """Return what is said of an error that a client has come to, and forget the client; its process ends by others.
+
+    Parameters
+    ----------
+    raised : BaseException
+        The error.
+    context : Context
+        The node's.
+    kind : str
+        The type of the message.
+    round : object
+        The round, if there is one.
+    """
+    if isinstance(raised, KeyboardInterrupt) or ends_process(raised):
+        raise raised
+    forget(context)
+    error = lacking(raised) or raised
+    number = context.node_config.get("partition-id")
+    client_id = number if type(number) is int else f"on node {context.node_id}"
+    where = f"client {client_id}, {STAGES.get(kind, kind)}" + (f", round {round!r}: " if round is not None else ": ")
+    log(ERROR, where + _reason(error), exc_info=None if isinstance(error, HetflError) else error)
+    return where + (_reason(error) if simulated() else _outward(error))
 
 
 @app.query()
@@ -86,8 +105,8 @@ def _surfaced(handler: Handler) -> Handler:
 def register(message: Message, context: Context) -> Message:
     """Answer who this client is and what it has."""
     origin = message.content.config_records.get(CONFIG) or ConfigRecord()
-    node = _node(context, str(origin.get(RUN, "")))
-    client = build_client(node.config, node)
+    client = _client(context, str(origin.get(RUN, ""))).client
+    node = client.node
     if client.keeps_state and isinstance(node.store, FileStore):
         node.store.check_writable()
     if origin:
@@ -133,68 +152,62 @@ def register(message: Message, context: Context) -> Message:
 @_surfaced
 def share(message: Message, context: Context) -> Message:
     """Hand out this client's public samples, with their labels if they are asked for."""
-    node = _node(context)
+    node = _client(context).node
     labelled = bool(message.content.config_records[CONFIG][LABELLED])
     declared = public_samples(len(node.data.public), node.data.spec, node.dtype, labelled=labelled)
     shared = private_rows(
         node.own_public_samples(labelled=labelled), declared, node.config, node.client_id, "public-rows"
     )
     count = MetricRecord({EXAMPLES: len(node.data.public)})
-    return Message(RecordDict({ARRAYS: _to_send(node, shared), METRICS: count}), reply_to=message)
+    if node.config.half:
+        check_halves(shared, str(node))
+        shared = halved(shared)
+    return Message(RecordDict({ARRAYS: to_record(shared), METRICS: count}), reply_to=message)
 
 
 @app.query(POOL.removeprefix("query."))
 @_surfaced
 def pool(message: Message, context: Context) -> Message:
     """Take up public samples of other clients."""
-    taken = _node(context).keep_public_samples(message.content.array_records[ARRAYS])
+    taken = _client(context).node.keep_public_samples(message.content.array_records[ARRAYS])
     return Message(RecordDict({METRICS: MetricRecord({EXAMPLES: taken})}), reply_to=message)
 
 
 @app.train()
 @_surfaced
 def train(message: Message, context: Context) -> Message:
-    """Run one round of `NumPyClient.fit`."""
-    node = _node(context)
-    client = build_client(node.config, node)
-    expected, declared = client.download_spec(), client.upload_spec()
-    sent, config = _received(message, node, expected), dict(message.content.config_records[CONFIG])
-    with Meter(node.config.measured, node.device) as meter:
-        arrays, examples, metrics = client.fit(list(sent.values()), config)
-    learnt = dict(zip(declared.names, arrays, strict=True))
-    round = int(config[ROUND])  # type: ignore[arg-type]
-    upload = private_upload(learnt, declared, sent, expected, node.config, node.client_id, round)
-    record = MetricRecord({**metrics, **meter.costs, EXAMPLES: examples})  # type: ignore[dict-item]  # it refuses what is no number
-    return Message(RecordDict({ARRAYS: _to_send(node, upload), METRICS: record}), reply_to=message)
+    """Let the client learn for a round."""
+    client = _client(context)
+    round: Any = message.content.config_records[CONFIG][ROUND]
+    upload, metrics = client.train(_received(message, client, "down"), int(round))
+    record = MetricRecord(metrics)  # type: ignore[arg-type]  # it refuses what is no number
+    return Message(RecordDict({ARRAYS: to_record(upload), METRICS: record}), reply_to=message)
 
 
 @app.evaluate()
 @_surfaced
 def evaluate(message: Message, context: Context) -> Message:
-    """Run `NumPyClient.evaluate`."""
-    node = _node(context)
-    client = build_client(node.config, node)
-    sent = _received(message, node, client.assess_spec())
-    loss, examples, metrics = client.evaluate(list(sent.values()), dict(message.content.config_records[CONFIG]))
+    """Let the client measure."""
+    client = _client(context)
+    round: Any = message.content.config_records[CONFIG].get(ROUND)
+    metrics = client.measure(_received(message, client, "assess"), round)
     share = simulated() or shares(context.node_config, "share-recall")
-    reported = metrics if share else whole(metrics)
-    measured = {**listed(reported, node.data.spec.classes), "loss": loss, EXAMPLES: examples}
-    record = MetricRecord(measured)  # type: ignore[arg-type]  # as in `train`
-    return Message(RecordDict({METRICS: record}), reply_to=message)
+    measured = listed(metrics if share else whole(metrics), client.node.data.spec.classes)
+    return Message(RecordDict({METRICS: MetricRecord(measured)}), reply_to=message)  # type: ignore[arg-type]  # as in `train`
 
 
-def _node(context: Context, before: str = "") -> Node:
-    """Return the client's surroundings, `before` being the run that this one goes on with, if any.
+def _client(context: Context, before: str = "") -> Resident:
+    """Return the client, `before` being the run that this one goes on with, if any.
 
     A process that Flower has started for this app alone is set up, too.
     """
     if context.run_config.get("pooled") and not simulated():
         raise ConfigError(NOT_POOLED)
-    node = Node.from_context(context, before)
-    if not isinstance(context, ClientCache):  # whose engine sees to its own processes
-        check_threads(node.config.threads)
+    client = resident_of(context, before)
+    if not isinstance(context, Keeper):  # whose engine sees to its own processes
+        check_threads(client.node.config.threads)
         keep_freed_memory()
-    return node
+    return client
 
 
 def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
@@ -225,25 +238,9 @@ def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
     return (*fit, *(printable(note, LONGEST_NOTE) for note in [*notes[: most - len(left)], *left]))
 
 
-def _received(message: Message, node: Node, spec: PayloadSpec) -> dict[str, NDArray[Any]]:
+def _received(message: Message, client: Resident, kind: str) -> dict[str, NDArray[Any]]:
     record = message.content.array_records.get(ARRAYS) or ArrayRecord()
-    return decode(spec, record, "server", half=node.config.half)
-
-
-def _to_send(node: Node, arrays: Arrays) -> ArrayRecord:
-    if not node.config.half:
-        return to_record(arrays)
-    check_halves(arrays, str(node))
-    return to_record(halved(arrays))
-
-
-def _where(message: Message, context: Context) -> str:
-    number = context.node_config.get("partition-id")
-    client_id = number if type(number) is int else f"on node {context.node_id}"
-    kind = message.metadata.message_type
-    where = f"client {client_id}, {STAGES.get(kind, kind)}"
-    record = message.content.config_records.get(CONFIG) if message.has_content() else None
-    return f"{where}, round {record[ROUND]!r}: " if record is not None and ROUND in record else f"{where}: "
+    return decode(client.form(kind).spec, record, "server", half=client.node.config.half)
 
 
 def _outward(error: BaseException) -> str:

@@ -196,6 +196,16 @@ def one_model(kind: str) -> str:
     return AUTO_MODELS[kind].partition(",")[0]
 
 
+def _no_list(name: str) -> str:
+    if name != AUTO and len(import_module("hetfl_flwr.models").parse_models(name)) != 1:
+        raise ValueError("expected the name of one model, such as 'lenet5'")
+    return name
+
+
+ModelName = Annotated[str, AfterValidator(_no_list)]
+"""The name of one model, as in ``models``, or "auto": an option of algorithms whose clients train a second one."""
+
+
 def idle_clients(nonparticipating_fraction: float, clients: int) -> int:
     """Return how many of so many clients never train."""
     return round(nonparticipating_fraction * clients)
@@ -395,6 +405,15 @@ class RunConfig(BaseModel):
 
     ignore_columns: PerNode[str] = ""
     """Comma-separated columns of a table to leave out."""
+
+    missing_values: PerNode[str] = ""
+    """Comma-separated words and numbers that mean, in any column, that a value is missing, such as -999."""
+
+    header_row: PerNode[Annotated[int, Field(ge=-1)]] = 0
+    """Row of a text file that holds the names of its columns. 0: found by itself. -1: there is none."""
+
+    encoding: PerNode[str] = ""
+    """Encoding of text files, such as cp1250. Empty: UTF-8 or UTF-16, else the most usual one that is plausible."""
 
     image_size: Annotated[int, Field(ge=0, le=8192)] = 0
     """Height and width to which images are resized. 0: unchanged."""
@@ -700,8 +719,9 @@ class RunConfig(BaseModel):
     """Number of runs whose state a client keeps in state-dir: this run, the one it continues, and the newest others.
     Older ones are removed when a run starts. 0: all."""
 
-    checkpoint_every: Count = 10
-    """Write a checkpoint for --resume every N rounds. 0: only after the last."""
+    checkpoint_every: Count | Literal["auto"] = "auto"
+    """Write a checkpoint for --resume every N rounds. 0: only after the last. auto: in the local engine as often as
+    takes at most 1 % of the time, in Flower's engines every 10 rounds."""
 
     options: dict[str, Value] = Field(default_factory=dict, exclude=True)
     """Options of the algorithms, as name.key."""
@@ -739,6 +759,11 @@ class RunConfig(BaseModel):
             for key, value in self.options.items()
             if key.startswith(prefix)
         }
+
+    @property
+    def checkpoint_rounds(self) -> int:
+        """Rounds between two checkpoints where server and nodes each keep their own: ``checkpoint-every``, or 10."""
+        return 10 if self.checkpoint_every == "auto" else self.checkpoint_every
 
     @property
     def simulates_time(self) -> bool:

@@ -1,6 +1,6 @@
 """The ServerApp: run config in, strategy built, rounds run, results on disk. The same in every engine."""
 
-from logging import ERROR, INFO, WARNING, LogRecord
+from logging import ERROR, INFO, LogRecord
 from pathlib import Path
 from time import perf_counter
 
@@ -12,19 +12,18 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError, HetflError, TooFewClients
 from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, notifying, own_callbacks
-from hetfl_flwr.runs.figures.quality import notes
-from hetfl_flwr.runs.figures.tables import client_table, lines
-from hetfl_flwr.runs.observers.kept_uploads import KeptUploads
-from hetfl_flwr.runs.observers.notes import Notes
-from hetfl_flwr.runs.observers.progress import Watch
-from hetfl_flwr.runs.observers.tracking import check_trackers, start_trackers
-from hetfl_flwr.runs.resolution import resolved
-from hetfl_flwr.runs.results import Results
+from hetfl_flwr.runs.folder import RunFolder
+from hetfl_flwr.runs.progress import Notes, Watch
+from hetfl_flwr.runs.record import RESUME_FILE
 from hetfl_flwr.runs.resuming import Checkpoints, choice_of, origin_of, restore, resume
-from hetfl_flwr.runs.schema import RESUME_FILE
+from hetfl_flwr.runs.settings import resolved
+from hetfl_flwr.runs.trackers import check_trackers, start_trackers
+from hetfl_flwr.runs.uploads import KeptUploads
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.messaging.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, RoundResult, Rounds, SyncRounds
+from hetfl_flwr.wire.codec import from_record
+from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee
 
 MAX_LOST = 3
@@ -43,12 +42,12 @@ def main(grid: Grid, context: Context) -> None:
         config = resolved(RunConfig.from_flat(context.run_config), engine)
         strategy, own = build_strategy(config), own_callbacks(config)
         check_trackers(config)
-        with Results(Path(config.output_dir), config, engine, context.run_id) as results:
+        with RunFolder(Path(config.output_dir), config, engine, context.run_id) as results:
             choice = choice_of(results)
             origin = origin_of(choice, grid, newest=strategy.asynchronous)
             federation = Federation(grid, config, origin, results.ledger.uploads)
             federation.assemble(strategy.check)
-            results.ledger.begin(strategy.prepare(federation.roster, config), federation.roster)
+            results.ledger.begin(frozen(from_record(strategy.prepare(federation.roster, config))), federation.roster)
             if choice:
                 restore(choice, results, federation)
             rounds = (AsyncRounds if strategy.asynchronous else SyncRounds)(config, strategy, federation)
@@ -67,7 +66,7 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def _federate(results: Results, federation: Federation, rounds: Rounds, callbacks: list[RoundCallback]) -> None:
+def _federate(results: RunFolder, federation: Federation, rounds: Rounds, callbacks: list[RoundCallback]) -> None:
     """Run the rounds that are left. Results are written first; nothing after the checkpoint can lose a round."""
     config, ledger = results.config, results.ledger
     if ledger.noise:
@@ -97,7 +96,7 @@ def _federate(results: Results, federation: Federation, rounds: Rounds, callback
     _log_outcome(results)
 
 
-def _check_processes(number: int, played: RoundResult, results: Results) -> None:
+def _check_processes(number: int, played: RoundResult, results: RunFolder) -> None:
     """End a simulation that has lost a process of Ray: Flower (1.41) keeps it, and it fails every message it is given.
 
     Raises
@@ -122,19 +121,22 @@ def _too_few(number: int, played: RoundResult, config: RunConfig) -> TooFewClien
     return TooFewClients(f"round {number}: {good} valid replies, fewer than min-clients = {wanted}: {why or few}")
 
 
-def _log_outcome(results: Results) -> None:
+def _log_outcome(results: RunFolder) -> None:
     ledger, config = results.ledger, results.config
-    for line in lines(client_table(results.folder.name, ledger.clients())):
-        log(INFO, "%s", line)
-    for note in notes(ledger.clients(), ledger.rounds, config.class_weights):
-        log(WARNING, "%s", note)
+    for client in ledger.clients():
+        before, after = _fraction(client["accuracy_before"]), _fraction(client["accuracy"])
+        log(INFO, "client=%d model=%s before=%s after=%s", client["partition"], client["model"], before, after)
     if ledger.noise:
         said = UNKNOWN if ledger.uploads.lost else guarantee(config.noise_multiplier, ledger.uploads.most())
         log(INFO, "privacy: %s; %s", said, caveats(ledger.noise))
     summary = ledger.summary()
-    accuracy = "-" if summary["accuracy"] is None else f"{summary['accuracy']:.4f}"
+    accuracy = _fraction(summary["accuracy"])
     log(INFO, "accuracy=%s bytes_up=%d bytes_down=%d", accuracy, summary["bytes_up"], summary["bytes_down"])
     log(INFO, "results in %s", results.folder)
+
+
+def _fraction(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
 
 
 def _without_traceback(record: LogRecord) -> bool:

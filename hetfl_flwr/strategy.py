@@ -200,11 +200,16 @@ class KnowledgeStrategy(Strategy, ABC):
         ]
 
     @final
-    def aggregate_replies(self, server_round: int, arrays: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
+    def learn(self, server_state: Arrays, replies: Sequence[Reply], round: int) -> Arrays:
         """Let the algorithm aggregate what clients have uploaded, and log whose uploads a robust average leaves out."""
-        learnt = self.aggregate(from_record(arrays), [reply.upload for reply in replies], server_round)
-        self.left_out.tell(self.name, server_round, again=not self.asynchronous)
-        return to_record(learnt)
+        learnt = self.aggregate(server_state, [reply.upload for reply in replies], round)
+        self.left_out.tell(self.name, round, again=not self.asynchronous)
+        return learnt
+
+    @final
+    def aggregate_replies(self, server_round: int, arrays: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
+        """Do as `learn` with records."""
+        return to_record(self.learn(from_record(arrays), replies, server_round))
 
     @final
     def aggregate_train(

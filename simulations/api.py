@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
-from inspect import isclass
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
@@ -22,10 +21,10 @@ from rich.filesize import decimal
 from hetfl_flwr.common.notices import called_in_python
 from hetfl_flwr.config import RunConfig, Value, flattened
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
-from hetfl_flwr.runs.figures.quality import named_classes, notes
-from hetfl_flwr.runs.schema import QUALITIES, name_of
+from hetfl_flwr.runs.record import QUALITIES, name_of, named_classes
 from hetfl_flwr.seeding import seeded
 from simulations.engine.run import process_as_it_was, run_locally
+from simulations.reports.doubts import notes
 from simulations.reports.runs import Run, differences, figures, load_run, run_folders
 
 Runs = PathLike[str] | str | Iterable[PathLike[str] | str]
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     from hetfl_flwr.node.node import Node
     from hetfl_flwr.runs.callbacks import RoundCallback
-    from hetfl_flwr.runs.schema import Round
+    from hetfl_flwr.runs.record import Round
 
 
 @called_in_python
@@ -104,7 +103,7 @@ def run(
     >>> result.summary["rounds"], result.folder.name
     (1, 'run')
     """
-    from hetfl_flwr.runs.results import new_folder
+    from hetfl_flwr.runs.settings import new_folder
 
     chosen = {**config_keys(settings, keys), "algorithm": algorithm}
     names, objects = _split_callbacks(callbacks)
@@ -468,15 +467,11 @@ def _split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[Rou
     ConfigError
         One is neither a name nor a callback.
     """
-    from hetfl_flwr.runs.callbacks import built_from, check_methods
+    from hetfl_flwr.runs.callbacks import built
 
     items = [given] if isinstance(given, str) else list(given)
     names = [item for item in items if isinstance(item, str) and item.strip()]
-    others = [item for item in items if not isinstance(item, str)]
-    objects: list[Any] = [built_from(item, item.__name__) if isclass(item) else item for item in others]
-    for one in objects:
-        check_methods(one, "callbacks", type(one).__name__)
-    return names, objects
+    return names, [built(item, "callbacks") for item in items if not isinstance(item, str)]
 
 
 def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> dict[str, Value]:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr import (
-    EMPTY,
     Arrays,
     ArraySpec,
     Average,
@@ -22,6 +21,9 @@ from hetfl_flwr import (
     check_size,
     learnt,
 )
+
+Mode = Literal["kd", "avg", "avgkd"]
+"""What a client does with the other heads: learn from them, begin with their mean, or both."""
 
 
 def linear_head(classes: int, width: int) -> PayloadSpec:
@@ -49,7 +51,6 @@ class CHFL(KnowledgeStrategy):
     Wire   down: the sum of the heads that came in the round before, weight (C, D) float32, bias (C,) float32, and how
            many they are, heads () int32: 4 C (D + 1) + 4 bytes
            up:   the own head, weight (C, D) float32, bias (C,) float32: 4 C (D + 1) bytes
-           ``mode = "solo"``: nothing either way
     Needs  equal classes
     State  the same as it sends down.
     Robust the sum is as many times the robust mean of the heads as they are.
@@ -57,20 +58,15 @@ class CHFL(KnowledgeStrategy):
 
     Parameters
     ----------
-    mode : {"kd", "solo", "avg", "avgkd"}
-        As in `clients.chfl.CHFLClient`. "solo": nothing is exchanged, and clients need not even agree on
-        widths and classes.
+    mode : {"kd", "avg", "avgkd"}
+        As in `clients.chfl.CHFLClient`.
     """
 
     sends = "parts of weights"
     averages = True
     width = 64
 
-    def __init__(
-        self,
-        *,
-        mode: Literal["kd", "solo", "avg", "avgkd"] = "kd",
-    ) -> None:
+    def __init__(self, *, mode: Mode = "kd") -> None:
         self.mode = mode
 
     def check(self, roster: Roster) -> None:
@@ -81,8 +77,6 @@ class CHFL(KnowledgeStrategy):
         FederationError
             One line that names who differs.
         """
-        if self.mode == "solo":
-            return
         super().check(roster)
         roster.check_same_width("chfl", self.width)
         first = next(iter(roster))
@@ -90,7 +84,7 @@ class CHFL(KnowledgeStrategy):
 
     def initial(self, roster: Roster) -> Arrays:
         """Know no head."""
-        return {} if self.mode == "solo" else _total(self.robust, [], roster.classes, next(iter(roster)).width)
+        return _total(self.robust, [], roster.classes, next(iter(roster)).width)
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the sum of the heads."""
@@ -98,12 +92,10 @@ class CHFL(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect a head."""
-        return EMPTY if self.mode == "solo" else linear_head(member.classes, member.width)
+        return linear_head(member.classes, member.width)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Add up the heads of this round: Eq. (4)."""
-        if self.mode == "solo":
-            return server_state
         self.left_out.kept([upload.client_id for upload in uploads], [np.stack(_heads(uploads))])
         return _total(self.robust, uploads, *server_state["weight"].shape)
 

@@ -1,4 +1,4 @@
-"""FD (federated distillation), server side: for each client, the other clients' average outputs of each class.
+"""FD (federated distillation), server side: for each client, the other clients' average scores of each class.
 
 Jeong, Oh, Kim, Park, Bennis and Kim, "Communication-Efficient On-Device Machine Learning: Federated Distillation and
 Augmentation under Non-IID Private Data", NeurIPS workshop 2018 (arXiv 1811.11479).
@@ -19,82 +19,65 @@ from hetfl_flwr import (
     Roster,
     Upload,
     check_size,
-    learnt,
     probabilities,
     row_numbers,
 )
 
-Outputs = Literal["softmax", "logits"]
-"""What is averaged: softmax scores, or logits."""
 
-
-def class_averages(classes: int, of: Outputs) -> PayloadSpec:
-    """Declare what goes up: the average outputs of S classes, (S, C), which classes these are, (S,), and marks, (S,).
+def class_averages(classes: int) -> PayloadSpec:
+    """Declare what goes up: the average scores of S classes, (S, C), which classes these are, (S,), and marks, (S,).
 
     A mark says whether there is any sample behind the average, and is 1: only where there is clipping are all classes
     sent, whatever a client has, and a mark is 1 or 0, with noise.
     """
     rows = Dim("S", classes)
-    averages = ("averages", (rows, classes))
     return PayloadSpec(
         (
             row_numbers("classes", rows, classes),
-            probabilities(*averages) if of == "softmax" else learnt(*averages),
+            probabilities("averages", (rows, classes)),
             ArraySpec("present", (rows,), "int8", minimum=0, maximum=1, sensitive=True),
         )
     )
 
 
 def teacher_averages(classes: int) -> PayloadSpec:
-    """Declare what goes down: the teacher's outputs of each class, (C, C), and whether there are any, (C,)."""
+    """Declare what goes down: the teacher's scores of each class, (C, C), and whether there are any, (C,)."""
     return PayloadSpec((ArraySpec("averages", (classes, classes), "float32"), ArraySpec("known", (classes,), "bool")))
 
 
 class FD(KnowledgeStrategy):
-    """Sends each client the other clients' average outputs of each class.
+    """Sends each client the other clients' average softmax scores of each class.
 
     Algorithm 1, "global ensembling phase": the teacher of client i is ``(sum_j F_j,y - F_i,y) / (K_y - 1)`` for each
     class y, where F_j,y is what client j has sent of y, and K_y clients have sent some.
 
     Wire   down: averages (C, C) float32, known (C,) bool: 4 C^2 + C bytes
            up:   classes (S,) int32, averages (S, C) float32, present (S,) int8: 4 S C + 5 S bytes
-           S is the number of classes among the samples of the round, so that S C numbers are outputs. With
+           S is the number of classes among the samples of the round, so that S C numbers are scores. With
            ``clipping-norm`` it is C, and which classes a client has is as private as the averages are.
     Needs  equal classes
     State  averages.K (C, C) float32 and known.K (C,) bool of each client K: what it has sent last of each class.
-    Robust the outputs of a class over the clients that have it, softmax scores scaled to a sum of 1 again. It takes
-           three clients to outvote one.
+    Robust the scores of a class over the clients that have it, scaled to a sum of 1 again. It takes three clients to
+           outvote one.
     Departs from the paper: K_y counts the clients that have sent class y (in the paper all have all classes). A client
     that takes no part in a round, or sees no sample of a class in it, counts with what it sent before. ``mode =
-    "async"``, ``outputs = "logits"`` and ``leave-one-out = false`` are not in it.
+    "async"`` is not in it. HtFLlib averages logits, and the client's own among them.
 
     Parameters
     ----------
     mode : {"sync", "async"}
         "sync": the server waits for all clients of a round. "async": it answers one client at a time, as it comes, with
         what the others have sent by then. A round is then as many uploads as there are clients.
-    outputs : {"softmax", "logits"}
-        What is averaged: softmax scores, or logits (as in HtFLlib).
-    leave_one_out : bool
-        Whether a client's own outputs are left out of its teacher. False: all are taught by the average of all (as in
-        HtFLlib).
     """
 
     sends = "logits"
     averages = True
 
-    def __init__(
-        self,
-        *,
-        mode: Literal["sync", "async"] = "sync",
-        outputs: Outputs = "softmax",
-        leave_one_out: bool = True,
-    ) -> None:
+    def __init__(self, *, mode: Literal["sync", "async"] = "sync") -> None:
         self.asynchronous = mode == "async"
-        self.outputs, self.leave_one_out = outputs, leave_one_out
 
     def check(self, roster: Roster) -> None:
-        """Refuse different numbers of classes, or one whose C x C outputs the server cannot keep.
+        """Refuse different numbers of classes, or one whose C x C scores the server cannot keep.
 
         Raises
         ------
@@ -102,15 +85,15 @@ class FD(KnowledgeStrategy):
             One line that names who differs, or how many classes there are.
         """
         classes = roster.classes
-        check_size(f"fd: outputs of {classes} classes", classes, classes)
+        check_size(f"fd: scores of {classes} classes", classes, classes)
 
     def initial(self, roster: Roster) -> Arrays:
         """Know nothing of any client."""
         return {}
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect the average outputs of some classes."""
-        return class_averages(member.classes, self.outputs)
+        """Expect the average scores of some classes."""
+        return class_averages(member.classes)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Put each upload in the place of its client's last one, class by class."""
@@ -126,7 +109,7 @@ class FD(KnowledgeStrategy):
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Average what the others have sent of each class. A class that none of them has is marked as not known."""
-        own = f"{member.client_id:06d}" if self.leave_one_out else None
+        own = f"{member.client_id:06d}"
         names = (name.partition(".") for name in server_state)
         keys = [key for kind, _, key in names if kind == "known" and key != own]
         teacher = np.zeros((member.classes, member.classes), np.float32)
@@ -137,7 +120,7 @@ class FD(KnowledgeStrategy):
             if rows:
                 rows = self.left_out.rows_of_class(map(int, holders), label, rows)
                 known[label], teacher[label] = True, self.robust.among_kept.mean(rows)
-        if self.robust.form != "none" and self.outputs == "softmax":
+        if self.robust.form != "none":
             scores = np.maximum(teacher[known], np.finfo(np.float32).tiny)  # a median can be 0 in all classes
             teacher[known] = scores / scores.sum(axis=1, keepdims=True)
         return {"averages": teacher, "known": known}

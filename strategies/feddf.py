@@ -29,6 +29,8 @@ from hetfl_flwr import (
     measure_learnt,
     model_arrays,
     models_by_name,
+    prefixed,
+    under,
     weights,
 )
 from strategies.ensembles import Schedule, distil_each, logits_of_each
@@ -116,8 +118,7 @@ class FedDF(KnowledgeStrategy):
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the weights of the client's group; of a new one its initial ones; to a client left out nothing."""
-        model, start = self._models.get(member.model), f"{member.model}/"
-        known = {name.removeprefix(start): array for name, array in server_state.items() if name.startswith(start)}
+        model, known = self._models.get(member.model), under(f"{member.model}/", server_state)
         return known or ({} if model is None else model_arrays(model))
 
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
@@ -174,4 +175,4 @@ class FedDF(KnowledgeStrategy):
 
 
 def _named(groups: Mapping[str, Arrays]) -> Arrays:
-    return {f"{name}/{entry}": array for name, arrays in groups.items() for entry, array in arrays.items()}
+    return {name: array for group, arrays in groups.items() for name, array in prefixed(f"{group}/", arrays).items()}

@@ -41,7 +41,6 @@ class FedGH(PrototypeStrategy):
            up:   classes (S,) int32, prototypes (S, D) float32, present (S,) int8: 4 S D + 5 S bytes
            S is the number of classes that the client has; with ``clipping-norm`` it is C, and which classes it has is
            as private as the prototypes are
-           to measure, with ``measured = "global"``: down the same
     Needs  equal classes
     State  the head, weight (C, D) float32, bias (C,) float32.
     Robust each prototype is replaced by the robust mean of its class. Not with ``mode = "async"``.
@@ -62,8 +61,6 @@ class FedGH(PrototypeStrategy):
         Passes over the prototypes of a round, 0 or more. 0: the head stays as it was drawn.
     server_learning_rate : float
         Learning rate of the head, by plain SGD; above 0.
-    measured : {"trained", "global"}
-        As in `clients.fedgh.FedGHClient`.
     """
 
     usual_size = TRAINED_SIZE  # networks differ in it from the start, and a head learns the same of longer ones
@@ -74,12 +71,10 @@ class FedGH(PrototypeStrategy):
         mode: Literal["sync", "async"] = "sync",
         server_epochs: Annotated[int, Field(ge=0)] = 100,
         server_learning_rate: Annotated[float, Field(gt=0)] = 0.1,
-        measured: Literal["trained", "global"] = "trained",
     ) -> None:
         super().__init__()
         self.server_training = ServerTraining("fedgh", server_epochs, server_learning_rate)
         self.asynchronous = mode == "async"
-        self.measured = measured
         self.averages = not self.asynchronous  # one client at a time can be compared with no other
 
     def initial(self, roster: Roster) -> Arrays:
@@ -98,10 +93,6 @@ class FedGH(PrototypeStrategy):
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the head."""
         return server_state
-
-    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
-        """Send the same along when it is measured."""
-        return server_state if self.measured == "global" else {}
 
 
 def _cross_entropy(head: Tensors, prototypes: Tensor, labels: Tensor) -> Tensor:

@@ -5,10 +5,9 @@ Chan and Ngai, "FedHe: Heterogeneous Models and Communication-Efficient Federate
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hetfl_flwr import (
     Arrays,
@@ -48,10 +47,9 @@ class FedHe(KnowledgeStrategy):
     Wire   down: logits (C, C) float32, known (C,) bool: 4 C^2 + C bytes
            up:   logits (C, C) float32, counts (C,) int64: 4 C^2 + 8 C bytes (480 at C = 10)
     Needs  equal classes
-    State  "all": sums (C, C) float64, uploads (C,) int64. "latest": logits.K (C, C) float32, known.K (C,) bool of each
-           client K.
-    Robust the logits of a class over the clients that have seen it: of the round, with ``store = "latest"`` the latest
-           of each. It takes three clients to outvote one. Not with ``mode = "async"`` and ``store = "all"``.
+    State  sums (C, C) float64, uploads (C,) int64: of all logits that came, and how many they are.
+    Robust the logits of a class over the clients of a round that have seen it. It takes three clients to outvote one.
+           Not with ``mode = "async"``.
     Departs from the paper: by default rounds are synchronous, all clients of a round are answered with the same
     averages (``mode = "async"`` is the paper's way). A class that a client did not see in a round is not averaged in
     (the paper's Eq. 8 would send zeros for it).
@@ -61,23 +59,14 @@ class FedHe(KnowledgeStrategy):
     mode : {"sync", "async"}
         "sync": the server waits for all clients of a round. "async": it answers one client at a time, as it comes, with
         what it knows by then; no client waits for another. A round is then as many uploads as there are clients.
-    store : {"all", "latest"}
-        What Eq. (10) averages for a class: every upload ever received, each with weight one ("all", the paper's); or
-        the newest upload of each client that has that class in it ("latest", which forgets outdated logits).
     """
 
     sends = "logits"
     averages = True
 
-    def __init__(
-        self,
-        *,
-        mode: Literal["sync", "async"] = "sync",
-        store: Literal["all", "latest"] = "all",
-    ) -> None:
-        self.store = store
+    def __init__(self, *, mode: Literal["sync", "async"] = "sync") -> None:
         self.asynchronous = mode == "async"
-        self.averages = store == "latest" or not self.asynchronous  # one upload can be compared with no other
+        self.averages = not self.asynchronous  # one upload can be compared with no other
 
     def check(self, roster: Roster) -> None:
         """Refuse different numbers of classes, or one whose C x C logits the server cannot keep.
@@ -92,64 +81,25 @@ class FedHe(KnowledgeStrategy):
 
     def initial(self, roster: Roster) -> Arrays:
         """Know nothing of any class: the cold start."""
-        return {} if self.store == "latest" else _nothing(roster.classes)
+        return {"sums": np.zeros((roster.classes, roster.classes)), "uploads": np.zeros(roster.classes, np.int64)}
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect class-average logits and their counts; with ``clipping-norm`` set, these are 1 or 0."""
         return class_logits(member.classes, most=self.most_samples(member).seen)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Take uploads in: Eq. (9). Classes with no sample behind them are passed over."""
-        if self.store == "latest":
-            return self._replaced(server_state, uploads)
-        client_ids = [upload.client_id for upload in uploads]
-        logits = [upload.arrays["logits"] for upload in uploads]
-        return self._added(server_state, client_ids, logits, [upload.arrays["counts"] > 0 for upload in uploads])
+        """Add the uploads up: Eq. (9). Classes with no sample behind them are passed over."""
+        sums, count = server_state["sums"].copy(), server_state["uploads"].copy()
+        for label in range(len(sums)):
+            seen = [upload for upload in uploads if upload.arrays["counts"][label] > 0]
+            rows = [upload.arrays["logits"][label] for upload in seen]
+            self.left_out.rows_of_class([upload.client_id for upload in seen], label, rows)
+            sums[label] = self.robust.total(rows, sums[label])
+            count[label] += len(seen)
+        return {"sums": sums, "uploads": count}
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Average what is stored for each class: Eq. (10). A class that no client has seen is marked as not known."""
-        if self.store == "latest":
-            names = [name.removeprefix("logits.") for name in server_state if name.startswith("logits.")]
-            server_state = self._added(
-                _nothing(member.classes),
-                [int(key) for key in names],
-                [server_state[f"logits.{key}"] for key in names],
-                [server_state[f"known.{key}"] for key in names],
-            )
+        """Average what came for each class: Eq. (10). A class that no client has seen is marked as not known."""
         sums, count = server_state["sums"], server_state["uploads"]
         mean = sums / np.maximum(count, 1)[:, None]
         return {"logits": mean.astype(np.float32), "known": count > 0}
-
-    def _added(
-        self,
-        stored: Arrays,
-        client_ids: Sequence[int],
-        logits: Sequence[NDArray[Any]],
-        seen: Sequence[NDArray[np.bool_]],
-    ) -> Arrays:
-        """Add clients' logits (C, C) to the sums, class by class, each over the clients that have seen it."""
-        sums, uploads = stored["sums"].copy(), stored["uploads"].copy()
-        for own, has in zip(logits, seen, strict=True):
-            sums[has] += own[has]
-            uploads[has] += 1
-        if self.robust.form != "none":
-            for label in range(len(sums)):
-                places = [place for place, has in enumerate(seen) if has[label]]
-                rows = [logits[place][label] for place in places]
-                self.left_out.rows_of_class([client_ids[place] for place in places], label, rows)
-                sums[label] = self.robust.total(rows, stored["sums"][label])
-        return {"sums": sums, "uploads": uploads}
-
-    def _replaced(self, server_state: Arrays, uploads: Sequence[Upload]) -> Arrays:
-        """Put each upload in the place of its client's last one, class by class."""
-        newest = dict(server_state)
-        for upload in uploads:
-            key, logits, seen = f"{upload.client_id:06d}", upload.arrays["logits"], upload.arrays["counts"] > 0
-            before = newest.get(f"logits.{key}", np.zeros_like(logits))
-            newest[f"logits.{key}"] = np.where(seen[:, None], logits, before)
-            newest[f"known.{key}"] = seen | newest.get(f"known.{key}", np.zeros_like(seen))
-        return dict(sorted(newest.items()))
-
-
-def _nothing(classes: int) -> Arrays:
-    return {"sums": np.zeros((classes, classes)), "uploads": np.zeros(classes, np.int64)}

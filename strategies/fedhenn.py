@@ -6,7 +6,7 @@ Clients align on a set of unlabelled samples (RAD): R of the clients' public sam
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,7 @@ class FedHeNN(KnowledgeStrategy):
 
     Eq. (5): ``K_mean = sum_j K_j / K`` over the clients of the last round, of their representations of that round's
     alignment set. It travels as a factor F (R, r): ``F F^T`` is K_mean centred, up to scale, and CKA knows neither
-    offset nor scale. r is at most R - 1, and for the linear kernel at most the sum of the widths D.
+    offset nor scale. r is at most R - 1 and at most the sum of the widths D.
     With ``mode = "homogeneous"`` the server side is `FedHeNNHomogeneous`.
 
     Wire   down: aligned (R,) int32, factor (R, r) float32, asked (R,) int32: 4 R (r + 2) bytes, in round 1 the 4 R of
@@ -79,14 +79,11 @@ class FedHeNN(KnowledgeStrategy):
            IEEE TSP 2022) is a kernel again, which a coordinate-wise median need not be. Holds all kernels at once: 8 K
            R^2 bytes.
     Departs from the paper: clients upload representations, not weights for the server to run. The server's work is the
-    eigenvectors of one matrix a round, of size min(R, sum of D) for the linear kernel, R for the RBF kernel.
+    eigenvectors of one matrix a round, of size min(R, sum of D). Kernels are linear; of RBF kernels the paper reports
+    as much.
 
     Parameters
     ----------
-    kernel : {"linear", "rbf"}
-        Kernel over representations.
-    sigma : float
-        Width of the RBF kernel, above 0. As it grows, "rbf" becomes "linear".
     rad_size : int
         R, 4 or more (5000 in the paper). Where there are fewer public samples, all of them.
     """
@@ -95,14 +92,8 @@ class FedHeNN(KnowledgeStrategy):
     averages = True
     sharing = Sharing(labelled=False)
 
-    def __init__(
-        self,
-        *,
-        kernel: Literal["linear", "rbf"] = "linear",
-        sigma: Annotated[float, Field(gt=0)] = 10.0,
-        rad_size: RadSize = 512,
-    ) -> None:
-        self.kernel, self.sigma, self.rad_size = kernel, sigma, rad_size
+    def __init__(self, *, rad_size: RadSize = 512) -> None:
+        self.rad_size = rad_size
 
     def check(self, roster: Roster) -> None:
         """Refuse inputs of different shapes, too few public samples, and representations too large for the server."""
@@ -139,7 +130,6 @@ class FedHeNN(KnowledgeStrategy):
         factor = mean_kernel_factor(
             [upload.arrays["representations"] for upload in uploads],
             self.robust,
-            sigma=self.sigma if self.kernel == "rbf" else None,
             told=lambda weights: self.left_out.note(client_ids, weights > 0),
         )
         number = int(server_state["set"]) + 1

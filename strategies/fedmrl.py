@@ -6,7 +6,7 @@ Yi, Yu, Ren, Wang, Li, "Federated Model Heterogeneous Matryoshka Representation 
 
 from torch import nn
 
-from hetfl_flwr import AUTO, Arrays, Member, Roster, WeightStrategy, small_global_model
+from hetfl_flwr import AUTO, Arrays, Member, ModelName, Roster, WeightStrategy, small_global_model
 
 
 class FedMRL(WeightStrategy):
@@ -33,7 +33,7 @@ class FedMRL(WeightStrategy):
     sends = "small models"
     heterogeneous = True
 
-    def __init__(self, *, small: str = AUTO) -> None:
+    def __init__(self, *, small: ModelName = AUTO) -> None:
         super().__init__()
         self.small = small
 

@@ -18,6 +18,9 @@ from torch.nn import functional
 from hetfl_flwr import Arrays, Member, Roster, ServerTraining, Tensors, Upload, check_size, seeded, torch_threads
 from strategies.base_prototypes import PrototypeStrategy
 
+MARGIN_CAP = 100.0
+"""Largest margin: that of the authors' published code."""
+
 EXACT = "donot_use_mm_for_euclid_dist"
 """How distances are computed: number by number, so that equal points are 0 apart."""
 
@@ -32,7 +35,7 @@ class FedTGP(PrototypeStrategy):
     to it.
 
     The margin is the largest over classes of the distance to the nearest other class, of the means of the round's
-    prototypes over the clients; at most ``margin_cap``, and this where fewer than two classes have come.
+    prototypes over the clients; at most 100, as in the authors' code, and this where fewer than two classes have come.
 
     Wire   down: prototypes (C, D) float32, known (C,) bool: 4 C D + C bytes
            up:   classes (S,) int32, prototypes (S, D) float32, present (S,) int8: 4 S D + 5 S bytes
@@ -56,8 +59,6 @@ class FedTGP(PrototypeStrategy):
         by default, cannot follow prototypes that move so far, and the margin grows with what they fall behind.
     server_learning_rate : float
         Learning rate of the global prototypes, by plain SGD; above 0.
-    margin_cap : float
-        Largest margin, 0 or more. 0: no margin.
     predict : {"head", "prototype", "own-prototype"}
         As in `clients.fedtgp.FedTGPClient`.
     """
@@ -67,12 +68,11 @@ class FedTGP(PrototypeStrategy):
         *,
         server_epochs: Annotated[int, Field(ge=0)] = 5,
         server_learning_rate: Annotated[float, Field(gt=0)] = 0.01,
-        margin_cap: Annotated[float, Field(ge=0)] = 100.0,
         predict: Literal["head", "prototype", "own-prototype"] = "prototype",
     ) -> None:
         super().__init__()
         self.server_training = ServerTraining("fedtgp", server_epochs, server_learning_rate)
-        self.margin_cap, self.predict = margin_cap, predict
+        self.predict = predict
 
     def check(self, roster: Roster) -> None:
         """Refuse what `PrototypeStrategy` does, and layers that the server cannot keep."""
@@ -92,7 +92,7 @@ class FedTGP(PrototypeStrategy):
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Train the global prototypes on what has come."""
         means, here = self.averaged([upload.client_id for upload in uploads], self.class_means(uploads))
-        margin = min(_separation(torch.from_numpy(means[here])), self.margin_cap)
+        margin = min(_separation(torch.from_numpy(means[here])), MARGIN_CAP)
 
         def loss(arrays: Tensors, points: Tensor, labels: Tensor) -> Tensor:
             distances = torch.cdist(points, _prototypes(arrays), compute_mode=EXACT)

@@ -17,10 +17,10 @@ from hetfl_flwr import (
     FederationError,
     KnowledgeStrategy,
     Member,
+    ModelName,
     PayloadSpec,
     Roster,
     Upload,
-    parse_models,
     small_global_model,
     state_arrays,
     whole_state,
@@ -51,21 +51,12 @@ class FML(KnowledgeStrategy):
         "model": the whole meme travels; clients must have the same classes and the same shape of input. "body": its
         body alone travels, and each client has a head of its own for it (the paper's "adaptor", section 4.2); only
         the shape of input must be the same, so that clients with 10 and with 100 classes learn together.
-
-    Raises
-    ------
-    ModelError
-        There is no such model.
-    ValueError
-        The meme is not one model.
     """
 
     sends = "small models"
     averages = True
 
-    def __init__(self, *, meme: str = AUTO, share: Literal["model", "body"] = "model") -> None:
-        if meme != AUTO and len(parse_models(meme)) != 1:
-            raise ValueError(f"meme = {meme!r}: expected the name of one model, such as 'lenet5'")
+    def __init__(self, *, meme: ModelName = AUTO, share: Literal["model", "body"] = "model") -> None:
         self.meme = meme
         self.share = share
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
-from scipy.spatial.distance import cdist
 
 from hetfl_flwr import Average
 
@@ -20,7 +19,6 @@ def mean_kernel_factor(
     representations: Sequence[NDArray[np.floating]],
     average: Average,
     *,
-    sigma: float | None = None,
     told: Callable[[Matrix], object] | None = None,
 ) -> Matrix:
     """Return a thin factor of the clients' mean kernel, centred: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
@@ -34,8 +32,6 @@ def mean_kernel_factor(
         A_j, shape (n, D_j) each; the widths may differ. At least one.
     average : Average
         How kernels are averaged.
-    sigma : float, optional
-        Width of the RBF kernel, above 0. Default: the kernels are linear.
     told : callable, optional
         Is told what each kernel counts, (K,): 0 where a robust mean leaves it out.
 
@@ -51,12 +47,10 @@ def mean_kernel_factor(
     >>> factor.shape, ((factor @ factor.T).round(6) + 0.0).tolist()[1]
     ((4, 2), [0.0, 4.5, 0.0, -4.5])
     """
-    weights = _kernel_weights(representations, average, sigma)
+    weights = _kernel_weights(representations, average)
     if told:
         told(np.array(weights))
-    if sigma is None:
-        return thin_factor(_less_mean_row(stack_factor(representations, weights)))
-    return thin_factor_of_kernel(_less_means(mean_rbf_kernel(representations, weights, sigma)))
+    return thin_factor(_less_mean_row(stack_factor(representations, weights)))
 
 
 def stack_factor(representations: Sequence[NDArray[np.floating]], weights: Sequence[float]) -> Matrix:
@@ -74,19 +68,6 @@ def stack_factor(representations: Sequence[NDArray[np.floating]], weights: Seque
     return stacked
 
 
-def mean_rbf_kernel(representations: Sequence[NDArray[np.floating]], weights: Sequence[float], sigma: float) -> Matrix:
-    """Return the weighted sum (n, n) of RBF kernels of one width: K_mean of Eq. (5) where each weight is 1 / K."""
-    total = np.zeros((len(representations[0]), len(representations[0])))
-    for representation, weight in zip(representations, weights, strict=True):
-        scaled = np.asarray(representation, np.float64) / sigma
-        kernel = cdist(scaled, scaled, "sqeuclidean")  # and from here on in place: each copy is n x n
-        kernel /= -2
-        np.exp(kernel, out=kernel)
-        kernel *= weight
-        total += kernel
-    return total
-
-
 def thin_factor(factor: NDArray[np.floating]) -> Matrix:
     """Return the thinnest factor (n, r) of ``F F^T`` for F (n, m).
 
@@ -100,23 +81,16 @@ def thin_factor(factor: NDArray[np.floating]) -> Matrix:
     """
     wide = np.asarray(factor, np.float64)
     if wide.shape[0] <= wide.shape[1]:
-        return thin_factor_of_kernel(wide @ wide.T)
+        values, vectors = _spectrum(wide @ wide.T)
+        return _positive(vectors * np.sqrt(values))
     return _positive(wide @ _spectrum(wide.T @ wide)[1])
 
 
-def thin_factor_of_kernel(kernel: Matrix) -> Matrix:
-    """Return `thin_factor` of a kernel (n, n) whose factor is not at hand."""
-    values, vectors = _spectrum(kernel)
-    return _positive(vectors * np.sqrt(values))
-
-
-def _kernel_weights(
-    representations: Sequence[NDArray[np.floating]], average: Average, sigma: float | None
-) -> list[float]:
+def _kernel_weights(representations: Sequence[NDArray[np.floating]], average: Average) -> list[float]:
     """Return what each kernel counts: 1 / K; or its weight among kernels of norm 1, over its own norm."""
     if average.form == "none":
         return [1 / len(representations)] * len(representations)
-    kernels = np.stack([_own_kernel(representation, sigma).ravel() for representation in representations])
+    kernels = np.stack([_own_kernel(representation).ravel() for representation in representations])
     products = kernels @ kernels.T
     norms = np.sqrt(np.diag(products))
     norms[norms == 0] = 1.0
@@ -124,10 +98,8 @@ def _kernel_weights(
     return weights
 
 
-def _own_kernel(representation: NDArray[np.floating], sigma: float | None) -> Matrix:
+def _own_kernel(representation: NDArray[np.floating]) -> Matrix:
     """Return the centred kernel (n, n) of one representation."""
-    if sigma is not None:
-        return _less_means(mean_rbf_kernel([representation], [1.0], sigma))
     factor = _less_mean_row(representation.astype(np.float64))
     return factor @ factor.T
 
@@ -136,16 +108,6 @@ def _less_mean_row(factor: Matrix) -> Matrix:
     """Subtract the mean row; the first row before it, so that what is equal in all rows leaves exact zeros."""
     shifted: Matrix = factor - factor[0]
     shifted -= shifted.mean(0)
-    return shifted
-
-
-def _less_means(kernel: Matrix) -> Matrix:
-    """Subtract the mean row and the mean column; one entry before them, as in `_less_mean_row`."""
-    shifted: Matrix = kernel - kernel[0, 0]
-    columns, rows, whole = shifted.mean(0), shifted.mean(1, keepdims=True), shifted.mean()
-    shifted -= columns
-    shifted -= rows
-    shifted += whole
     return shifted
 
 

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
+from fixtures.federations.loops import states
 from flwr.app import Context
 from flwr.supercore.logger import FLOWER_LOGGER
 from hypothesis import settings
@@ -247,3 +248,16 @@ def browser() -> Iterator[Any]:
             pytest.skip("no Chromium: playwright install chromium")
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def ended(lab: Lab, tmp_path: Path) -> Callable[..., tuple[Path, list[dict[str, Any]]]]:
+    """Run a federation to its end in a folder of its own, and return that folder and the states of its clients."""
+    count = iter(range(99))
+
+    def run(*, workers: int = 1, **keys: Any) -> tuple[Path, list[dict[str, Any]]]:
+        folder = tmp_path / f"ended-{next(count)}"
+        places = {"output_dir": str(folder), "state_dir": str(folder / "state")}
+        return lab.run(lab.config(**places, **keys), workers=workers), states(folder / "state")
+
+    return run

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from hetfl_flwr.common.files import read_file
 from hetfl_flwr.errors import DamagedError
 
-LAYOUT = 4
+LAYOUT = 5
 """Version of the layout of all kinds of files."""
 
 BLANK = "0" * 64

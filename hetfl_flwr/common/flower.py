@@ -6,6 +6,7 @@ imports by itself.
 
 import sys
 from functools import partial
+from logging import WARNING
 
 from flwr.app import Message
 from flwr.common import Scalar, log
@@ -21,6 +22,8 @@ from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+from hetfl_flwr.common.notices import warn
 
 __all__ = [
     "FLOWER_LOGGER",  # to show or hide the log, and to keep tracebacks of one-line errors out of it
@@ -47,6 +50,7 @@ __all__ = [
     "recorddict_from_proto",
     "recorddict_to_proto",
     "simulates_clients",
+    "warn_or_log",
 ]
 
 
@@ -78,3 +82,11 @@ def ask_again(after: float) -> None:
 def name_message(message: Message, name: str) -> None:
     """Give a message its id, which Flower's links do where a message passes through them."""
     message.metadata.__dict__["_message_id"] = name
+
+
+def warn_or_log(text: str) -> None:
+    """Log a warning or, where Flower's log is not shown, print it on standard error."""
+    if FLOWER_LOGGER.isEnabledFor(WARNING):
+        log(WARNING, "%s", text)
+    else:
+        warn(text)

@@ -12,7 +12,6 @@ import torch
 from torch.nn import functional
 
 from hetfl_flwr.data.cache import check_fits
-from hetfl_flwr.data.notations import PLAIN
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import Column, DataSpec
 from hetfl_flwr.seeding import generator
@@ -58,7 +57,7 @@ def read_breast_cancer() -> Arrays:
         arrays,
         class_names=tuple(map(str, bunch.target_names)),
         input_names=names,
-        columns=tuple(Column(name, "number", PLAIN) for name in names),
+        columns=tuple(Column(name, "number", "1234.5") for name in names),
     )
 
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
 from hetfl_flwr.data.finding import check_place
-from hetfl_flwr.data.findings import Findings
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.hub import Source, open_source
 from hetfl_flwr.data.images import image_spec, read_images
@@ -429,11 +429,11 @@ def _domains(source: Source) -> tuple[tuple[int | str, ...], IntArray]:
     return read_codes(source, column, "domain-column") if column else (("",), np.zeros(len(source), np.int64))
 
 
-def _domains_of(findings: Findings) -> tuple[tuple[int | str, ...], IntArray]:
+def _domains_of(source: Source, problems: Problems) -> tuple[tuple[int | str, ...], IntArray]:
     """Return what `_domains` does or, where something is wrong, one domain: then it is one of the problems."""
-    with findings.problems.collecting():
-        return _domains(findings.source)
-    return ("",), np.zeros(len(findings.source), np.int64)
+    with problems.collecting():
+        return _domains(source)
+    return ("",), np.zeros(len(source), np.int64)
 
 
 @cache
@@ -445,11 +445,11 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
         numbers = tuple(map(str, range(arrays.spec.classes)))
         return (declared(replace(arrays, class_names=arrays.class_names or numbers), reading.classes, base),)
     source = _source(base, reading)
-    findings = Findings(source)
-    names, domains = _domains_of(findings)
+    problems = Problems(source.place)
+    names, domains = _domains_of(source, problems)
     rows = np.argsort(domains, kind="stable")
     called = entry.names if entry and not reading.classes else ()
-    whole = replace(_read(source, rows, findings), class_names=called or class_names(source))
+    whole = replace(_read(source, rows, problems), class_names=called or class_names(source))
     whole = replace(whole, notes=(*source.notes, *whole.notes))
     ends = np.cumsum(np.bincount(domains)).tolist()
     trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
@@ -470,19 +470,19 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     )
 
 
-_READERS: Mapping[str, Callable[[Source, Findings], Arrays]] = {
+_READERS: Mapping[str, Callable[[Source, Problems], Arrays]] = {
     "table": read_table,
     "text": read_texts,
     "series": read_series,
 }
 
 
-def _read(source: Source, rows: IntArray, findings: Findings) -> Arrays:
+def _read(source: Source, rows: IntArray, problems: Problems) -> Arrays:
     """Return all rows of a data set in a given order."""
-    names, owners = read_owners(source, rows, findings.problems)
+    names, owners = read_owners(source, rows, problems)
     if source.kind == "image":
-        return replace(read_images(source, rows, findings), owners=owners, owner_names=names)
-    arrays = _READERS[source.kind](source, findings)
+        return replace(read_images(source, rows, problems), owners=owners, owner_names=names)
+    arrays = _READERS[source.kind](source, problems)
     if source.reading.domain_column:
         arrays = replace(arrays, inputs=arrays.inputs[rows], labels=arrays.labels[rows])
     return replace(arrays, owners=owners, owner_names=names)

@@ -15,14 +15,12 @@ import pyarrow.compute as pc
 from hetfl_flwr.data.finding import found_splits
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.reading import Reading, parse_classes
-from hetfl_flwr.data.roles import Kind, is_between, is_nameless, is_text, roles
+from hetfl_flwr.data.roles import Kind, columns_called, is_between, is_nameless, is_text, roles
 from hetfl_flwr.data.rows import NO_LABEL, Part, left, numbered
 from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.catalogue import DatasetEntry
-
-_SHOWN = 5  # names in a note, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +114,13 @@ class Source:
             return f"{number} of {file}"
         return f"{number} of {file or f'split {split!r}'} of {self.place}"
 
+    def rows_said(self, rows: npt.NDArray[np.bool_]) -> str:
+        """Return how messages call some of the first rows, (N,): the first, and how many more."""
+        first, *more = np.flatnonzero(rows)
+        split, row, file = self.place_of(int(first))
+        among = f" of {file}" if file else f" of split '{split}'" * (len(self.splits) > 1)
+        return f"row {row}{among}" + (f" and {len(more)} more" if more else "")
+
     def where_in(self, split: str, row: int) -> str:
         """Return how messages call a row of a split."""
         return self.where(row + self.train_rows * (split != "train"))
@@ -179,10 +184,10 @@ def _without_nameless(
     rows = [name for name in unnamed if name not in empty and not is_between(name)]
     notes = []
     if empty:
-        notes.append(f"{_columns_called(empty)} of {place}, without name and cells: left out")
+        notes.append(f"{columns_called(empty)} of {place}, without name and cells: left out")
     if rows:
         notes.append(
-            f"{_columns_called(rows)} of {place}, names of the rows: left out; give it a name, or name it in "
+            f"{columns_called(rows)} of {place}, names of the rows: left out; give it a name, or name it in "
             "numeric-columns or categorical-columns, to learn from it"
         )
     if not notes:
@@ -194,12 +199,6 @@ def _without_nameless(
 
 def _is_blank(data: Frame, name: str) -> bool:
     return name not in data or data[name].null_count == len(data)
-
-
-def _columns_called(names: Sequence[str]) -> str:
-    return f"column{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names[:_SHOWN])}" + (
-        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    )
 
 
 def labelled(

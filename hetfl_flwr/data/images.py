@@ -16,7 +16,6 @@ import torch
 
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.cache import kept
-from hetfl_flwr.data.findings import Findings
 from hetfl_flwr.data.hub import Source
 from hetfl_flwr.data.labels import IntArray, labels_of, read_labels
 from hetfl_flwr.data.roles import is_text
@@ -52,7 +51,7 @@ def image_spec(source: Source) -> DataSpec:
     return DataSpec(_shape(source), read_labels(source)[0])
 
 
-def read_images(source: Source, rows: IntArray, findings: Findings) -> Arrays:
+def read_images(source: Source, rows: IntArray, problems: Problems) -> Arrays:
     """Decode a whole data set into one uint8 array; large ones are decoded once a machine, see `kept`.
 
     Parameters
@@ -62,8 +61,8 @@ def read_images(source: Source, rows: IntArray, findings: Findings) -> Arrays:
     rows : ndarray
         (N,) int64, all its rows, in the order that they are wanted in: counted through the training split and then
         the test split.
-    findings : Findings
-        What has been found of it before, and takes down the rest.
+    problems : Problems
+        What has been found wrong with it before, and takes down the rest.
 
     Raises
     ------
@@ -71,16 +70,16 @@ def read_images(source: Source, rows: IntArray, findings: Findings) -> Arrays:
         If images cannot be decoded or are not of the shape, or a label is none of the classes; with what has been found
         before.
     """
-    classes, labels = labels_of(source, findings.problems)
+    classes, labels = labels_of(source, problems)
     shape = _shape(source)
     grey = _grey(source) if shape[0] == 3 else 0
     inputs = kept(
         (source.digest, _files_changed(source), sha256(rows.tobytes()).hexdigest()),
         (len(rows), *shape),
         np.uint8,
-        partial(_batches, source, shape, rows, findings.problems),
+        partial(_batches, source, shape, rows, problems),
     )
-    findings.problems.refuse()
+    problems.refuse()
     return Arrays(
         spec=DataSpec(shape, classes),
         inputs=torch.from_numpy(inputs),

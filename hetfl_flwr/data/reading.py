@@ -35,6 +35,12 @@ class Reading:
         Comma list of a table's columns that are numbers, although their values are all different, or few are numbers.
     ignore_columns : str
         Comma list of a table's columns that are left out.
+    missing_values : str
+        Comma list of words and numbers that stand for what is missing, in any column.
+    header_row : int
+        Row of a text file that holds the names of its columns; 0: found by itself; -1: there is none.
+    encoding : str
+        Encoding of text files; empty: told from each file.
     image_size : int
         Height and width that images are resized to, 1 or more; 0: as they are.
     vocabulary : str
@@ -59,6 +65,9 @@ class Reading:
     categorical_columns: str = ""
     numeric_columns: str = ""
     ignore_columns: str = ""
+    missing_values: str = ""
+    header_row: int = 0
+    encoding: str = ""
     image_size: int = 0
     vocabulary: str = "hashed:20000"
     text_length: int = 32
@@ -70,6 +79,11 @@ class Reading:
     def ignored(self) -> frozenset[str]:
         """The names of ``ignore_columns``, their blanks one space each."""
         return frozenset(" ".join(name.split()) for name in self.ignore_columns.split(",") if name.strip())
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The words of ``missing_values``."""
+        return tuple(word.strip() for word in self.missing_values.split(",") if word.strip())
 
     @property
     def named(self) -> frozenset[str]:

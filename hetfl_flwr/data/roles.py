@@ -12,6 +12,8 @@ from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.errors import ConfigError, DataError, unknown
 
+_SHOWN = 5  # columns that a message names, at most
+
 Kind = Literal["image", "series", "text", "table"]
 
 
@@ -155,6 +157,12 @@ def _column(place: str, splits: Mapping[str, Frame], wanted: str, kind: str, key
             where = f" in its split '{split}'" if len(splits) > 1 else ""
             raise DataError(f"{place} has no column '{column}'{where}: {hint} {key} to one of: {', '.join(choices)}")
     return column
+
+
+def columns_called(names: Sequence[str]) -> str:
+    """Return columns as messages name them, the first five."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"column{'s' * (len(names) > 1)} {', '.join(map(repr, names[:_SHOWN]))}{more}"
 
 
 def is_nameless(column: str) -> bool:

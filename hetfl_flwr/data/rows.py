@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hetfl_flwr.data.columns import mostly_numbers
 from hetfl_flwr.data.folders import TABLES, check_filled, ending, opened
 from hetfl_flwr.data.frame import Frame
-from hetfl_flwr.data.notations import PLAIN, Notation, Undecided, recognised
 from hetfl_flwr.data.npz import npz_table
 from hetfl_flwr.data.reading import Reading, parse_classes
 from hetfl_flwr.data.roles import header_hint, in_words, is_nameless, is_text, shape_of
@@ -275,7 +275,7 @@ def _types(name: str, cells: Sequence[pa.ChunkedArray], reading: Reading) -> lis
         alike = all(map(_has_numbers, cells)) or name != reading.label_column
     else:
         found = [typed(one) for one in cells]
-        alike = all(_is_number(one.type) or _mostly_numbers(one) for one in found)
+        alike = all(_is_number(one.type) or mostly_numbers(one) for one in found)
     kinds = [one.type for one in found if one.null_count < len(one)]
     if alike and any(map(is_text, kinds)) and not all(map(is_text, kinds)):
         return [pc.if_else(pc.equal(one, ""), pa.scalar(None, TEXT), one) for one in cells]
@@ -284,16 +284,6 @@ def _types(name: str, cells: Sequence[pa.ChunkedArray], reading: Reading) -> lis
 
 def _has_numbers(cells: pa.ChunkedArray) -> bool:
     return bool(pc.any(pc.match_substring_regex(cells, r"^\d+$")).as_py())
-
-
-def _mostly_numbers(cells: pa.ChunkedArray) -> bool:
-    """Say whether texts are plain numbers, but for a few."""
-    if not is_text(cells.type):
-        return False
-    try:
-        return recognised(cells) == Notation(PLAIN)
-    except Undecided:
-        return False
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.cache import kept
-from hetfl_flwr.data.findings import Findings
 from hetfl_flwr.data.labels import IntArray, labels_of
 from hetfl_flwr.data.reading import SeriesLayout
 from hetfl_flwr.data.roles import in_words
@@ -113,7 +113,7 @@ class _Odd:
     missing: _Wrong = field(default_factory=_Wrong)
 
 
-def read_series(source: "Source", findings: Findings) -> Arrays:
+def read_series(source: "Source", problems: Problems) -> Arrays:
     """Turn each cell of a column into a series (channels, length); a large set is turned once a machine, see `kept`.
 
     A cell is a list of numbers, which is one channel, or a list of such lists, all of one length. The outer list is the
@@ -125,8 +125,8 @@ def read_series(source: "Source", findings: Findings) -> Arrays:
     ----------
     source : Source
         It has one column of series.
-    findings : Findings
-        What has been found of it before, and takes down the rest.
+    problems : Problems
+        What has been found wrong with it before, and takes down the rest.
 
     Returns
     -------
@@ -139,8 +139,8 @@ def read_series(source: "Source", findings: Findings) -> Arrays:
         If the column holds no such lists, they differ in shape, or a number is missing or infinite; or the labels are
         not as they should be; with what has been found before.
     """
-    classes, labels = labels_of(source, findings.problems)
-    with findings.problems.collecting():
+    classes, labels = labels_of(source, problems)
+    with problems.collecting():
         layout = layout_of(source)
         inputs = kept(
             (source.digest, layout),
@@ -148,7 +148,7 @@ def read_series(source: "Source", findings: Findings) -> Arrays:
             np.float32,
             partial(_batches, source, layout),
         )
-    findings.problems.refuse()
+    problems.refuse()
     return Arrays(
         spec=DataSpec(layout.shape, classes),
         inputs=torch.from_numpy(inputs),

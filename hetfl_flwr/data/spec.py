@@ -1,7 +1,8 @@
 """What the inputs of a data set are: all that a model must fit."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,17 @@ class Column:
     kind : {"number", "date", "category"}
         A number and a date, as the number of days since 1970, are one input each; of a category `values` tells.
     notation : str
-        How texts are read as numbers or dates: one of `hetfl_flwr.data.notations`.
+        How texts are read as numbers or dates: one of the notations of `hetfl_flwr.data.columns`.
     values : tuple of str or None
         The values of a category in the order of its inputs, None for a missing one. Two are one input: 1 is the second.
     constant : bool
         Whether it holds one number only: it then has no influence.
+    unit : str
+        What stands before or after each number, such as ``$``.
+    origin : float
+        What numbers are counted from: they are stored as float32, which does not tell large ones apart.
+    missing : tuple of str
+        Words and numbers for what is missing, as ``missing-values`` has them.
     """
 
     name: str
@@ -73,13 +80,26 @@ class Column:
     notation: str = ""
     values: tuple[str | None, ...] = ()
     constant: bool = False
+    unit: str = ""
+    origin: float = 0.0
+    missing: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> "Column":
+        """Return a column that was written as JSON; keys of its own are all that counts."""
+        own: dict[str, Any] = {one.name: said[one.name] for one in fields(cls) if one.name in said}
+        own |= {key: tuple(value) for key, value in own.items() if isinstance(value, list)}
+        return cls(**own)
 
     @property
     def input_names(self) -> tuple[str, ...]:
         """What its inputs are called."""
         if self.kind == "category":
             return tuple(f"{self.name}={value}" for value in self.values[len(self.values) == 2 :])
-        return (f"{self.name} (days since 1970)" if self.kind == "date" else self.name,)
+        since = "days since 1970" * (self.kind == "date")
+        origin = f"from {self.origin:.15g}" * bool(self.origin)
+        said = ", ".join(filter(None, (since, origin)))
+        return (f"{self.name} ({said})" if said else self.name,)
 
 
 def inputs_in_words(spec: DataSpec) -> str:

@@ -6,15 +6,16 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from hetfl_flwr.data.columns import Encoded, Wanted, encode
-from hetfl_flwr.data.findings import Findings
+from hetfl_flwr.common.problems import Problems
+from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray, Wanted, are_filled, cleaned, decide, read
 from hetfl_flwr.data.labels import IntArray, labels_of
-from hetfl_flwr.data.roles import learnt_columns
+from hetfl_flwr.data.roles import columns_called, learnt_columns
 from hetfl_flwr.data.samples import Arrays
-from hetfl_flwr.data.spec import DataSpec
+from hetfl_flwr.data.spec import Column, DataSpec
 from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.seeding import generator
 
@@ -26,23 +27,19 @@ FEWEST_COPIES, MOST_COPIES = 20, 3
 """Training rows from which on a column that tells all classes is noted, and the values a class that it may have."""
 
 
-def read_table(source: "Source", findings: Findings) -> Arrays:
-    """Turn each row of a table into numbers, NaN where a number is missing.
+def read_table(source: "Source", problems: Problems) -> Arrays:
+    """Turn each row of a table into numbers, NaN where a number is missing; `hetfl_flwr.data.columns` says how.
 
-    Texts lose blanks around them; what is then empty, ``?`` or ``NA`` is missing. A column of numbers, or of texts that
-    are numbers but for a few, is one input, and so is one of dates: the number of days since 1970. A column of truth
-    values or other texts, and each of ``categorical-columns``, is a category: an input for each value that the training
-    split has, 1 where it is the row's and 0 elsewhere, in sorted order; a missing value is a value like any other, and
-    the last. With two values it is one input, 1 for the second. A value that only the test split has is 0 throughout.
-    A column of ids is left out, see `hetfl_flwr.data.columns`. Tables of the catalogue are taken as they are:
-    there, only texts all of which are numbers are numbers, and no column is left out.
+    A column of numbers or dates is one input. A category has an input for each value that the training split has, 1
+    where it is the row's and 0 elsewhere, in sorted order; a missing value is a value like any other, and the last.
+    With two values it is one input, 1 for the second. A value that only the test split has is 0 throughout.
 
     Parameters
     ----------
     source : Source
         The table.
-    findings : Findings
-        What has been found of it before, and takes down the rest.
+    problems : Problems
+        What has been found wrong with it before, and takes down the rest.
 
     Returns
     -------
@@ -52,23 +49,37 @@ def read_table(source: "Source", findings: Findings) -> Arrays:
     Raises
     ------
     DataError
-        If a key names no column of the table, or none is left; or names all columns that cannot be learnt from: those
-        with too many different texts, with neither numbers nor texts, dates or truth values, or an infinite number; and
+        If a key names no column of the table, or none is left; or names all columns that cannot be learnt from, and
         what is wrong with the labels, or has been found before.
     """
-    columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
-    declared: dict[str, Wanted] = {**dict.fromkeys(source.splits["train"].classes, "category"), **wanted}
-    classes, labels = labels_of(source, findings.problems)
-    table = _whole(source, columns, findings)
-    read = [encode(name, table[name], declared.get(name, ""), findings) for name in columns]
-    encoded = [one for one in read if one is not None]
-    _check(findings, encoded)
-    _note_copies(findings, encoded, labels["train"])
-    kept = tuple(one.column for one in encoded)
-    groups = tuple(one.inputs.shape[1] for one in encoded)
+    classes, labels = labels_of(source, problems)
+    table = opened_table(source, problems)
+    kept, blocks, notes = list[Column](), list[npt.NDArray[np.float32]](), list[tuple[str, str]]()
+    copies = list[tuple[str, str]]()
+    for decision, cells in table:
+        name, column = decision.name, decision.column
+        notes += [(name, note) for note in decision.notes]
+        if decision.problem:
+            problems.add(f"column '{name}' of {source.place} {decision.problem}", decision.way_out)
+        if column is None:
+            continue
+        inputs, others = read(column, cells)
+        if column.kind != "category":
+            notes += _missing(source, column, cells, others)
+            _check_finite(source, column, inputs, problems)
+            inputs = inputs[:, None]
+        copies += _copies(source, name, inputs, labels["train"]) if labels else []
+        kept.append(column)
+        with np.errstate(over="ignore"):
+            blocks.append(inputs.astype(np.float32))
+    problems.refuse()
+    if not kept:
+        raise DataError(f"{source.place} has no column to learn from: {'; '.join(said(source.place, notes))}")
+    notes += copies
+    groups = tuple(block.shape[1] for block in blocks)
     return Arrays(
         spec=DataSpec((sum(groups),), classes),
-        inputs=torch.from_numpy(np.ascontiguousarray(np.hstack([one.inputs for one in encoded]))),
+        inputs=torch.from_numpy(np.ascontiguousarray(np.hstack(blocks))),
         labels=torch.from_numpy(np.concatenate(list(labels.values()))),
         train_rows=len(labels["train"]),
         peak=1.0,
@@ -76,35 +87,82 @@ def read_table(source: "Source", findings: Findings) -> Arrays:
         groups=groups,
         numeric=torch.from_numpy(np.repeat([column.kind != "category" for column in kept], groups)),
         input_names=tuple(name for column in kept for name in column.input_names),
-        columns=kept,
-        notes=findings.notes,
+        columns=tuple(kept),
+        notes=said(source.place, notes),
     )
 
 
-def _note_copies(findings: Findings, encoded: Sequence[Encoded], labels: IntArray) -> None:
-    """Note columns that tell the classes apart by themselves: one value or more for each class, and none for two."""
-    if findings.source.is_catalogued or len(labels) < FEWEST_COPIES:
-        return
-    most = MOST_COPIES * len(np.unique(labels))
-    for one in encoded:
-        inputs = one.inputs[: len(labels)]
-        if len(np.unique(inputs[: 4 * most], axis=0)) > most:  # sorting all of each column takes long
+def opened_table(source: "Source", problems: Problems) -> list[tuple[Decision, pa.ChunkedArray]]:
+    """Return what each column of a table that is not ignored is, and its cells of all splits, cleaned."""
+    columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
+    declared: dict[str, Wanted] = {**dict.fromkeys(source.splits["train"].classes, "category"), **wanted}
+    table, found = _whole(source, columns, problems), []
+    for name in columns:
+        try:
+            cells = cleaned(table[name], source.reading.missing)
+        except pa.ArrowInvalid:
+            way_out = "write the file again, or name it in ignore-columns"
+            found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), table[name]))
             continue
-        values = np.unique(inputs, axis=0, return_inverse=True)[1].ravel()
-        pairs = len(np.unique(values * (labels.max() + 1) + labels))
-        if pairs == len(np.unique(values)) <= most:
-            findings.note(
-                one.column.name,
-                "its values alone tell the classes of all training rows: if it is the label once more, or known only "
-                "after it, name it in ignore-columns",
-            )
+        own = source.training(cells)
+        decision = decide(name, own, declared.get(name, ""), source.rows_said, plainly=source.is_catalogued)
+        if decision.column and source.reading.missing:
+            decision = replace(decision, column=replace(decision.column, missing=source.reading.missing))
+        found.append((decision, cells))
+    return found
 
 
-def _check(findings: Findings, encoded: Sequence[Encoded]) -> None:
-    """Refuse a table that cannot be learnt from, with all that is wrong with it."""
-    findings.problems.refuse()
-    if not encoded:
-        raise DataError(f"{findings.source.place} has no column to learn from: {'; '.join(findings.notes)}")
+def said(place: str, notes: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return notes on columns, (name, text) each, with the columns that each text holds of, many of them in short."""
+    columns: dict[str, list[str]] = {}
+    for name, text in notes:
+        columns.setdefault(text, []).append(name)
+    return tuple(f"{columns_called(names)} of {place}: {text}" for text, names in columns.items())
+
+
+def _missing(source: "Source", column: Column, cells: pa.ChunkedArray, others: BoolArray) -> list[tuple[str, str]]:
+    """Note how many cells are no numbers where others are."""
+    count = int(others.sum())
+    if not count:
+        return []
+    are = f"is no {column.kind}" if count == 1 else f"are no {column.kind}s"
+    filled = are_filled(cells).sum()
+    return [(column.name, f"{count} of {filled} values {are} ({source.rows_said(others)}): taken as missing")]
+
+
+def _check_finite(source: "Source", column: Column, numbers: FloatArray, problems: Problems) -> None:
+    infinite = np.abs(np.nan_to_num(numbers, posinf=np.inf, neginf=-np.inf)) > np.finfo(np.float32).max
+    if infinite.any():
+        first, more = source.where(int(np.argmax(infinite))), int(infinite.sum()) - 1
+        have = f"row {first} and {more} more have" if more else f"row {first} has"
+        what = f"{have} an infinite {column.name}, or one above 3e38"
+        problems.add(what, "write a number below that, or nothing where it is missing")
+
+
+def _copies(source: "Source", name: str, inputs: FloatArray, labels: IntArray) -> list[tuple[str, str]]:
+    """Note a column that tells the classes apart by itself: one value or more for each class, and none for two."""
+    inputs, most = inputs[: len(labels)], MOST_COPIES * len(np.unique(labels))
+    if source.is_catalogued or len(labels) < FEWEST_COPIES or len(np.unique(inputs[: 4 * most], axis=0)) > most:
+        return []  # sorting all of each column takes long
+    values = np.unique(inputs, axis=0, return_inverse=True)[1].ravel()
+    pairs = len(np.unique(values * (labels.max() + 1) + labels))
+    if pairs != len(np.unique(values)) or pairs > most:
+        return []
+    note = (
+        "its values alone tell the classes of all training rows: if it is the label once more, or known only after it, "
+        "name it in ignore-columns"
+    )
+    return [(name, note)]
+
+
+def _whole(source: "Source", columns: Sequence[str], problems: Problems) -> pa.Table:
+    """Return some columns of all splits, one after the other."""
+    splits = [data.table.select(list(columns)) for data in source.splits.values()]
+    try:
+        return pa.concat_tables(splits, promote_options="permissive")
+    except pa.ArrowTypeError as error:
+        problems.add(f"the splits of {source.place} differ in the type of a column: {error}")
+        raise problems.error from error
 
 
 def parse_features(text: str) -> float | None:
@@ -250,13 +308,3 @@ def scaled_like(table: Arrays, other: Arrays) -> Arrays:
 def groups_of(table: Arrays) -> tuple[int, ...]:
     """Return how many inputs each column of a table became."""
     return table.groups or (1,) * len(table.centre)
-
-
-def _whole(source: "Source", columns: Sequence[str], findings: Findings) -> pa.Table:
-    """Return some columns of all splits, one after the other."""
-    splits = [data.table.select(list(columns)) for data in source.splits.values()]
-    try:
-        return pa.concat_tables(splits, promote_options="permissive")
-    except pa.ArrowTypeError as error:
-        findings.problems.add(f"the splits of {source.place} differ in the type of a column: {error}")
-        raise findings.problems.error from error

@@ -8,12 +8,9 @@ For kernels K and L over the same n samples, with ``H = I - 11^T / n``::
     HSIC(K, L) = tr(K H L H) / (n - 1)^2
     CKA(K, L)  = HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))
 
-The linear kernel of a representation A (n, D) is ``A A^T``, the RBF kernel ``exp(-||a - b||^2 / (2 sigma^2))``. CKA is
-1 for equal kernels (up to scale and a constant), 0 where nothing is shared, and here also 0, with a gradient of 0,
-where one of them is constant: a representation that tells no two samples apart.
-
-The functions take tensors (a client's side) of any floating dtype, compute in float32 at least, and are differentiable
-in both arguments unless they say otherwise.
+The linear kernel of a representation A (n, D) is ``A A^T``. CKA is 1 for equal kernels (up to scale and a constant), 0
+where nothing is shared, and here also 0, with a gradient of 0, where one of them is constant: a representation that
+tells no two samples apart.
 """
 
 import torch
@@ -28,7 +25,8 @@ def linear_cka(x: Tensor, y: Tensor) -> Tensor:
 
     With centred columns it is ``||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F)``: products of the two representations,
     without a kernel over the samples. ``y`` may be a factor of any positive semidefinite kernel ``F F^T`` instead of a
-    representation. Orthogonal transforms, scaling and translation of either argument change nothing.
+    representation. Orthogonal transforms, scaling and translation of either argument change nothing. Computed in
+    float32 at least, and differentiable in both arguments.
 
     Parameters
     ----------
@@ -51,71 +49,6 @@ def linear_cka(x: Tensor, y: Tensor) -> Tensor:
     return cka.to(torch.promote_types(x.dtype, y.dtype))
 
 
-def rbf_cka(x: Tensor, y: Tensor, sigma: float) -> Tensor:
-    """Return the CKA of two representations under the RBF kernel. Time and memory grow with n^2.
-
-    Orthogonal transforms and translation of either argument change nothing; scaling does. As ``sigma`` grows without
-    bound it becomes `linear_cka`. In float32, entries of the kernel are good to 1 % while the samples lie within some
-    hundred widths of each other; farther apart, only repeated samples suffer.
-
-    Parameters
-    ----------
-    x, y : Tensor
-        Shapes (n, D1) and (n, D2): the same n samples in both, at least 4.
-    sigma : float
-        Width of the kernel, above 0, in the units of both representations.
-
-    Returns
-    -------
-    Tensor
-        A scalar in [0, 1]. 0 where all rows of one argument are equal.
-    """
-    return kernel_cka(_rbf_less_one(x, sigma), _rbf_less_one(y, sigma)).to(torch.promote_types(x.dtype, y.dtype))
-
-
-def rbf_to_factor_cka(x: Tensor, factor: Tensor, sigma: float) -> Tensor:
-    """Return the CKA of a representation's RBF kernel and the kernel ``F F^T`` of a factor.
-
-    The factor is that of a mean of RBF kernels (`mean_rbf_kernel`, `thin_factor_of_kernel`), received from elsewhere:
-    no gradient flows to it. Both may be cut to the same rows.
-
-    Parameters
-    ----------
-    x : Tensor
-        Shape (n, D), n at least 4.
-    factor : Tensor
-        F, shape (n, r), of the same n samples.
-    sigma : float
-        Width of the kernel of ``x``, above 0.
-
-    Returns
-    -------
-    Tensor
-        A scalar in [0, 1].
-    """
-    centred = _centred(factor.detach())
-    return kernel_cka(_rbf_less_one(x, sigma), centred @ centred.mT).to(torch.promote_types(x.dtype, factor.dtype))
-
-
-def kernel_cka(first: Tensor, second: Tensor) -> Tensor:
-    """Return the CKA of two kernels: HSIC with both kernels centred over rows and columns.
-
-    Parameters
-    ----------
-    first, second : Tensor
-        Shape (n, n), symmetric, n at least 4. A kernel whose entries differ by rounding errors alone counts as
-        constant.
-
-    Returns
-    -------
-    Tensor
-        A scalar in [0, 1] for positive semidefinite kernels, in [-1, 1] for others.
-    """
-    left, right = _centred_kernel(first), _centred_kernel(second)
-    cka = _cosine((left * right).sum(), left.square().sum(), right.square().sum())
-    return cka.to(torch.promote_types(first.dtype, second.dtype))
-
-
 def _from_first(x: Tensor) -> Tensor:
     """Subtract the first row, which centring undoes: rows that are all equal become exact zeros."""
     return x.to(torch.promote_types(x.dtype, torch.float32)) - x[0].detach()
@@ -132,14 +65,6 @@ def _centred(x: Tensor) -> Tensor:
     return scaled - scaled.mean(0)
 
 
-def _centred_kernel(kernel: Tensor) -> Tensor:
-    scaled = _unit_scale(kernel.to(torch.promote_types(kernel.dtype, torch.float32)))
-    shifted = scaled - scaled[0, 0].detach()
-    constant = shifted.detach().abs().amax() <= 8 * torch.finfo(scaled.dtype).eps
-    scaled = _unit_scale(torch.where(constant, torch.zeros_like(shifted), shifted))
-    return scaled - scaled.mean(0) - scaled.mean(1, keepdim=True) + scaled.mean()
-
-
 def _own_linear(centred: Tensor) -> Tensor:
     """Return ``||X^T X||_F^2`` by the smaller of the two products that share it."""
     tall = centred.shape[0] >= centred.shape[1]
@@ -150,12 +75,3 @@ def _cosine(between: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Return ``between / sqrt(first second)``, at most 1 in spite of rounding; 0 where a squared norm is 0."""
     norms = [torch.where(square == 0, torch.ones_like(square), square).sqrt() for square in (first, second)]
     return (between / (norms[0] * norms[1])).clamp(max=1)
-
-
-def _rbf_less_one(x: Tensor, sigma: float) -> Tensor:
-    """Return ``K - 1``: centring makes it K, and a wide kernel, all near 1, loses no digits."""
-    scaled = _from_first(x) / sigma
-    squares = scaled.square().sum(1)
-    distances = (squares[:, None] + squares - 2 * scaled @ scaled.mT).clamp(min=0)
-    own = torch.eye(len(x), dtype=torch.bool, device=x.device)
-    return torch.expm1(-distances.masked_fill(own, 0.0) / 2)

@@ -2,6 +2,7 @@
 
 from math import cos, inf, pi
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -101,6 +102,17 @@ def cosine_temperature(epoch: int, max_epochs: int, beta: float) -> float:
     if not 0 <= beta < inf:
         raise ValueError(f"beta = {beta}, expected 0 or more")
     return beta * (1 + cos(pi * epoch / max_epochs)) + 1
+
+
+def linear_schedule(ends: tuple[float, float], round: int, rounds: int) -> float:
+    """Return what a number is in a round, counted from 1: linear from the run's first round to its last.
+
+    Examples
+    --------
+    >>> linear_schedule((0.5, 0.9), 2, 3), linear_schedule((0.5, 0.9), 1, 1)
+    (0.7, 0.5)
+    """
+    return float(np.interp(round, (1, max(rounds, 2)), ends))
 
 
 def _check_decoupled(student_logits: Tensor, teacher_logits: Tensor, labels: Tensor, temperature: float) -> None:

@@ -41,10 +41,10 @@ class SGD(torch.optim.SGD):
         return sparse
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return an optimizer's moments and counters under ``INDEX.NAME``, INDEX that of the parameter."""
+def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str = "") -> dict[str, torch.Tensor]:
+    """Return an optimizer's moments and counters under ``INDEX.NAME``, INDEX that of the parameter, after a prefix."""
     return {
-        f"{index}.{name}": torch.as_tensor(value)
+        f"{prefix}{index}.{name}": value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
         for index, parameter in enumerate(_parameters(optimizer))
         for name, value in optimizer.state.get(parameter, {}).items()
         if value is not None

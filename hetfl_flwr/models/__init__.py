@@ -3,7 +3,7 @@
 Nothing here trains, or knows more of clients than their numbers.
 """
 
-from hetfl_flwr.models.building import CatalogueRow, build_bounded, build_model, catalogue_rows
+from hetfl_flwr.models.building import CatalogueRow, build_model, catalogue_rows
 from hetfl_flwr.models.narrow import network_of, parse_width
 from hetfl_flwr.models.precision import mixed
 from hetfl_flwr.models.registry import ZOO, assign, check_pretrained, drawn_order, parse_models
@@ -14,7 +14,6 @@ __all__ = [
     "CatalogueRow",
     "SplitModel",
     "assign",
-    "build_bounded",
     "build_model",
     "catalogue_rows",
     "check_pretrained",

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib import import_module
 from math import prod
 from typing import Literal, NamedTuple
@@ -32,7 +32,7 @@ WidthBy = Literal["linear", "pool"]
 
 
 LARGEST = 2**30
-"""Trainable parameters of a model of the zoo, at most: with its gradient and the moments of Adam these take 16 GiB."""
+"""Numbers in a model of the zoo, at most: with its gradient and the moments of Adam these take 16 GiB."""
 
 
 class CatalogueRow(NamedTuple):
@@ -56,6 +56,7 @@ def build_model(
     head_bias: bool = True,
     width_by: WidthBy = "linear",
     stem: Stem = "fitted",
+    bounded: bool = False,
 ) -> SplitModel:
     """Build a model for the data, in training mode, on the CPU.
 
@@ -85,12 +86,15 @@ def build_model(
     stem : {"fitted", "imagenet"}
         The first layers of torchvision's networks on images below 64 pixels a side, as in `vision.vision`. Models of
         other kinds are the same either way.
+    bounded : bool
+        Whether another machine has described the data: then an input of more than `bounds.MOST_INPUTS` numbers, and a
+        model of the zoo of more than `bounds.MOST_NUMBERS`, is refused before any memory is set aside for it.
 
     Raises
     ------
     ModelError
         If the name is unknown, the model cannot be built, does not fit the data or would have more than `LARGEST`
-        parameters, or pretrained weights are absent.
+        numbers, or pretrained weights are absent.
 
     Examples
     --------
@@ -101,57 +105,15 @@ def build_model(
     """
     base, part = parse_width(name)
     require_known(base)
-    _check_size(base, spec, width, width_by, stem)
-    build = _builder(base, pretrained if part == 1 else "", stem, seed)
+    if bounded and prod(spec.shape) > MOST_INPUTS:
+        raise ModelError(f"model '{name}' for {_called(spec)}: inputs have more than {MOST_INPUTS} numbers")
+    if base in ZOO:
+        _check_size(name, spec, width, width_by, stem, MOST_NUMBERS if bounded else LARGEST)
     with seeded(seed, *scope, "weights"):
-        model = _widened(_build(name, lambda its: narrowed(build(its), part), spec), width, width_by)
+        model = _widened(_build(name, spec, pretrained if part == 1 else "", stem, seed), width, width_by)
     if not head_bias:
         model.head.register_parameter("bias", None)
     return channels_last(model) if base in ZOO else model
-
-
-def build_bounded(
-    name: str,
-    spec: DataSpec,
-    *,
-    seed: int,
-    scope: tuple[int | str, ...] = (),
-    width: int = 0,
-    pretrained: str = "",
-    head_bias: bool = True,
-    width_by: WidthBy = "linear",
-    stem: Stem = "fitted",
-) -> SplitModel:
-    """Build a model for data that another machine has described, unless it is too large for that.
-
-    A model of the zoo is first built without any memory, and counted. What an own model comes to, only its function
-    knows: of that one the size of the input is bounded alone.
-
-    Parameters
-    ----------
-    name, spec, seed, scope, width, pretrained, head_bias, width_by, stem
-        As in `build_model`.
-
-    Raises
-    ------
-    ModelError
-        As `build_model`; or one input has more numbers than `bounds.MOST_INPUTS`, or a model of the zoo more weights
-        and running statistics than `bounds.MOST_NUMBERS`.
-    """
-    data = f"data of shape {spec.shape} and {spec.classes} classes"
-    if prod(spec.shape) > MOST_INPUTS:
-        raise ModelError(f"model '{name}' for {data}: the server builds none for inputs of over {MOST_INPUTS} numbers")
-    built = partial(build_model, name, spec, seed=seed, width=width, head_bias=head_bias, width_by=width_by, stem=stem)
-    if parse_width(name)[0] in ZOO:
-        with torch.device("meta"):
-            outline = built()
-        numbers = sum(tensor.numel() for tensor in outline.state_dict().values())
-        if numbers > MOST_NUMBERS:
-            raise ModelError(
-                f"model '{name}' for {data} has {numbers} weights, more than the {MOST_NUMBERS} of the largest model "
-                "that the server builds"
-            )
-    return built(scope=scope, pretrained=pretrained)
 
 
 def catalogue_rows(spec: DataSpec) -> list[CatalogueRow]:
@@ -177,15 +139,6 @@ def _row(name: str, model: ZooModel, spec: DataSpec) -> CatalogueRow:
     return CatalogueRow(name, model.summary, parameter_count(built), built.width)
 
 
-def _builder(name: str, pretrained: str, stem: Stem, seed: int) -> Callable[[DataSpec], SplitModel]:
-    """Return what builds a model for data, of the zoo or the user's own."""
-    if name in TORCHVISION:
-        return partial(vision, name, pretrained=pretrained, stem=stem)
-    if name in RESNETS:
-        return partial(vision, name, stem=stem)
-    return ZOO[name].build if name in ZOO else partial(_build_own, name, seed)
-
-
 def _widened(model: SplitModel, width: int, width_by: WidthBy) -> SplitModel:
     """Bring a model to an embedding width; 0 and its own leave it as it is."""
     if width in (0, model.width):
@@ -194,28 +147,33 @@ def _widened(model: SplitModel, width: int, width_by: WidthBy) -> SplitModel:
 
 
 @lru_cache(maxsize=256)
-def _check_size(name: str, spec: DataSpec, width: int, width_by: WidthBy, stem: Stem) -> None:
-    """Refuse a model of the zoo that has more than `LARGEST` parameters; nothing is allocated."""
-    if name not in ZOO:
-        return
+def _check_size(name: str, spec: DataSpec, width: int, width_by: WidthBy, stem: Stem, most: int) -> None:
+    """Refuse a model of the zoo that has more numbers; nothing is allocated."""
     with seeded(0, "size"), torch.device("meta"):
-        model = _widened(_build(name, _builder(name, "", stem, 0), spec), width, width_by)
-    parameters = parameter_count(model)
-    if parameters > LARGEST:
-        data = f"data of shape {spec.shape} and {spec.classes} classes"
-        raise ModelError(f"model '{name}' for {data} would have {parameters:,} parameters, more than {LARGEST:,}")
+        model = _widened(_build(name, spec, "", stem, 0), width, width_by)
+    numbers = sum(tensor.numel() for tensor in model.state_dict().values())
+    if numbers > most:
+        raise ModelError(f"model '{name}' for {_called(spec)} would have {numbers:,} weights, more than {most:,}")
 
 
-def _build(name: str, build: Callable[[DataSpec], SplitModel], spec: DataSpec) -> SplitModel:
+def _build(name: str, spec: DataSpec, pretrained: str, stem: Stem, seed: int) -> SplitModel:
+    base, part = parse_width(name)
     try:
-        return build(spec)
+        if base in TORCHVISION or base in RESNETS:
+            model = vision(base, spec, pretrained, stem)
+        else:
+            model = ZOO[base].build(spec) if base in ZOO else _build_own(base, seed, spec)
+        return narrowed(model, part)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an own model may do anything, such as sys.exit()
         if ends_process(error):
             raise
-        data = f"data of shape {spec.shape} and {spec.classes} classes"
-        raise ModelError(f"model '{name}' for {data}: {cause(error)}") from error
+        raise ModelError(f"model '{name}' for {_called(spec)}: {cause(error)}") from error
+
+
+def _called(spec: DataSpec) -> str:
+    return f"data of shape {spec.shape} and {spec.classes} classes"
 
 
 Function = Callable[[DataSpec], object]
@@ -254,16 +212,14 @@ def _own_function(name: str) -> Function:
     try:
         with seeded(0, "import"):  # it may draw or seed
             module = import_module(path)
-    except ModuleNotFoundError as error:
-        hint = "install it or put its folder on PYTHONPATH"
-        raise ModelError(f"cannot import module '{path}' ({cause(error)}); {hint}") from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
         if ends_process(error):
             raise
-        where = place(error)
-        raise ModelError(f"cannot import module '{path}' ({cause(error)}){f', {where}' if where else ''}") from error
+        where = f", {place(error)}" if place(error) else ""
+        hint = "; install it or put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else where
+        raise ModelError(f"cannot import module '{path}' ({cause(error)}){hint}") from error
     if not hasattr(module, function):
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == path]
         raise ModelError(unknown(f"function of module '{path}'", function, own))
@@ -275,10 +231,8 @@ def _own_function(name: str) -> Function:
 
 def _takes_one(build: object) -> bool:
     """Say whether something can be called with one argument; of what is written in C, as `os.abort`, nobody knows."""
-    if not callable(build) or inspect.isbuiltin(build):
-        return False
     try:
-        inspect.signature(build).bind(None)
+        inspect.signature(build).bind(None)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return False
-    return True
+    return not inspect.isbuiltin(build)

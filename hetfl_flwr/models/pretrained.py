@@ -35,19 +35,29 @@ def find_weights(name: str, source: str) -> Path:
     ModelError
         There is none: says which file was looked for and how to get it.
     """
-    match source:
-        case "torchvision":
-            return _of_torchvision(name)
-        case "hub":
-            return _of_the_hub(name)
-    files = [Path(source).expanduser() / f"{name}{suffix}" for suffix in (".safetensors", ".pth")]
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
-        raise ModelError(
-            f"pretrained: neither {files[0]} nor {files[1].name} is there; put it there, "
-            "or set pretrained to torchvision, hub or another folder"
-        )
-    return found
+    if source == "torchvision":
+        url = import_module("torchvision.models").get_model_weights(name)[ORIGINAL].url
+        places = [Path(torch.hub.get_dir(), "checkpoints", Path(url).name)]
+        code = f"import torchvision; torchvision.models.get_model('{name}', weights='{ORIGINAL}')"
+        how = f'get it once by python -c "{code}"'
+    elif source == "hub":
+        from huggingface_hub import constants, try_to_load_from_cache
+
+        repository = f"timm/{name}.tv_in1k"
+        cached = try_to_load_from_cache(repository, "model.safetensors") if name in ON_THE_HUB else None
+        places = [Path(cached if isinstance(cached, str) else constants.HF_HUB_CACHE)]
+        code = f"from huggingface_hub import hf_hub_download as get; get('{repository}', 'model.safetensors')"
+        how = f'get it once by python -c "{code}" (the hub has {", ".join(ON_THE_HUB)} only)'
+    else:
+        places = [Path(source).expanduser() / f"{name}{suffix}" for suffix in (".safetensors", ".pth")]
+        how = "put one there"
+    for place in places:
+        if place.is_file():
+            return place
+    raise ModelError(
+        f"pretrained: no weights of {name}: no file {' or '.join(map(str, places))}; {how}, or set pretrained to "
+        f"torchvision, hub or a folder with {name}.safetensors or {name}.pth"
+    )
 
 
 def load_weights(module: nn.Module, head: str, file: Path) -> None:
@@ -70,53 +80,19 @@ def load_weights(module: nn.Module, head: str, file: Path) -> None:
     ModelError
         The file cannot be read, or holds the weights of another network.
     """
-    weights = dict(_read(file))
-    own = {entry: tensor for entry, tensor in module.state_dict().items() if not entry.endswith("num_batches_tracked")}
-    stem = next(iter(own))
+    weights, own = dict(_read(file)), module.state_dict()
+    stem, heads = next(iter(own)), {f"{head}.weight", f"{head}.bias"}
     if stem in weights and own[stem].shape[1] == 1:
         weights[stem] = weights[stem].sum(1, keepdim=True)
-    heads = {f"{head}.weight", f"{head}.bias"}
     if any(entry in weights and weights[entry].shape != own[entry].shape for entry in heads):
         weights = {entry: tensor for entry, tensor in weights.items() if entry not in heads}
-    for entry in sorted(own.keys() - heads | weights.keys() - module.state_dict().keys()):
-        given, needed = _shape(weights.get(entry)), _shape(own.get(entry))
-        if given != needed:
+    for entry in sorted(own.keys() - heads | weights.keys()):
+        given, needed = (tuple(state[entry].shape) if entry in state else "absent" for state in (weights, own))
+        if given != needed and not (given == "absent" and entry.endswith("num_batches_tracked")):
             raise ModelError(
                 f"pretrained: {file} holds the weights of another network: '{entry}' is {given} there, {needed} here"
             )
     module.load_state_dict(weights, strict=False)
-
-
-def _of_torchvision(name: str) -> Path:
-    url = import_module("torchvision.models").get_model_weights(name)[ORIGINAL].url
-    file = Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
-    if not file.is_file():
-        code = f"import torchvision; torchvision.models.get_model('{name}', weights='{ORIGINAL}')"
-        raise ModelError(f'pretrained: no file {file}; get it once by python -c "{code}", {_or_a_folder(name)}')
-    return file
-
-
-def _of_the_hub(name: str) -> Path:
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    if name not in ON_THE_HUB:
-        raise ModelError(
-            f"pretrained = 'hub' has {', '.join(ON_THE_HUB)} only; set pretrained to torchvision, {_or_a_folder(name)}"
-        )
-    repository = f"timm/{name}.tv_in1k"
-    file = try_to_load_from_cache(repository, "model.safetensors")
-    if not isinstance(file, str):
-        code = f"from huggingface_hub import hf_hub_download as get; get('{repository}', 'model.safetensors')"
-        raise ModelError(
-            f"pretrained: no model.safetensors of {repository} in {HF_HUB_CACHE}; "
-            f'get it once by python -c "{code}", {_or_a_folder(name)}'
-        )
-    return Path(file)
-
-
-def _or_a_folder(name: str) -> str:
-    return f"or put {name}.safetensors or {name}.pth into a folder and set pretrained to it"
 
 
 @lru_cache(maxsize=8)
@@ -130,7 +106,3 @@ def _read(file: Path) -> Mapping[str, Tensor]:
     if not isinstance(weights, Mapping) or not all(isinstance(entry, Tensor) for entry in weights.values()):
         raise ModelError(f"pretrained: {file} is no state dict: save module.state_dict() alone, names to tensors")
     return weights
-
-
-def _shape(tensor: Tensor | None) -> str:
-    return "absent" if tensor is None else str(tuple(tensor.shape))

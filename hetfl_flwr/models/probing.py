@@ -7,7 +7,7 @@ from torch.nn.parameter import is_lazy
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ModelError
-from hetfl_flwr.models.split_model import SplitModel, cause, ends_in_head, logits_of, split, trainable_count
+from hetfl_flwr.models.split_model import SplitModel, cause, ends_in_head, logits_of, split
 from hetfl_flwr.seeding import seeded
 
 
@@ -29,7 +29,8 @@ def entered(module: object, spec: DataSpec, *, known: bool = False) -> SplitMode
     Raises
     ------
     ModelError
-        It is no module, does not fit the data, has weights or logits that are not finite, or does not end in a Linear.
+        It is no module, does not fit the data, has weights or logits that are not finite float32 numbers, or does not
+        end in a Linear.
     """
     if not isinstance(module, nn.Module):
         raise ModelError(f"its function returned {type(module).__name__}; return a torch.nn.Module")
@@ -38,11 +39,9 @@ def entered(module: object, spec: DataSpec, *, known: bool = False) -> SplitMode
         logits = logits_of(module.eval(), spec)
         if not known:
             logits_of(module, spec, 1)  # such as the last row of a test set, or the only one to predict
+    if logits.dtype != torch.float32 or not logits.isfinite().all():
+        raise ModelError(f"for inputs of noise it gives logits in {_dtype(logits)}, expected finite ones in float32")
     _check_state(module)
-    if not logits.isfinite().all():
-        raise ModelError("it gives logits that are not finite before training, for inputs of noise")
-    if logits.dtype != torch.float32:
-        raise ModelError(f"it gives logits in {_called(logits)}: whatever its body computes in, its head is float32")
     for layer in module.modules():
         layer.training = modes.get(layer, True)
     if not isinstance(module, SplitModel):
@@ -73,30 +72,26 @@ def constants(model: SplitModel, spec: DataSpec) -> dict[str, Tensor]:
         first, again = (_seeded_logits(model.eval(), spec) for _ in range(2))
     if not torch.equal(first, again):
         raise ModelError("it gives other logits when it is called again: it keeps something from one batch to the next")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers(remove_duplicate=False)}
     _train(model, spec)
-    same = {
-        name: now
-        for name, now in model.named_buffers(remove_duplicate=False)
-        if name in buffers and torch.equal(now, buffers[name])
-    }
-    for name, tensor in model.state_dict().items():
-        if name not in same and not buffers.get(name, tensor).isfinite().all():
+    if odd := [name for name, _ in _forms(before) ^ _forms(model.state_dict())]:
+        raise ModelError(f"'{min(odd)}' of its state comes, goes or changes its form in training: make it in __init__")
+    now = dict(model.named_buffers(remove_duplicate=False))
+    same = {name: now[name] for name, buffer in buffers.items() if torch.equal(now[name], buffer)}
+    for name, tensor in before.items():
+        if name not in same and not tensor.isfinite().all():
             raise ModelError(f"'{name}' of its state has values that are not finite, and training changes it")
     return same
 
 
 def _check_state(module: nn.Module) -> None:
+    """Refuse weights and a state that no training or payload can have."""
     for name, weight in module.named_parameters():
         if is_lazy(weight):
             raise ModelError(f"its weight '{name}' has no shape after a forward pass: remove the layer, or use it")
         if not weight.is_floating_point() or weight.element_size() < 2:
-            kind = "real floating-point numbers of 16 bits or more"
-            raise ModelError(f"its weight '{name}' is {_called(weight)}: weights must be {kind}")
-        if weight.requires_grad and not weight.isfinite().all():
-            raise ModelError(f"its weight '{name}' has values that are not finite before training")
-    if not trainable_count(module):
-        raise ModelError("all its weights are frozen: let some of them require gradients")
+            raise ModelError(f"its weight '{name}' is {_dtype(weight)}: weights must be float16, bfloat16 or longer")
     for name, value in module.state_dict().items():
         if not isinstance(value, Tensor):
             raise ModelError(f"'{name}' of its state is of type {type(value).__name__}: keep it as a tensor, a buffer")
@@ -104,7 +99,6 @@ def _check_state(module: nn.Module) -> None:
 
 def _train(model: SplitModel, spec: DataSpec) -> None:
     """Compute gradients of two batches of unlike size, and take a step."""
-    before = _shapes(model)
     try:
         with torch.enable_grad():
             for size in (2, 3):
@@ -116,11 +110,7 @@ def _train(model: SplitModel, spec: DataSpec) -> None:
     for part in (model.body, model.head):
         trained = [name for name, weight in part.named_parameters() if weight.requires_grad]
         if trained and all(weight.grad is None for weight in part.parameters()):
-            where = "body" if part is model.body else "head"
-            names = ", ".join(trained)
-            raise ModelError(f"no weight of its {where} gets a gradient ({names}): freeze it, or lift torch.no_grad")
-    if odd := [name for name, _ in before.items() ^ _shapes(model).items()]:
-        raise ModelError(f"'{min(odd)}' of its state comes, goes or changes its form in training: make it in __init__")
+            raise ModelError(f"it cannot be trained: no gradient reaches {', '.join(trained)}: lift torch.no_grad")
 
 
 def _seeded_logits(model: nn.Module, spec: DataSpec, size: int = 2) -> Tensor:
@@ -128,9 +118,9 @@ def _seeded_logits(model: nn.Module, spec: DataSpec, size: int = 2) -> Tensor:
         return logits_of(model, spec, size)
 
 
-def _shapes(model: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()}
+def _forms(state: dict[str, Tensor]) -> set[tuple[str, str]]:
+    return {(name, f"{tuple(tensor.shape)} {tensor.dtype}") for name, tensor in state.items()}
 
 
-def _called(tensor: Tensor) -> str:
+def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")

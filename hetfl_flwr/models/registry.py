@@ -48,64 +48,43 @@ def _chain(numbers: Iterable[int]) -> str:
     return "-".join(map(str, numbers))
 
 
-def _fedhe_models() -> dict[str, ZooModel]:
-    return {
-        f"fedhe:{number}": ZooModel(
-            f"FedHe's CNN {number}: {_chain(filters)} filters, dropout {dropout}",
-            partial(fedhe, number),
-        )
-        for number, (filters, dropout) in enumerate(FEDHE_TABLE)
-    }
-
-
-def _fedhenn_models() -> dict[str, ZooModel]:
-    return {
-        f"fedhenn:{number}": ZooModel(
-            f"FedHeNN's CNN {number}: {_chain(filters)} filters, {_chain(units) or 'no'} hidden units",
-            partial(fedhenn, number),
-        )
-        for number, (filters, units) in enumerate(FEDHENN_TABLE)
-    }
-
-
-def _fedproto_models() -> dict[str, ZooModel]:
-    return {
-        f"fedproto:{channels}": ZooModel(
-            f"FedProto's CNN: convolutions with 10 and {channels} filters, 50 hidden units",
-            partial(fedproto, channels),
-        )
-        for channels in FEDPROTO_CHANNELS
-    }
-
-
-def _tabular_models() -> dict[str, ZooModel]:
-    return {
-        f"tabular:{number}": ZooModel(
-            f"random perceptron {number}: {_chain(units)} hidden units; tables, images and time series",
-            partial(tabular, number),
-        )
-        for number, units in enumerate(TABULAR_TABLE)
-    }
-
-
-def _conv1d_models() -> dict[str, ZooModel]:
-    return {
-        f"conv1d:{size}": ZooModel(
-            f"{size} 1-D CNN: convolutions of {KERNEL} points with {_chain(filters)} filters, {_chain(units)} hidden "
-            "units; time series",
-            partial(conv1d, size),
-        )
-        for size, (filters, units) in CONV1D_SIZES.items()
-    }
-
-
 FAMILIES: Mapping[str, Mapping[str, ZooModel]] = MappingProxyType(
     {
-        "fedhe": _fedhe_models(),
-        "fedhenn": _fedhenn_models(),
-        "fedproto": _fedproto_models(),
-        "tabular": _tabular_models(),
-        "conv1d": _conv1d_models(),
+        "fedhe": {
+            f"fedhe:{number}": ZooModel(
+                f"FedHe's CNN {number}: {_chain(filters)} filters, dropout {dropout}", partial(fedhe, number)
+            )
+            for number, (filters, dropout) in enumerate(FEDHE_TABLE)
+        },
+        "fedhenn": {
+            f"fedhenn:{number}": ZooModel(
+                f"FedHeNN's CNN {number}: {_chain(filters)} filters, {_chain(units) or 'no'} hidden units",
+                partial(fedhenn, number),
+            )
+            for number, (filters, units) in enumerate(FEDHENN_TABLE)
+        },
+        "fedproto": {
+            f"fedproto:{channels}": ZooModel(
+                f"FedProto's CNN: convolutions with 10 and {channels} filters, 50 hidden units",
+                partial(fedproto, channels),
+            )
+            for channels in FEDPROTO_CHANNELS
+        },
+        "tabular": {
+            f"tabular:{number}": ZooModel(
+                f"random perceptron {number}: {_chain(units)} hidden units; tables, images and time series",
+                partial(tabular, number),
+            )
+            for number, units in enumerate(TABULAR_TABLE)
+        },
+        "conv1d": {
+            f"conv1d:{size}": ZooModel(
+                f"{size} 1-D CNN: convolutions of {KERNEL} points with {_chain(filters)} filters, {_chain(units)} "
+                "hidden units; time series",
+                partial(conv1d, size),
+            )
+            for size, (filters, units) in CONV1D_SIZES.items()
+        },
     }
 )
 """Names that stand for several models of the zoo, for all of theirs."""

@@ -20,15 +20,15 @@ from hetfl_flwr.errors import ConfigError, DamagedError, ModelError, StateError
 from hetfl_flwr.learning.quality import balanced_weights
 from hetfl_flwr.methods import chosen, resolve_models
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, has_batch_norm, mixed
-from hetfl_flwr.node.client_cache import NodeContext
 from hetfl_flwr.node.fitting import Fit, device_speed, fit, fit_once
 from hetfl_flwr.node.inputs import data_digest, pack_inputs
+from hetfl_flwr.node.keepers import NodeContext, keeper_of
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.node.measured import Measured
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
-from hetfl_flwr.node.reuse import cache_of
 from hetfl_flwr.node.state import ClientState, Stamp, StateStore, decode
 from hetfl_flwr.node.stores import (
+    ContextStore,
     kept_inputs,
     kept_measured,
     prune,
@@ -42,7 +42,7 @@ from hetfl_flwr.wire.spec import Arrays
 
 @dataclass(frozen=True)
 class Node:
-    """One client's surroundings, created afresh for each message.
+    """One client's surroundings.
 
     Parameters
     ----------
@@ -53,8 +53,7 @@ class Node:
     model_name : str
         Name of the model.
     model : SplitModel
-        The model with its initial weights, the same in each round, until `KnowledgeClient` puts the saved ones in; or,
-        `restored`, with these.
+        The model with its initial weights, the same in each round, until `KnowledgeClient` puts the saved ones in.
     data : ClientData
         Training, validation and test samples; which of the training samples are public.
     store : StateStore
@@ -63,8 +62,6 @@ class Node:
         Whose state that is: of which run, algorithm, model and client.
     public_samples : PublicSampleStore
         Where the public samples of others lie.
-    restored : bool
-        Whether the model has the weights that were saved after the last round, not the initial ones.
     why : str
         Why it has this model, where it has chosen it itself (``models = "fit"``); else empty.
     predictor : nn.Module, optional
@@ -80,7 +77,6 @@ class Node:
     store: StateStore
     stamp: Stamp
     public_samples: PublicSampleStore
-    restored: bool = False
     why: str = ""
     predictor: nn.Module | None = None
 
@@ -100,11 +96,14 @@ class Node:
         HetflError
             What is wrong with the config, the data or the model, in one line.
         """
-        keeper = cache_of(context)
-        around = keeper.surroundings(lambda: _surroundings(context, before=before))
+        keeper = keeper_of(context)
+        around = keeper.around if keeper else None
+        if around is None:
+            around = _surroundings(context, before=before)
+            if keeper:
+                keeper.around = around
         torch.set_num_threads(around["config"].threads)
-        trained = keeper.trained_model(around)
-        return cls(model=trained or _new_model(around), restored=trained is not None, **around)
+        return cls(model=_new_model(around), **around)
 
     @classmethod
     def without_data(cls, context: Context, data: ClientData) -> "Node":
@@ -164,7 +163,7 @@ class Node:
         """What the inputs are stored as, such as ``"uint8"``."""
         return str(self.data.public.stored()[0].dtype).removeprefix("torch.")
 
-    @cached_property
+    @property
     def pool(self) -> Pool:
         """The public samples of all clients that have shared theirs, this one's among them."""
         return self.public_samples.pool(self.client_id, self.data.public)
@@ -187,15 +186,18 @@ class Node:
 
     def read_state(self) -> ClientState | None:
         """Return what was saved after the last round, or None before the first."""
-        return self.store.load(self.stamp, str(self))
+        return self.store.load(self.stamp, self)
 
-    def write_state(self, state: ClientState) -> None:
-        """Save what must survive until the next round; in a state folder, with what it takes to read it back."""
+    def write_state(self, state: ClientState) -> ClientState | None:
+        """Save what must survive until the next round; in a state folder, with what it takes to read it back.
+
+        Returns what `read_state` returns from now on, where that is known.
+        """
         if self.config.state_dir:
             folder = run_folder(self.config, self.stamp.run)
             if not (kept_inputs(folder, self.client_id).exists() and state_file(folder, self.client_id).exists()):
                 self._keep_inputs()
-        self.store.save(state, self.stamp)
+        return self.store.save(state, self.stamp)
 
     def keep_measured(self, measured: Measured) -> None:
         """In a state folder, keep what this client was measured with last."""
@@ -321,10 +323,18 @@ def _surroundings(context: Context, data: ClientData | None = None, before: str 
         "model_name": name,
         "why": why,
         "data": data,
-        "store": run_store(config, run, client_id) if config.state_dir else cache_of(context).store,
+        "store": _store(context, config, client_id),
         "stamp": Stamp(run=run, algorithm=config.algorithm, model=name, client_id=client_id),
         "public_samples": PublicSampleStore(context),
     }
+
+
+def _store(context: Context, config: RunConfig, client_id: int) -> StateStore:
+    """Return where a client's state lies."""
+    run, keeper = str(context.run_id), keeper_of(context)
+    if config.state_dir:
+        return run_store(config, run, client_id)
+    return keeper.store if keeper else ContextStore(context, run)
 
 
 def _model_name(

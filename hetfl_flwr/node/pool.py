@@ -70,6 +70,12 @@ class PublicSampleStore:
         self._context = context
         self._key = f"hetfl-seeds.{context.run_id}"
         self._pool: Pool | None = None
+        self.current = object()
+        """Another object whenever other rows are kept."""
+
+    def move(self, context: Context) -> None:
+        """Go on in the node's Context of another message."""
+        self._context, self._pool, self.current = context, None, object()
 
     def keep(self, record: ArrayRecord, spec: DataSpec, dtype: str, *, half: bool = False) -> int:
         """Check received rows, named ``inputs.K`` and ``labels.K`` for partition K, and keep them in their own dtype.
@@ -90,7 +96,7 @@ class PublicSampleStore:
             arrays = decode(payload, block, f"server: public samples of client {client_id}", half=half)
             rows += len(arrays["inputs"])
             came |= {f"{name}.{client_id}": array for name, array in arrays.items()}
-        self._pool = None
+        self._pool, self.current = None, object()
         kept = self._context.state.array_records.get(self._key, ArrayRecord())
         for key in [key for key in self._context.state if key.startswith("hetfl-seeds.")]:
             del self._context.state[key]

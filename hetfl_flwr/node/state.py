@@ -90,14 +90,15 @@ class StateStore(ABC):
     where: str
     """What messages call the place."""
 
-    def load(self, stamp: Stamp, who: str) -> ClientState | None:
+    def load(self, stamp: Stamp, who: object) -> ClientState | None:
         """Return the state, or None where nothing was saved yet; a stamp that does not fit raises StateError."""
         blob = self.read()
         return None if blob is None else decode(blob, stamp, f"{who}: {self.where}")
 
-    def save(self, state: ClientState, stamp: Stamp) -> None:
-        """Replace the state; the older one stays if this fails."""
+    def save(self, state: ClientState, stamp: Stamp) -> ClientState | None:
+        """Replace the state; the older one stays if this fails. Returns the very object that `load` returns, if any."""
         self.write(encode(state, stamp))
+        return None
 
     @abstractmethod
     def read(self) -> bytes | None:

@@ -30,6 +30,10 @@ class ContextStore(StateStore):
         self._context = context
         self._run = run
 
+    def move(self, context: Context) -> None:
+        """Go on in the node's Context of another message."""
+        self._context = context
+
     def read(self) -> bytes | None:
         """Return this run's blob, or None."""
         record = self._context.state.config_records.get(RECORD)

@@ -5,19 +5,15 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib import import_module
 from inspect import isclass
-from logging import WARNING
 from pathlib import Path
-from types import TracebackType
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
-from rich.console import Console
-
-from hetfl_flwr.common.flower import FLOWER_LOGGER, log
+from hetfl_flwr.common.flower import warn_or_log
 from hetfl_flwr.config import RunConfig, parse_callbacks
-from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place, reason, unknown
-from hetfl_flwr.runs.schema import Round, Summary
+from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place, reason
+from hetfl_flwr.runs.record import Round, Summary
 from hetfl_flwr.text import printable
 
 
@@ -111,9 +107,6 @@ class RoundCallback(Protocol):
         return
 
 
-METHODS = ("begin", "round", "end")
-"""What a callback must have."""
-
 _added: ContextVar[Sequence[RoundCallback]] = ContextVar("_added", default=())
 
 
@@ -159,7 +152,7 @@ class Guarded(RoundCallback):
                 if ends_process(error):
                     raise
                 del self.callbacks[name]
-                _warn(f"{name} has failed and is not called again in this run: {one_line(error)}")
+                warn_or_log(f"{name} has failed and is not called again in this run: {one_line(error)}")
 
 
 @contextmanager
@@ -171,16 +164,13 @@ def notifying(
     They are called in their order. One that raises keeps the others from that round, but none from the end.
     """
 
-    def ended(callback: RoundCallback) -> Callable[[Any, BaseException | None, TracebackType | None], None]:
-        return lambda kind, error, trace: callback.end(summary(), error)
-
     def tell(entry: Round) -> None:
         for callback in callbacks:
             callback.round(entry)
 
     with ExitStack() as stack:
         for callback in reversed(callbacks):
-            stack.push(ended(callback))
+            stack.push(lambda kind, error, trace, callback=callback: callback.end(summary(), error))
         for callback in callbacks:
             callback.begin(run)
         yield tell
@@ -194,55 +184,35 @@ def own_callbacks(config: RunConfig) -> Guarded:
     ConfigError
         A name leads to no class with the methods of a `RoundCallback`, or one that cannot be built.
     """
-    named = {f"callback {name}": _built(name) for name in parse_callbacks(config.callbacks)}
+    named = {f"callback {name}": built(name, f"callbacks = '{name}'") for name in parse_callbacks(config.callbacks)}
     objects = _added.get()
     kinds = [f"callback {type(one).__name__}" for one in objects]
     labels = [kind if kinds.count(kind) == 1 else f"{kind} {number}" for number, kind in enumerate(kinds, start=1)]
     return Guarded(named | dict(zip(labels, objects, strict=True)))
 
 
-def one_line(error: BaseException) -> str:
-    """Return an error's kind and text in one line."""
-    return printable(" ".join(f"{type(error).__name__}: {reason(error)}".split()), 300)
+def built(given: object, key: str) -> RoundCallback:
+    """Return a callback: an object as it is, a class built, and a class of a module by its name, `module:Class`.
 
-
-def _built(name: str) -> RoundCallback:
-    path, _, attribute = name.partition(":")
+    Raises
+    ------
+    ConfigError
+        It cannot be imported or built, or has not the methods of a callback. The error begins with `key`.
+    """
     try:
-        module = import_module(path)
+        found = resolve_name(given) if isinstance(given, str) else given
+        callback: Any = found() if isclass(found) else found
     except (Exception, SystemExit) as error:
         said = str(error) if isinstance(error, HetflError) else one_line(error)
         where = f" ({place(error)})" if place(error) else ""
         hint = "; put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else where
-        raise ConfigError(f"callbacks = '{name}': module '{path}' cannot be imported: {said}{hint}") from error
-    if attribute not in vars(module):
-        own = [key for key, value in vars(module).items() if isclass(value) and value.__module__ == path]
-        raise ConfigError(f"callbacks = '{name}': {unknown(f'class of module {path!r}', attribute, own)}")
-    return built_from(vars(module)[attribute], name)
+        raise ConfigError(f"{key}: cannot be imported or built: {said}{hint}") from error
+    kind, methods = type(callback).__name__, ("begin", "round", "end")
+    if lacking := [method for method in methods if not callable(getattr(callback, method, None))]:
+        raise ConfigError(f"{key}: {kind} has no method {', '.join(lacking)}; a callback has begin, round and end")
+    return callback  # type: ignore[no-any-return]  # its methods are there
 
 
-def built_from(kind: object, name: str) -> RoundCallback:
-    """Build a callback of a class."""
-    if not isclass(kind):
-        raise ConfigError(f"callbacks = '{name}': is no class, but of type {type(kind).__name__}")
-    check_methods(kind, f"callbacks = '{name}'", name.rpartition(":")[2])
-    try:
-        built: Any = kind()
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"callbacks = '{name}': cannot be built without arguments: {one_line(error)}") from error
-    return built  # type: ignore[no-any-return]  # its methods are there
-
-
-def check_methods(thing: object, key: str, name: str) -> None:
-    """Refuse what is no callback."""
-    lacking = [method for method in METHODS if not callable(getattr(thing, method, None))]
-    if lacking:
-        raise ConfigError(f"{key}: {name} has no method {', '.join(lacking)}; a callback has begin, round and end")
-
-
-def _warn(text: str) -> None:
-    """Say it in the log, or where a person sees no log (`hetfl run`), on standard error."""
-    if FLOWER_LOGGER.isEnabledFor(WARNING):
-        log(WARNING, "%s", text)
-    else:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(text, style="yellow", markup=False)
+def one_line(error: BaseException) -> str:
+    """Return an error's kind and text in one line."""
+    return printable(" ".join(f"{type(error).__name__}: {reason(error)}".split()), 300)

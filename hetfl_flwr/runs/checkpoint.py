@@ -8,211 +8,236 @@ checkpoint is noticed. The last two checkpoints are kept.
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
 from hetfl_flwr.common.blobs import pack, read_blob, verified
 from hetfl_flwr.common.files import read_file, replace_file
 from hetfl_flwr.common.notices import accepting
+from hetfl_flwr.config import Value
 from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.node.state import STATE
-from hetfl_flwr.runs.downloads import PREFIX, Download, pooled
-from hetfl_flwr.runs.round_log import Known
-from hetfl_flwr.runs.schema import CHECKPOINTS, SERVER_STATE_FILE
-from hetfl_flwr.runs.settings import KeptConfig
+from hetfl_flwr.runs.folder import KNOWLEDGE, Known
+from hetfl_flwr.runs.record import CHECKPOINTS, SERVER_STATE_FILE
 from hetfl_flwr.server.messaging.grids import KeepsClients, UnderWay
 from hetfl_flwr.wire.spec import Arrays
 
 KEPT = 2
 """Checkpoints of a run folder: the newest, and one to go back to should it be damaged."""
 
-KNOWLEDGE = "knowledge"
-"""The kind of file that holds a server state."""
-
-MESSAGE = "message: "
-"""Prefix of the arrays that hold messages under way."""
+SENT, MESSAGE = "sent to clients: ", "message: "
+"""Prefixes of the arrays that are none of the server state's: what clients are sent, and messages under way."""
 
 _NAME = re.compile(r"round-(0|[1-9][0-9]{0,17})")
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where a run stood after a round.
+class Standing(TypedDict):
+    """Where a run stood after a round, as JSON can hold it.
 
-    Parameters
-    ----------
-    round : int
-        The round.
-    run : int
-        The run's id, with which the clients' states are stamped.
-    begun : int
-        The id under which the run was begun; another than `run` once Flower has resumed it.
-    config : mapping
-        The run's config.
-    rounds : Known
-        What ``rounds.jsonl`` holds.
-    counts : mapping
-        What is counted of each client so far, by name and client id.
-    trained : mapping of int to int
-        The round in which each client has trained last, by client id.
-    arrays : mapping of str to array
-        The server state.
-    under_way : UnderWay
-        Messages between server and clients.
-    clients : mapping of int to str
-        Checksums of the clients' states, by client id, where the engine keeps them. Known once it is written.
-    downloads : iterable of (int, mapping of str to array)
-        What each client is sent to measure with, by client id. When a checkpoint has been read, `download` returns it.
-    versions : sequence of mapping
-        What the run was made with so far, as `Ledger.versions`.
+    ``run`` is the run's id, with which the clients' states are stamped, and ``begun`` that under which it was begun:
+    another one, once Flower has resumed it. ``counts`` are of each client, by name and client id; ``trained`` is the
+    round in which each client has trained last. ``clients`` are checksums of the clients' states, where the engine
+    keeps them. ``downloads`` are clients that are sent the same to measure with, and by the name of an array in it the
+    name under which the checkpoint has it. ``versions`` are as in `hetfl_flwr.runs.ledger.Ledger`.
     """
 
     round: int
     run: int
     begun: int
-    config: KeptConfig
+    config: dict[str, Value]
     rounds: Known
-    counts: Mapping[str, Mapping[int, Any]]
-    trained: Mapping[int, int]
+    counts: dict[str, dict[int, Any]]
+    trained: dict[int, int]
+    versions: list[dict[str, str]]
+    under_way: dict[str, Any]
+    clients: dict[int, str]
+    downloads: list[tuple[list[int], dict[str, str]]]
+
+
+_STANDING = TypeAdapter(Standing)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on the disk, without the clients' states.
+
+    Parameters
+    ----------
+    folder : Path
+        Where it is.
+    at : Standing
+        Where the run stood.
+    arrays : mapping of str to array
+        The server state, what clients are sent, and messages under way.
+    """
+
+    folder: Path
+    at: Standing
     arrays: Arrays
-    under_way: UnderWay = field(default_factory=UnderWay)
-    clients: Mapping[int, str] = field(default_factory=dict)
-    downloads: Iterable[tuple[int, Arrays]] = ()
-    versions: Sequence[Mapping[str, str]] = ()
+
+    @property
+    def round(self) -> int:
+        """The round after which it was written."""
+        return self.at["round"]
+
+    @property
+    def server_state(self) -> dict[str, NDArray[Any]]:
+        """The server state."""
+        return {name: array for name, array in self.arrays.items() if not name.startswith((SENT, MESSAGE))}
+
+    @property
+    def under_way(self) -> UnderWay:
+        """Messages between server and clients."""
+        messages = {name: array for name, array in self.arrays.items() if name.startswith(MESSAGE)}
+        return UnderWay(
+            self.at["under_way"], {name.removeprefix(MESSAGE): one.tobytes() for name, one in messages.items()}
+        )
 
     def download(self, client_id: int) -> Arrays:
         """Return what a client is measured with beside what it keeps; empty where it has never registered."""
-        return dict(self.downloads).get(client_id, {})
+        for clients, names in self.at["downloads"]:
+            if client_id in clients:
+                return {name: self.arrays[key] for name, key in names.items()}
+        return {}
 
-    def write(self, run_folder: Path, grid: object) -> None:
-        """Write this checkpoint into a run folder, and remove all but the last two; that of a round is written once."""
-        parent = run_folder / CHECKPOINTS
-        target, unfinished = parent / f"round-{self.round}", parent / f"unfinished-{os.getpid()}"
-        if target.exists():
-            return
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        clients = grid.save_clients(unfinished) if isinstance(grid, KeepsClients) else {}
-        pool, sent = pooled(self.arrays, self.downloads)
-        messages = {f"{MESSAGE}{name}": np.frombuffer(one, np.uint8) for name, one in self.under_way.messages.items()}
-        values = {
-            "round": self.round,
-            "run": self.run,
-            "begun": self.begun,
-            "config": self.config,
-            "rounds": self.rounds,
-            "counts": self.counts,
-            "trained": self.trained,
-            "under way": self.under_way.numbers,
-            "clients": clients,
-            "downloads": sent,
-            "versions": self.versions,
-        }
-        replace_file(unfinished / SERVER_STATE_FILE, pack(KNOWLEDGE, values, {**self.arrays, **pool, **messages}))
-        unfinished.replace(target)
-        for old in (*checkpoints(run_folder)[KEPT:], *parent.glob("unfinished-*")):
-            with suppress(OSError):
-                remove(old)
-
-    def load_clients(self, run_folder: Path, grid: object) -> None:
+    def load_clients(self, grid: object) -> None:
         """Let the Grid, if it keeps clients, restore their states."""
         if isinstance(grid, KeepsClients):
-            grid.load_clients(run_folder / CHECKPOINTS / f"round-{self.round}", self.clients.keys())
+            grid.load_clients(self.folder, self.at["clients"].keys())
 
-    def client_state(self, run_folder: Path, client_id: int) -> bytes:
+    def client_file(self, client_id: int) -> Path:
+        """Return where a Grid that keeps clients has written a client's state, if it has."""
+        return self.folder / f"client-{client_id}"
+
+    def client_state(self, client_id: int) -> bytes:
         """Return a client's state as it was written with this checkpoint.
 
         Raises
         ------
-        DamagedError
+        RunFolderError
             It is missing, damaged or of another checkpoint: names the file.
         """
-        path = self.client_file(run_folder, client_id)
+        path = self.client_file(client_id)
         try:
             content = read_file(path)
-            if verified(content, STATE)["checksum"] != self.clients[client_id]:
+            if verified(content, STATE)["checksum"] != self.at["clients"][client_id]:
                 raise DamagedError("it is of another checkpoint")
         except OSError as error:
-            raise DamagedError(f"{path}: cannot be read: {error.strerror}") from None
+            raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
         except DamagedError as error:
-            raise DamagedError(f"{path}: damaged ({error})") from None
+            raise RunFolderError(f"{path}: damaged ({error})") from None
         return content
-
-    def client_file(self, run_folder: Path, client_id: int) -> Path:
-        """Return where a Grid that keeps clients has written a client's state, if it has."""
-        return run_folder / CHECKPOINTS / f"round-{self.round}" / f"client-{client_id}"
 
     @classmethod
     def read(cls, run_folder: Path) -> Self:
-        """Read the last checkpoint of a run folder, without the clients' states.
+        """Read the last checkpoint of a run folder.
 
         Raises
         ------
         RunFolderError
-            There is none, or it is damaged.
+            There is none, or it is damaged: names its file.
         """
         return cls.read_one(newest(run_folder))
 
     @classmethod
     def read_one(cls, folder: Path) -> Self:
-        """Read a checkpoint from its folder, without the clients' states.
-
-        Raises
-        ------
-        RunFolderError
-            It is damaged, or of another round: names its file.
-        """
+        """Read a checkpoint from its folder; raises as `read`."""
         try:
             values, arrays, _ = read_blob(folder / SERVER_STATE_FILE, KNOWLEDGE)
         except DamagedError as error:
             raise RunFolderError(str(error)) from None
         if folder.name != f"round-{values['round']}":
             raise RunFolderError(f"{folder}: damaged (it is of round {values['round']})")
-        sent: list[Download] = values["downloads"]
-        return cls(
-            round=values["round"],
-            run=values["run"],
-            begun=values["begun"],
-            config=values["config"],
-            rounds=values["rounds"],
-            counts={name: _by_number(counted) for name, counted in values["counts"].items()},
-            trained=_by_number(values["trained"]),
-            arrays={name: array for name, array in arrays.items() if not name.startswith((PREFIX, MESSAGE))},
-            under_way=UnderWay(
-                values["under way"],
-                {
-                    name.removeprefix(MESSAGE): array.tobytes()
-                    for name, array in arrays.items()
-                    if name.startswith(MESSAGE)
-                },
-            ),
-            clients=_by_number(values["clients"]),
-            downloads=[
-                (client, {name: arrays[key] for name, key in alike["arrays"].items()})
-                for alike in sent
-                for client in alike["clients"]
-            ],
-            versions=values["versions"],
-        )
+        return cls(folder, _STANDING.validate_python(values), arrays)
 
 
-class Choice(NamedTuple):
-    """The checkpoint to go on from, and what is lost by that.
+def write_checkpoint(
+    run_folder: Path,
+    at: Mapping[str, Any],
+    server_state: Arrays,
+    downloads: Iterable[tuple[int, Arrays]],
+    under_way: UnderWay,
+    grid: object,
+) -> None:
+    """Write a checkpoint into a run folder, and remove all but the last two; that of a round is written once.
 
     Parameters
     ----------
-    checkpoint : Checkpoint
-        The newest that is whole.
-    gone_back : bool
-        Whether a newer one is damaged.
-    losses : list of str
-        What is lost.
+    run_folder : Path
+        The run folder.
+    at : mapping
+        What `Standing` says, as far as the following do not.
+    server_state : mapping of str to array
+        The server state.
+    downloads : iterable of (int, mapping of str to array)
+        What each client is sent to measure with.
+    under_way : UnderWay
+        Messages between server and clients.
+    grid : Grid
+        Writes the clients' states, if it keeps clients.
     """
+    parent = run_folder / CHECKPOINTS
+    target, unfinished = parent / f"round-{at['round']}", parent / f"unfinished-{os.getpid()}"
+    if target.exists():
+        return
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    clients = grid.save_clients(unfinished) if isinstance(grid, KeepsClients) else {}
+    pool, sent = pooled(server_state, downloads)
+    messages = {f"{MESSAGE}{name}": np.frombuffer(one, np.uint8) for name, one in under_way.messages.items()}
+    values = {**at, "under_way": under_way.numbers, "clients": clients, "downloads": sent}
+    replace_file(unfinished / SERVER_STATE_FILE, pack(KNOWLEDGE, values, {**server_state, **pool, **messages}))
+    unfinished.replace(target)
+    for old in (*checkpoints(run_folder)[KEPT:], *parent.glob("unfinished-*")):
+        with suppress(OSError):
+            remove(old)
+
+
+def pooled(
+    known: Arrays, downloads: Iterable[tuple[int, Arrays]]
+) -> tuple[dict[str, NDArray[Any]], list[tuple[list[int], dict[str, str]]]]:
+    """Return the arrays of downloads, each once and none of those known, and which clients are sent which.
+
+    Examples
+    --------
+    >>> known = {"mean": np.ones(3)}
+    >>> one, other = {"part": np.ones(2)}, {"part": np.zeros(2)}
+    >>> pool, sent = pooled(known, [(0, {"mean": np.ones(3)}), (1, one), (2, other), (3, {"part": np.ones(2)})])
+    >>> list(pool)
+    ['sent to clients: 0', 'sent to clients: 1']
+    >>> [clients for clients, _ in sent], sent[1][1]
+    ([[0], [1, 3], [2]], {'part': 'sent to clients: 0'})
+    """
+    keys = {_bits(array): name for name, array in known.items()}
+    seen = {id(array): (array, name) for name, array in known.items()}  # held, so that an id stays its own
+    pool: dict[str, NDArray[Any]] = {}
+    alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for client_id, download in downloads:
+        for array in download.values():
+            if id(array) not in seen:
+                key = keys.setdefault(_bits(array), f"{SENT}{len(pool)}")
+                seen[id(array)] = array, key
+                if key not in known:
+                    pool.setdefault(key, array)
+        alike.setdefault(tuple((name, seen[id(array)][1]) for name, array in download.items()), []).append(client_id)
+    return pool, [(clients, dict(own)) for own, clients in alike.items()]
+
+
+def _bits(array: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
+    return array.dtype.str, array.shape, blake2b(np.ascontiguousarray(array).data, digest_size=32).digest()
+
+
+class Choice(NamedTuple):
+    """The checkpoint to go on from: the newest that is whole; whether a newer one is damaged, and what is lost."""
 
     checkpoint: Checkpoint
     gone_back: bool
@@ -232,9 +257,9 @@ def choose(run_folder: Path, *, accept_loss: bool) -> Choice:
     for folder in checkpoints(run_folder):
         try:
             checkpoint = Checkpoint.read_one(folder)
-            for client_id in checkpoint.clients:
-                checkpoint.client_state(run_folder, client_id)
-        except (RunFolderError, DamagedError) as error:
+            for client_id in checkpoint.at["clients"]:
+                checkpoint.client_state(client_id)
+        except RunFolderError as error:
             damage.append(str(error))
             continue
         if damage and not accept_loss:
@@ -265,16 +290,15 @@ def newest(run_folder: Path) -> Path:
 
 def checkpoints(run_folder: Path) -> list[Path]:
     """Return the folders of a run's checkpoints, the newest first; folders of other names are not the run's."""
-    found = {path: _NAME.fullmatch(path.name) for path in (run_folder / CHECKPOINTS).glob("round-*")}
-    numbers = {path: int(match[1]) for path, match in found.items() if match}
-    return sorted(numbers, key=numbers.__getitem__, reverse=True)
+    found = [path for path in (run_folder / CHECKPOINTS).glob("round-*") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=round_of, reverse=True)
+
+
+def round_of(checkpoint: Path) -> int:
+    """Return the round in the name of a checkpoint."""
+    return int(checkpoint.name.removeprefix("round-"))
 
 
 def remove(path: Path) -> None:
     """Remove a checkpoint, or what stands in its place; what a link leads to stays."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-
-
-def _by_number(values: Mapping[str, Any]) -> dict[int, Any]:
-    """Return what JSON has under the texts of numbers by number."""
-    return {int(number): value for number, value in values.items()}

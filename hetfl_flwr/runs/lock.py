@@ -17,14 +17,14 @@ from hetfl_flwr.text import printable
 LOCK_FILE = ".lock"
 """File in a run folder that a process holds while it writes there, with its name in it; removed when it ends."""
 
-LARGEST = 1 << 12
+MAX_SIZE = 1 << 12
 """Bytes of that file, at most."""
 
 Line = Annotated[str, AfterValidator(printable)]
 
 
 class Holder(BaseModel):
-    """Who holds a folder, as its lock file has it: where, which process, since when, and in which run."""
+    """Who holds a folder, as its lock file says."""
 
     host: Line
     pid: Annotated[int, Field(ge=1, lt=2**31)]
@@ -37,10 +37,10 @@ class Holder(BaseModel):
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """Return whom a folder's lock file names, be it there still or not; None: nobody, or the file is damaged."""
+    """Return whom a folder's lock file names, whether it still runs or not; None where there is no such file."""
     path = folder / LOCK_FILE
     with suppress(OSError, ValueError):
-        if path.stat().st_size <= LARGEST:
+        if path.stat().st_size <= MAX_SIZE:
             return Holder.model_validate_json(read_file(path), strict=True)
     return None
 
@@ -51,14 +51,16 @@ class FolderLock:
     Parameters
     ----------
     folder : Path
-        The run folder, which is there.
+        The run folder, which exists.
     run : int
-        The run's id, for whoever is refused.
+        The run's id, for the error of another process.
 
     Raises
     ------
     RunFolderError
         Another process, or another run of this one, holds it: names which.
+    OSError
+        The folder cannot be written.
     """
 
     def __init__(self, folder: Path, run: int) -> None:
@@ -67,21 +69,17 @@ class FolderLock:
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
-            holder = holder_of(folder)
-            who = f"{holder} (run {holder.run})" if holder else "another process"
+            who = f"{holder} (run {holder.run})" if (holder := holder_of(folder)) else "another process"
             raise RunFolderError(
                 f"{folder} is being written by {who}: wait for its end, or name another folder"
             ) from None
-        except OSError as error:
-            raise RunFolderError(f"run folder {folder} cannot be written: {error.strerror}") from None
-        began = datetime.now().isoformat(" ", "seconds")
-        mine = Holder(host=socket.gethostname(), pid=os.getpid(), since=began, run=run)
+        now = datetime.now().isoformat(" ", "seconds")
         with suppress(OSError):  # a full disk: the lock holds all the same
-            self._path.write_text(mine.model_dump_json() + "\n")
+            holder = Holder(host=socket.gethostname(), pid=os.getpid(), since=now, run=run)
+            self._path.write_text(holder.model_dump_json() + "\n")
 
     def release(self) -> None:
         """Release the lock."""
         if self._lock.is_locked:
-            with suppress(OSError):
-                self._path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
             self._lock.release()

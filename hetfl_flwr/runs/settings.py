@@ -1,31 +1,116 @@
-"""The config of a run: what its folder and its checkpoints hold of it, and what of it may differ when the run goes on.
-
-``config.toml`` is for people and for what reads a finished run. A run that goes on takes the config of its checkpoint.
-"""
+"""The config of a run: what a user leaves open settled, what its folder holds of it, and what may change on resume."""
 
 from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
 from pathlib import Path
 
-from hetfl_flwr.config import RunConfig, Value, read_toml
-from hetfl_flwr.data.folders import is_folder
+from hetfl_flwr.common.notices import warn
+from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, MAX_CLIENTS, RunConfig, Value, read_toml
+from hetfl_flwr.data import absolute, most_clients
+from hetfl_flwr.data.domains import own_data_sets
+from hetfl_flwr.data.folders import dataset_called, is_folder
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.methods import resolve
-from hetfl_flwr.runs.schema import CONFIG_FILE
+from hetfl_flwr.runs.record import CONFIG_FILE
+from hetfl_flwr.wire.naming import OWN
 
 CHANGEABLE = (
     *("rounds", "checkpoint-every", "track", "callbacks", "accept-loss", "resume", "output-dir"),
     *("start-clients", "start-timeout", "node-keys"),
 )
-"""Config keys that may differ when a run goes on."""
+"""Config keys that may change on resume."""
 
 FOLDERS = ("dataset", "data-dir", "state-dir")
-"""Config keys that may name another folder when a run goes on: whether the data are the same is seen from the data."""
+"""Config keys that may name another folder on resume: whether the data are the same is seen from the data."""
 
 PASSING: Mapping[str, Value] = {"resume": False, "accept-loss": False, "output-dir": ""}
 """Keys of one process of a run: a run folder holds these values."""
 
-KeptConfig = Mapping[str, Value]
-"""A config as a checkpoint has it: keys and values."""
+NOT_POOLED = "pooled = true: a node has rows of its own alone; those of all are put together in simulations only"
+
+MANY_OWNERS = 100
+"""Owners above which a run that names no number of clients says how many it has."""
+
+
+def resolved(config: RunConfig, engine: str) -> RunConfig:
+    """Return a config as it holds; one that leaves nothing open comes back itself.
+
+    Settled are the data set of simulated clients, the run folder, the algorithm's own keys, ``models`` and ``width``;
+    in the local engine also the number of clients, and all paths, which are absolute.
+
+    Parameters
+    ----------
+    config : RunConfig
+        What the user has said.
+    engine : str
+        ``local``, ``simulation`` or ``deployment``.
+
+    Raises
+    ------
+    ConfigError
+        As `hetfl_flwr.methods.resolve`; or a deployment is to put rows of its nodes together.
+    """
+    if engine == "deployment" and config.pooled:
+        raise ConfigError(NOT_POOLED)
+    named = config.dataset if engine == "deployment" else config.dataset or BUNDLED
+    settled: dict[str, Value] = {"dataset": absolute(named) if engine == "local" else named}
+    if engine == "local":
+        settled["clients"] = config.clients or default_clients(config)
+        for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
+            settled[key] = str(Path(value).expanduser().resolve()) if value else ""
+    config = _with(config, settled)
+    return resolve(_with(config, {"output-dir": str(new_folder(config))}))
+
+
+def default_clients(config: RunConfig) -> int:
+    """Return the number of clients of a local run that names none.
+
+    It is that of the owners of its rows, or else of the folders and files that it lists, or else 10. Very many owners
+    give a warning: the column may not be one of owners.
+
+    Raises
+    ------
+    ConfigError
+        If there are more owners than a run has clients.
+    DataError
+        If the data cannot be read to count them.
+    """
+    owners = most_clients(config.with_data().split(1))
+    if owners > MAX_CLIENTS:
+        raise ConfigError(
+            f"partition '{config.partition}': {owners} owners, more than {MAX_CLIENTS} clients: set clients, each of "
+            "which then has several owners"
+        )
+    if owners > MANY_OWNERS:
+        _warn_many(config.partition, owners)
+    return owners or own_data_sets(config.dataset) or DEFAULT_CLIENTS
+
+
+@cache
+def _warn_many(partition: str, owners: int) -> None:
+    """Say once a process how many clients there are."""
+    warn(f"partition '{partition}' has {owners} owners, each of them a client: fewer clients, such as 20, merge owners")
+
+
+def _with(config: RunConfig, values: dict[str, Value]) -> RunConfig:
+    flat = config.to_flat()
+    changed = {key: value for key, value in values.items() if flat[key] != value}
+    return config.with_values(changed) if changed else config
+
+
+def new_folder(config: RunConfig) -> Path:
+    """Return the run folder that a config names, or a new one under ``runs/`` in the working directory."""
+    if config.output_dir:
+        return Path(config.output_dir).expanduser().resolve()
+    called = dataset_called(config.dataset or OWN).replace("/", "-").replace(" ", "-")
+    what = f"{config.algorithm}-{called}".encode()[:150].decode(errors="ignore")
+    name = f"{what}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder, tries = Path.cwd() / "runs" / name, 1
+    while folder.exists():
+        tries += 1
+        folder = folder.with_name(f"{name}-{tries}")
+    return folder
 
 
 def lasting(config: RunConfig) -> dict[str, Value]:
@@ -34,7 +119,7 @@ def lasting(config: RunConfig) -> dict[str, Value]:
 
 
 def config_of(folder: Path) -> RunConfig:
-    """Return the config that a run folder holds.
+    """Return the config that a run folder holds, with options of its algorithm that came later as they are today.
 
     Raises
     ------
@@ -48,27 +133,12 @@ def config_of(folder: Path) -> RunConfig:
         raise RunFolderError(f"{folder} holds no run: it has no {CONFIG_FILE}")
     values = read_toml(path)
     try:
-        return RunConfig.from_flat(values)
+        return resolve(RunConfig.from_flat(values))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def resolved_config_of(folder: Path) -> RunConfig:
-    """Return the config that a run folder holds, with options of its algorithm that came later as they are today.
-
-    Raises
-    ------
-    RunFolderError, ConfigError
-        As `config_of`; or an option is not what it may be.
-    """
-    config = config_of(folder)
-    try:
-        return resolve(config)
-    except ConfigError as error:
-        raise ConfigError(f"{folder / CONFIG_FILE}: {error}") from None
-
-
-def check_unchanged(folder: Path, kept: KeptConfig, config: RunConfig) -> None:
+def check_unchanged(folder: Path, kept: Mapping[str, Value], config: RunConfig) -> None:
     """Refuse to go on with the run in a folder under another config than its checkpoint's.
 
     Keys that the checkpoint does not have count as equal.

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
-
 from hetfl_flwr.server.admission.draw import draw_to_evaluate
+from hetfl_flwr.server.exchanges import Exchange
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import Exchange, Reply
+from hetfl_flwr.server.messaging.exchange import Outcome, Reply
 from hetfl_flwr.server.messaging.grids import engine_of
-from hetfl_flwr.wire.messages import ARRAYS
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.wire.spec import Arrays
 
 if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy
@@ -23,17 +23,17 @@ class Evaluation:
     asked: only the bytes of evaluation tell the difference.
     """
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Federation, strategy: "KnowledgeStrategy", exchange: Exchange) -> None:
         self._federation = federation
+        self._strategy = strategy
+        self._exchange = exchange
         self._keeps = engine_of(federation.grid) != "deployment"
         self._known: dict[int, Reply] = {}
 
-    def forget(self, messages: Iterable[Message]) -> list[Message]:
-        """Note that the models of those who get these messages change, and return the messages."""
-        those = list(messages)
-        for message in those:
-            self._known.pop(message.metadata.dst_node_id, None)
-        return those
+    def forget(self, members: Iterable[Member]) -> None:
+        """Note that the models of these clients change."""
+        for member in members:
+            self._known.pop(member.node, None)
 
     def hold(self) -> dict[str, Any]:
         """Return what is known, by client id, as JSON can hold it."""
@@ -49,22 +49,15 @@ class Evaluation:
             if one := known.get(member.client_id):
                 self._known[member.node] = Reply(member.client_id, one["metrics"], classes=one["classes"])
 
-    def evaluate(self, strategy: "KnowledgeStrategy", number: int, arrays: ArrayRecord) -> Exchange:
+    def evaluate(self, number: int, state: Arrays) -> Outcome:
         """Let the clients that are drawn for it measure their models after a round; 0: before any training."""
         federation = self._federation
         members = draw_to_evaluate(federation.roster, federation.config, number)
-        messages = list(strategy.configure_evaluate(number, arrays, ConfigRecord(), federation.view(members)))
-        alone = {message.metadata.dst_node_id for message in messages if not _sends_arrays(message)}
-        known = {node: self._known[node] for node in alone & self._known.keys()}
-        evaluated = federation.exchange(one for one in messages if one.metadata.dst_node_id not in known)
+        downloads = [(member, self._strategy.assess_download_for(member, state)) for member in members]
+        alone = {member.client_id: member.node for member, download in downloads if not download}
+        known = {node: self._known[node] for node in alone.values() if node in self._known}
+        evaluated = self._exchange.measure(number, [one for one in downloads if one[0].node not in known])
         if self._keeps:
-            nodes = {member.client_id: member.node for member in members}
-            self._known |= {
-                nodes[reply.client_id]: reply for reply in evaluated.replies if nodes[reply.client_id] in alone
-            }
+            self._known |= {alone[reply.client_id]: reply for reply in evaluated.replies if reply.client_id in alone}
         evaluated.replies = sorted([*evaluated.replies, *known.values()], key=lambda reply: reply.client_id)
         return evaluated
-
-
-def _sends_arrays(message: Message) -> bool:
-    return bool(message.content.array_records.get(ARRAYS))

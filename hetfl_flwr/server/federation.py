@@ -17,7 +17,7 @@ from hetfl_flwr.server.admission.attendance import Origin
 from hetfl_flwr.server.admission.draw import draw
 from hetfl_flwr.server.admission.node_keys import NodeKeys
 from hetfl_flwr.server.admission.registration import Check, Registration
-from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected
+from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Expected, Outcome
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import GridView, engine_of, is_stopped
 from hetfl_flwr.server.messaging.member import Member, Sharing
@@ -95,11 +95,11 @@ class Federation:
         """Return what has been noticed about clients since the last call."""
         return self.registration.notes()
 
-    def share(self, sharing: Sharing | None) -> Exchange:
+    def share(self, sharing: Sharing | None) -> Outcome:
         """Share public samples where that is still to be done; see `SampleSharing.share`."""
         return self.samples.share(sharing)
 
-    def exchange(self, messages: Iterable[Message], expected: Expected = METRICS_ALONE) -> Exchange:
+    def exchange(self, messages: Iterable[Message], expected: Expected = METRICS_ALONE) -> Outcome:
         """Send messages and take in the replies; see `Messenger.exchange`."""
         return self.messenger.exchange(messages, expected)
 

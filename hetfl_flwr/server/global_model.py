@@ -6,7 +6,7 @@ from logging import WARNING
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import AUTO, RunConfig, one_model
 from hetfl_flwr.errors import FederationError, ModelError
-from hetfl_flwr.models import ZOO, SplitModel, build_bounded, network_of, parse_models, trainable_count
+from hetfl_flwr.models import ZOO, SplitModel, build_model, network_of, parse_models, trainable_count
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.server.messaging.roster import Roster
 from hetfl_flwr.wire.weights import fingerprint
@@ -17,7 +17,7 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
 
     What nodes have registered is not taken on trust. Built is what the first of them has registered, among models of
     the zoo and those that the run config lists: no node can make the server run other code. It is no larger than
-    `build_bounded` allows. Where it is not the model that the node says it has, what the next one has registered is
+    `build_model` allows. Where it is not the model that the node says it has, what the next one has registered is
     built: one that lies in a field keeps nobody from the run.
 
     Parameters
@@ -46,7 +46,7 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
     refusal: FederationError | ModelError | None = None
     for first in _candidates(allowed, bodies=bodies):
         try:
-            model = build_bounded(
+            model = build_model(
                 first.model,
                 first.spec,
                 seed=config.seed,
@@ -56,6 +56,7 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
                 head_bias=config.head_bias,
                 width_by=config.width_by,
                 stem=config.stem,
+                bounded=True,
             )
             _check_registered(first, model, bodies=bodies)
             return model
@@ -115,11 +116,13 @@ def small_global_model(name: str, roster: Roster, config: RunConfig) -> SplitMod
     Raises
     ------
     ModelError
-        As `hetfl_flwr.models.build_bounded`.
+        As `hetfl_flwr.models.build_model`.
     """
     spec = next(iter(roster)).spec
     named = one_model(spec.kind) if name == AUTO else name
-    return build_bounded(named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias, stem=config.stem)
+    return build_model(
+        named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias, stem=config.stem, bounded=True
+    )
 
 
 def _candidates(members: Sequence[Member], *, bodies: bool) -> list[Member]:

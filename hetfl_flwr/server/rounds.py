@@ -2,23 +2,26 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message
+from flwr.app import Error, Message, MessageType
 
 from hetfl_flwr.common.flower import ErrorCode
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
 from hetfl_flwr.server.admission.draw import draw_to_evaluate
 from hetfl_flwr.server.evaluation import Evaluation
+from hetfl_flwr.server.exchanges import FlowerExchange, exchange_of, read_only
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Exchange, Expected, Reply, Request, Traffic
+from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Outcome, Reply, Request, Traffic
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.grids import InFlight, KeepsClients, UnderWay
 from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.messages import packed, unpacked
+from hetfl_flwr.wire.spec import Arrays
 
 if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy
@@ -30,9 +33,9 @@ class RoundResult:
 
     Parameters
     ----------
-    arrays : ArrayRecord
+    arrays : mapping of str to array
         What the server knows after it.
-    trained, evaluated : Exchange
+    trained, evaluated : Outcome
         Replies, failures and cost of training (with the sharing of public samples) and of evaluation.
     left_out : list of Failure
         Clients that have left, could not take part, or came back without what they had learned.
@@ -46,9 +49,9 @@ class RoundResult:
         Whether it has too few valid replies, and the nodes of some that are missing have left or restarted meanwhile.
     """
 
-    arrays: ArrayRecord
-    trained: Exchange = field(default_factory=Exchange)
-    evaluated: Exchange = field(default_factory=Exchange)
+    arrays: Arrays
+    trained: Outcome = field(default_factory=Outcome)
+    evaluated: Outcome = field(default_factory=Outcome)
     left_out: list[Failure] = field(default_factory=list)
     carry: bool = False
     able: int = 0
@@ -59,7 +62,7 @@ class RoundResult:
 class Rounds(Protocol):
     """A way to run rounds."""
 
-    def start(self, arrays: ArrayRecord) -> RoundResult:
+    def start(self, arrays: Arrays) -> RoundResult:
         """Share public samples if the algorithm needs them, and evaluate before any training: round 0."""
 
     def resume(self, under_way: UnderWay) -> None:
@@ -68,7 +71,7 @@ class Rounds(Protocol):
     def under_way(self) -> UnderWay:
         """Return what `resume` needs besides the server state and the clients' states."""
 
-    def play(self, number: int, arrays: ArrayRecord) -> RoundResult:
+    def play(self, number: int, arrays: Arrays) -> RoundResult:
         """Run one round. With too few valid replies the server state stays as it was.
 
         Raises
@@ -86,13 +89,14 @@ class SyncRounds:
         self._strategy = strategy
         self._federation = federation
         self._sharing = strategy.sharing
-        self._expected = expected_of(strategy)
-        self._evaluation = Evaluation(federation)
+        self._exchange = exchange_of(federation.grid, federation.messenger, strategy)
+        self._evaluation = Evaluation(federation, strategy, self._exchange)
 
-    def start(self, arrays: ArrayRecord) -> RoundResult:
+    def start(self, arrays: Arrays) -> RoundResult:
         """Share public samples if the algorithm needs them, and evaluate before any training."""
         noted, shared = self._federation.notes(), self._federation.share(self._sharing)
-        return RoundResult(arrays, shared, self._evaluation.evaluate(self._strategy, 0, arrays), noted)
+        with read_only():
+            return RoundResult(arrays, shared, self._evaluation.evaluate(0, arrays), noted)
 
     def resume(self, under_way: UnderWay) -> None:
         """Share public samples again: they were counted when the run began."""
@@ -106,7 +110,7 @@ class SyncRounds:
         grid, measured = self._federation.grid, {"measured": self._evaluation.hold()}
         return UnderWay(measured | ({"engine": grid.hold().numbers} if isinstance(grid, KeepsClients) else {}))
 
-    def play(self, number: int, arrays: ArrayRecord) -> RoundResult:
+    def play(self, number: int, arrays: Arrays) -> RoundResult:
         """Run one round."""
         federation, strategy = self._federation, self._strategy
         if federation.stop_requested:
@@ -115,26 +119,31 @@ class SyncRounds:
         played.left_out += federation.welcome(number, strategy.check)
         played.trained.add(federation.share(self._sharing))
         drawn = federation.samples.holding(federation.draw(number), self._sharing)
-        refused = Exchange()
+        refused = Outcome()
         played.able = len(federation.messenger.refuse_busy(drawn, refused))
         if played.able < self._config.min_clients:  # nobody trains for nothing
             played.trained.add(refused)
             played.lost = federation.has_lost(played.trained.failures)
             return played
-        messages = self._evaluation.forget(
-            strategy.configure_train(number, arrays, ConfigRecord(), federation.view(drawn))
-        )
-        trained = federation.exchange(messages, self._expected)
+        self._evaluation.forget(drawn)
+        with read_only():
+            self._learn(number, drawn, played)
+        return played
+
+    def _learn(self, number: int, drawn: Sequence[Member], played: RoundResult) -> None:
+        """Let clients train, aggregate what they upload, and evaluate where that is due."""
+        strategy, arrays = self._strategy, played.arrays
+        downloads = [(member, strategy.download_for(member, arrays, number)) for member in drawn]
+        trained = self._exchange.train(number, downloads)
         played.trained.add(trained)
         played.trained.replies = trained.replies
         if len(trained.replies) < self._config.min_clients:
-            played.lost = federation.has_lost(trained.failures)
-            return played
+            played.lost = self._federation.has_lost(trained.failures)
+            return
         played.arrays = aggregate(strategy, number, trained.replies, arrays)
         if is_due(number, self._config):
-            played.evaluated = self._evaluation.evaluate(strategy, number, played.arrays)
+            played.evaluated = self._evaluation.evaluate(number, played.arrays)
         played.not_averaged = strategy.left_out.taken()
-        return played
 
 
 class AsyncRounds:
@@ -162,18 +171,20 @@ class AsyncRounds:
         if config.fraction < 1:
             raise ConfigError("fraction: an asynchronous run asks all clients; set it to 1, or the mode to sync")
         self._strategy = strategy
-        self._expected = expected_of(strategy)
         self._federation = federation
+        self._exchange = FlowerExchange(federation.messenger, strategy)
+        self._evaluation = Evaluation(federation, strategy, self._exchange)
         self._waiting: dict[str, tuple[Request, float]] = {}
         self._came: deque[Message] = deque()
         self._sent = 0
         self._wanted, self._last, self._asks = 0, False, True
         self._to_evaluate: set[int] = set()
 
-    def start(self, arrays: ArrayRecord) -> RoundResult:
+    def start(self, arrays: Arrays) -> RoundResult:
         """Evaluate before any training."""
         noted = self._federation.notes()
-        return RoundResult(arrays, evaluated=self._evaluate(0, arrays), left_out=noted)
+        with read_only():
+            return RoundResult(arrays, evaluated=self._evaluate(0, arrays), left_out=noted)
 
     def under_way(self) -> UnderWay:
         """Return the messages that clients have been sent, the replies that have come, and where the engine stands."""
@@ -220,7 +231,7 @@ class AsyncRounds:
         self._came.extend(replies[message] for message in numbers["came"])
         federation.grid.restore(InFlight(numbers["engine"], replies))
 
-    def play(self, number: int, arrays: ArrayRecord) -> RoundResult:
+    def play(self, number: int, arrays: Arrays) -> RoundResult:
         """Take in as many uploads as there are clients, each answered at once."""
         federation = self._federation
         if federation.stop_requested:
@@ -236,10 +247,11 @@ class AsyncRounds:
         self._wanted, self._last = len(members), number == self._config.rounds
         if is_due(number, self._config) and not self._last:
             self._to_evaluate = {member.node for member in draw_to_evaluate(members, self._config, number)}
-        for member in free:
-            self._ask(member, number, played)
-        while self._waiting and (self._last or len(played.trained.replies) < self._wanted):
-            self._take(number, played)
+        with read_only():
+            for member in free:
+                self._ask(member, number, played)
+            while self._waiting and (self._last or len(played.trained.replies) < self._wanted):
+                self._take(number, played)
         if len(played.trained.replies) < self._config.min_clients:
             played.lost = federation.has_lost(played.trained.failures)
         elif self._last:
@@ -247,8 +259,9 @@ class AsyncRounds:
         played.not_averaged = self._strategy.left_out.taken()
         return played
 
-    def _evaluate(self, number: int, arrays: ArrayRecord) -> Exchange:
-        return Evaluation(self._federation).evaluate(self._strategy, number, arrays)
+    def _evaluate(self, number: int, arrays: Arrays) -> Outcome:
+        self._evaluation.forget(self._federation.roster)
+        return self._evaluation.evaluate(number, arrays)
 
     def _take(self, number: int, played: RoundResult) -> None:
         """Use the next reply that has come, or look for more of them; those beyond this round wait for the next."""
@@ -276,10 +289,9 @@ class AsyncRounds:
 
     def _judged(self, reply: Message, sent: Request, played: RoundResult) -> list[Reply]:
         """Return the reply, as it may be used, or nothing."""
-        alone, messenger = Exchange(), self._federation.messenger
-        client_id = self._federation.roster.of(sent.node).client_id
-        messenger.judge(reply, sent, alone, self._expected if sent.is_training else METRICS_ALONE)
-        messenger.reject_outliers(alone, {client_id: sent})
+        alone, messenger = Outcome(), self._federation.messenger
+        messenger.judge(reply, sent, alone, self._exchange.expected if sent.is_training else METRICS_ALONE)
+        messenger.reject_outliers(alone, sent.stage)
         result = played.trained if sent.is_training else played.evaluated
         result.add(alone)
         result.replies += alone.replies
@@ -287,10 +299,11 @@ class AsyncRounds:
 
     def _ask(self, member: Member, number: int, played: RoundResult) -> None:
         """Send a client that has nothing to do its next message: to evaluate where that is due, else to train."""
-        strategy, view = self._strategy, self._federation.view([member])
+        strategy = self._strategy
         if member.node in self._to_evaluate and played.trained.replies:
             self._to_evaluate.discard(member.node)
-            self._push(strategy.configure_evaluate(number, played.arrays, ConfigRecord(), view))
+            download = strategy.assess_download_for(member, played.arrays)
+            self._push(self._exchange.message(MessageType.EVALUATE, number, member, download))
             return
         if not self._asks:
             return
@@ -298,10 +311,11 @@ class AsyncRounds:
         if self._last and len(played.trained.replies) + under_way >= self._wanted:
             return
         self._sent += 1
-        self._push(strategy.configure_train(self._sent, played.arrays, ConfigRecord(), view))
+        download = strategy.download_for(member, played.arrays, self._sent)
+        self._push(self._exchange.message(MessageType.TRAIN, self._sent, member, download))
 
-    def _push(self, messages: Iterable[Message]) -> None:
-        for message in self._federation.messenger.as_sent(messages):
+    def _push(self, written: Message) -> None:
+        for message in self._federation.messenger.as_sent([written]):
             sent = Request.of(message)
             self._federation.messenger.push([message])
             self._waiting[message.metadata.message_id] = sent, time.monotonic() + self._config.round_timeout
@@ -331,16 +345,10 @@ def _packed_reply(reply: Message, sent: Request) -> bytes:
         return packed(Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=sent.message))
 
 
-def aggregate(strategy: "KnowledgeStrategy", number: int, replies: Sequence[Reply], arrays: ArrayRecord) -> ArrayRecord:
+def aggregate(strategy: "KnowledgeStrategy", number: int, replies: Sequence[Reply], arrays: Arrays) -> Arrays:
     """Return what the server knows after these replies; what it knew before where none of them weighs anything."""
     weighty = [reply for reply in replies if reply.samples]
-    learnt = strategy.aggregate_replies(number, arrays, weighty) if weighty else None
-    return arrays if learnt is None else learnt
-
-
-def expected_of(strategy: "KnowledgeStrategy") -> Expected:
-    """Return what the answers to a strategy's training messages are held against."""
-    return Expected(strategy.upload_spec, strategy.most_samples)
+    return frozen(strategy.learn(arrays, weighty, number)) if weighty else arrays
 
 
 def is_due(number: int, config: RunConfig) -> bool:

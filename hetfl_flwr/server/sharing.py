@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from hetfl_flwr.server.messaging.exchange import Exchange, Expected
+from hetfl_flwr.server.messaging.exchange import Expected, Outcome
 from hetfl_flwr.server.messaging.failure import Failure
 from hetfl_flwr.server.messaging.guard import measure_rows
 from hetfl_flwr.server.messaging.member import Member, Sharing
@@ -32,13 +32,13 @@ class SampleSharing:
         self._roster = roster
         self._brought: dict[int, tuple[Member, set[int]]] = {}  # a node that registers again is another Member
 
-    def share(self, sharing: Sharing | None) -> Exchange:
+    def share(self, sharing: Sharing | None) -> Outcome:
         """Collect public samples of clients that have not shared theirs yet, and bring each client those it lacks.
 
         After the first call this costs nothing, until a client joins. Clients that `sharing` could not be done with
         are failures of the exchange; `holding` leaves them out.
         """
-        result = Exchange()
+        result = Outcome()
         if sharing is None:
             return result
         self._collect(sharing, result)
@@ -56,7 +56,7 @@ class SampleSharing:
             if member.client_id in self._roster.public_samples and not (sharing.to_clients and self._lacks(member))
         ]
 
-    def _collect(self, sharing: Sharing, result: Exchange) -> None:
+    def _collect(self, sharing: Sharing, result: Outcome) -> None:
         messages = [
             Message(RecordDict({CONFIG: ConfigRecord({LABELLED: sharing.labelled})}), member.node, SHARE)
             for member in self._roster
@@ -76,10 +76,11 @@ class SampleSharing:
                 collected.failures.append(Failure(member.client_id, STAGES[SHARE], f"{member}: {why}", member.node))
             elif member.client_id in came:
                 self._roster.public_samples[member.client_id] = came[member.client_id]
-        self._roster.public_samples = dict(sorted(self._roster.public_samples.items()))
+        if came:
+            self._roster.public_samples = dict(sorted(self._roster.public_samples.items()))
         result.add(collected)
 
-    def _distribute(self, result: Exchange) -> None:
+    def _distribute(self, result: Outcome) -> None:
         lacking = {member.client_id: self._lacks(member) for member in self._roster}
         records: dict[frozenset[int], ArrayRecord] = {}
 

@@ -251,6 +251,28 @@ class PayloadSpec:
             )
 
 
+def prefixed(start: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return arrays under longer names, for several sets of them in one server state.
+
+    Examples
+    --------
+    >>> list(prefixed("mentee.", {"bias": np.zeros(2)}))
+    ['mentee.bias']
+    """
+    return {f"{start}{name}": array for name, array in arrays.items()}
+
+
+def under(start: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return the arrays whose names begin so, without that beginning: what `prefixed` was given.
+
+    Examples
+    --------
+    >>> list(under("mentee.", {"mentee.bias": np.zeros(2), "round": np.array(1)}))
+    ['bias']
+    """
+    return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+
+
 EMPTY = PayloadSpec()
 """The payload of whoever has nothing to say."""
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.runs.resolution import resolved
+from hetfl_flwr.runs.settings import resolved
 from hetfl_flwr.server.messaging.guard import root_mean_square
 from hetfl_flwr.server_app import app as server_app
 from hetfl_flwr.wire.codec import from_record
@@ -51,7 +51,7 @@ _NAMES = (
 
 ALGORITHMS: Mapping[str, Mapping[str, Value]] = {
     **{name: {"algorithm": name} for name in _NAMES},
-    "fedhe, asynchronous": {"algorithm": "fedhe", "fedhe.mode": "async"},
+    "fd, asynchronous": {"algorithm": "fd", "fd.mode": "async"},
     "fedhenn, homogeneous": {"algorithm": "fedhenn", "fedhenn.mode": "homogeneous"},
 }
 """The rows: config keys of each."""
@@ -178,7 +178,7 @@ def measured(keys: Mapping[str, Value], column: Column, seed: int, robust: str) 
     """Run one federation, and return its honest clients' accuracy and who was left out how often."""
     flat = {**keys, "clients": column.clients, "seed": seed, "evaluate-every": ROUNDS, "rounds": ROUNDS}
     if column.robust:
-        flat |= {"robust": robust} | ({"fedhe.store": "latest"} if "fedhe.mode" in keys else {})
+        flat["robust"] = robust
     with TemporaryDirectory() as folder, process_as_it_was(log=False, bars=False):
         flat |= {"output-dir": f"{folder}/run", "checkpoint-every": 0}
         config = resolved(RunConfig.from_flat(flat), "local")

@@ -33,7 +33,7 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.node.state import STATE as CLIENT_STATE
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.lock import LOCK_FILE
-from hetfl_flwr.runs.schema import CLIENTS_FILE, ROUNDS_FILE, SERVER_STATE_FILE, SUMMARY_FILE, rounds_written
+from hetfl_flwr.runs.record import CLIENTS_FILE, ROUNDS_FILE, SERVER_STATE_FILE, SUMMARY_FILE, rounds_written
 from simulations.engine.run import run_locally
 
 ROUNDS, MOST_KILLS, SECONDS = 30, 3, 300
@@ -50,7 +50,10 @@ STATE = {"state-dir": "STATE"}
 
 CASES: Mapping[str, Mapping[str, Value]] = {
     "fedhe, half of the clients": {"algorithm": "fedhe", "fraction": 0.5, "keep-best": True, "client-seconds": "1,2,3"},
-    "fedhe, asynchronous, median": {**ASYNC, "fedhe.store": "latest", "robust": "median", "checkpoint-every": 3},
+    "fd, asynchronous, median": {
+        **{"algorithm": "fd", "fd.mode": "async", "client-seconds": "1,3,2"},
+        **{"robust": "median", "checkpoint-every": 3},
+    },
     "fedhe, asynchronous, noise": {**ASYNC, "models": "mlp", "clipping-norm": 4.0, "noise-multiplier": 1.0},
     "fedhe, asynchronous, state-dir": {**ASYNC, **STATE},
     **{name: {"algorithm": name} for name in ("fedh2l", "fedhenn", "fml", "fedkd", "agg")},
@@ -92,8 +95,8 @@ def outcome(folder: Path) -> dict[str, Any]:
     """Return all of a finished run that must have the same bits."""
     rounds = [{**json.loads(line), "seconds": 0} for line in (folder / ROUNDS_FILE).read_text().splitlines()]
     checkpoint, states = Checkpoint.read(folder), {}
-    for client_id in checkpoint.clients:
-        values, arrays, _ = unpack(checkpoint.client_state(folder, client_id), CLIENT_STATE)
+    for client_id in checkpoint.at["clients"]:
+        values, arrays, _ = unpack(checkpoint.client_state(client_id), CLIENT_STATE)
         del values["stamp"]["run"]
         states[client_id] = values, {name: array.tobytes() for name, array in arrays.items()}
     return {

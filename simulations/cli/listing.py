@@ -11,7 +11,6 @@ from rich.text import Text
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, parse_settings
 from hetfl_flwr.errors import ConfigError, HetflError
-from hetfl_flwr.runs.figures.tables import NOTHING
 from hetfl_flwr.text import printable
 from simulations.cli.facts import USUAL_DATA, Kind, Row, facts, keys_toml, write_keys
 from simulations.cli.options import (
@@ -27,6 +26,7 @@ from simulations.cli.options import (
     target,
 )
 from simulations.cli.printing import print_json, print_tables
+from simulations.reports.terminal import NOTHING
 
 
 def list_(
@@ -80,7 +80,7 @@ def partition(
     Example: hetfl partition --dataset digits --clients 10 --set partition=dirichlet:0.3 --out split.png
     """
     from hetfl_flwr.methods import resolve
-    from hetfl_flwr.runs.resolution import default_clients
+    from hetfl_flwr.runs.settings import default_clients
     from simulations.reports.partition import load_split, split_table
     from simulations.reports.plots.drawing import write_figure
     from simulations.reports.plots.partition import split_figure

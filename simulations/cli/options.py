@@ -7,7 +7,7 @@ import typer
 
 from hetfl_flwr.config import DEFAULT_CLIENTS, Value, parse_settings, read_toml, usable_path
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.schema import check_no_run_file
+from hetfl_flwr.runs.record import check_no_run_file
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 

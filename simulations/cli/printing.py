@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 def show_run(folder: Path) -> None:
     """Print what a run has come to."""
-    from hetfl_flwr.runs.figures.tables import client_table
     from simulations.reports.runs import load_run
     from simulations.reports.tables import summary_table
+    from simulations.reports.terminal import client_table
 
     finished = load_run(folder)
     print_tables(client_table(finished.name, finished.clients), summary_table(finished))
@@ -37,7 +37,7 @@ def stopped_in_one_line() -> Iterator[None]:
 
 def print_tables(*tables: Any) -> None:
     """Print tables as wide as the terminal is; to a file or a pipe as plain lines."""
-    from hetfl_flwr.runs.figures.tables import fitted, lines
+    from simulations.reports.terminal import fitted, lines
 
     console = make_console()
     for table in tables:

@@ -10,7 +10,7 @@ import typer
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.schema import read_clients
+from hetfl_flwr.runs.record import read_clients
 from simulations.cli.options import JsonOption, RunsArgument, path, target
 from simulations.cli.printing import make_console, print_json, print_tables
 

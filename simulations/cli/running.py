@@ -10,7 +10,7 @@ import typer
 
 from hetfl_flwr.config import RunConfig, Value, parse_settings
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.schema import check_no_run_file
+from hetfl_flwr.runs.record import check_no_run_file
 from simulations.cli.options import (
     MOST_WORKERS,
     AlgorithmArgument,

@@ -16,8 +16,8 @@ from shlex import quote
 from hetfl_flwr.config import FIT, RunConfig, Value
 from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError
 from hetfl_flwr.methods import for_flower, resolve
-from hetfl_flwr.runs.results import new_folder
-from hetfl_flwr.runs.schema import ROUNDS_FILE
+from hetfl_flwr.runs.record import ROUNDS_FILE
+from hetfl_flwr.runs.settings import new_folder
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 from simulations.deployment.keys import Keys, make_keys
 

@@ -5,15 +5,20 @@ import os
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from hetfl_flwr.client_app import complaint
 from hetfl_flwr.common.flower import ErrorCode, ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import StateError
+from hetfl_flwr.node.resident import Resident, resident_of
 from hetfl_flwr.node.stores import FileStore
+from hetfl_flwr.wire.classes import listed
+from hetfl_flwr.wire.forms import Form, frozen
+from hetfl_flwr.wire.spec import Arrays
 from simulations.engine.resident import ResidentContext
 
 CLIENT_APP = "hetfl_flwr.client_app:app"
@@ -30,6 +35,30 @@ ROWS = "rows-"
 
 AWAKE = 1000
 """Most clients that are awake in one process, however little they keep: each has the numbers of its rows as well."""
+
+
+_NUMBERS = {int, float}
+
+
+class Answer(NamedTuple):
+    """What a client answers without a message.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        What it uploads.
+    metrics : mapping
+        What it has measured.
+    form : Form or None
+        The form by which it has checked its upload itself. None: what it sends is another array, or has been copied.
+    error : str or None
+        What it has come to instead.
+    """
+
+    arrays: Arrays
+    metrics: Mapping[str, Any]
+    form: Form | None = None
+    error: str | None = None
 
 
 class Clients:
@@ -60,6 +89,7 @@ class Clients:
         self._scratch, self._memory = scratch, memory
         self._contexts: dict[int, ResidentContext] = {}  # of those that are awake, by node
         self._rows: dict[int, str] = {}  # digests of the data of those that have been asked, by node
+        self._checked: dict[tuple[int, int], tuple[Arrays, Arrays]] = {}  # downloads, held so that an id stays its own
         self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
 
     def answer(self, message: Message) -> Message:
@@ -70,10 +100,60 @@ class Clients:
         StateError
             What a client keeps cannot be written or read.
         """
-        self._make_room()
-        if message.metadata.dst_node_id not in self._contexts:
-            self._wake(message.metadata.dst_node_id)
-        return self._answer(message)
+        node = message.metadata.dst_node_id
+        context = self._awake(node)
+        try:
+            return self._app(message, context)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+        finally:
+            self._note(node)
+
+    def train(self, node: int, download: Arrays, round: int) -> Answer:
+        """Let a client learn for a round."""
+        context = self._awake(node)
+        try:
+            client = resident_of(context)
+            upload, metrics = client.train(self._received(client, "down", download), round)
+            if not {*map(type, metrics.values())} <= _NUMBERS:
+                MetricRecord(metrics)  # type: ignore[arg-type]  # it refuses what is no number
+            answer = Answer(frozen(upload), metrics, client.form("up") if client.uploads_as_learnt else None)
+        except BaseException as raised:  # an own model may raise anything
+            answer = Answer({}, {}, error=complaint(raised, context, MessageType.TRAIN, round))
+        self._note(node)
+        return answer
+
+    def evaluate(self, node: int, download: Arrays, round: int) -> Answer:
+        """Let a client measure after a round."""
+        context = self._awake(node)
+        try:
+            client = resident_of(context)
+            metrics = client.measure(self._received(client, "assess", download), round)
+            measured = listed(metrics, client.node.data.spec.classes)
+            MetricRecord(measured)  # type: ignore[arg-type]
+            answer = Answer({}, measured)
+        except BaseException as raised:
+            answer = Answer({}, {}, error=complaint(raised, context, MessageType.EVALUATE, round))
+        self._note(node)
+        return answer
+
+    def begin(self) -> None:
+        """Forget which downloads have been checked: others come."""
+        self._checked = {}
+
+    def _received(self, client: Resident, kind: str, download: Arrays) -> Arrays:
+        """Check what a client is sent; what many are sent is checked once by each form."""
+        form = client.form(kind)
+        key = id(download), id(form)
+        if key not in self._checked:
+            arrays = download
+            if client.half:
+                form.spec.check_names(download, "server")
+                arrays = frozen({one.name: one.widened(download[one.name]) for one in form.spec.arrays})
+            form.check(arrays, "server")
+            self._checked[key] = download, arrays
+        return self._checked[key][1]
 
     def rest(self, nodes: Iterable[int]) -> None:
         """Write down what clients keep, and forget all else about them: it is made again."""
@@ -99,19 +179,19 @@ class Clients:
         rows = {node - FIRST_NODE: digest for node, digest in self._rows.items()}
         self._write(self._scratch / f"{ROWS}{os.getpid()}", json.dumps(rows, allow_nan=False).encode())
 
-    def _answer(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
+    def _awake(self, node: int) -> ResidentContext:
+        self._make_room()
+        if node not in self._contexts:
+            self._wake(node)
+        return self._contexts[node]
+
+    def _note(self, node: int) -> None:
+        """Note what a client keeps that has just answered, and what it trains on."""
         context = self._contexts[node]
-        try:
-            return self._app(message, context)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
-        finally:
-            if self._bytes.pop(node, None) is not None:
-                self._bytes[node] = context.nbytes
-            if node not in self._rows and isinstance(context, ResidentContext) and context.data_digest:
-                self._rows[node] = context.data_digest
+        if self._bytes.pop(node, None) is not None:
+            self._bytes[node] = context.nbytes
+        if node not in self._rows and isinstance(context, ResidentContext) and context.data_digest:
+            self._rows[node] = context.data_digest
 
     def _make_room(self) -> None:
         while len(self._bytes) > AWAKE or (len(self._bytes) > 1 and sum(self._bytes.values()) > self._memory):

@@ -8,13 +8,13 @@ bit of the result.
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from heapq import heappop, heappush
 from pathlib import Path
 from secrets import token_hex
 from tempfile import gettempdir
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from flwr.app import Message, MessageType, RecordDict
@@ -27,12 +27,18 @@ from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.stores import FileStore, run_store
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.server.messaging.exchange import Traffic
 from hetfl_flwr.server.messaging.grids import InFlight
+from hetfl_flwr.server.messaging.messenger import Messenger
 from hetfl_flwr.wire.codec import wire_bytes
 from hetfl_flwr.wire.cost_metrics import FLOPS
 from hetfl_flwr.wire.messages import METRICS
-from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, ROWS, Clients, Hosted
-from simulations.engine.workers import Host, InProcess, Workers
+from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, ROWS, Answer, Clients, Hosted
+from simulations.engine.exchange import LocalExchange
+from simulations.engine.workers import Host, InProcess, Jobs, Workers
+
+if TYPE_CHECKING:
+    from hetfl_flwr.strategy import KnowledgeStrategy
 
 SCRATCH = ".clients-"
 """How the folder begins, in the run folder, in which clients rest."""
@@ -188,20 +194,25 @@ class LocalGrid(Grid):
 
     def _duration(self, message: Message) -> float:
         """Return the seconds that training takes, as far as they are known when its message is sent."""
-        if message.metadata.message_type != MessageType.TRAIN or self._config.client_speed:
-            return 0.0
         client_id = message.metadata.dst_node_id - FIRST_NODE
-        return self._seconds[client_id % len(self._seconds)] * self._jitter(client_id, self._sent)
+        return self._trained(client_id, self._sent, message.metadata.message_type)
+
+    def _trained(self, client_id: int, number: int, kind: str) -> float:
+        if kind != MessageType.TRAIN or self._config.client_speed:
+            return 0.0
+        return self._seconds[client_id % len(self._seconds)] * self._jitter(client_id, number)
 
     def _computing(self, reply: Message, number: int) -> float:
         """Return the seconds that a simulated device takes for what a reply says to have been computed."""
         if reply.has_error() or METRICS not in reply.content.metric_records:
             return 0.0
         client_id = reply.metadata.src_node_id - FIRST_NODE
-        operations = reply.content.metric_records[METRICS].get(FLOPS, 0.0)
-        assert isinstance(operations, int | float)
+        return self._operations(client_id, number, reply.content.metric_records[METRICS])
+
+    def _operations(self, client_id: int, number: int, metrics: Mapping[str, Any]) -> float:
+        operations = metrics.get(FLOPS, 0.0)
         speed = self._speeds[client_id % len(self._speeds)]
-        return operations / speed * self._jitter(client_id, number)
+        return float(operations / speed * self._jitter(client_id, number))
 
     def _jitter(self, client_id: int, number: int) -> float:
         return float(generator(self._config.seed, client_id, number, "seconds").uniform(0.9, 1.1))
@@ -210,12 +221,15 @@ class LocalGrid(Grid):
         """Return the seconds that a message takes on a node's link, down (0) or up (1)."""
         if message.metadata.message_type == MessageType.EVALUATE:
             return 0.0
-        client_id = node - FIRST_NODE
+        weighs = self._config.client_mbits and message.has_content()
+        return self._carried(node - FIRST_NODE, way, wire_bytes(message) if weighs else 0)
+
+    def _carried(self, client_id: int, way: int, wire: int) -> float:
+        """Return the seconds that so many bytes take on a client's link."""
         delay = self._latency[client_id % len(self._latency)]
         if not self._config.client_mbits:
             return 2 * delay * (way == 0)  # a reply's is known when its message is sent
-        megabits = 8e-6 * wire_bytes(message) if message.has_content() else 0.0
-        return delay + megabits / self._links[client_id % len(self._links)][way]
+        return delay + 8e-6 * wire / self._links[client_id % len(self._links)][way]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages and return all replies. There is no timeout: clients here answer or raise."""
@@ -292,3 +306,34 @@ class LocalGrid(Grid):
         if self._config.state_dir:
             return run_store(self._config, str(self._run), client_id)
         return FileStore(self._scratch, client_id, lasting=False)
+
+
+class LocalEngine(LocalGrid):
+    """The local engine as runs use it: rounds without messages, where the server waits for all clients of a round.
+
+    Clients are handed arrays by reference. All else, such as registrations and rounds in which each client is answered
+    as it comes, goes by messages.
+    """
+
+    def exchange(self, messenger: Messenger, strategy: "KnowledgeStrategy") -> LocalExchange:
+        """Return what hands arrays to the clients."""
+        return LocalExchange(self, messenger, strategy)
+
+    def ask(self, kind: str, round: int, jobs: Jobs) -> Iterator[tuple[int, Answer]]:
+        """Let clients train or evaluate; yield the place of each job, and its answer, as they come."""
+        self._began, self._first = self.clock, self._sent + 1
+        self._numbers = {node - FIRST_NODE: self._first + place for place, (node, _) in enumerate(jobs)}
+        self._sent += len(jobs)
+        return self._host.ask(kind, round, jobs)
+
+    def passed(self, client_id: int, traffic: Traffic, metrics: Mapping[str, Any]) -> None:
+        """Let the time pass that a client has taken to train."""
+        if not self._config.simulates_time:
+            return
+        number = self._numbers[client_id]
+        when = self._began + self._trained(client_id, number, MessageType.TRAIN)
+        when += self._carried(client_id, 0, traffic.wire_down)
+        took = self._operations(client_id, number, metrics)
+        if self._config.client_mbits:
+            took += self._carried(client_id, 1, traffic.wire_up)
+        self.clock = max(self.clock, when + took)

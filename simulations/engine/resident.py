@@ -1,17 +1,17 @@
-"""Clients that stay in a process: what they keep lies in memory, and those of one architecture share a model."""
+"""Clients that stay in a process: what they keep lies in memory."""
 
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from flwr.app import Context
 
-from hetfl_flwr.models import SplitModel
-from hetfl_flwr.node.client_cache import NodeContext
-from hetfl_flwr.node.reuse import shared_model
+from hetfl_flwr.node.keepers import NodeContext
 from hetfl_flwr.node.state import ClientState, Stamp, StateStore, check_stamp, encode
 from hetfl_flwr.node.stores import ContextStore
+
+if TYPE_CHECKING:
+    from hetfl_flwr.node.resident import Resident
 
 
 class MemoryStore(StateStore):
@@ -21,37 +21,46 @@ class MemoryStore(StateStore):
     ----------
     under : StateStore
         Where it lies when it is not in memory: it comes from there, and goes there when it is flushed.
+
+    Attributes
+    ----------
+    nbytes : int
+        The bytes of its tensors in memory.
     """
 
     def __init__(self, under: StateStore) -> None:
         self.where = "the memory of this process"
         self._under = under
+        self.nbytes = 0
         self._saved: tuple[ClientState, Stamp] | None = None
         self._flushed = True
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its tensors in memory."""
-        return sum(tensor.nbytes for tensor in self._saved[0].tensors.values()) if self._saved else 0
-
-    def load(self, stamp: Stamp, who: str) -> ClientState | None:
-        """Return the state; its tensors are not to be changed."""
+    def load(self, stamp: Stamp, who: object) -> ClientState | None:
+        """Return the state; its tensors are not to be changed, and have other values once another is saved."""
         if self._saved is None:
             state = self._under.load(stamp, who)
             if state is None:
                 return None
             self._saved = state, stamp
+            self.nbytes = sum(tensor.nbytes for tensor in state.tensors.values())
         state, found = self._saved
-        if found != stamp:
+        if found is not stamp and found != stamp:
             check_stamp(asdict(found), stamp, f"{who}: {self.where}")
         return state
 
-    def save(self, state: ClientState, stamp: Stamp) -> None:
-        """Keep a copy."""
-        tensors = {
-            name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.tensors.items()
-        }
-        self._saved, self._flushed = (ClientState(tensors, dict(state.numbers), state.round), stamp), False
+    def save(self, state: ClientState, stamp: Stamp) -> ClientState:
+        """Keep a copy, in the tensors of the last one where they are alike; return it."""
+        names, live = list(state.tensors), [tensor.detach() for tensor in state.tensors.values()]
+        known = self._saved[0].tensors if self._saved else {}
+        kept = list(known.values())
+        if names == list(known) and _forms(live) == _forms(kept):
+            torch._foreach_copy_(kept, live)
+        else:
+            kept = [tensor.clone(memory_format=torch.contiguous_format) for tensor in live]
+            self.nbytes = sum(tensor.nbytes for tensor in kept)
+        saved = ClientState(dict(zip(names, kept, strict=True)), dict(state.numbers), state.round)
+        self._saved, self._flushed = (saved, stamp), False
+        return saved
 
     def read(self) -> bytes | None:
         """Return the state as a blob."""
@@ -70,7 +79,7 @@ class MemoryStore(StateStore):
 
     def drop(self) -> None:
         """Forget what is in memory: the store below knows better."""
-        self._saved, self._flushed = None, True
+        self._saved, self._flushed, self.nbytes = None, True, 0
 
     def forget(self) -> None:
         """Forget the state."""
@@ -90,45 +99,37 @@ class ResidentContext(Context):
 
     Attributes
     ----------
-    store : MemoryStore
-        Its state.
+    store, around, resident
+        As `hetfl_flwr.node.keepers.Keeper`.
     """
 
     def __init__(self, *args: Any, file: StateStore | None = None, **keys: Any) -> None:
         super().__init__(*args, **keys)
         self.store = MemoryStore(file or ContextStore(self, str(self.run_id)))
-        self._surroundings: NodeContext | None = None
-
-    def surroundings(self, make: Callable[[], NodeContext]) -> NodeContext:
-        """Return the client's surroundings, which are made once."""
-        if self._surroundings is None:
-            self._surroundings = make()
-        return self._surroundings
+        self.around: NodeContext | None = None
+        self.resident: Resident | None = None
+        self._records: tuple[object, int] = None, 0
 
     @property
     def data_digest(self) -> str:
         """A digest of the client's data; empty before they have been read."""
-        return self._surroundings["data"].digest if self._surroundings else ""
-
-    def trained_model(self, around: NodeContext) -> SplitModel | None:
-        """Return a model that this process has already, with the client's saved weights; None where it has saved none.
-
-        See `shared_model`.
-        """
-        stamp = around["stamp"]
-        if around["store"] is not self.store:
-            return None
-        state = self.store.load(stamp, f"client {stamp.client_id} ({around['model_name']})")
-        shared = shared_model(around) if state else None
-        return shared.with_weights(state.tensors) if state and shared else None
+        return self.around["data"].digest if self.around else ""
 
     def rest(self) -> None:
-        """Keep nothing in memory but the records: the state goes to its file, the surroundings are made again."""
+        """Keep nothing in memory but the records: the state goes to its file, all else is made again."""
         self.store.flush()
         self.store.drop()
-        self._surroundings = None
+        self.around = self.resident = None
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its state, and of what the client was sent to keep and has made of it."""
-        return self.store.nbytes + 2 * sum(record.count_bytes() for record in self.state.array_records.values())
+        """The bytes of its networks, of its state, and of what the client was sent to keep and has made of it."""
+        current = self.around["public_samples"].current if self.around else None
+        if current is not self._records[0]:
+            counted = sum(record.count_bytes() for record in self.state.array_records.values())
+            self._records = current, 2 * counted
+        return 2 * self.store.nbytes + (self.resident.nbytes if self.resident else 0) + self._records[1]
+
+
+def _forms(tensors: list[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(tensor.shape, tensor.dtype) for tensor in tensors]

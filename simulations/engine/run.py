@@ -17,7 +17,7 @@ from hetfl_flwr.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RoundCallback
-    from simulations.engine.grid import LocalGrid
+    from simulations.engine.grid import LocalEngine
 
 MANY_CLIENTS = 1000
 """Clients above which the split of the data is tried before they are called."""
@@ -57,7 +57,7 @@ def run_locally(
     Interrupted
         After Ctrl-C, when the round was done: says how to go on.
     """
-    from hetfl_flwr.runs.resolution import resolved
+    from hetfl_flwr.runs.settings import resolved
 
     run = secrets.randbits(62) | 1 << 62
     if resume:
@@ -68,14 +68,14 @@ def run_locally(
 
     from hetfl_flwr.runs.callbacks import added
     from hetfl_flwr.server_app import app as server_app
-    from simulations.engine.grid import LocalGrid
+    from simulations.engine.grid import LocalEngine
     from simulations.engine.workers import end_unguarded
 
     end_unguarded()
     _check_threads(config, workers)
     _check_split(config)
     flat = config.to_flat()
-    with process_as_it_was(log=verbose, bars=progress), LocalGrid(flat, config.clients, run, workers) as grid:
+    with process_as_it_was(log=verbose, bars=progress), LocalEngine(flat, config.clients, run, workers) as grid:
         try:
             with added(callbacks), _stoppable(grid):
                 server_app(grid, Context(run, 1, {}, RecordDict(), flat))
@@ -91,7 +91,7 @@ def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
     import torch
 
     from hetfl_flwr.common.flower import FLOWER_LOGGER
-    from hetfl_flwr.runs.observers.progress import visible
+    from hetfl_flwr.runs.progress import visible
 
     level, threads, shown = FLOWER_LOGGER.level, torch.get_num_threads(), visible.set(bars)
     FLOWER_LOGGER.setLevel(level if log else "CRITICAL")
@@ -130,23 +130,23 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     """Return the config of the run to go on with, and its id."""
     from hetfl_flwr.methods import resolve
     from hetfl_flwr.runs.checkpoint import choose
-    from hetfl_flwr.runs.resolution import resolved
+    from hetfl_flwr.runs.settings import resolved
 
     if "output-dir" not in chosen:
         raise ConfigError("--resume needs --out: which run folder to go on with")
     folder = Path(str(chosen["output-dir"])).expanduser().resolve()
     checkpoint = choose(folder, accept_loss=chosen.get("accept-loss") is True).checkpoint
-    before = resolve(RunConfig.from_flat(dict(checkpoint.config)))
+    before = resolve(RunConfig.from_flat(checkpoint.at["config"]))
     asked = before.with_values({**chosen, "output-dir": str(folder), "resume": True})
     settled = resolved(asked, "local")
     if asked.rounds < checkpoint.round:
         rounds = option(f"--rounds {asked.rounds}", f"rounds={asked.rounds}")
         raise ConfigError(f"{folder} has reached round {checkpoint.round}: {rounds} would take it back")
-    return settled, checkpoint.run
+    return settled, checkpoint.at["run"]
 
 
 @contextmanager
-def _stoppable(grid: "LocalGrid") -> Iterator[None]:
+def _stoppable(grid: "LocalEngine") -> Iterator[None]:
     """Let the first Ctrl-C finish the round, and the second one end the run at once."""
 
     def stop(number: int, frame: object) -> None:

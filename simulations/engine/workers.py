@@ -4,8 +4,9 @@ import multiprocessing
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
+from pickle import HIGHEST_PROTOCOL, dumps, loads
 from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter
@@ -16,8 +17,10 @@ from flwr.app import Message, MessageType
 from hetfl_flwr.common.flower import act_as_server
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
+from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.messages import packed, unpacked
-from simulations.engine.clients import FIRST_NODE, Clients, Hosted
+from hetfl_flwr.wire.spec import Arrays
+from simulations.engine.clients import FIRST_NODE, Answer, Clients, Hosted
 
 AHEAD = 2
 """Messages that a worker has at most: the one it works on, and the next, so that it need not wait for it."""
@@ -26,12 +29,22 @@ EVEN = 1.1
 """Clients stay with their worker as long as none has more than so many times its even share of the work."""
 
 
+Jobs = Sequence[tuple[int, Arrays]]
+"""Nodes, and what each is sent."""
+
+
 class InProcess:
     """Clients in this process, one after another in the order in which messages came."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._queue: deque[Message] = deque()
+
+    def ask(self, kind: str, round: int, jobs: Jobs) -> Iterator[tuple[int, Answer]]:
+        """Let clients train or evaluate, one after another; yield the place of each job, and its answer."""
+        self._clients.begin()
+        for place, (node, download) in enumerate(jobs):
+            yield place, getattr(self._clients, kind)(node, download, round)
 
     def send(self, messages: Iterable[Message]) -> None:
         """Queue messages."""
@@ -123,6 +136,40 @@ class Workers:
         for _ in range(AHEAD):
             for worker in range(len(self._pipes)):
                 self._feed(worker)
+
+    def ask(self, kind: str, round: int, jobs: Jobs) -> Iterator[tuple[int, Answer]]:
+        """Let clients train or evaluate in their workers; yield the place of each job, and its answer, as they come.
+
+        Nothing else is under way. Equal downloads are written once.
+        """
+        nodes = [node for node, _ in jobs]
+        self._share_out(nodes)
+        written: dict[int, bytes] = {}
+        left: list[deque[int]] = [deque() for _ in self._pipes]
+        busy: list[deque[tuple[int, int]]] = [deque() for _ in self._pipes]
+        for place, node in enumerate(nodes):
+            left[self._owner(node)].append(place)
+
+        def feed(worker: int) -> None:
+            if left[worker] and len(busy[worker]) < AHEAD:
+                place = left[worker].popleft()
+                node, download = jobs[place]
+                if id(download) not in written:
+                    written[id(download)] = dumps(download, HIGHEST_PROTOCOL)
+                self._tell(worker, (kind, (node, written[id(download)], round)))
+                busy[worker].append((place, node))
+
+        for _ in range(AHEAD):
+            for worker in range(len(self._pipes)):
+                feed(worker)
+        while waiting := [pipe for pipe, jobs_there in zip(self._pipes, busy, strict=True) if jobs_there]:
+            worker = self._pipes.index(wait(waiting)[0])  # type: ignore[arg-type]
+            answer, seconds = self._received(worker)
+            place, node = busy[worker].popleft()
+            if kind == MessageType.TRAIN:  # the least of them all: a machine may be busy with other things
+                self._seconds[node] = min(seconds, self._seconds.get(node, seconds))
+            feed(worker)
+            yield place, answer._replace(arrays=frozen(answer.arrays))
 
     def receive(self) -> Message | None:
         """Wait for the next reply of any worker."""
@@ -272,8 +319,14 @@ def _answer(clients: Clients, received: bytes | tuple[str, tuple[Any, ...]]) -> 
         reply = clients.answer(unpacked(received))
         return packed(reply), perf_counter() - started
     command, arguments = received
-    getattr(clients, command)(*arguments)
-    return ()
+    if command not in (MessageType.TRAIN, MessageType.EVALUATE):
+        getattr(clients, command)(*arguments)
+        return ()
+    node, written, round = arguments
+    started = perf_counter()
+    clients.begin()
+    answer = getattr(clients, command)(node, loads(written), round)
+    return answer._replace(form=None), perf_counter() - started
 
 
 def _read(pipe: Connection, inbox: "SimpleQueue[Any]") -> None:

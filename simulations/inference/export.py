@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from hetfl_flwr.data import Samples, prepared
+from hetfl_flwr.data.columns import FORMATS, MARKS, PATTERNS
 from hetfl_flwr.data.folders import is_folder
-from hetfl_flwr.data.notations import FORMATS, MARKS, PATTERNS
 from hetfl_flwr.data.spec import Column
 from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.models.split_model import cause

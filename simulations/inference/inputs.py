@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.problems import Problems
-from hetfl_flwr.data.columns import cleaned
+from hetfl_flwr.data.columns import cleaned, read, rival
 from hetfl_flwr.data.folders import IMAGES, SAVE_AS, SHEETS, TABLES, ending
 from hetfl_flwr.data.images import EIGHT_BIT
 from hetfl_flwr.data.reading import parse_vocabulary
@@ -25,7 +25,6 @@ from hetfl_flwr.data.text_tables import read_letters
 from hetfl_flwr.data.texts import tokens
 from hetfl_flwr.errors import DataError, ModelError
 from hetfl_flwr.text import printable
-from simulations.inference.cells import encode_like, notation_of, rival
 
 AT_ONCE = 256
 """Inputs that the model takes at a time."""
@@ -86,10 +85,7 @@ def _rows(model: Model, path: Path) -> Inputs:
     if not len(filled):
         raise DataError(f"'{path}' has no row with a filled cell")
     numbers = file.numbers[filled]
-    columns = [
-        Column(**{**{key: one[key] for key in ("name", "kind", "notation", "constant")}, "values": (*one["values"],)})
-        for one in model.inputs["columns"]
-    ]
+    columns = [Column.of(one) for one in model.inputs["columns"]]
     found = {" ".join(name.split()): name for name in table.column_names}
     here = {column.name: found.get(" ".join(column.name.split())) for column in columns}
     missing = [column.name for column in columns if here[column.name] is None and not column.constant]
@@ -144,21 +140,25 @@ def _encoded(
     """Return a column as the inputs that it was in training; what it was not is said."""
     if name is None:
         return np.full((table.num_rows, 1), np.nan, np.float32)
-    if other := _written_otherwise(column, table[name]):
-        raise DataError(
-            f"column '{name}' of '{path}' has {column.kind}s written as {other}, and the model "
-            f"reads them as {column.notation}: write them alike"
-        )
     try:
-        inputs, others = encode_like(column, table[name])
+        cells = cleaned(table[name], column.missing)
+        other = rival(column, cells) if column.kind != "category" and is_text(cells.type) else ""
+        inputs, others = read(column, cells)
     except pa.ArrowException:
         raise DataError(
             f"column '{name}' of '{path}' holds {in_words(table[name].type)}, and was a {column.kind} before"
         ) from None
-    infinite = np.flatnonzero(np.isinf(inputs).any(axis=1))
+    if other:
+        raise DataError(
+            f"column '{name}' of '{path}' has {column.kind}s written as {other}, and the model "
+            f"reads them as {column.notation}: write them alike"
+        )
+    with np.errstate(over="ignore"):
+        stored = inputs.astype(np.float32).reshape(len(cells), -1)
+    infinite = np.flatnonzero(np.isinf(stored).any(axis=1))
     if len(infinite):
         raise DataError(f"row {numbers[infinite[0]]} of '{path}' has an infinite {name}")
-    if column.kind != "category" and not column.constant and others.any() and np.isnan(inputs).all():
+    if column.kind != "category" and not column.constant and others.any() and np.isnan(stored).all():
         raise DataError(
             f"none of the {others.sum()} values of column '{name}' of '{path}' is a "
             f"{column.kind} as in training, {column.notation}: write them so"
@@ -167,7 +167,7 @@ def _encoded(
         which = _which(numbers[others])
         what = "were not there in training" if column.kind == "category" else f"are no {column.kind}s"
         warn(f"'{path}': column '{name}': {others.sum()} of {len(others)} values {what} ({which}): taken as unknown")
-    return inputs
+    return stored
 
 
 def _texts(model: Model, path: Path) -> Inputs:
@@ -298,12 +298,3 @@ def listed(names: Sequence[str]) -> str:
     """Return names as a message lists them, the first `SHOWN` of them."""
     shown = ", ".join(repr(name) for name in names[:SHOWN])
     return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
-def _written_otherwise(column: Column, values: pa.ChunkedArray) -> str | None:
-    """Return the notation that more cells have than the one that a column had in training; None if there is none."""
-    values = cleaned(values)
-    if column.kind == "category" or not is_text(values.type):
-        return None
-    better = rival(notation_of(column), values)
-    return better.name if better else None

@@ -20,7 +20,7 @@ from hetfl_flwr.node.session import Session
 from hetfl_flwr.node.state import STATE, decode
 from hetfl_flwr.node.stores import kept_inputs, kept_measured, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from hetfl_flwr.runs.schema import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
+from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.spec import Arrays
@@ -64,13 +64,9 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
     if not 0 <= client_id < config.clients:
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
-    node = _node(config, client_id, checkpoint.run)
-    if client_id in checkpoint.clients:
-        try:
-            blob = checkpoint.client_state(folder, client_id)
-        except DamagedError as error:
-            raise RunFolderError(str(error)) from None
-        _restore(node, blob, checkpoint.client_file(folder, client_id))
+    node = _node(config, client_id, checkpoint.at["run"])
+    if client_id in checkpoint.at["clients"]:
+        _restore(node, checkpoint.client_state(client_id), checkpoint.client_file(client_id))
     return _measured(node, checkpoint.download(node.client_id), folder)
 
 
@@ -95,7 +91,7 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
         The data cannot be read.
     """
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
-    state = place / f"run-{checkpoint.run}"
+    state = place / f"run-{checkpoint.at['run']}"
     if kept_inputs(state, client).exists():
         return _from_state(state, client, data=True)  # measured with what it was sent last
     if not place.exists():
@@ -104,7 +100,7 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
     own: dict[str, Value] = {"dataset": str(place), "partition": "all"}
     if said is not None and said["model"]:
         own["models"] = said["model"]
-    node = _node(config.with_values(own), client, checkpoint.run)
+    node = _node(config.with_values(own), client, checkpoint.at["run"])
     return _measured(node, checkpoint.download(node.client_id), folder)
 
 

@@ -33,7 +33,7 @@ def unpack_inputs(path: Path) -> tuple[RunConfig, ClientData]:
         centre=tensors["centre"],
         class_names=tuple(metadata["class names"]),
         input_names=tuple(metadata["input names"]),
-        columns=tuple(Column(**{**one, "values": tuple(one["values"])}) for one in metadata["columns"]),
+        columns=tuple(Column.of(one) for one in metadata["columns"]),
         brightest=metadata["brightest"],
         words=None if metadata["words"] is None else partial(list, metadata["words"]),
     )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import ConfigError, unknown
-from hetfl_flwr.runs.schema import ClientRecord, Summary
+from hetfl_flwr.runs.record import ClientRecord, Summary
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.table import Table
 
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.runs.figures.tables import NOTHING, table_of
-from hetfl_flwr.runs.schema import ClientRecord, name_of
+from hetfl_flwr.runs.record import ClientRecord, name_of
 from hetfl_flwr.text import as_cell
 from hetfl_flwr.wire.naming import called
 from simulations.reports.estimates import (
@@ -32,6 +31,7 @@ from simulations.reports.estimates import (
 from simulations.reports.impact import Impact
 from simulations.reports.pairing import LOCAL, Pairing, both, paired, run_label
 from simulations.reports.runs import POOLED, Run
+from simulations.reports.terminal import NOTHING, table_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from hetfl_flwr.runs.figures.cost_totals import SHOWN
-from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, percent, table_of
 from simulations.reports.estimates import ACCURACY, Estimate, Measure, over_seeds, points, with_interval
 from simulations.reports.pairing import both, paired
 from simulations.reports.runs import Run, figures, known, mean_of
+from simulations.reports.terminal import BYTES_NOTE, NOTHING, SHOWN, byte_size, percent, table_of
 
 HARM = 0.01
 """A client is harmed where it loses more than this."""

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Literal
 
 from hetfl_flwr.config import DATA_KEYS, RunConfig, Value
-from hetfl_flwr.runs.schema import ClientRecord
+from hetfl_flwr.runs.record import ClientRecord
 from simulations.reports.estimates import Measure
 from simulations.reports.runs import INCIDENTAL, POOLED, Group, Run, figures, group_runs, method_of
 from simulations.reports.tables import UNEQUAL_KEYS

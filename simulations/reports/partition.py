@@ -12,9 +12,9 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, load_client_data
 from hetfl_flwr.data.domains import domain_labels, parse_families
 from hetfl_flwr.data.folders import dataset_called
-from hetfl_flwr.runs.figures.tables import table_of
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.naming import distinct
+from simulations.reports.terminal import table_of
 
 MOST_CLASSES = 20
 """Up to so many classes each one is a column of the table; beyond, the `FREQUENT` most frequent are named."""

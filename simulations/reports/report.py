@@ -20,8 +20,7 @@ from rich.table import Table
 from hetfl_flwr.config import KEYS, RunConfig, Value, meaning, to_toml
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
-from hetfl_flwr.runs.figures.tables import NOTHING, client_table, percent, table_of
-from hetfl_flwr.runs.schema import ClientRecord, name_of, read_notes
+from hetfl_flwr.runs.record import ClientRecord, name_of, read_notes
 from hetfl_flwr.wire.naming import called
 from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
@@ -32,6 +31,7 @@ from simulations.reports.plots.partition import split_figure
 from simulations.reports.plots.run import run_figure
 from simulations.reports.runs import Run, curve, figures, group_runs, load_run, method_of, run_folders
 from simulations.reports.tables import compare_table, doubts_of, shared_terms, summary_table, unequal_terms
+from simulations.reports.terminal import NOTHING, client_table, percent, table_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

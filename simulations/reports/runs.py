@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, NoReturn, NotRequired, TypeVar, cast
@@ -22,16 +21,18 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import Value, read_toml
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.figures.cost_totals import total_costs
-from hetfl_flwr.runs.figures.quality import client_quality, mean_quality, mean_recall, named_classes
-from hetfl_flwr.runs.schema import (
+from hetfl_flwr.runs.record import (
     CONFIG_FILE,
-    ROUNDS_FILE,
     ClientRecord,
     Count,
     Round,
     Summary,
+    client_quality,
+    figures_of,
     first_problem,
+    last_evaluated,
+    mean_recall,
+    named_classes,
     read_clients,
     read_rounds,
     read_summary,
@@ -124,7 +125,7 @@ def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
     """
     config = _load_config(folder)
     damage = list[str]()
-    rounds = _load_rounds(folder, damage.append)
+    rounds = read_rounds(folder, damage.append)
     clients = read_clients(folder)
     summary = read_summary(folder)
     if clients is None:
@@ -151,15 +152,6 @@ def _load_config(folder: Path) -> dict[str, Value]:
     return config
 
 
-def _load_rounds(folder: Path, tell: Callable[[str], object]) -> list[Round]:
-    found = list(read_rounds(folder, tell))
-    for (_, _, before), (number, _, entry) in pairwise(found):
-        if entry.round <= before.round:
-            place = f"{folder / ROUNDS_FILE}, line {number}"
-            _broken(f"{place}: round {entry.round} after round {before.round}", "delete that line")
-    return [entry for _, _, entry in found]
-
-
 def _broken(what: str, remedy: str) -> NoReturn:
     raise RunFolderError(" ".join(f"{what}; {remedy}".split())) from None
 
@@ -179,7 +171,7 @@ def _clients_seen(rounds: Sequence[Round]) -> list[ClientRecord]:
     scores = client_scores(rounds)
     before = {client_id: accuracy for number, client_id, accuracy in scores if number == 0}
     after = {client_id: accuracy for number, client_id, accuracy in scores if number}
-    last = next((record for record in reversed(rounds) if record.accuracy is not None), None)
+    last = last_evaluated(rounds)
     clients: list[Any] = [
         {
             **dict.fromkeys(ClientRecord.__annotations__),
@@ -198,11 +190,9 @@ def figures(run: Run) -> Summary:
     """Return the run's summary or, where it has none, the same figures as far as its rounds tell them."""
     if run.summary is not None:
         return run.summary
-    last = next((record for record in reversed(run.rounds) if record.accuracy is not None), None)
+    last = last_evaluated(run.rounds)
     scores = {client_id: accuracy for _, client_id, accuracy in client_scores([last] if last else [])}
     clients = int(run.config.get("clients", 0)) or len(run.clients)
-    measured = ("accuracy", "acc", "bwt", "fwt", "global_accuracy")
-    sums = ("bytes_up", "bytes_down", "wire_up", "wire_down", "seconds")
     summary: Any = {
         **dict.fromkeys(Summary.__required_keys__),
         "algorithm": run.config["algorithm"],
@@ -211,15 +201,9 @@ def figures(run: Run) -> Summary:
         "rounds": run.rounds[-1].round if run.rounds else 0,
         "seed": run.config["seed"],
         "accuracy_per_client": [scores.get(client_id) for client_id in range(clients)],
-        "best_validation_accuracy": max(known(record.validation_accuracy for record in run.rounds), default=None),
-        "failures": sum(len(record.failures) for record in run.rounds),
         "versions": {},
-        **{name: getattr(last, name) for name in measured if last},
-        **{name: sum(getattr(record, name) for record in run.rounds) for name in sums},
-        **mean_quality(last),
+        **figures_of(run.rounds),
     }
-    if costs := total_costs(run.rounds):
-        summary["costs"] = costs
     if recall := mean_recall(run.clients):
         summary["recall"] = recall
     return cast(Summary, summary)

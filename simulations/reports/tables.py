@@ -12,12 +12,10 @@ from rich.text import Text
 
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.figures.cost_totals import in_words
-from hetfl_flwr.runs.figures.quality import doubts, first_ones, notes
-from hetfl_flwr.runs.figures.tables import BYTES_NOTE, NOTHING, byte_size, frame, percent, table_of, thousands
-from hetfl_flwr.runs.schema import Summary, name_of
+from hetfl_flwr.runs.record import Summary, name_of
 from hetfl_flwr.text import LONGEST_NAME, printable
 from hetfl_flwr.wire.naming import called
+from simulations.reports.doubts import doubts, first_ones, notes
 from simulations.reports.estimates import ACCURACY, Measure, check_measured
 from simulations.reports.runs import (
     Group,
@@ -32,6 +30,7 @@ from simulations.reports.runs import (
     method_of,
     selected_accuracy,
 )
+from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, frame, in_words, percent, table_of, thousands
 
 T = TypeVar("T")
 EPSILON_NOTE = (

@@ -14,11 +14,11 @@ from rich.console import Group
 from rich.text import Text
 
 from hetfl_flwr.runs.checkpoint import checkpoints
-from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
 from hetfl_flwr.runs.lock import LOCK_FILE, holder_of
-from hetfl_flwr.runs.schema import RESUME_FILE, name_of
+from hetfl_flwr.runs.record import RESUME_FILE, name_of
 from hetfl_flwr.text import printable
 from simulations.reports.runs import Run, load_run
+from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
 
 SHOWN = 5
 """Failures that are shown, the newest ones."""

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from rich.console import Console
-from rich.progress import TextColumn
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, Value, read_toml
 from hetfl_flwr.errors import Interrupted
-from hetfl_flwr.runs.observers.progress import Bar
-from hetfl_flwr.runs.schema import CONFIG_FILE, read_notes, read_summary, rounds_written
+from hetfl_flwr.runs.progress import Bar
+from hetfl_flwr.runs.record import CONFIG_FILE, read_notes, read_summary, rounds_written
 
 PLACES = ("data-dir", "device", "threads", "checkpoint-every")
 """Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
@@ -131,12 +130,11 @@ def run_all(
         return failed
     said = set[str]()
     done, total = {job.folder: job.done for job in left}, sum(job.rounds for job in left)
-    column = TextColumn("{task.completed}/{task.total} rounds")
     try:
         with (
             ThreadPoolExecutor(min(backend.workers, len(left))) as threads,
             backend.open(left),
-            Bar(column, console=console, label=f"{len(left)} runs", total=total, period=600) as bar,
+            Bar(console=console, label=f"{len(left)} runs", total=total, period=600) as bar,
         ):
             running = {threads.submit(backend.run, job): job for job in left}
             try:
@@ -154,7 +152,7 @@ def run_all(
                         else:
                             ended(job)
                     done |= {job.folder: backend.done(job) for future, job in running.items() if future.running()}
-                    bar.update(sum(done.values()), description=f"{len(running)} runs")
+                    bar.update(sum(done.values()), label=f"{len(running)} runs")
             except BaseException:
                 begun = [future for future in running if not future.cancel()]
                 backend.stop()

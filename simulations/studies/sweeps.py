@@ -150,7 +150,7 @@ def _job(settings: dict[str, Value], swept: Sequence[str], out: Path) -> Job:
     name = ",".join(f"{key}={_written(settings[key])}" for key in swept)
     if len(name) > LONGEST:
         raise ConfigError(f"{name[:40]}... is too long for the name of a folder: sweep over fewer keys at once")
-    from hetfl_flwr.runs.resolution import resolved
+    from hetfl_flwr.runs.settings import resolved
 
     folder = (out / name).expanduser().resolve()
     config = resolved(RunConfig.from_flat({**settings, "output-dir": str(folder), "resume": False}), "local")
@@ -247,12 +247,12 @@ def check(wanted: Sequence[Job]) -> None:
     HetflError
         One of them cannot.
     """
-    from hetfl_flwr.runs.settings import check_unchanged, resolved_config_of
+    from hetfl_flwr.runs.settings import check_unchanged, config_of
 
     left = [job for job in wanted if not job.finished]
     for job in left:
         if (job.folder / "config.toml").exists():
-            before = resolved_config_of(job.folder).to_flat()
+            before = config_of(job.folder).to_flat()
             check_unchanged(job.folder, before, RunConfig.from_flat(job.settings))
     alike: dict[tuple[object, ...], Job] = {}
     for job in left:

@@ -22,8 +22,8 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, Value, parse_value, to_toml
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError, unknown
 from hetfl_flwr.methods import chosen, resolve
-from hetfl_flwr.runs.figures.tables import NOTHING, byte_size, percent, table_of
-from hetfl_flwr.runs.schema import read_rounds, read_summary
+from hetfl_flwr.runs.record import read_rounds, read_summary
+from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
 from simulations.studies.jobs import Backend, Job, run_all
 from simulations.studies.sweeps import check, jobs, split
 
@@ -316,7 +316,7 @@ def _holds(one: Distribution, value: Value) -> bool:
 def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Path, str]) -> Trial:
     ended = [job for job in several if job.folder not in failed]
     summaries = [summary for job in ended if (summary := read_summary(job.folder))]
-    known = [[entry.validation_accuracy for _, _, entry in read_rounds(job.folder)] for job in ended]
+    known = [[entry.validation_accuracy for entry in read_rounds(job.folder)] for job in ended]
     validation = [measured[-1] for one in known if (measured := [value for value in one if value is not None])]
     accuracy = [summary["accuracy"] for summary in summaries if summary["accuracy"] is not None]
     return Trial(

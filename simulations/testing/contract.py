@@ -22,14 +22,15 @@ from hetfl_flwr.errors import HetflError
 from hetfl_flwr.methods import build_client, build_strategy, chosen, find
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.server.exchanges import expected_of
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import Exchange, Reply
-from hetfl_flwr.server.rounds import expected_of
+from hetfl_flwr.server.messaging.exchange import Outcome, Reply
 from hetfl_flwr.strategy import KnowledgeStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
 from hetfl_flwr.wire.spec import Dim
 from simulations.engine.clients import FIRST_NODE
+from simulations.engine.resident import ResidentContext
 from simulations.testing.lab import NORMED, Lab, Reversing, in_a_run
 
 
@@ -267,7 +268,7 @@ def bits(record: ArrayRecord | None) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in from_record(record or ArrayRecord()).items()}
 
 
-def train(federation: Federation, strategy: KnowledgeStrategy, arrays: ArrayRecord, round: int = 1) -> Exchange:
+def train(federation: Federation, strategy: KnowledgeStrategy, arrays: ArrayRecord, round: int = 1) -> Outcome:
     """Let all clients train for a round."""
     view = federation.view(list(federation.roster))
     messages = strategy.configure_train(round, arrays, ConfigRecord(), view)
@@ -291,7 +292,7 @@ def give_public_samples(node: Node, federation: Federation, strategy: KnowledgeS
                 node.keep_public_samples(to_record({f"{name}.{client_id}": array for name, array in block.items()}))
 
 
-def first_round(federation: Federation) -> tuple[KnowledgeStrategy, ArrayRecord, Exchange]:
+def first_round(federation: Federation) -> tuple[KnowledgeStrategy, ArrayRecord, Outcome]:
     """Return the strategy, what it knew before round 1, and what the clients have answered in it."""
     strategy, arrays = prepared(federation)
     return strategy, arrays, train(federation, strategy, arrays)
@@ -351,8 +352,12 @@ def _played(
     config = config or lab.config()
     federation = lab.federation(config)
     contexts = [lab.context(config, client_id) for client_id in range(config.clients)]
+    if not rebuild:
+        contexts = [ResidentContext(**vars(context)) for context in contexts]
     nodes = [Node.from_context(context) for context in contexts]
     clients = [build_client(config, node) for node in nodes]
+    for client in clients if not rebuild else ():
+        client._session.stay(client)
     strategy, arrays = prepared(federation)
     for node in nodes:
         give_public_samples(node, federation, strategy)
@@ -377,9 +382,10 @@ def _played(
         learnt = strategy.aggregate_replies(round, arrays, replies)
         assert learnt is not None
         arrays = learnt
-    for client_id, message in enumerate(strategy.configure_evaluate(config.rounds, arrays, ConfigRecord(), view)):
-        download = list(from_record(message.content.array_records[ARRAYS]).values())
-        said.append(asked(client_id).evaluate(download, dict(message.content.config_records[CONFIG])))
+        asked_now = [] if watch else strategy.configure_evaluate(round, arrays, ConfigRecord(), view)
+        for client_id, message in enumerate(asked_now):
+            download = list(from_record(message.content.array_records[ARRAYS]).values())
+            said.append(asked(client_id).evaluate(download, dict(message.content.config_records[CONFIG])))
     return said, [_kept(client) for client in clients]
 
 

@@ -21,7 +21,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server_app import app as server_app
 from simulations.engine.clients import CLIENT_APP
-from simulations.engine.grid import LocalGrid
+from simulations.engine.grid import LocalEngine, LocalGrid
 
 RUN = 7
 """Run id of everything that is built here."""
@@ -68,9 +68,9 @@ class Lab:
         """Build a run config; keys have underscores, and an algorithm's own are given by ``**{"fedhe.alpha": 0.0}``."""
         return RunConfig.from_flat({**self._keys, **_with_dashes(keys)})
 
-    def grid(self, config: RunConfig, *, workers: int = 1, run: int = RUN, app: str = CLIENT_APP) -> LocalGrid:
+    def grid(self, config: RunConfig, *, workers: int = 1, run: int = RUN, app: str = CLIENT_APP) -> LocalEngine:
         """Build the local engine with the clients of a config."""
-        return self._grids.enter_context(LocalGrid(config.to_flat(), config.clients, run, workers, app))
+        return self._grids.enter_context(LocalEngine(config.to_flat(), config.clients, run, workers, app))
 
     def context(self, config: RunConfig, client_id: int = 0, *, run: int = RUN, **node_config: Value) -> Context:
         """Build the Context of one client, as Flower hands it over; more node-config keys may follow."""

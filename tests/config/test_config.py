@@ -171,7 +171,7 @@ def test_a_config_cannot_be_changed_and_its_copies_are_checked(refusal):
         ("fedhe.alpha", "much", ["fedhe.alpha", "'much'"]),
         ("fedhe.alpha", -1.0, ["fedhe.alpha", "-1.0"]),
         ("fedhe.alpha", True, ["fedhe.alpha", "True"]),
-        ("fedhe.store", "some", ["fedhe.store", "'some'"]),
+        ("fedhe.mode", "some", ["fedhe.mode", "'some'"]),
         ("fedhe.alhpa", 1.0, ["fedhe.alhpa", "'fedhe.alpha'"]),
         ("fedavg.alpha", 1.0, ["fedavg.alpha"]),
         ("fedeh.alpha", 1.0, ["fedeh", "'fedhe'"]),
@@ -183,9 +183,9 @@ def test_an_algorithm_s_own_keys_are_checked_by_name_type_and_range(refusal, key
 
 
 def test_options_are_those_of_the_very_name():
-    config = RunConfig.from_flat({"fedhe.alpha": 0.5, "fedhe.logit-loss": "kl", "fedhe2.alpha": 9.0})
-    assert config.options_of("fedhe") == {"alpha": 0.5, "logit_loss": "kl"}
-    assert config.options_of("my_pkg.fedhe") == {}
+    config = RunConfig.from_flat({"fedrep.head-epochs": 2, "fedrep.head-batches": 1, "fedrep2.x": 9.0})
+    assert config.options_of("fedrep") == {"head_epochs": 2, "head_batches": 1}
+    assert config.options_of("my_pkg.fedrep") == {}
 
 
 def test_a_node_s_own_settings_override_the_run_config_there():
@@ -200,7 +200,13 @@ def test_a_node_s_own_settings_override_the_run_config_there():
 def test_every_node_key_sets_a_key_that_exists():
     config = RunConfig(clipping_norm=1.0, public_clipping_norm=1.0)
     others = {"threads": 2, "device": "cuda", "partition": "iid", "noise-source": "system"}
-    others |= {"mixed-precision": "bfloat16", "classes": "cat,dog", "state-keep": 5, "series-layout": "channels-last"}
+    others |= {
+        "mixed-precision": "bfloat16",
+        "classes": "cat,dog",
+        "state-keep": 5,
+        "series-layout": "channels-last",
+        "header-row": 3,
+    }
     for node_key, key in NODE_KEYS.items():
         value = 3.0 if key.endswith(("-norm", "-multiplier", "-seconds", "-memory")) else others.get(key, "mlp")
         assert for_node(config, {node_key: value}).to_flat()[key] == value

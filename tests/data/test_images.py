@@ -184,7 +184,7 @@ class TestOwnFolder:
         assert [word for word in words if word not in said] == []
 
     def test_a_run_keeps_its_absolute_path(self, tmp_path, monkeypatch, make_config):
-        from hetfl_flwr.runs.resolution import resolved
+        from hetfl_flwr.runs.settings import resolved
 
         monkeypatch.chdir(tmp_path)
         found = resolved(make_config(dataset="digits, ./mine"), "local")

@@ -5,14 +5,18 @@ import datetime
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from datasets import ClassLabel, Features, Value
 from fixtures.data.columns import decoded, source_of, write_csv
 from fixtures.data.loading import load_client
 from fixtures.federations.members import member, roster
+from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
 from hetfl_flwr.client_app import _notes
+from hetfl_flwr.data import Samples
 from hetfl_flwr.data.hub import Source
+from hetfl_flwr.data.tables import standardised
 from hetfl_flwr.errors import DataError, FederationError
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import MEMBER
@@ -59,22 +63,61 @@ class TestNumbers:
         assert "(row 1)" in said(table)[1]
 
     @pytest.mark.parametrize(
-        ("cells", "looks"),
+        ("cells", "right", "unit"),
         [
-            ([f"{row} y" for row in range(ROWS)], "numbers with a unit"),
-            ([f"{row},5kg" for row in range(ROWS)], "numbers with a unit"),
-            ([f"2024-03-{row + 1}" if row < 20 else f"{row - 10}.03.2024" for row in range(ROWS)], "dates in two"),
+            ([f"{row} y" for row in range(ROWS)], list(range(ROWS)), "'y'"),
+            ([f"{row},5kg" for row in range(ROWS)], [row + 0.5 for row in range(ROWS)], "'kg'"),
+            ([f"-{row} %" for row in range(ROWS)], [-row for row in range(ROWS)], "'%'"),
+            ([f"${row + 1:,}.50" for row in range(990, 990 + ROWS)], [row + 1.5 for row in range(990, 1030)], "'$'"),
+            ([f"{row + 1}.234,5 €" for row in range(ROWS)], [1000 * row + 1234.5 for row in range(ROWS)], "'€'"),
         ],
     )
-    def test_what_could_be_numbers_is_a_category_aloud(self, cells, looks, refusal):
-        assert looks in said(read(age=cells))[0]
-        cells = [*cells[: ROWS - 4], *cells[:4]]  # no ids
-        assert [looks in line for line in said(read(age=cells))] == [True]
-        assert said(read(age=cells, categorical_columns="age")) == []
-        many = [cell.replace("2024", str(year)).replace("y", "months") for year in range(2000, 2100) for cell in cells]
-        many = [f"{row}{cell}" if "unit" in looks else cell for row, cell in enumerate(many)] * 2
-        source = source_of({"age": many, "label": [row % 2 for row in range(len(many))]})
-        assert looks in refusal(DataError, decoded, source)
+    def test_numbers_with_one_unit_are_read_without_it_aloud(self, cells, right, unit):
+        """Right is what each was made of."""
+        table = read(cost=cells)
+        assert column(table) == right
+        assert [unit in line for line in said(table)] == [True]
+        assert read(cost=cells, categorical_columns="cost").columns[1].kind == "category"
+
+    def test_dates_in_two_notations_are_a_category_aloud(self, refusal):
+        cells = [f"2024-03-{row + 1}" if row < 20 else f"{row - 10}.03.2024" for row in range(ROWS)]
+        assert "dates in two" in said(read(seen=cells))[0]
+        repeated = [*cells[: ROWS - 4], *cells[:4]]  # no ids
+        assert ["dates in two" in line for line in said(read(seen=repeated))] == [True]
+        assert said(read(seen=repeated, categorical_columns="seen")) == []
+        many = [cell.replace("2024", str(year)) for year in range(2000, 2100) for cell in cells] * 2
+        source = source_of({"seen": many, "label": [row % 2 for row in range(len(many))]})
+        assert "dates in two" in refusal(DataError, decoded, source)
+
+    def test_float32_is_told_apart_from_an_origin(self):
+        """300 seconds of one day: as float32 they are two numbers."""
+        seconds = [1_700_000_000 + row for row in range(300)]
+        draw = np.random.default_rng(0).permutation(seconds).tolist()
+        source = source_of({"time": [float(one) for one in draw], "label": [row % 2 for row in range(300)]})
+        table = decoded(source)
+        assert len(table.inputs[:, 0].unique()) == 300
+        scaled = Samples(standardised(table, tuple(range(300))), torch.arange(300)).batch(torch.arange(300))[0][:, 0]
+        right = StandardScaler().fit_transform(np.float64(draw)[:, None])[:, 0]
+        assert np.allclose(scaled, right, atol=1e-3)
+        assert table.input_names[0].startswith("time (from 1700000")
+
+    @pytest.mark.parametrize("cells", [["yes", "YES", "no", "No"], ["True", "true", "FALSE", "false"]])
+    def test_truth_in_several_ways_is_one_input(self, cells):
+        table = read(smoker=cells * 10)
+        assert table.columns[1].values in (("no", "yes"), ("No", "YES"), ("FALSE", "True"))
+        assert column(table)[:4] == [float(cell.lower() in ("yes", "true")) for cell in cells]
+        assert ["several ways" in line for line in said(table) if COPY not in line] == [True]
+
+    @pytest.mark.parametrize("kind", [float, int, str])
+    def test_a_code_for_missing_is_noted_and_taken_as_missing_where_a_key_says_so(self, kind):
+        cells = [kind(-999 if row % 8 == 0 else row % 13) for row in range(ROWS)]
+        assert ["missing-values=-999" in line for line in said(read(age=cells))] == [True]
+        table = read(age=cells, missing_values="-999, x")
+        right = pd.Series(cells).astype(float).replace(-999, np.nan)
+        assert np.array_equal(column(table), right.astype(np.float32), equal_nan=True)
+        assert said(table) == []
+        words = read(kind=["x", "a", "b", "a"] * 10, missing_values="x")
+        assert words.columns[1].values == ("a", "b", None)
 
     @pytest.mark.parametrize("cells", [["3 days ago", "2 weeks"], ["1a", "2b", "3c"], ["12", "x"], ["2 - 3", "4 - 5"]])
     def test_other_words_are_categories(self, cells):
@@ -105,7 +148,7 @@ class TestNumbers:
         assert column(table)[:10] == list(range(10))
         assert "row 11 and 29 more" in said(table)[0]
 
-    @pytest.mark.parametrize(("cell", "way_out"), [("much", "categorical-columns"), ("5 mg", "unit")])
+    @pytest.mark.parametrize(("cell", "way_out"), [("much", "categorical-columns")])
     def test_a_declared_column_without_a_number_is_a_problem(self, refusal, cell, way_out):
         assert way_out in refusal(DataError, read, age=[cell, None] * 20, numeric_columns="age")
 
@@ -157,10 +200,16 @@ class TestDates:
             (["31/3/2024", "01/02/2024", "05/06/1999"], "%d/%m/%Y", "day/month/year"),
             (["3/31/2024", "01/02/2024", "05/06/1999"], "%m/%d/%Y", "month/day/year"),
             (["1.3.2024", "01.02.2024", "05.06.1999"], "%d.%m.%Y", "day.month.year"),
+            (["31.03.24", "01.02.99", "05.06.68"], "%d.%m.%y", "day.month.yy"),
+            (["03/31/24", "01/02/99", "05/06/69"], "%m/%d/%y", "month/day/yy"),
+            (["31MAR2024", "01feb1999", "05Jun2001"], "%d%b%Y", "day month-name year"),
+            (["March 31, 2024", "February 1, 1999", "June 5, 2001"], "%B %d, %Y", "month-name day, year"),
+            (["2024-03-31 12:30:15.5", "1969-12-31 00:00", "2000-02-29T23:59:59+02:00"], None, "year-month-day"),
         ],
     )
     def test_they_are_days_since_1970_as_pandas_counts(self, cells, format, called):
-        days = (pd.to_datetime(pd.Series(cells), format=format) - pd.Timestamp(0)) / pd.Timedelta(days=1)
+        moments = [pd.to_datetime(cell, format=format, utc=True) for cell in cells]
+        days = (pd.Series(moments) - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
         table = read(seen=cells)
         assert column(table) == days.astype(np.float32).tolist()
         assert [called in line for line in said(table)] == [True]
@@ -171,6 +220,11 @@ class TestDates:
         features = Features({"size": Value("float64"), "seen": Value(kind), "label": Value("int64")})
         cells = [datetime.datetime(1970, 1, 2), None, datetime.datetime(2024, 3, 31)]
         assert np.array_equal(column(read(seen=cells, features=features)), [1, np.nan, 19813], equal_nan=True)
+
+    def test_times_are_parts_of_a_day(self):
+        cells = ["13:45:10", "00:00:00", "23:59", "1:30 pm", "12:15 AM"] * 8
+        right = [49510 / 86400, 0, 86340 / 86400, 48600 / 86400, 900 / 86400]
+        assert column(read(seen=cells))[:5] == pytest.approx(right, abs=1e-7)
 
     def test_a_few_others_are_missing_dates(self):
         cells = [f"2024-01-{row % 28 + 1:02d}" for row in range(ROWS - 1)] + ["2024-02-30"]
@@ -212,14 +266,26 @@ class TestIds:
         ids=["fractions", "floats", "few rows", "few measured", "one twice", "words twice"],
     )
     def test_others_are_kept(self, cells):
-        table = read(patient=cells)
-        assert "patient" in table.input_names[1]
+        table = read(stay=cells)
+        assert "stay" in table.input_names[1]
         assert said(table) == []
 
-    def test_many_whole_numbers_in_any_order_are_ids_if_all_differ(self):
+    @pytest.mark.parametrize("name", ["patient", "sample_id", "caseNo", "count", "salary", "paid"])
+    def test_whole_numbers_in_any_order_are_ids_by_their_name_if_all_differ(self, name):
+        """A count, too, may be another one in each row."""
         numbers = [row * 7919 % 10007 for row in range(100)]
-        source = source_of({"size": [row / 7 for row in range(100)], "patient": numbers, "label": [0, 1] * 50})
-        assert decoded(source).input_names == ("size",)
+        source = source_of({"size": [row / 7 for row in range(100)], name: numbers, "label": [0, 1] * 50})
+        known = name in ("patient", "sample_id", "caseNo")
+        assert decoded(source).input_names == (("size",) if known else ("size", name))
+
+    def test_ids_that_repeat_are_ids_by_their_name(self):
+        """Two visits of each of 100 patients."""
+        for name, count in (("patient", 1), ("visits", 2)):
+            columns = {"size": [row / 7 for row in range(200)], name: [row // 2 * 7 for row in range(200)]}
+            assert len(decoded(source_of({**columns, "label": [0, 1] * 100})).input_names) == count
+
+    def test_years_are_no_ids(self):
+        assert read(built=list(range(1980, 1980 + ROWS))).input_names == ("size", "built")
 
     def test_keys_and_declared_types_go_before(self):
         numbers = list(range(ROWS))

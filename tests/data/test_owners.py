@@ -15,7 +15,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_clients
 from hetfl_flwr.data.owners import joined
 from hetfl_flwr.errors import ConfigError, DataError, FederationError, RunFolderError
-from hetfl_flwr.runs.resolution import resolved
+from hetfl_flwr.runs.settings import resolved
 from hetfl_flwr.server.messaging.exchange import reason
 from hetfl_flwr.server.messaging.member import Member
 from hetfl_flwr.wire.messages import MEMBER

@@ -14,7 +14,7 @@ from hetfl_flwr.client_app import app as client_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.resolution import resolved
+from hetfl_flwr.runs.settings import resolved
 
 K = 4
 

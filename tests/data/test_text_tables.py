@@ -68,6 +68,14 @@ class TestLayouts:
         frame = pd.read_csv(path, sep=r"\s+", dtype=str)
         assert cells_of(path) == frame.to_dict("list") == expected(rows)
 
+    @pytest.mark.parametrize("words", ["good day", "a good day to all of you"])
+    def test_sentences_of_equal_length_are_no_columns(self, tmp_path, words):
+        lines = "".join(f"{words} {row % 3},{row % 2}\n" for row in range(40))
+        (tmp_path / "train.csv").write_text("said,sick\n" + lines)
+        cells = cells_of(tmp_path / "train.csv")
+        assert list(cells) == ["said", "sick"]
+        assert cells["said"][1] == f"{words} 1"
+
     def test_blanks_after_commas(self, tmp_path):
         path = tmp_path / "t.csv"
         path.write_text("age, y\n" + "".join(f'{row[0]}, "{row[2]},"\n' for row in CELLS))

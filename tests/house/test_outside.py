@@ -107,7 +107,7 @@ def test_own_keys_are_those_of_the_algorithm_and_win_over_the_same_by_name():
     assert config.options == {f"{ECHO}.gain": 2, "fedhe.alpha": 3}
     assert config.algorithm_options == ""
     assert config.with_values({f"{ECHO}.gain": 5.0}).options_of(ECHO) == {"gain": 5.0}
-    assert RunConfig.from_flat({"algorithm-options": "store=latest"}).options == {"fedhe.store": "latest"}
+    assert RunConfig.from_flat({"algorithm-options": "mode=async"}).options == {"fedhe.mode": "async"}
     assert parse_algorithm_options("  ", "fedhe") == {}
 
 

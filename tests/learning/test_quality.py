@@ -18,15 +18,15 @@ from sklearn.utils.class_weight import compute_class_weight
 from clients.local import LocalClient
 from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.learning.quality import Hits, auc, balanced_weights, baseline, measure
-from hetfl_flwr.runs.figures.quality import mean_recall, named_classes, notes, still_rising
-from hetfl_flwr.runs.figures.tables import client_table, lines
-from hetfl_flwr.runs.schema import Round, read_clients, read_summary
+from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clients, read_summary
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS, ROUND
 from simulations.engine.grid import LocalGrid
+from simulations.reports.doubts import notes, still_rising
 from simulations.reports.report import write_report
 from simulations.reports.runs import figures, load_run, selected_accuracy
 from simulations.reports.tables import best_of, summary_table
+from simulations.reports.terminal import client_table, lines
 from simulations.testing.contract import entries
 
 IDENTITY = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
@@ -322,7 +322,7 @@ def test_a_run_that_was_killed_has_them_of_its_rounds(skewed):
 
 
 def test_classes_have_their_names_where_there_is_one_each():
-    entry = Round.blank(1, 0.0, classes={"3": {"recall": [0.5, None, 1.0], "untested": [1], "unpredicted": [0]}})
+    entry = Round(1, 0.0, classes={"3": {"recall": [0.5, None, 1.0], "untested": [1], "unpredicted": [0]}})
     assert named_classes(entry, 3, ("ill", "well", "dead")) == {
         "recall": {"ill": 0.5, "dead": 1.0},
         "untested": ["well"],
@@ -344,7 +344,7 @@ def test_notes_are_a_line_a_client_and_bounded():
     [hint, line] = notes([both], [])
     assert ("class-weights" in hint, "class ill" in line, "a, b, c, d, e and 2 more" in line) == (True, True, True)
     assert notes([both], [], "balanced") == [line]
-    short = [Round.blank(number, 0.0, accuracy=number / 10) for number in range(9)]
+    short = [Round(number, 0.0, accuracy=number / 10) for number in range(9)]
     assert [one == line for one in notes([both], short)] == [False, True]
     assert notes([record(n, 5) for n in range(9)], [])[-1] == "and 4 more"
     assert notes([record(n, 0) for n in range(9)], []) == []
@@ -352,7 +352,7 @@ def test_notes_are_a_line_a_client_and_bounded():
 
 def test_best_is_chosen_by_validation_where_there_is_any(tmp_path, make_config, run_federation):
     rounds = [
-        Round.blank(n, 0.0, accuracy=accuracy, validation_accuracy=validated)
+        Round(n, 0.0, accuracy=accuracy, validation_accuracy=validated)
         for n, (accuracy, validated) in enumerate([(0.1, 0.2), (0.5, 0.9), (0.8, 0.9), (0.9, 0.3)])
     ]
     folder = run_federation(make_config(algorithm="local", models="mlp", rounds=1))
@@ -380,7 +380,7 @@ def test_best_is_chosen_by_validation_where_there_is_any(tmp_path, make_config, 
     ],
 )
 def test_a_run_that_ends_while_accuracy_rises_is_noted(accuracies, samples, said):
-    rounds = [Round.blank(number, 0.0, accuracy=value) for number, value in enumerate(accuracies)]
+    rounds = [Round(number, 0.0, accuracy=value) for number, value in enumerate(accuracies)]
     found = still_rising(rounds, samples)
     assert [said in line for line in found] == [True] * bool(said)
     assert notes([record(0, samples)], rounds)[: len(found)] == found

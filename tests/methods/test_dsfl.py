@@ -1,23 +1,21 @@
 """DS-FL: a round by hand, entropy reduction against its formula, a slow loop, and where it equals something simpler."""
 
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from fixtures.federations.loops import fit, softmax
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
-from safetensors.numpy import load_file
 from scipy.optimize import minimize
 
 from clients.dsfl import DSFLClient
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries
 from strategies.dsfl import DSFL
 
@@ -99,8 +97,8 @@ def tiny(**options: Any) -> DSFLClient:
 
 def learnt(client: DSFLClient, rows: list[int], targets: Any, asked: list[int]) -> tuple[np.ndarray, dict[str, Any]]:
     download = [np.int32(rows), np.float32(targets).reshape(len(rows), 2), np.int32(asked)]
-    [answers], _, metrics = client.fit(download, {ROUND: 2})
-    return answers, metrics
+    upload, metrics = fit(client, download, 2)
+    return upload["softmax"], metrics
 
 
 def test_one_round_by_hand():
@@ -142,31 +140,13 @@ def test_digesting_equals_a_loop_over_samples():
         step = np.zeros((2, 2))
         for position in batch.tolist():
             sample = inputs[rows[position]]
-            odds = np.exp(weight @ sample)
-            step += np.outer(odds / odds.sum() - targets[position], sample) / len(batch)
+            step += np.outer(softmax(weight @ sample) - targets[position], sample) / len(batch)
         weight = weight - 0.1 * step
     alone = client(0, weight.tolist())
     learnt(alone, rows, targets, [0])
     np.testing.assert_allclose(
         digesting.node.model.head.weight.detach(), alone.node.model.head.weight.detach(), rtol=1e-4, atol=1e-6
     )
-
-
-def test_own_rows_may_leave_out_those_that_are_public(refusal):
-    assert "dsfl.private = 'without-public'" in refusal(ConfigError, tiny, private="without-public")
-
-
-def test_a_client_that_leaves_its_public_row_out_trains_on_the_other_alone():
-    """Of (0, 1), of class 1: even odds, so a step of 0.1 / 2 in the second column."""
-    client = DSFLClient(linear_node(np.eye(2), [0, 1], [[0.0, 0.0], [0.0, 0.0]], public=1), private="without-public")
-    _, metrics = learnt(client, [], [], [0])
-    assert metrics["samples-seen"] == 1
-    np.testing.assert_allclose(client.node.model.head.weight.detach(), [[0, -0.05], [0, 0.05]], rtol=1e-6)
-
-
-def test_scores_of_other_classes_are_refused_in_one_line(refusal):
-    three = [np.int32([0]), np.full((1, 3), 1 / 3, np.float32), np.int32([0])]
-    assert "'consensus'" in refusal(PayloadError, tiny().download_spec().check, three, "server")
 
 
 # --- whole runs ----------------------------------------------------------------------------------
@@ -182,12 +162,8 @@ def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
     assert [entry["bytes_down"] for entry in rounds] == [6 * 60 * 64, 3 * 28, 3 * 336, 3 * 336]
 
 
-def trained(folder: Path) -> list[dict[str, np.ndarray]]:
-    return [load_file(path) for path in sorted(folder.glob("run-7/client-*.safetensors"))]
-
-
 @pytest.mark.slow
-def test_without_digesting_it_is_local_training_and_simple_aggregation_is_fedmd(make_config, run_federation, tmp_path):
+def test_without_digesting_it_is_local_training_and_simple_aggregation_is_fedmd(ended):
     """Local training bit for bit; of FedMD that averages scores, does not pre-train and digests by the divergence,
     which has the slope of the cross-entropy, to rounding."""
     fedmd = {"pretrain-epochs": 0, "pretrain-private-epochs": 0, "consensus": "softmax", "digest": "kl"}
@@ -198,17 +174,15 @@ def test_without_digesting_it_is_local_training_and_simple_aggregation_is_fedmd(
         "simple": ("dsfl", {"aggregation": "sa", "public-samples": 20}),
         "sharp": ("dsfl", {"aggregation": "era", "public-samples": 20}),
     }
-    ended = {}
+    found = {}
     for case, (name, own) in cases.items():
-        places = {"output_dir": str(tmp_path / case), "state_dir": str(tmp_path / f"{case}-state")}
         options = {f"{name}.{key}": value for key, value in own.items()}
-        run_federation(make_config(algorithm=name, rounds=3, models="mlp,fedhe:6", **places, **options))
-        ended[case] = trained(tmp_path / f"{case}-state")
+        found[case] = ended(algorithm=name, rounds=3, models="mlp,fedhe:6", **options)
 
     def same(one: str, other: str, near: float = 0.0) -> bool:
         return all(
-            np.allclose(a[key], b[key], rtol=0, atol=near)
-            for a, b in zip(ended[one], ended[other], strict=True)
+            torch.allclose(a[key], b[key], rtol=0, atol=near)
+            for a, b in zip(found[one][1], found[other][1], strict=True)
             for key in a
             if key.startswith("model.")
         )

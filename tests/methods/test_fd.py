@@ -6,20 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.loops import Linear, fit, played, softmax
 from fixtures.federations.members import member, robustly, roster
 from fixtures.federations.nodes import linear_node
-from flwr.app import ArrayRecord
 
 from clients.fd import FDClient
 from clients.local import LocalClient
-from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.learning.training import draw_batches
-from hetfl_flwr.methods import build_strategy
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.privacy import private_upload
 from simulations.testing.contract import entries
 from strategies.fd import FD
@@ -68,13 +61,6 @@ def test_a_client_is_taught_by_the_mean_of_the_others_that_have_the_class(client
     assert taught(strategy, strategy.aggregate({}, FIRST, 1), client_id) == expected
 
 
-def test_all_are_taught_by_the_mean_of_all_on_demand():
-    strategy = FD(leave_one_out=False)
-    server_state = strategy.aggregate({}, FIRST, 1)
-    for client_id in range(3):
-        assert taught(strategy, server_state, client_id) == {0: [0.75, 0.25], 1: [0.125, 0.875]}
-
-
 def test_of_two_clients_each_is_taught_exactly_what_the_other_has_sent():
     """The limit of one other client, bit for bit, whatever the own averages are."""
     strategy, third = FD(), np.float32([1 / 3, 2 / 3])
@@ -109,21 +95,12 @@ def test_a_class_that_is_only_sent_along_is_not_there():
     assert list(taught(strategy, server_state)) == [1]
 
 
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        # the medians of (0.1, 0.2, 0.9) and of (0, 0.5, 0.1) are 0.2 and 0.1: two thirds and one
-        ({}, [2 / 3, 1 / 3]),
-        # logits stand as they are
-        ({"outputs": "logits"}, [0.2, 0.1]),
-        ({"outputs": "logits", "leave_one_out": False}, [0.15, 0.3]),
-    ],
-)
-def test_the_median_of_a_class_is_that_of_the_clients_that_have_it(keys, expected):
-    strategy = robustly(FD(**keys), "median")
+def test_the_median_of_a_class_is_that_of_the_clients_that_have_it():
+    """The medians of (0.1, 0.2, 0.9) and of (0, 0.5, 0.1) are 0.2 and 0.1: two thirds and one."""
+    strategy = robustly(FD(), "median")
     rows = ([0.0, 9.0], [0.1, 0.0], [0.2, 0.5], [0.9, 0.1])
     uploads = [upload(client_id, {0: row}) for client_id, row in enumerate(rows)]
-    np.testing.assert_allclose(taught(strategy, strategy.aggregate({}, uploads, 1))[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(taught(strategy, strategy.aggregate({}, uploads, 1))[0], [2 / 3, 1 / 3], rtol=1e-6)
 
 
 def test_a_median_of_zeros_is_still_a_distribution():
@@ -132,22 +109,6 @@ def test_a_median_of_zeros_is_still_a_distribution():
     strategy = robustly(FD(), "median")
     found = taught(strategy, strategy.aggregate({}, uploads, 1), classes=3)[0]
     np.testing.assert_allclose(found, [1 / 3] * 3, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "array"),
-    [
-        ("classes", np.int32([0, 2])),
-        ("averages", np.float32([[0.5, 0.6], [1, 0]])),
-        ("averages", np.float32([[1, 0]])),
-        ("averages", np.float32([[1, 0, 0]] * 2)),
-        ("present", np.int8([1, 2])),
-    ],
-)
-def test_an_upload_that_is_none_is_refused(name, array, refusal):
-    spec, good = FD().upload_spec(member(0, classes=2)), FIRST[0].arrays
-    spec.check(list(good.values()), "client 0")
-    assert f"'{name}'" in refusal(PayloadError, spec.check, list({**good, name: array}.values()), "client 0")
 
 
 # The client: one step by hand. Its model is ``logits = W x`` with W = [[1, 0], [0, 2]].
@@ -161,10 +122,8 @@ def tiny(kind: Any = FDClient, inputs: Any = (E1, E2), labels: Any = (0, 1), **o
     return kind(linear_node(list(inputs), list(labels), [[1.0, 0.0], [0.0, 2.0]]), **options)
 
 
-def fit(client: FDClient, teacher: Any, known: list[bool]) -> tuple[list[np.ndarray], dict[str, Any]]:
-    uploaded, samples, metrics = client.fit([np.float32(teacher), np.array(known)], {ROUND: 1})
-    assert samples == 2
-    return uploaded, metrics
+def learnt(client: FDClient, teacher: Any, known: list[bool]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    return fit(client, [np.float32(teacher), np.array(known)])
 
 
 @pytest.mark.parametrize(
@@ -176,48 +135,37 @@ def fit(client: FDClient, teacher: Any, known: list[bool]) -> tuple[list[np.ndar
         # the sample of class 0 is not taught, and the mean is over both
         ({}, [[9, 9], [0, 1]], [False, True], -log(Q) / 2),
         ({}, [[9, 9], [9, 9]], [False, False], 0.0),
-        # logits (0, ln 3) are the scores (1/4, 3/4); (0, 2) are the own of class 1
-        ({"outputs": "logits"}, [[0, log(3)], [0, 2]], [True, False], (-log(P) / 4 - 3 * log(1 - P) / 4) / 2),
-        # (1 - 3)^2 and three zeros, over 2 samples and 2 classes
-        ({"outputs": "logits", "loss": "mse"}, [[3, 0], [0, 2]], [True, True], 1.0),
-        ({"loss": "mse"}, [[P - 0.5, 1.5 - P], [1 - Q, Q]], [True, True], (0.25 + 0.25) / 4),
     ],
 )
 def test_the_loss_of_one_step(options, teacher, known, distillation):
-    _, metrics = fit(tiny(**options), teacher, known)
+    _, metrics = learnt(tiny(**options), teacher, known)
     assert metrics["train-loss"] == pytest.approx(-(log(P) + log(Q)) / 2 + distillation, rel=1e-5)
 
 
 def test_the_weights_after_one_step():
     """Column k of W is the logits of sample k, whose slope is ``(p - y + gamma (p - t)) / 2``: t is the teacher's."""
     client = tiny(gamma=0.5)
-    fit(client, [[0.25, 0.75], [0.0, 1.0]], [True, True])
+    learnt(client, [[0.25, 0.75], [0.0, 1.0]], [True, True])
     first = (P - 1 + 0.5 * (P - 0.25)) / 2
     second = (Q - 1 + 0.5 * (Q - 1)) / 2
     expected = [[1 - 0.1 * first, 0.1 * second], [0.1 * first, 2 - 0.1 * second]]
     np.testing.assert_allclose(client.node.model.head.weight.detach(), expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("outputs", "average"), [("softmax", [(P + 1 - Q) / 2, (1 - P + Q) / 2]), ("logits", [0.5, 1])]
-)
-def test_the_upload_is_the_average_of_the_classes_seen_before_the_step(outputs, average):
+def test_the_upload_is_the_average_of_the_classes_seen_before_the_step():
     """E1 and E2, both of class 1 of two."""
-    [classes, averages, present], _ = fit(tiny(labels=(1, 1), outputs=outputs), np.zeros((2, 2)), [False, False])
-    assert (classes.tolist(), present.tolist()) == ([1], [1])
-    np.testing.assert_allclose(averages, [average], rtol=1e-6)
+    upload, _ = learnt(tiny(labels=(1, 1)), np.zeros((2, 2)), [False, False])
+    assert (upload["classes"].tolist(), upload["present"].tolist()) == ([1], [1])
+    np.testing.assert_allclose(upload["averages"], [[(P + 1 - Q) / 2, (1 - P + Q) / 2]], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("outputs", "nothing"), [("softmax", [0.5, 0.5]), ("logits", [0, 0])])
-def test_where_uploads_are_clipped_all_classes_are_sent_and_the_marks_are_noised(outputs, nothing):
+def test_where_uploads_are_clipped_all_classes_are_sent_and_the_marks_are_noised():
     """Which classes a client has is then in the marks alone; with much noise each is a coin."""
     node = linear_node([E1, E2], [1, 1], [[1.0, 0.0], [0.0, 2.0]], clipping_norm=1.0, noise_multiplier=50.0)
-    client = FDClient(node, outputs=outputs)
-    download = [np.zeros((2, 2), np.float32), np.zeros(2, bool)]
-    arrays, _, _ = client.fit(download, {ROUND: 1})
-    upload = dict(zip(client.upload_spec().names, arrays, strict=True))
+    client, download = FDClient(node), [np.zeros((2, 2), np.float32), np.zeros(2, bool)]
+    upload, _ = fit(client, download)
     assert (upload["classes"].tolist(), upload["present"].tolist()) == ([0, 1], [0, 1])
-    np.testing.assert_array_equal(upload["averages"][0], nothing)
+    np.testing.assert_array_equal(upload["averages"][0], [0.5, 0.5])
     sent = dict(zip(client.download_spec().names, download, strict=True))
     specs = client.upload_spec(), sent, client.download_spec(), node.config
     noised = [private_upload(upload, *specs, number) for number in range(20)]
@@ -231,8 +179,8 @@ def test_where_uploads_are_clipped_all_classes_are_sent_and_the_marks_are_noised
 def test_without_a_teacher_or_its_weight_it_is_local_training(options, known):
     """Bit for bit."""
     distilled, alone = tiny(**options), tiny(LocalClient)
-    fit(distilled, [[0.1, 0.9], [0.9, 0.1]], [known, known])
-    alone.fit([], {ROUND: 1})
+    learnt(distilled, [[0.1, 0.9], [0.9, 0.1]], [known, known])
+    fit(alone, [])
     assert torch.equal(distilled.node.model.head.weight, alone.node.model.head.weight)
 
 
@@ -249,42 +197,24 @@ def test_c_times_the_number_of_classes_goes_up(mode, make_config, run_federation
         assert (entry["numbers_up"], entry["failures"]) == (3 * (3 * 10 + 2 * 3), [])
 
 
-@pytest.mark.parametrize(
-    ("outputs", "loss", "leave_one_out"), [("softmax", "ce", True), ("logits", "ce", False), ("logits", "mse", True)]
-)
-def test_three_rounds_equal_a_loop_over_samples(outputs, loss, leave_one_out, make_config, make_node):
+def test_three_rounds_equal_a_loop_over_samples(make_config, make_node):
     """Algorithm 1 as plain loops in float64 with the gradients written out: linear models, absent classes."""
-    config = make_config(
-        models="fixtures.models:linear",
-        clients=3,
-        partition="classes:4",
-        batch_size=7,
-        optimizer="sgd",
-        learning_rate=0.1,
-    )
+    keys = {"models": "fixtures.models:linear", "clients": 3, "partition": "classes:4", "batch_size": 7}
+    config = make_config(optimizer="sgd", learning_rate=0.1, **keys)
     nodes = [make_node(config, client_id) for client_id in range(3)]
-    slow = [Reference(node, outputs, loss) for node in nodes]
-    clients = [FDClient(node, gamma=0.7, outputs=outputs, loss=loss) for node in nodes]
-    strategy, server_state = FD(outputs=outputs, leave_one_out=leave_one_out), {}
-    last: list[dict[int, np.ndarray]] = [{}, {}, {}]
+    slow, last = [Linear.of(node) for node in nodes], [dict[int, np.ndarray]() for _ in nodes]
     for round in (1, 2, 3):
-        uploads, teachers = [], []
-        for client_id, client in enumerate(clients):
-            one = member(client_id, classes=10)
-            sent = strategy.download_for(one, server_state, round)
-            arrays, _, _ = client.fit(list(sent.values()), {ROUND: round})
-            uploads.append(Upload(client_id, dict(zip(client.upload_spec().names, arrays, strict=True)), 1))
-            others = [averages for other, averages in enumerate(last) if other != client_id or not leave_one_out]
-            teachers.append(mean_by_class(others))
-            assert np.flatnonzero(sent["known"]).tolist() == sorted(teachers[-1])
-        last = [{**old, **one.round(round, t)} for one, old, t in zip(slow, last, teachers, strict=True)]
-        server_state = strategy.aggregate(server_state, uploads, round)
+        teachers = [mean_by_class([one for other, one in enumerate(last) if other != own]) for own in range(3)]
+        last = [{**old, **slow_round(one, round, t)} for one, old, t in zip(slow, last, teachers, strict=True)]
+    clients, members = [FDClient(node, gamma=0.7) for node in nodes], roster(3, classes=10)
+    server_state, _ = played(FD(), clients, members, {}, 3)
     assert len(mean_by_class(last)) > 4
-    for client, one, averages in zip(clients, slow, last, strict=True):
-        np.testing.assert_allclose(client.node.model.head.weight.detach(), one.weight, rtol=1e-4, atol=1e-5)
-        kept = server_state[f"averages.{client.node.client_id:06d}"]
+    for node, one, averages in zip(nodes, slow, last, strict=True):
+        one.same_as(node.model.head)
+        key = f"{node.client_id:06d}"
+        assert np.flatnonzero(server_state[f"known.{key}"]).tolist() == sorted(averages)
         for label, expected in averages.items():
-            np.testing.assert_allclose(kept[label], expected, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(server_state[f"averages.{key}"][label], expected, rtol=1e-4, atol=1e-5)
 
 
 def mean_by_class(given: list[dict[int, np.ndarray]]) -> dict[int, np.ndarray]:
@@ -292,48 +222,15 @@ def mean_by_class(given: list[dict[int, np.ndarray]]) -> dict[int, np.ndarray]:
     return {label: np.mean([averages[label] for averages in given if label in averages], axis=0) for label in classes}
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    return np.exp(logits) / np.exp(logits).sum()
-
-
-class Reference:
-    """A linear model in float64, and its client's data, sample by sample."""
-
-    def __init__(self, node: Node, outputs: str, loss: str) -> None:
-        self.weight = node.model.head.weight.detach().double().numpy().copy()
-        self.bias = node.model.head.bias.detach().double().numpy().copy()
-        inputs, labels = node.data.train.batch(torch.arange(len(node.data.train)))
-        self.inputs, self.labels = inputs.flatten(1).double().numpy(), labels.tolist()
-        self.config, self.client_id, self.outputs, self.loss = node.config, node.client_id, outputs, loss
-
-    def round(self, round: int, teacher: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Take one round's steps and return the average outputs that each class has given on the way."""
-        given: dict[int, list[np.ndarray]] = {}
-        order = generator(self.config.seed, self.client_id, round, "batches")
-        passes = {"epochs": 1, "batches": self.config.local_batches}
-        for rows in draw_batches(order, len(self.labels), self.config.batch_size, **passes):
-            slopes = []
-            for row in rows.tolist():
-                x, y = self.inputs[row], self.labels[row]
-                logits = self.weight @ x + self.bias
-                given.setdefault(y, []).append(softmax(logits) if self.outputs == "softmax" else logits)
-                slope = softmax(logits) - np.eye(10)[y]
-                if y in teacher:
-                    slope = slope + 0.7 * self.taught(logits, teacher[y])
-                slopes.append((slope, x))
-            for slope, x in slopes:
-                self.weight -= self.config.learning_rate * np.outer(slope, x) / len(rows)
-                self.bias -= self.config.learning_rate * slope / len(rows)
-        return {label: np.mean(outputs, axis=0) for label, outputs in given.items()}
-
-    def taught(self, logits: np.ndarray, teacher: np.ndarray) -> np.ndarray:
-        if self.loss == "mse":
-            return 2 * (logits - teacher) / 10
-        return softmax(logits) - (teacher if self.outputs == "softmax" else softmax(teacher))
-
-
-def test_the_server_knows_nothing_before_round_1(make_federation, make_config):
-    config = make_config(algorithm="fd")
-    strategy = build_strategy(config)
-    assert strategy.heterogeneous
-    assert from_record(strategy.prepare(make_federation(config).roster, config) or ArrayRecord()) == {}
+def slow_round(model: Linear, round: int, teacher: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """Take one round's steps and return the average scores that each class has given on the way."""
+    given: dict[int, list[np.ndarray]] = {}
+    for batch in model.batches(round):
+        slopes, rows = [], [model.rows[position] for position in batch]
+        for x, y in rows:
+            scores = softmax(model(x))
+            given.setdefault(y, []).append(scores)
+            taught = 0.7 * (scores - teacher[y]) if y in teacher else 0.0
+            slopes.append(scores - np.eye(10)[y] + taught)
+        model.step(slopes, [x for x, _ in rows], model.config)
+    return {label: np.mean(scores, axis=0) for label, scores in given.items()}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures.federations.grids import Tampering
+from fixtures.federations.loops import fit, played
 from fixtures.federations.members import member, robustly, roster
 from fixtures.federations.nodes import linear_node
 from flwr.app import Array, ArrayRecord, Message
@@ -23,7 +24,7 @@ from clients.fedkd import FedKDClient
 from hetfl_flwr.common.arithmetic import torch_threads
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ConfigError, DivergedError, FederationError, PayloadError
+from hetfl_flwr.errors import DivergedError, FederationError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.models import SplitModel
@@ -40,9 +41,10 @@ from hetfl_flwr.wire.weights import model_arrays, weights
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 from simulations.testing.contract import entries
+from simulations.testing.lab import NORMED
 from strategies.fedkd import DOWN, FedKD
 
-LINEAR, NORMED = "fixtures.models:linear", "simulations.testing.lab:normed"
+LINEAR = "fixtures.models:linear"
 
 
 # --- the client, one step by hand ----------------------------------------------------------------
@@ -61,60 +63,44 @@ GLOBAL = {"head.weight": np.float32([[0, 0], [1, 0]]), "head.bias": np.float32([
 
 
 def sent(client: FedKDClient, arrays: Arrays, round: int = 0, before: int = -1) -> list[Any]:
-    packed = factor(arrays, weights(client.mentee), 1.0, DOWN)
+    packed = factor(arrays, weights(client.small), 1.0, DOWN)
     return [np.array(round), np.array(before), *packed.values()]
 
 
-def named(client: FedKDClient, uploaded: list[Any]) -> dict[str, Any]:
-    return multiplied(dict(zip(client.upload_spec().names, uploaded, strict=True)), weights(client.mentee))
-
-
-def one_sample(**hyper_parameters: Any) -> FedKDClient:
+def one_sample() -> FedKDClient:
     """A client with the sample (1, 0) of class 0, the mentor ``W x``, W = [[1, 0], [0, 2]], and a linear mentee; its
     matrix takes the mentee's embedding (1, 0) to (0.5, 0.25), where the mentor's is (1, 0)."""
     node = linear_node([[1.0, 0.0]], [0], [[1.0, 0.0], [0.0, 2.0]])
-    client = FedKDClient(node, mentee=LINEAR, energy_start=1.0, energy_end=1.0, **hyper_parameters)
+    client = FedKDClient(node, mentee=LINEAR, energy_start=1.0, energy_end=1.0)
     client.matrix.weight.data = torch.tensor([[0.5, 0.0], [0.25, 0.0]])
     return client
 
 
-@pytest.mark.parametrize("hidden", [True, False])
-def test_both_losses_and_all_steps_by_hand(hidden):
+def test_both_losses_and_all_steps_by_hand():
     """With logits z, ``d/dz [CE + c KL(t || s)] = s - y + c (s - t)``, c = 1 / (CE + CE'). The embeddings are the input
     itself, and W makes (0.5, 0.25) of (1, 0): an error of (-0.5, 0.25), a mean square of 0.15625, and a slope of
     c (-0.5, 0.25) in column 0 of W."""
-    client = one_sample(hidden=hidden)
-    uploaded, samples, metrics = client.fit(sent(client, GLOBAL), {ROUND: 1})
-    error = 0.15625 * hidden
-    assert samples == 1
+    client = one_sample()
+    uploaded, metrics = fit(client, sent(client, GLOBAL))
+    error = 0.15625
     assert metrics["train-loss"] == pytest.approx(-log(P) + SURER * (KL_MENTOR + error), rel=1e-6)
-    assert metrics["mentee-loss"] == pytest.approx(-log(Q) + SURER * (KL_MENTEE + error), rel=1e-6)
+    assert metrics["small-loss"] == pytest.approx(-log(Q) + SURER * (KL_MENTEE + error), rel=1e-6)
     own, mentee = 0.1 * (P - 1 + SURER * (P - Q)), 0.1 * (Q - 1 + SURER * (Q - P))
     expected = [[1 - own, 0], [own, 2]]
     np.testing.assert_allclose(client.node.model.head.weight.detach(), expected, rtol=1e-6, atol=1e-7)
-    change = named(client, uploaded)
+    change = multiplied(uploaded, weights(client.small))
     np.testing.assert_allclose(change["head.weight"], [[-mentee, 0], [mentee, 0]], rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(change["head.bias"], [-mentee, mentee], rtol=1e-5, atol=1e-7)
-    slope = 0.1 * SURER * hidden
+    slope = 0.1 * SURER
     matrix = [[0.5 + 0.5 * slope, 0], [0.25 - 0.25 * slope, 0]]
     np.testing.assert_allclose(client.matrix.weight.detach(), matrix, rtol=1e-6)
-
-
-def test_weights_are_uploaded_whole_where_these_are_compressed():
-    change, whole = (
-        named(client, client.fit(sent(client, GLOBAL), {ROUND: 1})[0])
-        for client in (one_sample(), one_sample(compress="weights"))
-    )
-    for name, array in whole.items():
-        np.testing.assert_allclose(array - GLOBAL[name], change[name], atol=1e-7)
-        assert np.abs(change[name]).max() > 0.05
 
 
 def test_two_models_that_are_sure_and_right_do_not_divide_by_zero():
     client = one_sample()
     client.node.model.head.weight.data *= 1000
     sure = {"head.weight": np.float32([[1000, 0], [0, 0]]), "head.bias": np.float32([0, 0])}
-    metrics = client.fit(sent(client, sure), {ROUND: 1})[2]
+    _, metrics = fit(client, sent(client, sure))
     assert metrics["train-loss"] == pytest.approx(0.15625e6, rel=1e-3)
 
 
@@ -151,21 +137,18 @@ def test_an_update_is_added_once_to_the_mentee_that_it_is_of():
     """What is trained on top of it is uploaded and forgotten. An update that comes again after a round that came to
     nothing is not added again. Of another mentee it is not added, and what is uploaded weighs nothing."""
     client, step = one_sample(), {name: np.full_like(array, 0.5) for name, array in GLOBAL.items()}
-    client.fit(sent(client, GLOBAL), {ROUND: 1})
+
+    def held() -> dict[str, Any]:
+        return {name: array.tolist() for name, array in model_arrays(client.small).items()}
+
+    fit(client, sent(client, GLOBAL))
     for _ in range(2):
-        client.fit(sent(client, step, round=1, before=0), {ROUND: 2})
-        held = model_arrays(client.mentee)
-        assert {name: (array - GLOBAL[name]).tolist() for name, array in held.items()} == {
-            name: array.tolist() for name, array in step.items()
-        }
-    assert [client.fit(sent(client, step, round=6, before=5), {ROUND: 7})[1] for _ in range(2)] == [0, 0]
-    assert {name: array.tolist() for name, array in model_arrays(client.mentee).items()} == {
-        name: array.tolist() for name, array in held.items()
-    }
-    assert client.fit(sent(client, GLOBAL, round=7), {ROUND: 8})[1] == 1
-    assert {name: array.tolist() for name, array in model_arrays(client.mentee).items()} == {
-        name: array.tolist() for name, array in GLOBAL.items()
-    }
+        fit(client, sent(client, step, round=1, before=0), 2)
+        assert held() == {name: (array + 0.5).tolist() for name, array in GLOBAL.items()}
+    assert [fit(client, sent(client, step, round=6, before=5), 7)[1]["num-examples"] for _ in range(2)] == [0, 0]
+    assert held() == {name: (array + 0.5).tolist() for name, array in GLOBAL.items()}
+    assert fit(client, sent(client, GLOBAL, round=7), 8)[1]["num-examples"] == 1
+    assert held() == {name: array.tolist() for name, array in GLOBAL.items()}
 
 
 def test_a_client_that_loses_its_state_while_the_server_thinks_it_has_it_is_sent_the_mentee_next(
@@ -189,7 +172,7 @@ def test_the_server_and_the_clients_hold_the_same_mentee_whoever_was_there(make_
     strategy, members = build_strategy(config), list(make_federation(config).roster)
     server_state = from_record(strategy.prepare(Roster(members), config))
     clients = [build_client(config, make_node(config, client_id)) for client_id in range(3)]
-    whole = weights(clients[0].mentee).nbytes + 16
+    whole = weights(clients[0].small).nbytes + 16
     there = {1: ([0, 1, 2], [0, 1, 2]), 2: ([0, 1], [0]), 3: ([0, 1, 2],) * 2, 4: ([0, 1], []), 5: ([0, 1, 2],) * 2}
     came = {}
     for round, (trained, heard) in there.items():
@@ -198,10 +181,10 @@ def test_the_server_and_the_clients_hold_the_same_mentee_whoever_was_there(make_
             client, download = clients[client_id], strategy.download_for(members[client_id], server_state, round)
             came[round, client_id] = sum(array.nbytes for array in download.values())
             assert client.download_spec().check_named(download, "server")
-            arrays, samples, _ = client.fit(list(download.values()), {ROUND: round})
-            held = model_arrays(client.mentee)
+            arrays, metrics = fit(client, download.values(), round)
+            held = model_arrays(client.small)
             assert all((array == server_state[f"mentee.{name}"]).all() for name, array in held.items())
-            uploads.append(Upload(client_id, dict(zip(client.upload_spec().names, arrays, strict=True)), samples))
+            uploads.append(Upload(client_id, arrays, metrics["num-examples"]))
         if heard:
             server_state = strategy.aggregate(server_state, [one for one in uploads if one.client_id in heard], round)
     wholly = {key for key, nbytes in came.items() if nbytes == whole}
@@ -259,20 +242,6 @@ def test_the_mean_is_compressed_by_hand(round, kept):
     assert state["held"].tolist() == [0, 1]
 
 
-def test_updates_are_added_and_weights_replace():
-    for compress, expected in (("update", [2, 4]), ("weights", [2, 2])):
-        strategy, state = server(compress=compress)
-        found = []
-        for round in (1, 2):
-            state = strategy.aggregate(state, [upload(strategy, 0, diagonal(2, 0, 0, 0, 0))], round)
-            found.append(round_off(state["mentee.body.weight"][0, 0]))
-        assert found == expected
-
-
-def round_off(value: Any) -> float:
-    return round(float(value), 5)
-
-
 def test_a_robust_mean_is_of_updates_and_not_of_factors():
     strategy, state = server(robust="median", energy_start=1.0, energy_end=1.0)
     uploads = [upload(strategy, k, np.full((6, 5), value)) for k, value in enumerate((1, 2, 900))]
@@ -308,12 +277,6 @@ def test_no_upload_within_its_bounds_makes_a_mentee_beyond_them(robust):
         down = strategy.download_for(member(0), state, 2)
         FedKDClient.download_spec(type("Its", (), {"_weights": strategy._weights})).check_named(down, "server")
         assert state["mentee.body.weight"].max() == 1e6
-
-
-def test_rows_that_are_neither_all_nor_none_are_refused(refusal):
-    strategy, _ = server()
-    arrays = {**upload(strategy, 0, np.ones((6, 5))).arrays, "body.weight": np.ones((4, 5), np.float32)}
-    assert "'body.weight'" in refusal(PayloadError, strategy.upload_spec(member(0)).check_named, arrays, "client 0")
 
 
 # --- factors -------------------------------------------------------------------------------------
@@ -500,9 +463,9 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
         [Slow.of(model_arrays(module)) for module in modules]
         for modules in ([node.model for node in nodes], [client.matrix for client in clients])
     )
-    middle = [np.float64(server_state[f"mentee.{name}"]) for name in model_arrays(clients[0].mentee)]
+    middle = [np.float64(server_state[f"mentee.{name}"]) for name in model_arrays(clients[0].small)]
     for round, share in ((1, 0.6), (2, 0.8)):
-        changes, uploads = [], []
+        changes = []
         for node, mentor_, matrix in zip(nodes, own, matrices, strict=True):
             copy, samples = Slow(middle), node.data.train
             order = generator(config.seed, node.client_id, round, "batches")
@@ -513,12 +476,8 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
             changes.append(slow_compressed([new - old for new, old in zip(copy.layers, middle, strict=True)], share))
         mean = slow_compressed([np.mean(parts, axis=0) for parts in zip(*changes, strict=True)], share)
         middle = [old + new for old, new in zip(middle, mean, strict=True)]
-        for client, one in zip(clients, members, strict=True):
-            download = strategy.download_for(one, server_state, round)
-            arrays, samples, _ = client.fit(list(download.values()), {ROUND: round})
-            uploads.append(Upload(one.client_id, dict(zip(client.upload_spec().names, arrays, strict=True)), samples))
-        server_state = strategy.aggregate(server_state, uploads, round)
-    for name, array in zip(model_arrays(clients[0].mentee), middle, strict=True):
+    server_state, _ = played(strategy, clients, members, server_state, 2)
+    for name, array in zip(model_arrays(clients[0].small), middle, strict=True):
         np.testing.assert_allclose(server_state[f"mentee.{name}"], array, rtol=1e-3, atol=1e-5)
     for client, slow, matrix in zip(clients, own, matrices, strict=True):
         for array, layer in zip(model_arrays(client.node.model).values(), slow.layers, strict=True):
@@ -529,20 +488,12 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
 # --- where it equals something simpler, and bytes ------------------------------------------------
 
 
-def test_with_t_1_nothing_is_compressed(make_config, run_federation, tmp_path):
-    """The bytes are those of the weights, and the mentee is that which the mean of the weights makes, up to rounding.
-    The server adds the mean of updates of which no bit is lost."""
-    found = {}
-    for compress in ("update", "weights"):
-        keys = {"fedkd.energy-start": 1.0, "fedkd.energy-end": 1.0, "fedkd.compress": compress}
-        config = make_config(algorithm="fedkd", rounds=3, output_dir=str(tmp_path / compress), **keys)
-        run = run_federation(config)
-        assert [entry["bytes_up"] for entry in entries(run)[1:]] == [2 * 4 * 21_386] * 3
-        assert [entry["bytes_down"] for entry in entries(run)[1:]] == [2 * (4 * 21_386 + 16)] * 3
-        found[compress] = load_file(run / SERVER_STATE_FILE)
-    for name, array in found["update"].items():
-        if name.startswith("mentee."):
-            np.testing.assert_allclose(array, found["weights"][name], atol=2e-6)
+def test_with_t_1_nothing_is_compressed(make_config, run_federation):
+    """The bytes are those of the weights, and the server adds the mean of updates of which no bit is lost."""
+    keys = {"fedkd.energy-start": 1.0, "fedkd.energy-end": 1.0}
+    run = run_federation(make_config(algorithm="fedkd", rounds=3, **keys))
+    assert [entry["bytes_up"] for entry in entries(run)[1:]] == [2 * 4 * 21_386] * 3
+    assert [entry["bytes_down"] for entry in entries(run)[1:]] == [2 * (4 * 21_386 + 16)] * 3
     strategy, state = server(energy_start=1.0, energy_end=1.0)
     draw = generator(0, "updates")
     changes = [draw.normal(size=(6, 5)).astype(np.float32) for _ in range(3)]
@@ -635,20 +586,6 @@ def test_an_update_is_measured_as_what_its_factors_come_to(forge, make_config, r
         assert any(f"array '{name}' has size" in failure["reason"] for name in forged)
 
 
-def test_a_mentee_that_is_no_model_or_several_is_refused(make_config, refusal):
-    config = make_config(algorithm="fedkd", **{"fedkd.mentee": "mlp,lenet5"})
-    assert "mentee = 'mlp,lenet5'" in refusal(ConfigError, build_strategy, config)
-
-
 def test_a_mentee_that_does_not_fit_the_data_is_refused_before_round_1(make_config, run_federation, refusal):
     config = make_config(algorithm="fedkd", dataset="breast-cancer", models="mlp", **{"fedkd.mentee": "lenet5"})
     assert "fedkd.mentee" in refusal(FederationError, run_federation, config)
-
-
-def test_factors_of_another_width_are_refused_by_name(refusal):
-    """A client whose mentee is wider: its factors have 7 rows where the others' have 6."""
-    strategy, _ = server()
-    arrays = dict(upload(strategy, 1, np.zeros((6, 5))).arrays)
-    arrays |= {"body.weight": np.zeros((0, 5), np.float32), "body.weight.left": np.zeros((7, 1), np.float32)}
-    said = refusal(PayloadError, strategy.upload_spec(member(1)).check_named, arrays, "client 1")
-    assert "'body.weight.left'" in said

@@ -480,12 +480,12 @@ def test_a_client_that_joins_between_two_others_digests_the_same_rows_as_they(ma
     federation.assemble()
     strategy = build_strategy(config)
     rounds = SyncRounds(config, strategy, federation)
-    played = rounds.start(strategy.prepare(federation.roster, config))
+    played = rounds.start(from_record(strategy.prepare(federation.roster, config)))
     played = rounds.play(1, played.arrays)
-    asked = inputs_of(federation, strategy, from_record(played.arrays), client=0)
+    asked = inputs_of(federation, strategy, played.arrays, client=0)
 
     grid.joined = True
-    server_state = from_record(played.arrays)
+    server_state = played.arrays
     played = rounds.play(2, played.arrays)
     assert not played.trained.failures
     assert not played.left_out
@@ -494,7 +494,7 @@ def test_a_client_that_joins_between_two_others_digests_the_same_rows_as_they(ma
     assert all(loss > 0 for loss in losses)
     for client in (0, 1, 2):
         assert torch.equal(inputs_of(federation, strategy, server_state, client), asked)
-    assert set(from_record(played.arrays)["rows"][:, 0]) == {0, 1, 2}
+    assert set(played.arrays["rows"][:, 0]) == {0, 1, 2}
     assert len(rounds.play(3, played.arrays).trained.replies) == 3
 
 

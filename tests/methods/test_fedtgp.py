@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.loops import same
 from fixtures.federations.members import member, roster
-from safetensors.numpy import load_file
 from torch import nn
 
 from clients.local import LocalClient
@@ -18,6 +18,7 @@ from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.strategy import Upload
 from simulations.testing.contract import entries
+from strategies import fedtgp
 from strategies.fedtgp import FedTGP
 
 LAYERS = ("embedding.weight", "hidden.weight", "hidden.bias", "output.weight", "output.bias")
@@ -51,13 +52,14 @@ def state(embedding: Any) -> dict[str, np.ndarray]:
 # --- the server ----------------------------------------------------------------------------------
 
 
-def test_one_step_by_hand():
+def test_one_step_by_hand(monkeypatch):
     """Width 1: global prototypes 3 and 8, and one client's prototype of class 0 at 5: distances 2 and 3. It came alone,
     so the margin is the cap, 1: logits (-3, -3), even odds. The loss has slope 1/2 in the own distance and -1/2 in the
     other, so -1/2 in either global prototype: 3 goes up to 5, 8 goes up and away. With the layers at 1, each embedding
     moves by 0.1 / 2, the biases by twice that, and the weights by 0.1 (3 + 8) / 2.
     """
-    after = prepared(margin_cap=1.0, server_learning_rate=0.1).aggregate(state([[3], [8]]), [upload(0, [0], [[5]])], 1)
+    monkeypatch.setattr(fedtgp, "MARGIN_CAP", 1.0)
+    after = prepared(server_learning_rate=0.1).aggregate(state([[3], [8]]), [upload(0, [0], [[5]])], 1)
     np.testing.assert_allclose(after["embedding.weight"], [[3.05], [8.05]], rtol=1e-6)
     np.testing.assert_allclose([after["hidden.bias"], after["output.bias"]], [[0.1], [0.1]], rtol=1e-5)
     np.testing.assert_allclose([after["hidden.weight"], after["output.weight"]], [[[1.55]]] * 2, rtol=1e-6)
@@ -66,26 +68,21 @@ def test_one_step_by_hand():
     assert after["known"].tolist() == [True, False]
 
 
-def test_without_a_margin_the_nearer_class_has_the_better_odds():
+def test_without_a_margin_the_nearer_class_has_the_better_odds(monkeypatch):
     """Logits -2 and -3: the slope is half, not 1/2, but 1 / (1 + e) for both."""
-    after = prepared(margin_cap=0.0, server_learning_rate=0.1).aggregate(state([[3], [8]]), [upload(0, [0], [[5]])], 1)
+    monkeypatch.setattr(fedtgp, "MARGIN_CAP", 0.0)
+    after = prepared(server_learning_rate=0.1).aggregate(state([[3], [8]]), [upload(0, [0], [[5]])], 1)
     np.testing.assert_allclose(after["embedding.weight"], np.array([[3], [8]]) + 0.1 / (1 + exp(1)), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("cap", "robust", "margin"),
-    [
-        # means over clients: 0, (3 + 5) / 2 = 4 and 10. The nearest others are 4, 4 and 6 away: the largest is 6
-        (100.0, "none", 6.0),
-        (5.0, "none", 5.0),
-        # with medians of two, which are means, the same
-        (100.0, "median", 6.0),
-    ],
-)
-def test_the_margin_is_the_largest_distance_to_a_nearest_class(cap, robust, margin, monkeypatch):
-    """Seen in the loss of a prototype of class 1 at 7."""
+@pytest.mark.parametrize(("scale", "robust"), [(1, "none"), (1, "median"), (20, "none")])
+def test_the_margin_is_the_largest_distance_to_a_nearest_class(scale, robust, monkeypatch):
+    """Means over clients: 0, (3 + 5) / 2 = 4 and 10; with medians of two, which are means, the same. The nearest others
+    are 4, 4 and 6 away: the largest is 6; all of them 20 times as large 120, of which 100 are left. Seen in the loss of
+    a prototype of class 1 at 7.
+    """
     seen = []
-    strategy = prepared(3, 1, margin_cap=cap, robust=robust)
+    strategy = prepared(3, 1, robust=robust)
 
     def train(self, layers, pairs, loss, config, scope):
         tensors = {name: torch.from_numpy(array) for name, array in layers.items()}
@@ -93,9 +90,9 @@ def test_the_margin_is_the_largest_distance_to_a_nearest_class(cap, robust, marg
         return layers
 
     monkeypatch.setattr(ServerTraining, "train", train)
-    uploads = [upload(0, [0, 1], [[0], [3]]), upload(1, [1, 2], [[5], [10]])]
+    uploads = [upload(0, [0, 1], np.multiply([[0], [3]], scale)), upload(1, [1, 2], np.multiply([[5], [10]], scale))]
     strategy.aggregate(state([[0], [4], [10]]), uploads, 1)
-    distances = np.array([7, 3 + margin, 3])
+    distances = np.array([7, 3 + min(6 * scale, 100), 3])
     assert seen == [pytest.approx(log(np.exp(-distances).sum()) + distances[1], rel=1e-5)]
 
 
@@ -159,7 +156,7 @@ def test_a_class_stays_known_in_a_round_in_which_nobody_has_it():
     assert strategy.aggregate(after, [upload(0, [0], [[5]])], 2)["known"].tolist() == [True, False, True]
 
 
-def test_global_prototypes_come_apart_where_those_of_clients_are_close():
+def test_global_prototypes_come_apart_where_those_of_clients_are_close(monkeypatch):
     """Two clients whose prototypes of two classes lie a tenth apart: after 1000 passes the global ones are ten times as
     far from each other, and still farther with the margin than without. Each is the nearest to those of its own class,
     which before the training is not so.
@@ -167,7 +164,8 @@ def test_global_prototypes_come_apart_where_those_of_clients_are_close():
     uploads = [upload(k, [0, 1], [[1 + k / 10, 0], [1 + k / 10, 0.1]]) for k in range(2)]
     nearest, apart = {}, {}
     for epochs, cap in ((0, 100.0), (1000, 0.0), (1000, 100.0)):
-        strategy = prepared(2, 2, server_epochs=epochs, server_learning_rate=0.05, margin_cap=cap)
+        monkeypatch.setattr(fedtgp, "MARGIN_CAP", cap)
+        strategy = prepared(2, 2, server_epochs=epochs, server_learning_rate=0.05)
         made = strategy.aggregate(strategy.initial(roster(2, classes=2, width=2)), uploads, 1)["prototypes"]
         points = [prototype for one in uploads for prototype in one.arrays["prototypes"]]
         nearest[epochs] = [int(np.linalg.norm(made - point, axis=1).argmin()) for point in points]
@@ -207,18 +205,8 @@ def test_the_nearest_prototype_predicts_unless_the_head_is_asked_to(make_config,
     assert measured["head"][1:] != measured["prototype"][1:]
 
 
-def test_a_weight_of_0_is_local_training_bit_for_bit(make_config, run_federation, tmp_path, monkeypatch):
+def test_a_weight_of_0_is_local_training_bit_for_bit(ended, monkeypatch):
     """Of clients that begin with the same weights, as FedTGP's do."""
     monkeypatch.setattr(LocalClient, "starts_alike", True)
-    models = {}
-    for algorithm, options in (
-        ("fedtgp", {"distance-weight": 0.0, "server-epochs": 1, "predict": "head"}),
-        ("local", {}),
-    ):
-        places = {"output_dir": str(tmp_path / algorithm), "state_dir": str(tmp_path / algorithm / "state")}
-        own = {f"{algorithm}.{key}": value for key, value in options.items()}
-        run_federation(make_config(algorithm=algorithm, width=6, **places, **own))
-        models[algorithm] = [load_file(path) for path in sorted((tmp_path / algorithm).rglob("client-*.safetensors"))]
-    for ours, theirs in zip(models["fedtgp"], models["local"], strict=True):
-        for name, array in ours.items():
-            np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+    options = {"fedtgp.distance-weight": 0.0, "fedtgp.server-epochs": 1, "fedtgp.predict": "head"}
+    assert same(ended(algorithm="fedtgp", width=6, **options)[1], ended(algorithm="local", width=6)[1])

@@ -1,18 +1,17 @@
 """FML: its equations by hand, against a slow reference loop, and where it must equal something simpler."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from json import loads
 from math import exp, log, prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.loops import Linear, played, same, softmax, states
 from fixtures.federations.members import robustly
 from fixtures.federations.nodes import linear_node
-from flwr.app import MessageType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as some_arrays
@@ -20,33 +19,23 @@ from safetensors.torch import load_file
 from torch import nn
 
 from clients.fml import FMLClient
-from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.data.bundled import read_digits
 from hetfl_flwr.data.catalogue import CATALOGUE, DatasetEntry
-from hetfl_flwr.errors import ConfigError, FederationError, ModelError
+from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.models import SplitModel, build_model
-from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.messages import ARRAYS, ROUND
+from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.spec import ArraySpec
-from hetfl_flwr.wire.weights import state_arrays, whole_state
-from simulations.engine.grid import LocalGrid
 from simulations.testing.contract import entries
+from simulations.testing.lab import NORMED
 from strategies.fml import FML, _merged
 
-LINEAR, NORMED = "fixtures.models:linear", "simulations.testing.lab:normed"
-SHARES = ["model", "body"]
-
-
-def states(folder: Path) -> list[dict[str, torch.Tensor]]:
-    return [load_file(path) for path in sorted(folder.glob("client-*.safetensors"))]
+LINEAR = "fixtures.models:linear"
 
 
 # --- the client, one step by hand ----------------------------------------------------------------
@@ -78,7 +67,7 @@ def test_both_losses_and_both_steps_by_hand():
     [weight, bias], samples, metrics = client.fit(GLOBAL, {ROUND: 1})
     assert samples == 1
     assert metrics["train-loss"] == pytest.approx(0.25 * -log(P) + 0.75 * KL_OWN, rel=1e-6)
-    assert metrics["meme-loss"] == pytest.approx(0.75 * -log(Q) + 0.25 * KL_MEME, rel=1e-6)
+    assert metrics["small-loss"] == pytest.approx(0.75 * -log(Q) + 0.25 * KL_MEME, rel=1e-6)
     own = 0.1 * (P - 0.25 - 0.75 * Q)
     meme = 0.1 * (Q - 0.75 - 0.25 * P)
     expected = [[1 - own, 0], [own, 2]]
@@ -105,8 +94,8 @@ def test_alpha_and_beta_go_linearly_from_the_first_round_to_the_last(ends, round
         for hyper_parameters in ({"alpha": ends, "beta": 0.5}, {"alpha": 0.5, "beta": ends})
     )
     assert own["train-loss"] == pytest.approx(expected * -log(P) + (1 - expected) * KL_OWN, rel=1e-6)
-    assert own["meme-loss"] == pytest.approx(0.5 * -log(Q) + 0.5 * KL_MEME, rel=1e-6)
-    assert meme["meme-loss"] == pytest.approx(expected * -log(Q) + (1 - expected) * KL_MEME, rel=1e-6)
+    assert own["small-loss"] == pytest.approx(0.5 * -log(Q) + 0.5 * KL_MEME, rel=1e-6)
+    assert meme["small-loss"] == pytest.approx(expected * -log(Q) + (1 - expected) * KL_MEME, rel=1e-6)
     assert meme["train-loss"] == pytest.approx(0.5 * -log(P) + 0.5 * KL_OWN, rel=1e-6)
 
 
@@ -138,19 +127,6 @@ def test_batch_norm_goes_on_counting_where_the_global_model_stands():
     np.testing.assert_allclose(back["body.1.running_mean"], [3.5, 3.0], rtol=1e-6)
     assert back["body.1.num_batches_tracked"] == 4
     assert back["body.1.num_batches_tracked"].dtype == np.int64
-
-
-def test_what_is_uploaded_is_a_copy():
-    """So that training on does not change what was handed out, nor the other way round."""
-    model = cumulative(DataSpec((2,), 2))
-    handed_out = state_arrays(model)
-    assert list(handed_out) == list(whole_state(model).names) == list(model.state_dict())
-    for array in handed_out.values():
-        array += 1
-    assert all(
-        (array == tensor.numpy() + 1).all()
-        for array, tensor in zip(handed_out.values(), model.state_dict().values(), strict=True)
-    )
 
 
 # --- the server ----------------------------------------------------------------------------------
@@ -209,47 +185,17 @@ def test_the_mean_of_any_memes_and_of_equal_ones(sent, copies):
 # --- two rounds against a slow loop --------------------------------------------------------------
 
 
-@dataclass
-class Slow:
-    """A linear model in float64, with its momentum."""
-
-    weight: np.ndarray
-    bias: np.ndarray
-    speed: tuple[np.ndarray, np.ndarray] | None = None
-
-    @classmethod
-    def of(cls, model: SplitModel) -> "Slow":
-        return cls(*(tensor.detach().double().numpy().copy() for tensor in (model.head.weight, model.head.bias)))
-
-    def softmax(self, x: np.ndarray) -> np.ndarray:
-        powers = np.exp(self.weight @ x + self.bias)
-        return powers / powers.sum()
-
-    def step(self, slopes: list[np.ndarray], inputs: list[np.ndarray], config: RunConfig) -> None:
-        """SGD as torch has it: ``g = mean + decay w; v = momentum v + g; w = w - rate v``."""
-        weight = np.mean([np.outer(s, x) for s, x in zip(slopes, inputs, strict=True)], axis=0)
-        steps = (weight + config.weight_decay * self.weight, np.mean(slopes, axis=0) + config.weight_decay * self.bias)
-        if self.speed is not None:
-            steps = tuple(config.momentum * old + new for old, new in zip(self.speed, steps, strict=True))
-        self.speed = steps
-        self.weight = self.weight - config.learning_rate * steps[0]
-        self.bias = self.bias - config.learning_rate * steps[1]
-
-
-def slow_round(own: Slow, fork: Slow, node: Node, round: int, alpha: float, beta: float) -> tuple[float, float]:
+def slow_round(own: Linear, fork: Linear, round: int, alpha: float, beta: float) -> Any:
     """ClientUpdate of Algorithm 1, sample by sample, with the gradients of Eq. (5) written out; return the mean losses
     of both models over the samples, each before its batch's step."""
-    config, inputs, labels = node.config, *node.data.train.batch(torch.arange(len(node.data.train)))
-    table, eye = inputs.flatten(1).double().numpy(), np.eye(10)
-    order, losses = generator(config.seed, node.client_id, round, "batches"), []
-    for rows in draw_batches(order, len(labels), config.batch_size, epochs=config.local_epochs, batches=0):
-        xs, ys = [table[row] for row in rows.tolist()], [eye[int(labels[row])] for row in rows.tolist()]
-        p, q = [own.softmax(x) for x in xs], [fork.softmax(x) for x in xs]
+    losses, config = [], own.config
+    for batch in own.batches(round):
+        xs, ys = [own.rows[row][0] for row in batch], [np.eye(10)[own.rows[row][1]] for row in batch]
+        p, q = [softmax(own(x)) for x in xs], [softmax(fork(x)) for x in xs]
         losses += [(eq_5(alpha, y, s, t), eq_5(beta, y, t, s)) for s, t, y in zip(p, q, ys, strict=True)]
         own.step([s - alpha * y - (1 - alpha) * t for s, t, y in zip(p, q, ys, strict=True)], xs, config)
         fork.step([s - beta * y - (1 - beta) * t for s, t, y in zip(q, p, ys, strict=True)], xs, config)
-    own_loss, meme_loss = np.mean(losses, axis=0)
-    return own_loss, meme_loss
+    return np.mean(losses, axis=0)
 
 
 def eq_5(part: float, truth: np.ndarray, student: np.ndarray, teacher: np.ndarray) -> float:
@@ -276,35 +222,22 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
     )
     nodes = [make_node(config, client_id) for client_id in range(config.clients)]
     assert len({len(node.data.train) for node in nodes}) == 3
-    slow, average = (
-        [Slow.of(node.model) for node in nodes],
-        Slow.of(build_model(LINEAR, nodes[0].data.spec, seed=config.seed, scope=("global",))),
-    )
-    losses = []
+    slow, losses = [Linear.of(node) for node in nodes], []
+    average = build_model(LINEAR, nodes[0].data.spec, seed=config.seed, scope=("global",)).head
     for round, beta in ((1, 0.6), (2, 0.8)):
-        forks = [Slow(average.weight, average.bias) for _ in nodes]
-        for own, fork, node in zip(slow, forks, nodes, strict=True):
-            losses.append(slow_round(own, fork, node, round, 0.3, beta))
-        average = Slow(np.mean([f.weight for f in forks], axis=0), np.mean([f.bias for f in forks], axis=0))
-
+        forks = [Linear(average) for _ in nodes]
+        losses += [slow_round(own, fork, round, 0.3, beta) for own, fork in zip(slow, forks, strict=True)]
+        for name, tensor in average.named_parameters():
+            tensor.data = torch.from_numpy(np.mean([getattr(fork, name) for fork in forks], axis=0))
     strategy, members = build_strategy(config), make_federation(config).roster
     server_state = from_record(strategy.prepare(members, config))
-    clients, said = [build_client(config, node) for node in nodes], []
-    for round in (1, 2):
-        uploads = []
-        for client, one in zip(clients, members, strict=True):
-            sent = list(strategy.download_for(one, server_state, round).values())
-            arrays, samples, metrics = client.fit(sent, {ROUND: round})
-            said.append((metrics["train-loss"], metrics["meme-loss"]))
-            named = dict(zip(strategy.upload_spec(one).names, arrays, strict=True))
-            uploads.append(Upload(one.client_id, named, samples))
-        server_state = strategy.aggregate(server_state, uploads, 1)
-    np.testing.assert_allclose(said, losses, rtol=1e-4)
-    np.testing.assert_allclose(server_state["head.weight"], average.weight, rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(server_state["head.bias"], average.bias, rtol=1e-3, atol=1e-5)
-    for client, own in zip(clients, slow, strict=True):
-        np.testing.assert_allclose(client.node.model.head.weight.detach(), own.weight, rtol=1e-3, atol=1e-5)
-        np.testing.assert_allclose(client.node.model.head.bias.detach(), own.bias, rtol=1e-3, atol=1e-5)
+    clients = [build_client(config, node) for node in nodes]
+    server_state, said = played(strategy, clients, members, server_state, 2)
+    np.testing.assert_allclose([(one["train-loss"], one["small-loss"]) for one in said], losses, rtol=1e-4)
+    for name, tensor in average.named_parameters():
+        np.testing.assert_allclose(server_state[f"head.{name}"], tensor.detach(), rtol=1e-3, atol=1e-5)
+    for node, own in zip(nodes, slow, strict=True):
+        own.same_as(node.model.head, rtol=1e-3)
 
 
 # --- where it equals something simpler -----------------------------------------------------------
@@ -332,22 +265,12 @@ def test_beta_1_is_federated_averaging_of_memes(make_config, run_federation, tmp
 
 
 @pytest.mark.slow
-def test_alpha_1_is_local_training(make_config, run_federation, tmp_path):
+def test_alpha_1_is_local_training(ended):
     """Models, batch norm and moments of unlike clients, one with dropout, are the same bits; alpha 0.5 gives others."""
-    trained = {}
-    for name, keys in {
-        "local": {"algorithm": "local"},
-        "alpha 1": {"algorithm": "fml", "fml.alpha": 1.0},
-        "alpha 0.5": {"algorithm": "fml", "fml.alpha": 0.5},
-    }.items():
-        places = {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-state")}
-        run_federation(make_config(models="mlp,fedhe:6", rounds=3, partition="classes:4", **places, **keys))
-        trained[name] = states(tmp_path / f"{name}-state" / "run-7")
-    assert len(trained["local"]) == 2
-    for same, local, other in zip(trained["alpha 1"], trained["local"], trained["alpha 0.5"], strict=True):
-        assert same.keys() == local.keys()
-        assert all(torch.equal(same[key], local[key]) for key in local)
-        assert not torch.equal(same["model.head.weight"], other["model.head.weight"])
+    keys = {"models": "mlp,fedhe:6", "rounds": 3, "partition": "classes:4"}
+    _, local = ended(algorithm="local", **keys)
+    assert same(local, ended(algorithm="fml", **keys, **{"fml.alpha": 1.0})[1])
+    assert not same(local, ended(algorithm="fml", **keys)[1])
 
 
 # --- bodies alone --------------------------------------------------------------------------------
@@ -376,7 +299,7 @@ def test_clients_with_other_classes_share_a_body(parity, make_config, make_node,
     )
     run = run_federation(config)
     assert [entry["failures"] for entry in entries(run)] == [[]] * 4
-    body, kept = load_file(run / SERVER_STATE_FILE), states(tmp_path / "state" / "run-7")
+    body, kept = load_file(run / SERVER_STATE_FILE), states(tmp_path / "state")
     assert [tuple(state["adaptor.weight"].shape) for state in kept] == [(10, 84), (2, 84)]
     assert [tuple(state["model.head.weight"].shape) for state in kept] == [(10, 200), (2, 84)]
     for client_id, (state, classes) in enumerate(zip(kept, (10, 2), strict=True)):
@@ -397,11 +320,11 @@ def test_an_adaptor_goes_on_from_round_to_round():
     """
     node = linear_node([[1.0, 0.0]], [0], [[1.0, 0.0], [0.0, 2.0]])
     first, second = (FMLClient(node, meme=LINEAR, share="body", beta=1.0) for _ in range(2))
-    head = first.meme.head
+    head = first.small.head
     z = (head.weight[:, 0] + head.bias).detach().double().numpy()
     softmax = np.exp(z) / np.exp(z).sum()
     stepped = z - 0.2 * (softmax - [1, 0])
-    losses = [client.fit([], {ROUND: round})[2]["meme-loss"] for round, client in ((1, first), (2, second))]
+    losses = [client.fit([], {ROUND: round})[2]["small-loss"] for round, client in ((1, first), (2, second))]
     assert losses == pytest.approx([-log(softmax[0]), -log(np.exp(stepped[0]) / np.exp(stepped).sum())], rel=1e-6)
 
 
@@ -424,46 +347,13 @@ def test_cifar_10_and_cifar_100_share_the_convolutions_of_cnn2(make_config, run_
     )
     last = entries(run_federation(config))[-1]
     assert last["failures"] == []
-    kept = states(tmp_path / "state" / "run-7")
+    kept = states(tmp_path / "state")
     assert [tuple(state["adaptor.weight"].shape) for state in kept] == [(10, 512), (100, 512)]
     convolutions = (3 * 9 + 1) * 128 + 2 * (128 * 9 + 1) * 128
     assert last["bytes_up"] == last["bytes_down"] == 2 * 4 * convolutions
 
 
-# --- joining, bytes, engines ---------------------------------------------------------------------
-
-
-class Joining(LocalGrid):
-    """Has its last node only once a message to train was sent; remembers what was sent to train."""
-
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config.to_flat(), config.clients, run=7)
-        self.sent: list[tuple[int, dict[str, bytes]]] = []
-
-    def get_node_ids(self) -> list[int]:
-        return super().get_node_ids()[: None if self.sent else -1]
-
-    def push_messages(self, messages: Any) -> list[str]:
-        pushed = list(messages)
-        for message in pushed:
-            if message.metadata.message_type == MessageType.TRAIN:
-                arrays = from_record(message.content.array_records[ARRAYS])
-                self.sent.append(
-                    (message.metadata.dst_node_id, {name: array.tobytes() for name, array in arrays.items()})
-                )
-        return super().push_messages(pushed)
-
-
-def test_one_that_joins_late_starts_from_the_global_model_of_then(make_config, run_federation):
-    config = make_config(algorithm="fml", clients=3, rounds=2)
-    grid = Joining(config)
-    run = run_federation(config.with_values({"clients": 2}), grid)
-    assert [sorted(entry["clients"]) for entry in entries(run)] == [["0", "1"], ["0", "1"], ["0", "1", "2"]]
-    first, second, *third = [arrays for _, arrays in grid.sent]
-    assert [node - min(grid.get_node_ids()) for node, _ in grid.sent] == [0, 1, 0, 1, 2]
-    assert first == second
-    assert third[0] == third[1] == third[2] != first
-    assert entries(run)[2]["failures"] == []
+# --- bytes ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -494,11 +384,6 @@ def test_a_part_outside_0_and_1_is_refused_by_name(key, value, make_config, make
     config = make_config(algorithm="fml", **{f"fml.{key}": value})
     said = refusal(ConfigError, build_client, config, make_node(config))
     assert f"{key} = {value!r}" in said
-
-
-def test_a_meme_that_is_no_model_or_several_is_refused(make_config, refusal):
-    for name, error in (("lenet-5", ModelError), ("mlp,lenet5", ConfigError), ("fedhe", ConfigError)):
-        assert f"'{name}'" in refusal(error, build_strategy, make_config(algorithm="fml", **{"fml.meme": name}))
 
 
 def test_a_meme_that_does_not_fit_the_data_is_refused_before_round_1(make_config, run_federation, refusal):

@@ -23,7 +23,7 @@ from hetfl_flwr.errors import FederationError, ModelError
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.training import take_statistics
 from hetfl_flwr.methods import build_client, build_strategy, resolve
-from hetfl_flwr.models import SplitModel, build_bounded, build_model, parse_models, trainable_count
+from hetfl_flwr.models import SplitModel, build_model, parse_models, trainable_count
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.member import Member
@@ -71,7 +71,7 @@ def test_a_narrow_network_is_the_leading_part_of_the_wide_one(name):
 
 def test_the_weights_of_half_a_perceptron_are_counted():
     """64 x 100 + 100 + 100 x 100 + 100 + 100 x 10 + 10 = 17,610."""
-    assert trainable_count(build_bounded("mlp@0.5", DIGITS, seed=0)) == 17_610
+    assert trainable_count(build_model("mlp@0.5", DIGITS, seed=0, bounded=True)) == 17_610
     assert trainable_count(build_model("mlp@1", DIGITS, seed=0)) == trainable_count(build_model("mlp", DIGITS, seed=0))
 
 

@@ -36,8 +36,7 @@ def test_every_file_of_the_strategies_but_the_base_is_an_algorithm():
 def test_a_name_leads_to_its_two_classes():
     found = find("fedhe")
     assert (found.strategy, found.client) == (FedHe, FedHeClient)
-    own = {"mode": "sync", "store": "all"}
-    assert found.defaults == {**own, "alpha": 1.0, "logit-loss": "mse"}
+    assert found.defaults == {"mode": "sync", "alpha": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -57,9 +56,9 @@ def test_a_mode_leads_to_its_two_classes(keys, halves, make_config, make_node):
 
 
 def test_a_value_out_of_range_is_refused_in_every_mode(make_config, refusal):
-    """The homogeneous server side has no sigma."""
-    config = make_config(algorithm="fedhenn", **{"fedhenn.mode": "homogeneous", "fedhenn.sigma": -1.0})
-    assert refusal(ConfigError, check_options, config).startswith("fedhenn.sigma = -1.0: ")
+    """The client side alone has eta0."""
+    config = make_config(algorithm="fedhenn", **{"fedhenn.mode": "homogeneous", "fedhenn.eta0": -1.0})
+    assert refusal(ConfigError, check_options, config).startswith("fedhenn.eta0 = -1.0: ")
 
 
 def test_sides_that_differ_in_their_modes_are_refused_by_name(monkeypatch, refusal):
@@ -128,11 +127,11 @@ def test_an_unknown_option_is_refused_by_its_key(key, said, make_config, refusal
 
 
 def test_options_reach_the_side_that_has_them_and_those_of_other_algorithms_neither(make_config, make_node):
-    keys = {"fedhe.store": "latest", "fedhe.alpha": 2, "fedhe.logit-loss": "kl"}
+    keys = {"fedhe.mode": "async", "fedhe.alpha": 2}
     config = make_config(**keys, **{"fixtures.echo.gain": 3.0})
     client = build_client(config, make_node(config))
-    assert build_strategy(config).store == "latest"
-    assert (client.alpha, client.logit_loss) == (2.0, "kl")
+    assert build_strategy(config).asynchronous
+    assert client.alpha == 2.0
     build_strategy(make_config(algorithm="local", **keys))
 
 

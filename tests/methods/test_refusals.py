@@ -11,28 +11,19 @@ from hetfl_flwr.methods import build_strategy, check_options
 from hetfl_flwr.server.messaging.roster import Roster
 
 KEYS: dict[str, dict[str, list[Any]]] = {
-    "chfl": {"mode": ["fedavg"], "reduce": ["max"], "alpha": [-0.1], "beta": [-1.0], "initial-head": ["both"]},
-    "dsfl": {
-        **{"aggregation": ["mean"], "temperature": [0.0], "public-samples": [0], "digest-epochs": [-1]},
-        "private": ["x"],
-    },
-    "fd": {"gamma": [-1.0], "outputs": ["best"], "loss": ["best"], "mode": ["best"]},
+    "chfl": {"mode": ["fedavg"], "reduce": ["max"], "alpha": [-0.1], "beta": [-1.0]},
+    "dsfl": {"aggregation": ["mean"], "temperature": [0.0], "public-samples": [0], "digest-epochs": [-1]},
+    "fd": {"gamma": [-1.0], "mode": ["best"]},
     "fedavg": {"exchange-every": [0, -1, 1.5]},
     "feddf": {"server-steps": [-1], "server-learning-rate": [-1.0], "patience": [-1]},
-    "fedgh": {
-        **{"server-epochs": [-1], "server-learning-rate": [0.0], "measured": ["both"]},
-        **{"mode": ["x"]},
-    },
+    "fedgh": {"server-epochs": [-1], "server-learning-rate": [0.0], "mode": ["x"]},
     "fedh2l": {
         **{"exchange-every": [0], "teachers": [-1], "projection": ["both"], "kl": [1], "public-labels": [0]},
         **{"optimizers": ["three"], "eta": [-0.1]},
     },
-    "fedhe": {"alpha": ["much", True, -0.1, float("nan")], "logit-loss": ["l1"], "store": ["newest", 1]},
-    "fedhenn": {
-        **{"mode": ["both"], "kernel": ["cubic"], "sigma": [0.0], "rad-size": [3], "eta0": [-0.1]},
-        **{"schedule": ["step"], "align-batch": [3, -1]},
-    },
-    "fedkd": {"energy-start": [0.0, 1.01, -1.0], "energy-end": [0.0, 1.01, -1.0]},
+    "fedhe": {"alpha": ["much", True, -0.1, float("nan")], "mode": ["newest", 1]},
+    "fedhenn": {"mode": ["both"], "rad-size": [3], "eta0": [-0.1], "align-batch": [3, -1]},
+    "fedkd": {"energy-start": [0.0, 1.01, -1.0], "energy-end": [0.0, 1.01, -1.0], "mentee": ["mlp,lenet5"]},
     "fedmd": {
         **{"public-samples": [0, 2.5], "pretrain-epochs": [-1], "pretrain-private-epochs": [-1]},
         **{"digest-epochs": [-1], "private": ["disjoint"], "consensus": ["scores"], "digest": ["l2"]},
@@ -40,8 +31,9 @@ KEYS: dict[str, dict[str, list[Any]]] = {
     "fedprox": {"mu": [-0.1, "much"], "exchange-every": [0]},
     "fedproto": {"distance-weight": [-1], "weighting": ["samples"], "predict": ["both"], "mode": ["later"]},
     "fedrep": {"head-epochs": [-1]},
-    "fedtgp": {"server-epochs": [-1], "server-learning-rate": [0.0], "margin-cap": [-1], "predict": ["both"]},
-    "fml": {"alpha": [True], "share": ["head"]},
+    "fedtgp": {"server-epochs": [-1], "server-learning-rate": [0.0], "predict": ["both"]},
+    "fedmrl": {"small": ["mlp,lenet5"], "small-loss": [-1.0]},
+    "fml": {"alpha": [True], "share": ["head"], "meme": ["mlp,lenet5", "fedhe"]},
     "lgfedavg": {"mode": ["heads"]},
 }
 """By method and key: values that it does not have."""

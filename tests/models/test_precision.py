@@ -1,7 +1,6 @@
 """Mixed precision: bfloat16 inside body and head, float32 everywhere else, and nothing at all by default."""
 
 import json
-from copy import deepcopy
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from torch import nn
 from clients.fml import FMLClient
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import SplitModel, build_model, mixed
-from hetfl_flwr.node.reuse import shared_model
 
 IMAGES = torch.linspace(0, 1, 4 * 64).reshape(4, 1, 8, 8)
 SPECS = {
@@ -81,15 +79,6 @@ def test_an_error_leaves_autocast_off_and_the_model_as_it_was():
     assert model(IMAGES).dtype == torch.float32
 
 
-def test_a_copy_computes_alike():
-    model = mixed(small()[0], "bfloat16")
-    copy = deepcopy(model)
-    dtypes = seen(copy.body[1])
-    assert torch.equal(copy(IMAGES), model(IMAGES))
-    assert dtypes == [torch.bfloat16]
-    assert not torch.is_autocast_enabled("cpu")
-
-
 def test_none_leaves_a_model_without_hooks(make_config, make_node):
     model = make_node(make_config()).model
     assert not any(part._forward_pre_hooks or part._forward_hooks for part in model.modules())
@@ -122,15 +111,11 @@ def test_a_run_in_bfloat16_differs_but_not_by_much(make_config, run_federation, 
 
 
 def test_every_model_of_a_client_is_mixed(make_config, make_node):
-    """Its own in a first round, where it is new, and in later ones, where it lives on in the process; FML's meme."""
-    node = make_node(make_config(algorithm="fml", mixed_precision="bfloat16"))
+    """Its own, and FML's meme."""
+    config = make_config(algorithm="fml", mixed_precision="bfloat16")
+    node, plain = make_node(config), make_node(config.with_values({"mixed-precision": "none"})).model
     inputs, _ = node.data.train.batch(torch.arange(2))
-    around = {"config": node.config, "model_name": "mlp", "data": node.data}
-    living, plain = (
-        shared_model({**around, "config": node.config.with_values({"mixed-precision": precision})}).model
-        for precision in ("bfloat16", "none")
-    )
-    for model in (node.model, living, FMLClient(node).meme, plain):
+    for model in (node.model, FMLClient(node).small, plain):
         dtypes = seen(next(layer for layer in model.body.modules() if isinstance(layer, nn.Linear | nn.Conv2d)))
         model(inputs)
         assert dtypes == [torch.float32 if model is plain else torch.bfloat16]

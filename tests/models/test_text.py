@@ -66,11 +66,6 @@ def test_parameters_by_hand():
     assert [parameter_count(build_model(name, TEXT, seed=0)) for name in NAMES] == counts
 
 
-def test_a_width_is_projected_to():
-    model = build_model("lstm1", TEXT, seed=0, width=5)
-    assert (model.width, model(TOKENS).shape) == (5, (4, 3))
-
-
 @pytest.mark.parametrize(
     ("name", "spec", "other"),
     [

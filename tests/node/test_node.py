@@ -1,13 +1,16 @@
 import os
 import time
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Context
 
 from hetfl_flwr.errors import ConfigError, HetflError, StateError
+from hetfl_flwr.methods import build_client, chosen
 from hetfl_flwr.node.machine.device import find_device
 from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.resident import forget, resident_of
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.node.stores import ContextStore, FileStore
 from simulations.deployment import executor
@@ -98,58 +101,61 @@ def test_what_a_node_writes_the_next_one_reads(make_config, make_context):
     assert found.numbers == {"n": 1}
 
 
-def weights_of(node):
-    return {f"model.{name}": tensor.clone() for name, tensor in node.model.state_dict().items()}
+def bits(arrays):
+    return {name: array.tobytes() for name, array in arrays.items()}
 
 
-def test_clients_that_live_on_in_a_process_take_turns_with_one_model_and_find_their_own_weights(
-    make_config, make_context
-):
-    """Whatever the one before has left in it: other weights, gradients, a head that is not to be trained."""
-    config = make_config(models="lenet5")
-    contexts = [ResidentContext(**vars(make_context(config, client_id))) for client_id in range(2)]
-    first, second = map(Node.from_context, contexts)
-    assert first.model is not second.model
-    assert not first.restored
-    own = [weights_of(node) for node in (first, second)]
-    assert not torch.equal(own[0]["model.head.weight"], own[1]["model.head.weight"])
-    for node, weights in zip((first, second), own, strict=True):
-        node.write_state(ClientState(weights))
-    models = []
-    for client_id in (0, 1, 0):
-        node = Node.from_context(contexts[client_id])
-        assert node.restored
-        assert weights_of(node).keys() == own[client_id].keys()
-        assert all(torch.equal(tensor, own[client_id][name]) for name, tensor in weights_of(node).items())
-        assert all(parameter.requires_grad and parameter.grad is None for parameter in node.model.parameters())
-        models.append(node.model)
-        node.model.head.requires_grad_(False).weight.fill_(7.0)
-        node.model.body.zero_grad()
-        node.model.eval()
-    assert models[0] is models[1] is models[2]
+@pytest.mark.parametrize("algorithm", ["fedhe", "fedavg", "fml"])
+def test_a_client_that_stays_forgets_a_round_that_has_failed(make_config, make_context, algorithm, monkeypatch):
+    """Also its first one: it goes on from what it has saved, as one that is built anew for each message does."""
+    config = make_config(algorithm=algorithm, models="lenet5")
+    learn, said = build_client(config, Node.from_context(make_context(config))).learn.__func__, {}
+
+    def broken(self, download, round):
+        learnt = learn(self, download, round)
+        if round in (1, 3):
+            raise RuntimeError("broke")
+        return learnt
+
+    monkeypatch.setattr(chosen(config).client, "learn", broken)
+    for kind in (ResidentContext, Context):
+        context, said[kind] = kind(**vars(make_context(config))), []
+        download = first_download(context)
+        for round in (1, 2, 3, 4):
+            try:
+                upload, metrics = resident_of(context).train(download, round)
+            except RuntimeError:
+                forget(context)
+                continue
+            said[kind].append((bits(upload), metrics))
+    assert said[Context] == said[ResidentContext]
+    assert len(said[Context]) == 2
+
+
+def first_download(context):
+    """Zeros, as declared."""
+    return {one.name: np.zeros(one.shape, one.dtype) for one in resident_of(context).form("down").spec.arrays}
 
 
 @pytest.mark.parametrize("stays", [True, False])
 @pytest.mark.parametrize("on_disk", [True, False])
-def test_a_process_that_stays_keeps_data_and_model_and_takes_the_weights_from_the_state(
+def test_a_process_that_stays_keeps_its_client_and_takes_the_state_from_where_it_lies(
     make_config, make_context, monkeypatch, tmp_path, stays, on_disk
 ):
     """Each message brings a Context of its own, with the records of the one before; a state may lie on disk instead."""
     keep_until_told_otherwise(monkeypatch, stays=stays)
     config = make_config(models="lenet5", **({"state_dir": str(tmp_path)} if on_disk else {}))
     context = make_context(config, 0)
-    first = Node.from_context(context)
-    trained = {name: tensor + 1 for name, tensor in weights_of(first).items() if tensor.is_floating_point()}
-    first.write_state(ClientState({**weights_of(first), **trained}))
-    second = Node.from_context(Context(**vars(context)))
-    second.write_state(ClientState({**weights_of(first), **trained}))
-    third = Node.from_context(Context(**vars(context)))
-    assert (first.data is second.data, second.restored, second.model is third.model) == (stays,) * 3
-    assert second.public_samples is not first.public_samples
-    if stays:
-        assert all(torch.equal(weights_of(third)[name], tensor) for name, tensor in trained.items())
-    other = Node.from_context(make_context(config.with_values({"seed": 1}), 0))
-    assert other.data is not second.data
+    first = resident_of(context)
+    first.train({"logits": np.zeros((10, 10), np.float32), "known": np.zeros(10, bool)}, 1)
+    later = Context(**vars(context))
+    second = resident_of(later)
+    assert (second is first, second.node.data is first.node.data) == (stays,) * 2
+    assert second.node.read_state().round == 1
+    second.node.write_state(ClientState(second.node.read_state().tensors, {}, 9))
+    assert resident_of(Context(**vars(later))).node.read_state().round == 9
+    other = resident_of(make_context(config.with_values({"seed": 1}), 0))
+    assert other.node.data is not second.node.data
 
 
 def keep_until_told_otherwise(monkeypatch, *, stays):
@@ -163,9 +169,8 @@ def keep_until_told_otherwise(monkeypatch, *, stays):
 
 def test_a_model_of_the_user_s_own_is_built_anew(make_config, make_context):
     context = ResidentContext(**vars(make_context(make_config(models="simulations.testing.lab:normed"))))
-    node = Node.from_context(context)
-    node.write_state(ClientState(weights_of(node)))
-    assert Node.from_context(context).model is not Node.from_context(context).model
+    assert resident_of(context).node.data is resident_of(context).node.data
+    assert resident_of(context).node.model is not resident_of(context).node.model
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,16 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from typer.testing import CliRunner
 
 from hetfl_flwr.config import COSTS, RunConfig
-from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.node.machine import meter
 from hetfl_flwr.node.machine.meter import Meter
-from hetfl_flwr.runs.figures.cost_totals import total_costs
-from hetfl_flwr.runs.figures.tables import lines
-from hetfl_flwr.runs.observers.tracking import Tracking, scalars
-from hetfl_flwr.runs.schema import Round
+from hetfl_flwr.runs.record import Round, total_costs
+from hetfl_flwr.runs.trackers import Tracker, scalars
 from simulations.cli.command import app
 from simulations.reports.impact import impact_table, standings
 from simulations.reports.report import write_report
 from simulations.reports.runs import figures, load_run
 from simulations.reports.tables import summary_table
+from simulations.reports.terminal import lines
 from simulations.testing.contract import entries
 
 ROOT = Path(__file__).parents[2]
@@ -108,28 +106,9 @@ def test_what_cannot_be_read_any_more_hides_no_error_and_leaves_no_counter(tmp_p
     assert not _get_current_dispatch_mode_stack()
 
 
-def test_what_a_device_does_not_tell_is_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(meter, "POWERCAP", tmp_path)
-    meter._joules.cache_clear()
-    with Meter(ALL, CPU) as measured:
-        pass
-    meter._joules.cache_clear()
-    assert sorted(measured.costs) == ["cpu-seconds", "flops", "peak-memory", "wall-seconds"]
-
-
-def test_nothing_is_measured_unless_it_is_asked_for():
-    with Meter(frozenset(), CPU) as measured:
-        torch.ones(3) @ torch.ones(3)
-    assert measured.costs == {}
-
-
-def test_names_are_checked(refusal):
-    assert "'flops'" in refusal(ConfigError, RunConfig.from_flat, {"costs": "flop"})
-
-
 def test_costs_add_up_but_for_memory():
     clients = [{"0": {"flops": 3.0, "peak-memory": 5.0}, "1": {"flops": 4.0, "loss": 1.0}}, {"0": {"peak-memory": 7.0}}]
-    rounds = [Round.blank(number, 0.0, clients=one) for number, one in enumerate(clients)]
+    rounds = [Round(number, 0.0, clients=one) for number, one in enumerate(clients)]
     assert total_costs(rounds) == {"flops": 7.0, "peak-memory": 7.0}
     assert total_costs(rounds, 1) == {"flops": 4.0}
     assert total_costs(rounds, 2) == {}
@@ -174,13 +153,11 @@ def test_they_are_shown(both, tmp_path):
 
 
 def test_trackers_get_them_of_each_client_and_in_all():
-    class Told:
-        id, reached = "", -1
-
+    class Told(Tracker):
         def finish(self, round, summary, error):
             self.summary = summary
 
-    told = Told()
-    Tracking(told, RunConfig()).end({"rounds": 1, "costs": {"cpu-seconds": 2.0}}, None)
+    told = Told(RunConfig(), Path(), "")
+    told.end({"rounds": 1, "costs": {"cpu-seconds": 2.0}}, None)
     assert told.summary == {"summary/cpu_seconds": 2.0}
-    assert scalars(Round.blank(1, 0.0, clients={"3": {"cpu-seconds": 2.0}}))["client/3/cpu_seconds"] == 2.0
+    assert scalars(Round(1, 0.0, clients={"3": {"cpu-seconds": 2.0}}))["client/3/cpu_seconds"] == 2.0

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.observers.kept_uploads import kept_files
-from simulations.studies.audit.subject import kept_uploads
+from hetfl_flwr.runs.uploads import kept_files, kept_uploads
 
 KEPT = {"keep_uploads": True, "models": "mlp", "rounds": 4, "checkpoint_every": 2}
 
@@ -44,10 +43,6 @@ def test_clients_that_are_sent_different_things_have_each_its_own(lab):
         assert np.allclose(second[one].download["averages"][has], first[other].upload["averages"], atol=1e-6)
 
 
-def test_a_run_without_the_key_keeps_nothing(lab):
-    assert kept_files(lab.run(lab.config(**KEPT | {"keep_uploads": False}))) == []
-
-
 def test_a_run_that_goes_on_ends_with_the_same_files(lab, whole, tmp_path):
     before = files(whole)
     shutil.rmtree(whole)
@@ -62,14 +57,6 @@ def test_a_file_of_a_round_that_is_not_reached_again_is_removed(lab, whole):
     shutil.rmtree(whole / "checkpoint" / "round-4")
     lab.run(lab.config(**KEPT | {"rounds": 3}, resume=True))
     assert [number for number, _ in kept_files(whole)] == [1, 2, 3]
-
-
-def test_files_of_somebody_else_stay(lab, tmp_path):
-    other = tmp_path / "run" / "uploads" / "round-1.txt"
-    other.parent.mkdir(parents=True)
-    other.write_text("mine")
-    lab.run(lab.config(**KEPT | {"rounds": 1}))
-    assert other.read_text() == "mine"
 
 
 @pytest.mark.parametrize("precision", ["full", "half"])

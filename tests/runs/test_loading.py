@@ -34,7 +34,6 @@ OPTIONS = {
     "fedavg": [{"fine-tune-epochs": 1}],
     "fedproto": [{"fedproto.predict": "prototype"}, {"fedproto.predict": "own-prototype"}],
     "fedtgp": [{"fedtgp.predict": "prototype"}],
-    "fedgh": [{"fedgh.measured": "global"}],
     "chfl": [{"chfl.mode": "avg"}],
     "heterofl": [{"models": "lenet5,lenet5@0.5"}],
     "lgfedavg": [{"lgfedavg.mode": "body"}],

@@ -8,7 +8,7 @@ from fixtures.federations.members import member
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.callbacks import RunInfo
-from hetfl_flwr.runs.observers.notes import Notes
+from hetfl_flwr.runs.progress import Notes
 from hetfl_flwr.server.messaging.member import MAX_NOTES
 
 AFTER = SimpleNamespace()

@@ -4,8 +4,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hetfl_flwr.runs.observers import progress
-from hetfl_flwr.runs.observers.progress import Bar
+from hetfl_flwr.runs import progress
+from hetfl_flwr.runs.progress import Bar
 from simulations.cli.command import app
 
 
@@ -19,10 +19,10 @@ def clock(monkeypatch):
 
 def test_a_line_a_minute_says_round_accuracy_and_seconds_left(clock, capsys):
     """30 s a round: round 2 after 60 s leaves 8 rounds of 30 s, round 4 after 120 s leaves 6."""
-    with Bar(console=Console(stderr=True), label="fedhe on digits", total=10, figures="") as bar:
+    with Bar(console=Console(stderr=True), label="fedhe on digits", total=10) as bar:
         for number in range(11):
             clock[0] = number * 30.0
-            bar.update(number, figures=f"accuracy {number * 10 / 100:.1%}  3 kB")
+            bar.update(number, figures=f"accuracy {number * 10 / 100:.1%}, 3 kB")
     assert capsys.readouterr().err.splitlines() == [
         "fedhe on digits: round 2 of 10, accuracy 20.0%, 3 kB, 240 s left",
         "fedhe on digits: round 4 of 10, accuracy 40.0%, 3 kB, 180 s left",

@@ -19,10 +19,10 @@ from flwr.supercore.logger import FLOWER_LOGGER
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.runs import trackers
 from hetfl_flwr.runs.callbacks import Guarded, RunInfo, notifying
-from hetfl_flwr.runs.observers import tracking
-from hetfl_flwr.runs.observers.tracking import check_trackers, scalars, start_trackers
-from hetfl_flwr.runs.schema import Round
+from hetfl_flwr.runs.record import Round
+from hetfl_flwr.runs.trackers import Tracker, check_trackers, scalars, start_trackers
 from simulations.testing.contract import entries
 
 History = dict[str, dict[int, float]]
@@ -44,13 +44,13 @@ def summary(last: int) -> Any:
     return {"algorithm": "fedhe", "rounds": last, "accuracy": 0.5, "fwt": None, "clients": 2}
 
 
-class Recorder:
+class Recorder(Tracker):
     """A tracker in memory; round `fails` of it fails."""
 
     fails: int | None = None
 
     def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
-        self.id, self.reached = known or "new", -1
+        super().__init__(config, folder, known or "new")
         self.told: list[Any] = []
 
     def log(self, round: int, scalars: dict[str, float]) -> None:
@@ -67,7 +67,7 @@ def round_(number: int) -> Round:
         "0": {"accuracy": number / 10, "loss": 1.0, "train-loss": 2.0},
         "1": {"accuracy": number / 10, "loss": 3.0},
     }
-    return Round.blank(number, 0.25, accuracy=number / 10, bytes_up=100, clients=clients)
+    return Round(number, 0.25, accuracy=number / 10, bytes_up=100, clients=clients)
 
 
 def tensorboard(folder: Path) -> tuple[History, set[str]]:
@@ -143,7 +143,7 @@ def test_a_run_that_was_killed_and_goes_on_has_every_round_once(
     for number in range(4):
         killed.round(round_(number))
     if reader is wandb:  # of which one process may have a run but once
-        killed.callbacks[f"track: {name}"].tracker._run.finish()  # type: ignore[attr-defined]
+        killed.callbacks[f"track: {name}"]._run.finish()  # type: ignore[attr-defined]
     tracked = started(tmp_path / "run", name)
     tracked.begin(reached(tmp_path / "run", 2))
     for number in (3, 4):
@@ -190,9 +190,6 @@ def test_a_run_with_a_tracker(make_config: Any, run_federation: Any) -> None:
     assert len(lines) == 4
 
 
-BYTES = [f"{what}_{way}_bytes" for what in ("payload", "wire") for way in ("up", "down")]
-
-
 def prometheus(path: Path) -> dict[str, dict[str, float]]:
     """The samples of a text file, by name and client."""
     from prometheus_client.parser import text_string_to_metric_families
@@ -205,13 +202,17 @@ def prometheus(path: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def test_a_run_for_prometheus_says_where_it_is_and_what_it_has_sent(make_config: Any, run_federation: Any) -> None:
-    """Also of a run that goes on: sums are over all of its rounds."""
+def test_a_run_for_prometheus_says_where_it_is_and_counts_what_it_has_sent(
+    make_config: Any, run_federation: Any
+) -> None:
+    """Also of a run that goes on: what adds up is a counter over all of its rounds, and names say their units."""
     pytest.importorskip("prometheus_client")
-    run_federation(make_config())
-    folder = run_federation(make_config(rounds=3, resume=True, track="prometheus"))
-    found = prometheus(folder / "metrics.prom")
-    lines = entries(folder)
+    from prometheus_client.parser import text_string_to_metric_families
+
+    keys = {"track": "prometheus", "costs": "time,memory", "client_seconds": "1"}
+    run_federation(make_config(**keys))
+    folder = run_federation(make_config(rounds=3, resume=True, **keys))
+    found, lines = prometheus(folder / "metrics.prom"), entries(folder)
     assert len(lines) == 4
     assert found["hetfl_round"] == {"": 3}
     assert found["hetfl_accuracy_ratio"] == {"": lines[-1]["accuracy"]}
@@ -221,20 +222,12 @@ def test_a_run_for_prometheus_says_where_it_is_and_what_it_has_sent(make_config:
     }
     assert (found["hetfl_finished"], found["hetfl_failed"]) == ({"": 1}, {"": 0})
     assert abs(found["hetfl_written_timestamp_seconds"][""] - time()) < 60
-
-
-def test_what_adds_up_is_a_counter_and_names_say_their_units(make_config: Any, run_federation: Any) -> None:
-    pytest.importorskip("prometheus_client")
-    from prometheus_client.parser import text_string_to_metric_families
-
-    keys = {"rounds": 2, "track": "prometheus", "costs": "time,memory", "client_seconds": "1"}
-    text = (run_federation(make_config(**keys)) / "metrics.prom").read_text()
+    text = (folder / "metrics.prom").read_text()
     kinds = {family.name: family.type for family in text_string_to_metric_families(text)}
-    counted = {sample.split("{")[0] for sample in text.splitlines() if sample.split("{")[0].endswith("_total")}
-    assert counted == {f"hetfl_{name}_total" for name in ("failures", "duration_seconds", *BYTES)}
-    assert {name for name, kind in kinds.items() if kind == "counter"} == {
-        one.removesuffix("_total") for one in counted
-    }
+    sizes = [f"{what}_{way}_bytes" for what in ("payload", "wire") for way in ("up", "down")]
+    counters = {f"hetfl_{name}" for name in ("failures", "duration_seconds", *sizes)}
+    assert {name for name, kind in kinds.items() if kind == "counter"} == counters
+    assert {name for name in found if name.endswith("_total")} == {f"{name}_total" for name in counters}
     assert set(kinds.values()) == {"counter", "gauge"}
     assert {"hetfl_simulated_seconds", "hetfl_client_cpu_seconds", "hetfl_client_peak_memory_bytes"} <= kinds.keys()
     assert {"hetfl_evaluation_wire_bytes", "hetfl_client_accuracy_ratio"} <= kinds.keys()
@@ -301,14 +294,14 @@ def test_what_a_client_calls_its_metrics_leaves_prometheus_a_file_that_all_can_r
 @pytest.fixture
 def recorders(monkeypatch: pytest.MonkeyPatch) -> None:
     failing = type("Failing", (Recorder,), {"fails": 1})
-    monkeypatch.setattr(tracking, "TRACKERS", {"wandb": failing, "mlflow": Recorder})
+    monkeypatch.setattr(trackers, "TRACKERS", {"wandb": failing, "mlflow": Recorder})
 
 
 @pytest.mark.usefixtures("recorders")
 def test_a_tracker_that_fails_is_left_out_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line; the other tracker has all rounds, and the error that ended the run."""
     tracked = started(tmp_path, "wandb,mlflow")
-    failing, other = (one.tracker for one in tracked.callbacks.values())  # type: ignore[attr-defined]
+    failing, other = tracked.callbacks.values()
 
     FLOWER_LOGGER.setLevel("CRITICAL")  # as in `hetfl run`
 
@@ -323,7 +316,7 @@ def test_a_tracker_that_fails_is_left_out_alone(tmp_path: Path, capsys: pytest.C
     assert failing.told == [0]
     assert other.told == [0, 1, 2, (-1, {"summary/accuracy": 0.5}, TimeoutError)]
     assert capsys.readouterr().err == (
-        "track: wandb has failed and is not called again in this run: RuntimeError: no connection\n"
+        "hetfl: track: wandb has failed and is not called again in this run: RuntimeError: no connection\n"
     )
 
 
@@ -343,14 +336,14 @@ def test_trackers_know_the_run_again(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": "new"}
     (tmp_path / "trackers.json").write_text('{"mlflow": "m1", "wandb": "w1"}')
     second = started(tmp_path, "mlflow")
-    [tracker] = [one.tracker for one in second.callbacks.values()]  # type: ignore[attr-defined]
+    [tracker] = second.callbacks.values()
     tracker.reached = 1
     second.begin(reached(tmp_path, 2))
     second.end(summary(2), None)
     assert (tracker.id, tracker.told[:-1]) == ("m1", [2])
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": "m1", "wandb": "w1"}
     (tmp_path / "trackers.json").write_text("{")
-    [tracker] = [one.tracker for one in started(tmp_path, "mlflow").callbacks.values()]  # type: ignore[attr-defined]
+    [tracker] = started(tmp_path, "mlflow").callbacks.values()
     assert tracker.id == "new"
 
 
@@ -361,7 +354,7 @@ def test_mistakes_are_one_line_before_any_round(
         "unknown tracker 'tensorbord': did you mean 'tensorboard'? Known: mlflow, prometheus, tensorboard, wandb"
     )
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     assert refusal(ConfigError, check_trackers, make_config(track="mlflow")) == (
         "track = 'mlflow': mlflow is not installed: pip install \"hetfl[mlflow]\""
     )
@@ -369,8 +362,3 @@ def test_mistakes_are_one_line_before_any_round(
         run_federation(make_config(track="mlflow"))
     assert not (tmp_path / "run").exists()
     assert "cannot be started: ModuleNotFoundError" in refusal(ConfigError, started, tmp_path / "other", "mlflow")
-
-
-def test_nothing_is_tracked_by_default(make_config: Any, run_federation: Any) -> None:
-    folder = run_federation(make_config(rounds=1))
-    assert not {"tensorboard", "wandb", "mlflow.db", "trackers.json"} & {path.name for path in folder.iterdir()}

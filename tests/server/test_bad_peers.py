@@ -19,9 +19,9 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.training import draw_batches, most_drawn
 from hetfl_flwr.methods import build_strategy, find, names
+from hetfl_flwr.server.exchanges import expected_of
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import LONGEST_REASON, Exchange, Request
-from hetfl_flwr.server.rounds import expected_of
+from hetfl_flwr.server.messaging.exchange import LONGEST_REASON, Outcome, Request
 from hetfl_flwr.wire.codec import NPY_HEADER, decode, from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec
@@ -91,9 +91,9 @@ class Trained:
         self.honest = sorted(grid.pulled, key=lambda reply: reply.metadata.src_node_id)
         self.spec = self.strategy.upload_spec(self.federation.roster.of(self.sent[1].node))
 
-    def judged(self, answer: Message) -> Exchange:
+    def judged(self, answer: Message) -> Outcome:
         """Judge an answer of client 1 between those of the others."""
-        result = Exchange()
+        result = Outcome()
         for sent, reply in zip(self.sent, [self.honest[0], answer, self.honest[2]], strict=True):
             self.federation.messenger.judge(reply, sent, result, self.expected)
         return result

@@ -78,10 +78,9 @@ def test_a_model_that_has_not_changed_is_not_measured_again_and_nobody_sees_a_di
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedgh"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedtgp"])
 def test_who_is_measured_with_what_the_server_knows_is_always_asked(make_config, run_federation, algorithm):
-    measured = {"fedgh.measured": "global"} if algorithm == "fedgh" else {}
-    config = make_config(**FEW, algorithm=algorithm, width=8, **measured)
+    config = make_config(**FEW, algorithm=algorithm, width=8)
     with Asked(config) as grid:
         run_federation(config, grid)
     assert [grid.log["evaluate", number] for number in (1, 2, 3, 4)] == [[0, 1, 2, 3]] * 4

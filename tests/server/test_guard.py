@@ -386,7 +386,6 @@ def at(round: int, change: Any) -> Any:
     [
         ("fedhe", {}),
         ("fedhe", {"fedhe.mode": "async"}),
-        ("fd", {"fd.outputs": "logits"}),
         ("fedmd", {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}),
         ("chfl", {}),
         ("fml", {"fml.meme": "mlp"}),
@@ -543,8 +542,8 @@ def test_what_the_guards_know_is_part_of_a_checkpoint(tmp_path, run_federation):
     parts = Checkpoint.read(run_federation(config.with_values({"rounds": 3, "resume": True})))
     whole = Checkpoint.read(run_federation(config.with_values({"rounds": 3, "output-dir": str(tmp_path / "b")})))
     for kind in ("sizes", "claims", "tests"):
-        assert parts.counts[kind] == whole.counts[kind]
-        assert parts.counts[kind].keys() == {0, 1, 2}
+        assert parts.at["counts"][kind] == whole.at["counts"][kind]
+        assert parts.at["counts"][kind].keys() == {0, 1, 2}
 
 
 def test_where_few_are_drawn_the_first_uploads_are_not_taken_on_trust():

@@ -330,7 +330,7 @@ SLOW_LINKS = {"client_mbits": "1:0.02,10,0.5:0.05", "client_latency": "0.1,0.3"}
 
 def states(folder: Path) -> dict[str, bytes]:
     """Return what the newest checkpoint has of each client."""
-    newest = Checkpoint.read(folder).client_file(folder, 0).parent
+    newest = Checkpoint.read(folder).folder
     return {path.name: path.read_bytes() for path in newest.glob("client-*")}
 
 

@@ -65,9 +65,9 @@ def test_where_all_have_one_model_it_is_that_one(tmp_path):
 
 def test_keys_are_those_of_the_command(tmp_path):
     """In settings as they stand, as keywords with underscores, an algorithm's own as a mapping."""
-    keys = {**SMALL, "rounds": 1, "fedhe": {"logit_loss": "kl"}}
+    keys = {**SMALL, "rounds": 1, "fedhe": {"mode": "async"}}
     config = run("fedhe", **keys, settings={"learning-rate": 0.01, "fedhe.alpha": 0.5}, out=tmp_path / "run").config
-    assert [config[key] for key in ("learning-rate", "fedhe.alpha", "fedhe.logit-loss")] == [0.01, 0.5, "kl"]
+    assert [config[key] for key in ("learning-rate", "fedhe.alpha", "fedhe.mode")] == [0.01, 0.5, "async"]
 
 
 @pytest.mark.parametrize(

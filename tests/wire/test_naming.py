@@ -38,9 +38,9 @@ def strategy(text):
     return build_strategy(RunConfig.from_flat({"algorithm": name, **({f"{name}.{key}": value} if key else {})}))
 
 
-ALL = [*names(), "chfl mode=solo", "fedhenn mode=homogeneous", "fml share=body", "lgfedavg mode=body"]
-UNLIKE_CLASSES = {"fedrep", "fedhenn", "local", "chfl mode=solo", "fml share=body", "lgfedavg mode=body"}
-UNLIKE_COLUMNS = {"fd", "fedgh", "fedhe", "fedproto", "fedtgp", "chfl", "lgfedavg", "local", "chfl mode=solo"}
+ALL = [*names(), "fedhenn mode=homogeneous", "fml share=body", "lgfedavg mode=body"]
+UNLIKE_CLASSES = {"fedrep", "fedhenn", "local", "fml share=body", "lgfedavg mode=body"}
+UNLIKE_COLUMNS = {"fd", "fedgh", "fedhe", "fedproto", "fedtgp", "chfl", "lgfedavg", "local"}
 
 
 @pytest.mark.parametrize("algorithm", ALL)
@@ -110,11 +110,6 @@ def test_many_names_have_one_digest_and_are_not_shown(refusal):
     assert many == Naming((sha256("\0".join(names).encode()).hexdigest()[:16],), ())
     members = [named(0, names), named(1, [*names[:-1], "other"])]
     assert "c0" not in refusal(FederationError, lambda: Roster(members).classes)
-
-
-def test_unlike_inputs_of_like_models_are_named_as_such(refusal):
-    roster = Roster([named(0, weights="a"), named(1, columns=("bmi", "bp", "age"), weights="b")])
-    assert "shape" in refusal(FederationError, strategy("fedavg").check, roster)
 
 
 def test_what_a_data_set_is_called():
@@ -189,10 +184,6 @@ def test_in_deployment_there_is_no_default_data_set(ask, caplog):
     assert Member.from_reply(ask(dataset="digits")).dataset == "digits"
 
 
-def test_simulated_clients_have_the_bundled_digits(ask):
-    assert Member.from_reply(ask(deployed=False)).dataset == "digits"
-
-
 SPOILT = {
     "a label": ({"train": SICK, "test": "age,sick\n1,John Roe\n"}, {}),
     "one label": ({"train": SICK.replace(",no", ",Jane Doe HIV+")}, {}),
@@ -210,13 +201,6 @@ def test_of_an_error_its_type_and_a_fixed_sentence_leave_a_deployed_node(ask, tm
     reason = ask(dataset=folder, **keys).error.reason
     assert reason.endswith(f": DataError: {DataError.outward}; this node's log says more")
     assert str(tmp_path) in caplog.text
-
-
-def test_the_simulated_are_told_all(ask, tmp_path):
-    splits, _ = SPOILT["a label"]
-    reason = ask(deployed=False, dataset=write_csv(tmp_path / "ward", **splits)).error.reason
-    assert "John Roe" in reason
-    assert str(tmp_path) in reason
 
 
 @pytest.mark.parametrize("deployed", [True, False])

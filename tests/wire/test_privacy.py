@@ -147,14 +147,6 @@ def test_a_noisy_count_is_there_above_the_noise_s_deviation():
     np.testing.assert_array_less(np.abs(np.mean(draws, 0) - [0.159, 0.5]), [0.13, 0.18])
 
 
-def test_row_numbers_and_step_counters_leave_as_they_are():
-    spec = teaching_signal(2, 5, 2)
-    upload = {"indices": np.array([4, 1], "i4"), "posteriors": np.eye(2, dtype="f4"), "accuracy": np.float32(1)}
-    ours = private_upload(upload, spec, {}, EMPTY, config(clipping_norm=1.0, noise_multiplier=9.0), 0, 1)
-    assert ours["indices"] is upload["indices"]
-    assert not (ours["posteriors"] == upload["posteriors"]).any()
-
-
 @given(st.integers(0, 2**31), st.sampled_from([0.1, 1.0, 1e12]))
 def test_whatever_the_noise_the_upload_fits_its_declaration(seed, noise):
     """Distributions, a fraction, counts from 0 on, limits of weights, and variances from 0 on."""
@@ -281,10 +273,6 @@ def test_a_node_may_want_more_noise_than_the_run(refusal):
     assert "clipping-norm above 0" in refusal(ConfigError, for_node, run, {"clipping-norm": 0.0})
 
 
-def test_precision_is_nothing_that_one_node_may_choose():
-    assert for_node(config(), {"payload-precision": "half"}).payload_precision == "full"
-
-
 # --- half precision ------------------------------------------------------------------------------
 
 
@@ -324,21 +312,6 @@ def test_a_client_s_numbers_beyond_half_precision_are_refused_the_server_s_are_c
     beyond = {"weight": largest["weight"] * np.float32(1.1)}
     assert "'weight'" in refusal(PayloadError, check_halves, beyond, "client 0")
     assert halved(beyond)["weight"].tolist() == [HALF_LIMIT, -HALF_LIMIT]
-
-
-def test_public_rows_of_tables_travel_in_half_precision_and_are_wide_again(make_config, make_federation, make_node):
-    config = make_config(dataset="breast-cancer", models="mlp", algorithm="agg", payload_precision="half")
-    federation: Federation = make_federation(config)
-    own = make_node(config, 0).own_public_samples(labelled=True)["inputs"]
-    assert federation.share(find("agg").strategy.sharing).failures == []
-    assert (federation.roster.public_samples[0]["inputs"] == own.astype(np.float16)).all()
-    other = make_node(config, 1)
-    assert other.keep_public_samples(to_record(halved({"inputs.0": own, "labels.0": np.zeros(len(own), "i8")}))) == len(
-        own
-    )
-    kept, _ = other.pool.blocks[0].stored()
-    assert kept.numpy().dtype == np.float32
-    assert (kept.numpy() == own.astype(np.float16)).all()
 
 
 def test_public_rows_are_shared_with_their_noise(make_config, make_federation, make_node):
@@ -416,13 +389,6 @@ def test_half_precision_halves_all_floats_of_every_algorithm_and_nothing_else(na
     assert (grid.seen.halves > 0) == (name not in ("agg", "local"))
 
 
-def test_an_asynchronous_server_sends_half_precision_too(small, run_federation):
-    config = small("fedhe", "async", payload_precision="half", **{"fedhe.mode": "async"})
-    grid = Watched(config)
-    assert [entry["failures"] for entry in entries(run_federation(config, grid))] == [[], [], []]
-    assert grid.seen.dtypes == {"float16", "int64", "bool"}
-
-
 NOISE = {"clipping_norm": 1.0, "noise_multiplier": 0.5, "public_clipping_norm": 20.0, "public_noise_multiplier": 0.1}
 
 
@@ -491,14 +457,6 @@ def test_epsilon_counts_the_uploads_of_each_client_in_an_asynchronous_run(small,
     assert any(f"privacy: {guarantee(0.5, max(uploads))}; " in line for line in caplog.messages)
 
 
-def test_epsilon_counts_fewer_uploads_where_only_some_clients_are_drawn(small, run_federation):
-    folder = run_federation(small("fedhe", "run", **NOISE, fraction=0.3, rounds=4, clients=3))
-    summary, uploads, epsilons = told(folder)
-    assert sum(uploads) == 4
-    assert epsilons == [epsilon(0.5, count) for count in uploads]
-    assert summary["epsilon"] == epsilon(0.5, max(uploads))
-
-
 def test_an_upload_that_is_rejected_counts_and_one_that_an_error_came_instead_of_does_not(small, run_federation):
     def spoilt(reply: Message) -> Message:
         reply.content = RecordDict({METRICS: reply.content.metric_records[METRICS]})
@@ -536,13 +494,6 @@ def test_an_upload_that_is_made_again_counts_again_unless_it_is_the_same_bits(sm
     assert uploads == expected
     assert summary["noise_source"] == source
     assert (folder / "upload-counts.safetensors").exists() == (source == "system")
-
-
-def test_without_noise_no_epsilon_is_told(small, run_federation):
-    summary, uploads, epsilons = told(run_federation(small("fedhe", "run")))
-    assert (summary["epsilon"], summary["noise_source"]) == (None, None)
-    assert min(uploads) > 0
-    assert set(epsilons) == {None}
 
 
 def test_the_report_and_the_comparison_tell_epsilon_and_what_it_rests_on(small, run_federation):

@@ -167,7 +167,7 @@ METRICS_ALONE = Expected()
 
 
 @dataclass
-class Exchange:
+class Outcome:
     """Replies that may be used, ordered by client id; what failed; and by client id what it cost and how large it was.
 
     Parameters
@@ -187,13 +187,13 @@ class Exchange:
     traffic: dict[int, Traffic] = field(default_factory=dict)
     sizes: dict[int, Sizes] = field(default_factory=dict)
 
-    def ordered(self) -> "Exchange":
+    def ordered(self) -> "Outcome":
         """Return it with everything in the order of the clients, whoever's reply came first."""
         replies = sorted(self.replies, key=lambda reply: reply.client_id)
         failures = sorted(self.failures, key=lambda failure: failure.client_id)
-        return Exchange(replies, failures, dict(sorted(self.traffic.items())))
+        return Outcome(replies, failures, dict(sorted(self.traffic.items())))
 
-    def add(self, other: "Exchange") -> None:
+    def add(self, other: "Outcome") -> None:
         """Count failures and cost of another exchange in; its replies have been used."""
         self.failures += other.failures
         for client_id, traffic in other.traffic.items():
@@ -306,13 +306,10 @@ def read(
         raise PayloadError(f"{member}: config records {_names(content.config_records)}, expected none")
     if list(content.metric_records) != [METRICS]:
         raise PayloadError(f"{member}: records {_names(content)}, expected '{METRICS}'")
-    of = "test samples" if sent.is_evaluation else "samples"
-    metrics: dict[str, object] = dict(content.metric_records[METRICS])
-    if sent.is_evaluation:
-        metrics = _without_lists(metrics, member)
-    _check_metrics(metrics, member, most, f"the {of} it is registered with")
+    metrics: Mapping[str, object] = content.metric_records[METRICS]
+    check_metrics(metrics, member, most, evaluated=sent.is_evaluation)
     if spec is None:
-        return Reply(member.client_id, _numbers(reply), classes=numbered(content.metric_records[METRICS]))
+        return Reply(member.client_id, _numbers(reply), classes=numbered(metrics))
     if list(content.array_records) != [ARRAYS]:
         raise PayloadError(f"{member}: array records {_names(content.array_records)}, expected '{ARRAYS}'")
     arrays = decode(spec, content.array_records[ARRAYS], str(member), half=half)
@@ -354,12 +351,17 @@ def misaddressed(reply: Message, asked: Metadata) -> str:
 
 
 def reason(reply: Message, who: Member | int, *, own: bool = False) -> str:
-    """Return in a line why there is no answer, and from whom: a member, or a node by its id.
+    """Return in a line why there is no answer, and from whom: a member, or a node by its id; see `blamed`."""
+    trusted = own or reply.metadata.src_node_id == SUPERLINK_NODE_ID
+    return blamed(reply.error.reason or "", who, code=reply.error.code, own=trusted)
+
+
+def blamed(said: str, who: Member | int, *, code: int = 0, own: bool = True) -> str:
+    """Return in a line what a member, or a node by its id, says of an error that it has come to.
 
     What the client calls itself is repeated only where it is what the server knows it as, and what a node says is
     quoted, unless it is the user's `own`.
     """
-    said = reply.error.reason or ""
     longest = LONGEST_REASON if isinstance(who, Member) else LONGEST_TEXT  # who cannot register says all that is wrong
     line = printable(" ".join(said.split()), longest)
     by = str(who) if isinstance(who, Member) else f"node {who}"
@@ -368,10 +370,8 @@ def reason(reply: Message, who: Member | int, *, own: bool = False) -> str:
         by = called(who.client_id, who.name)
         of, line = f"{by}, ", line.removeprefix(prefix)
     if not line:
-        return f"{of}error {reply.error.code} without a reason"
-    if own or reply.metadata.src_node_id == SUPERLINK_NODE_ID:
-        return of + line
-    return f"{by} says: {quoted(line)}"
+        return f"{of}error {code} without a reason"
+    return of + line if own else f"{by} says: {quoted(line)}"
 
 
 def _names(records: Iterable[str]) -> str:
@@ -398,7 +398,13 @@ def _without_lists(metrics: Mapping[str, object], member: Member) -> dict[str, o
     return {name: value for name, value in metrics.items() if name not in lists}
 
 
-def _check_metrics(metrics: Mapping[str, object], member: Member, most: Most, rows: str) -> None:
+def check_metrics(metrics: Mapping[str, object], member: Member, most: Most, *, evaluated: bool = False) -> None:
+    """Raise `PayloadError` unless a client's metrics, of training or of an evaluation, may be used."""
+    if len(metrics) > MAX_METRICS:
+        raise PayloadError(f"{member}: {len(metrics)} metrics, expected at most {MAX_METRICS}")
+    if evaluated:
+        metrics = _without_lists(metrics, member)
+    rows = f"the {'test ' * evaluated}samples it is registered with"
     for name, value in metrics.items():
         if len(name) > LONGEST_NAME or not METRIC_NAME.fullmatch(name):
             raise PayloadError(

@@ -12,8 +12,8 @@ from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.messaging.exchange import (
     LONGEST_REASON,
     METRICS_ALONE,
-    Exchange,
     Expected,
+    Outcome,
     Reply,
     Request,
     Traffic,
@@ -30,6 +30,7 @@ from hetfl_flwr.server.messaging.upload_counts import UploadCounts
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.codec import from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS
+from hetfl_flwr.wire.spec import Arrays
 
 BUSY = "still busy with an earlier message"
 """Why a node was sent nothing: it has not answered what it was sent before."""
@@ -65,7 +66,7 @@ class Messenger:
     idle : callable
         Called from time to time while the messenger waits for replies.
     received : callable
-        Called with each checked upload: the request, the client and the reply.
+        Called with each checked upload: the client, what it was sent, and the reply.
     """
 
     def __init__(self, grid: Grid, config: RunConfig, roster: Roster, uploads: UploadCounts) -> None:
@@ -78,13 +79,13 @@ class Messenger:
         self._own = engine_of(grid) != "deployment"
         self.engaged: Callable[[], set[int]] = set
         self.idle: Callable[[], object] = lambda: None
-        self.received: Callable[[Request, Member, Reply], object] = lambda sent, member, reply: None
+        self.received: Callable[[Member, Arrays, Reply], object] | None = None
         self._under_way: dict[str, int] = {}  # messages that are waited for, and their nodes
         self._late: dict[str, int] = {}  # those that nobody waits for any longer
         self._doubtful: set[str] = set()  # those that are lost, unless their replies have come by now
         self._have_lost: set[int] = set()
 
-    def exchange(self, messages: Iterable[Message], expected: Expected = METRICS_ALONE) -> Exchange:
+    def exchange(self, messages: Iterable[Message], expected: Expected = METRICS_ALONE) -> Outcome:
         """Send messages, wait for the replies, and set aside those that cannot be used.
 
         Parameters
@@ -94,7 +95,7 @@ class Messenger:
         expected : Expected
             What the replies are held against. Default: they are to have metrics alone.
         """
-        result = Exchange()
+        result = Outcome()
         sent = {
             message.metadata.dst_node_id: Request.of(message)
             for message in sorted(
@@ -103,30 +104,33 @@ class Messenger:
         }
         for node, reply in self.answers([one.message for one in sent.values()]):
             self.judge(reply, sent[node], result, expected)
-        self.reject_outliers(result, {self.roster.of(node).client_id: one for node, one in sent.items()})
+        self.reject_outliers(result, next((one.stage for one in sent.values()), ""))
         return result.ordered()
 
-    def reject_outliers(self, result: Exchange, sent: Mapping[int, Request]) -> None:
+    def reject_outliers(self, result: Outcome, stage: str) -> None:
         """Move replies that are far larger than those of others from the good ones to the failures.
 
         Of training these are the uploads and ``num-examples``, of evaluations ``num-examples`` alone.
 
         Parameters
         ----------
-        result : Exchange
+        result : Outcome
             Replies that have been judged.
-        sent : mapping of int to Request
-            What each client was sent.
+        stage : str
+            What all were asked for.
         """
-        trained = {reply.client_id: reply.samples for reply in result.replies if reply.client_id in result.sizes}
-        tested = {reply.client_id: reply.samples for reply in result.replies if sent[reply.client_id].is_evaluation}
+        samples = {reply.client_id: reply.samples for reply in result.replies}
+        trained = {client_id: count for client_id, count in samples.items() if client_id in result.sizes}
+        tested = samples if stage == MessageType.EVALUATE else {}
+        far = self.guards.reject_outliers(result.sizes, trained, tested, self.roster.client_ids())
+        if not far:
+            return
         members = {member.client_id: member for member in self.roster}
-        far = self.guards.reject_outliers(result.sizes, trained, tested, members.keys())
         result.replies = [reply for reply in result.replies if reply.client_id not in far]
         for client_id, why in far.items():
             member = members[client_id]
             line = f"{member}: {why}: set aside (outlier-factor = {self.config.outlier_factor:g})"
-            result.failures.append(Failure(client_id, sent[client_id].stage, line, member.node))
+            result.failures.append(Failure(client_id, stage, line, member.node))
 
     def as_sent(self, messages: Iterable[Message]) -> list[Message]:
         """Return messages as they travel: in half precision, if so configured; what many share is halved once."""
@@ -142,7 +146,7 @@ class Messenger:
             for message in written
         ]
 
-    def judge(self, reply: Message | str, sent: Request, result: Exchange, expected: Expected = METRICS_ALONE) -> bool:
+    def judge(self, reply: Message | str, sent: Request, result: Outcome, expected: Expected = METRICS_ALONE) -> bool:
         """Count a reply's cost, decode it, and put it with the good ones or the failures. A text says why it is absent.
 
         Returns
@@ -168,14 +172,16 @@ class Messenger:
             self.roster.trained[member.client_id] = sent.round
         return True
 
-    def _taken(self, message: Message, sent: Request, member: Member, result: Exchange, expected: Expected) -> Reply:
+    def _taken(self, message: Message, sent: Request, member: Member, result: Outcome, expected: Expected) -> Reply:
         """Decode and check a reply, and measure what it uploads."""
         most = expected.most(sent, member)
         spec, half = expected.uploads(member) if expected.uploads else None, self.config.half
         reply = read(message, sent, member, spec, most, half=half, own=self._own)
         if sent.is_training and spec is not None:
-            result.sizes[member.client_id] = measure(reply.arrays, spec, sent.arrays, min(reply.seen, most.seen))
-            self.received(sent, member, reply)
+            download = sent.arrays
+            result.sizes[member.client_id] = measure(reply.arrays, spec, download, min(reply.seen, most.seen))
+            if self.received is not None:
+                self.received(member, download, reply)
         return reply
 
     def push(self, messages: Sequence[Message]) -> None:
@@ -235,7 +241,7 @@ class Messenger:
         if reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
             self.uploads.refused(member.client_id)
 
-    def time_out(self, sent: Request, result: Exchange) -> None:
+    def time_out(self, sent: Request, result: Outcome) -> None:
         """Count a message as not answered in time, or as lost; its node is busy until a late reply is in."""
         message = sent.message.metadata.message_id
         self.judge(self._late_line if self.is_under_way(message) else LOST, sent, result)
@@ -255,7 +261,7 @@ class Messenger:
         """Return the nodes that have not answered an earlier message yet: they are sent nothing more."""
         return {*self.overdue(), *self._under_way.values()}
 
-    def refuse_busy(self, members: Iterable[Member], result: Exchange) -> list[Member]:
+    def refuse_busy(self, members: Iterable[Member], result: Outcome) -> list[Member]:
         """Return those members that can be asked to train; the others, which are busy, are failures."""
         busy, free = self.busy(), list[Member]()
         for member in members:

@@ -1,6 +1,6 @@
 """The clients of a federation as the server knows them, and whether an algorithm can work with them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TypeVar
 
 from hetfl_flwr.errors import FederationError
@@ -29,12 +29,15 @@ class Roster:
         them. Those of a client that leaves stay: everybody knows them.
     trained : dict
         The round in which each client has trained last, by client id; of a client that has left, too.
+    changes : int
+        How often a member has come or gone.
     """
 
     def __init__(self, members: Iterable[Member] = ()) -> None:
         self._by_node = {member.node: member for member in members}
         self._nodes = {member.client_id: member.node for member in self._by_node.values()}
         self._ordered: list[Member] | None = None
+        self.changes = 0
         self.public_samples: dict[int, Arrays] = {}
         self.trained: dict[int, int] = {}
 
@@ -52,6 +55,10 @@ class Roster:
         """Say whether a node is a member."""
         return node in self._by_node
 
+    def client_ids(self) -> Set[int]:
+        """Return the members' client ids."""
+        return self._nodes.keys()
+
     def of(self, node: int) -> Member:
         """Return the member behind a node id."""
         return self._by_node[node]
@@ -63,6 +70,7 @@ class Roster:
             raise FederationError(f"partition-id {member.client_id} is claimed by two nodes, {other} and {member.node}")
         self._by_node[member.node] = member
         self._ordered = None
+        self.changes += 1
 
     def remove(self, node: int) -> None:
         """Forget a client, if its node is a member."""
@@ -70,6 +78,7 @@ class Roster:
         if member is not None:
             del self._nodes[member.client_id]
             self._ordered = None
+            self.changes += 1
 
     def shared_rows(self, member: Member) -> int:
         """Return how many public samples everybody knows of a client; before it has shared them, those that it has."""

@@ -8,8 +8,8 @@ from operator import attrgetter
 
 from rich.table import Table
 
-from hetfl_flwr.runs.figures.tables import table_of
 from hetfl_flwr.text import printable
+from simulations.reports.terminal import table_of
 
 
 class State(StrEnum):

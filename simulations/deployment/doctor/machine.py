@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from hetfl_flwr.common.versions import PACKAGES
-from hetfl_flwr.runs.figures.tables import byte_size
 from simulations.deployment.doctor.finding import Finding, State
+from simulations.reports.terminal import byte_size
 
 PROJECT = "hetfl"
 """The package whose requirements must be met."""

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.runs.figures.tables import percent
 from hetfl_flwr.text import printable
 from simulations.reports.plots.drawing import (
     COLOURS,
@@ -25,6 +24,7 @@ from simulations.reports.plots.drawing import (
 )
 from simulations.reports.runs import Group, Run, client_scores, curve, group_runs
 from simulations.reports.tables import shared_terms, unequal_terms
+from simulations.reports.terminal import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetfl_flwr.runs.figures.tables import byte_size
 from hetfl_flwr.text import printable
 from simulations.reports.impact import Impact, Standing
 from simulations.reports.plots.drawing import COLOURS, DPI, LONGEST_LABEL, literal
+from simulations.reports.terminal import byte_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

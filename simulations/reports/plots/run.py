@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetfl_flwr.runs.schema import name_of
+from hetfl_flwr.runs.record import name_of
 from simulations.reports.plots.comparison import Course, draw_rounds, require_points, run_courses
 from simulations.reports.plots.drawing import DPI, literal
 from simulations.reports.runs import Run, client_scores, figures, method_of

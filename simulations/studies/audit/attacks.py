@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.runs.uploads import KeptUpload
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.spec import Arrays
 from simulations.studies.audit import histogram, reconstruction
@@ -31,7 +32,7 @@ from simulations.studies.audit.measures import (
 )
 from simulations.studies.audit.readings import ClassMeans, Head, Reading, Weights, class_means, reading_of
 from simulations.studies.audit.sent import pooled_upload
-from simulations.studies.audit.subject import KeptUpload, Rows, Subject, joined
+from simulations.studies.audit.subject import Rows, Subject, joined
 from simulations.studies.audit.training import Predictor, forward_of, logits_of, predicting
 
 IMITATIONS = 24

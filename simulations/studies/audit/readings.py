@@ -112,7 +112,7 @@ class Weights:
     def model_of(self, upload: Arrays) -> SplitModel:
         """Return the model that an upload, of the last round, has brought."""
         sent = self._whole(upload)
-        if self.factors and self.subject.config.to_flat().get(f"{self.subject.config.algorithm}.compress") == "update":
+        if self.factors:
             origin = self._followed()
             sent = {name: origin[name] + change for name, change in sent.items()}
         return loaded(self.model, sent)

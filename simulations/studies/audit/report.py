@@ -15,10 +15,10 @@ from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.node.machine.device import find_device
-from hetfl_flwr.runs.figures.tables import table_of
 from hetfl_flwr.server.messaging.differences import listed
 from hetfl_flwr.wire.privacy import DELTA
 from simulations.reports.runs import load_run
+from simulations.reports.terminal import table_of
 from simulations.studies.accounting import Guarantee, guarantees
 from simulations.studies.audit.attacks import ATTACKS, IMITATIONS, Attack, Case, Estimate, Found, cases_of, estimates
 from simulations.studies.audit.measures import Finding, NotFittedError, Pictures

@@ -6,9 +6,10 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_flwr.runs.uploads import KeptUpload
 from hetfl_flwr.wire.privacy import private_upload
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-from simulations.studies.audit.subject import KeptUpload, Subject
+from simulations.studies.audit.subject import Subject
 
 
 def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Arrays:

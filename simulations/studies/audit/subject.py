@@ -1,12 +1,12 @@
 """One client as an attacker meets it: what it was sent and has uploaded, what else is known, and the truth."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,21 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_flwr.client import KnowledgeClient
-from hetfl_flwr.common.blobs import read_blob
 from hetfl_flwr.common.notices import option, warn
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
-from hetfl_flwr.errors import ConfigError, DamagedError, RunFolderError
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.methods import build_client
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
-from hetfl_flwr.runs.observers.kept_uploads import UPLOADS, kept_files
-from hetfl_flwr.runs.schema import read_summary
-from hetfl_flwr.runs.settings import resolved_config_of
+from hetfl_flwr.runs.record import read_summary
+from hetfl_flwr.runs.settings import config_of
+from hetfl_flwr.runs.uploads import KeptUpload, kept_uploads
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.messaging.differences import listed
-from hetfl_flwr.wire.spec import Arrays
 from simulations.inference.loading import load_client, load_deployed
 
 MAX_ROWS = 10_000
@@ -36,56 +33,6 @@ MAX_ROWS = 10_000
 
 UNKNOWN = -1
 """Where a client's public samples begin, if the data of clients before it are not here."""
-
-
-@dataclass(frozen=True)
-class KeptUpload:
-    """What one client was sent in a round, and what it has answered.
-
-    Parameters
-    ----------
-    round, client_id : int
-        The round that it counts in; which client.
-    samples : int
-        The ``num-examples`` of the client's answer.
-    download, upload : mapping of str to array
-        What it was sent, as it travelled, and what it has uploaded, decoded and checked.
-    """
-
-    round: int
-    client_id: int
-    samples: int
-    download: Arrays
-    upload: Arrays
-
-
-def kept_uploads(run_folder: Path) -> Iterator[KeptUpload]:
-    """Go through the uploads of a run, round by round; within one by client, and of one client as they came.
-
-    Raises
-    ------
-    RunFolderError
-        A file is damaged, or cannot be read, or is another run's.
-    """
-    begun = {Checkpoint.read_one(folder).begun for folder in checkpoints(run_folder)[:1]}
-    for number, path in kept_files(run_folder):
-        try:
-            metadata, arrays, _ = read_blob(path, UPLOADS)
-        except DamagedError as error:
-            raise RunFolderError(str(error)) from None
-        if metadata["round"] != number:
-            raise RunFolderError(f"{path}: damaged (it is of round {metadata['round']})")
-        if begun - {metadata["run"]}:
-            raise RunFolderError(f"{path} is of another run than the checkpoint of {run_folder}")
-        for position, row in enumerate(metadata["uploads"]):
-            download, upload = (
-                _below(arrays, f"{way}.") for way in (f"download.{row['download']}", f"upload.{position}")
-            )
-            yield KeptUpload(number, row["client"], row["samples"], download, upload)
-
-
-def _below(arrays: Arrays, prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 class Rows(NamedTuple):
@@ -197,7 +144,7 @@ def uploads_of(folder: Path) -> list[KeptUpload]:
     RunFolderError
         Nothing, or there is no run: says which key keeps uploads.
     """
-    config, kept = resolved_config_of(folder), list(kept_uploads(folder))
+    config, kept = config_of(folder), list(kept_uploads(folder))
     if not kept:
         how = "keep-uploads = true, and no round has ended" if config.keep_uploads else "keep-uploads = false"
         keeping = option("--set keep-uploads=true", "keep_uploads=True")
@@ -238,7 +185,7 @@ def subjects_of(
         Only one client is there, or one that the run has not; or all have the same samples.
     """
     kept = uploads_of(folder)
-    config = resolved_config_of(folder).with_values({"device": device, "state-dir": ""})
+    config = config_of(folder).with_values({"device": device, "state-dir": ""})
     deployed = is_deployment(folder)
     if places and not deployed:
         raise ConfigError(

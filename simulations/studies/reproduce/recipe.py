@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from hetfl_flwr.config import RunConfig, Value, flattened, load_toml
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
-from hetfl_flwr.runs.schema import Summary
+from hetfl_flwr.runs.record import Summary
 
 TABLES = Path(__file__).resolve().parents[2] / "recipes" / "tables"
 """Where the recipes lie."""

@@ -16,7 +16,7 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import RunFolderError, unknown
-from hetfl_flwr.runs.schema import Round
+from hetfl_flwr.runs.record import Round
 from hetfl_flwr.wire.messages import SEEN
 from simulations.reports.estimates import ACCURACY
 from simulations.reports.runs import Run, figures, load_run

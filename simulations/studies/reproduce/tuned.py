@@ -10,7 +10,7 @@ from rich.console import Console
 from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import HetflError
-from hetfl_flwr.runs.figures.tables import byte_size
+from simulations.reports.terminal import byte_size
 from simulations.studies.jobs import PLACES, Backend
 from simulations.studies.reproduce.recipe import Cell
 from simulations.studies.reproduce.records import Line, read_lines, write_lines

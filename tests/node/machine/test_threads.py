@@ -4,7 +4,7 @@ import pytest
 import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
-from hetfl_flwr.client_app import _node as surroundings
+from hetfl_flwr.client_app import _client as surroundings
 from hetfl_flwr.node.machine import threads
 from simulations.engine.run import _check_threads
 

@@ -263,7 +263,7 @@ print("seconds", usage.ru_utime + usage.ru_stime)
 @pytest.mark.parametrize(
     ("kind", "shown"),
     [
-        ("algorithms", ["fedavg", "fedhe.logit-loss = mse", "leaves a client", "parts of weights"]),
+        ("algorithms", ["fedavg", "fedhe.alpha = 1.0", "leaves a client", "parts of weights"]),
         ("datasets", ["digits", "mnist", "bundled"]),
         ("models", ["lenet5", "fedhe:9", "(1, 8, 8)"]),
         ("recipes", ["fedhe-digits", "fedhe-mnist-heterogeneous"]),

@@ -18,7 +18,7 @@ from fixtures.tiers import complete, exhaustive
 from hetfl_flwr.config import Value
 from hetfl_flwr.methods import names
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.runs.results import ROUNDS_FILE, SUMMARY_FILE
+from hetfl_flwr.runs.record import ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli.running import run_one
 from simulations.deployment.flower import ROOT, Flower, flower
 

@@ -10,7 +10,7 @@ import pytest
 from test_engines import assert_same_bits, local
 
 from hetfl_flwr.config import Value
-from hetfl_flwr.runs.schema import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
+from hetfl_flwr.runs.record import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]

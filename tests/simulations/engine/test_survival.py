@@ -13,7 +13,7 @@ import pytest
 
 from hetfl_flwr.config import Value
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE, Checkpoint
-from hetfl_flwr.runs.results import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
+from hetfl_flwr.runs.record import RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli.running import run_one
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 

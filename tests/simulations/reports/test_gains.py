@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from hetfl_flwr import gains, load
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.figures.tables import client_table, lines
 from simulations.cli.command import app
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
 from simulations.reports.gains import Gain, answer, gains_table, write_csv
 from simulations.reports.report import write_report
 from simulations.reports.runs import load_run, run_folders
 from simulations.reports.tables import compare_table, doubts_of
+from simulations.reports.terminal import client_table, lines
 
 
 def said_of(folders):

@@ -6,13 +6,13 @@ from fixtures.folders.studies import ALONE, HELPED, ended, study
 from scipy import stats
 from typer.testing import CliRunner
 
-from hetfl_flwr.runs.figures.tables import lines
 from simulations.cli.command import app
 from simulations.reports.estimates import MEASURES
 from simulations.reports.impact import Impact, impact_table, standings
 from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.impact import draw_impact, methods_figure
 from simulations.reports.runs import load_run
+from simulations.reports.terminal import lines
 
 
 def standing_of(folders):

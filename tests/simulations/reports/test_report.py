@@ -12,12 +12,12 @@ from matplotlib.image import imread
 from rich.table import Table
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.figures.tables import client_table
 from simulations.reports.plots.comparison import compare_figure
 from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.run import run_figure
 from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
 from simulations.reports.tables import compare_table, summary_table, unequal_terms
+from simulations.reports.terminal import client_table
 
 
 def rows(table: Table) -> list[dict[str, str]]:
@@ -90,7 +90,7 @@ def test_a_damaged_line_is_left_out_and_named_with_its_place(
     whole = [json.dumps(line) for line in LINES]
     (folder / "rounds.jsonl").write_text("\n".join([whole[0], '{"round": 0', '{"round": 1}', *whole[1:]]) + "\n")
     assert [record.round for record in load_run(folder).rounds] == [0, 1, 2, 3]
-    assert f"{folder / 'rounds.jsonl'}, lines 2, 3" in capsys.readouterr().err
+    assert f"{folder / 'rounds.jsonl'}, line 2 (and 1 more) is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["report", "compare"])
@@ -131,7 +131,6 @@ def test_an_infinite_epsilon_is_shown_as_such(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("rounds.jsonl", f"{json.dumps(LINES[1])}\n" * 2, r"rounds\.jsonl, line 2"),
         ("summary.json", '{\n"algorithm": ?', r"summary\.json: .*line 2 column 14"),
         ("clients.json", '[{"partition": "x"}]', r"clients\.json: 0\.partition"),
         ("config.toml", "seed = 0\nrounds = ?\n", r"config\.toml: .*line 2"),

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hetfl_flwr import sweep
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
-from hetfl_flwr.runs.schema import SERVER_STATE_FILE, read_rounds
+from hetfl_flwr.runs.record import SERVER_STATE_FILE, read_rounds
 from simulations.cli.command import app
 from simulations.studies import backends
 from simulations.studies.backends import BACKENDS, MAX_LOSSES, LocalBackend, RayBackend, backend
@@ -60,7 +60,7 @@ def a_run(folder, seed=0, **more):
 
 def outcome(job):
     state = (job.folder / SERVER_STATE_FILE).read_bytes()
-    return state, [(number, entry.accuracy) for number, _, entry in read_rounds(job.folder)]
+    return state, [(entry.round, entry.accuracy) for entry in read_rounds(job.folder)]
 
 
 @pytest.mark.exhaustive

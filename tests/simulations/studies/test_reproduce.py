@@ -12,7 +12,7 @@ from rich.console import Console
 from scipy.stats import ttest_rel
 
 from hetfl_flwr.errors import ConfigError, RunFolderError
-from hetfl_flwr.runs.schema import Round
+from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
 from simulations.studies.reproduce.collection import Report, collect, counted
@@ -585,7 +585,7 @@ def recorded(cell, accuracies):
 
 def run_of(rounds, **summary):
     whole = {"clients": 2, "rounds": len(rounds), "bytes_up": 0, "bytes_down": 0, "acc": None, **summary}
-    records = [Round.blank(**{"round": number, "seconds": 1.0, **record}) for number, record in enumerate(rounds)]
+    records = [Round(**{"round": number, "seconds": 1.0, **record}) for number, record in enumerate(rounds)]
     return Run(Path("r"), "r", {}, records, whole, [])
 
 

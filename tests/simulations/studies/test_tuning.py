@@ -10,7 +10,7 @@ from rich.console import Console
 
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.errors import ConfigError, HetflError
-from hetfl_flwr.runs.figures.tables import lines
+from simulations.reports.terminal import lines
 from simulations.studies.backends import LocalBackend
 from simulations.studies.tuning import (
     Trial,

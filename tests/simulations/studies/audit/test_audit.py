@@ -15,7 +15,7 @@ from hetfl_flwr.common.blobs import pack, read_blob
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.learning.training import take_statistics
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.runs.observers.kept_uploads import UPLOADS
+from hetfl_flwr.runs.uploads import UPLOADS
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.weights import loaded
 from simulations.deployment.rehearsal import write_digits

@@ -1,9 +1,9 @@
-"""Tables for a terminal, and for the log: how they look, and the one of a run's clients.
+"""Tables and figures for a terminal: how they look, and the table of a run's clients.
 
 Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from io import StringIO
@@ -18,15 +18,16 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from hetfl_flwr.runs.schema import ClientRecord, name_of
+from hetfl_flwr.runs.record import ClientRecord, name_of
+from hetfl_flwr.wire.cost_metrics import CPU_SECONDS, DEVICE_MEMORY, FLOPS, JOULES, MEMORY, WALL_SECONDS
 
 T = TypeVar("T")
 NOTHING = "-"
 BYTES_NOTE = "Bytes in powers of 1000: 1 kB = 1000 bytes."
 SHORT_HEADINGS = {"bal.": "balanced_accuracy", "F1": "macro_f1", "AUC": "auc", "maj.": "majority"}
-"""How the table of clients calls the figures of `hetfl_flwr.runs.schema.Quality`."""
-LOG_WIDTH = 160
-"""Characters of a line of a table in the log."""
+"""How the table of clients calls the figures of `hetfl_flwr.runs.record.Quality`."""
+LINE_WIDTH = 160
+"""Characters of a line of a table in a file or a pipe."""
 WIDEST = 10_000
 """Characters of a line that no table fills."""
 FOLDED = 16
@@ -75,7 +76,7 @@ def _quality(key: str, client: ClientRecord) -> str:
     return percent(value if isinstance(value, float) else None)
 
 
-def lines(table: Table, width: int = LOG_WIDTH) -> list[str]:
+def lines(table: Table, width: int = LINE_WIDTH) -> list[str]:
     """Return a table as lines of plain text."""
     file = StringIO()
     plain = Console(
@@ -191,3 +192,25 @@ def byte_size(value: float | None) -> str:
 def thousands(value: int | None) -> str:
     """Return a whole number, as in ``55,210``."""
     return NOTHING if value is None else f"{value:,}"
+
+
+SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    CPU_SECONDS: ("CPU s", "{:,.2f}".format),
+    WALL_SECONDS: ("seconds", "{:,.2f}".format),
+    FLOPS: ("FLOPs", "{:.3g}".format),
+    JOULES: ("joules", "{:,.1f}".format),
+    MEMORY: ("peak memory", byte_size),
+    DEVICE_MEMORY: ("device memory", byte_size),
+}
+"""By the name of a cost, its heading, and how a figure is written."""
+
+
+def in_words(costs: Mapping[str, float]) -> str:
+    """Return costs on one line.
+
+    Examples
+    --------
+    >>> in_words({"flops": 2592727200.0, "cpu-seconds": 1.0389, "peak-memory": 946708480.0})
+    'CPU s 1.04, FLOPs 2.59e+09, peak memory 946.7 MB'
+    """
+    return ", ".join(f"{heading} {write(costs[name])}" for name, (heading, write) in SHOWN.items() if name in costs)

@@ -1,15 +1,12 @@
-"""What a run says of its clients beyond accuracy: the figures of one client, of single classes, and what to mind."""
+"""What makes the figures of runs doubtful: small test sets, single classes, a run that is too short."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import sqrt
-from statistics import fmean
 from typing import NamedTuple
 
-from typing_extensions import TypedDict
-
 from hetfl_flwr.config import Value
-from hetfl_flwr.runs.schema import QUALITIES, ClientRecord, Fraction, PerClass, Quality, Round, name_of
+from hetfl_flwr.runs.record import ClientRecord, Round, name_of
 from hetfl_flwr.text import LONGEST_NAME, printable
 from hetfl_flwr.wire.naming import called
 
@@ -21,73 +18,6 @@ LAST_PART, LEAST_RISE = 0.75, 0.02
 
 MOST_NOTED = 5
 """Clients, and classes of one, that are named one by one."""
-
-
-class NamedClasses(TypedDict):
-    """What `ClientRecord` has of single classes, by their names."""
-
-    recall: dict[str, Fraction] | None
-    untested: list[str] | None
-    unpredicted: list[str] | None
-
-
-def per_class(lists: Mapping[str, list[float | None]]) -> PerClass:
-    """Return checked lists of a client as a round holds them."""
-    found: PerClass = {}
-    if "recall" in lists:
-        found["recall"] = list(lists["recall"])
-    if "untested" in lists:
-        found["untested"] = [int(label) for label in lists["untested"] if label is not None]
-    if "unpredicted" in lists:
-        found["unpredicted"] = [int(label) for label in lists["unpredicted"] if label is not None]
-    return found
-
-
-def mean_quality(entry: Round | None) -> Quality:
-    """Return the means over clients in a round; None where there is no round."""
-    found: Quality = {name: getattr(entry, name, None) for name in QUALITIES}  # type: ignore[assignment]
-    return found
-
-
-def client_quality(entry: Round | None, client: int) -> Quality:
-    """Return what one client has measured in a round; None where it has not."""
-    own = entry.clients.get(str(client), {}) if entry else {}
-    found: Quality = {name: own.get(name.replace("_", "-")) for name in QUALITIES}  # type: ignore[assignment]
-    return found
-
-
-def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -> NamedClasses:
-    """Return what one client has measured class by class in a round, by the names of its classes.
-
-    Parameters
-    ----------
-    entry : Round or None
-        The round.
-    client : int
-        Which client.
-    names : sequence of str
-        What its classes are called; where there are too few, or two are the same, they are called by their numbers.
-    """
-    own = entry.classes.get(str(client), PerClass()) if entry else PerClass()
-    recall = own.get("recall")
-    if not own or recall is None:
-        return {"recall": None, "untested": None, "unpredicted": None}
-    called = list(names) if len(set(names)) == len(recall) == len(names) else list(map(str, range(len(recall))))
-    return {
-        "recall": {name: value for name, value in zip(called, recall, strict=True) if value is not None},
-        "untested": [called[label] for label in own.get("untested", []) if label < len(called)],
-        "unpredicted": [called[label] for label in own.get("unpredicted", []) if label < len(called)],
-    }
-
-
-def mean_recall(clients: Iterable[ClientRecord]) -> dict[str, float]:
-    """Return the recall of each class by its name, the mean over the clients that have test samples of it."""
-    found: dict[str, list[float]] = {}
-    for record in clients:
-        for name, value in (record.get("recall") or {}).items():
-            found.setdefault(name, []).append(value)
-    return {name: fmean(values) for name, values in found.items()}
-
 
 DOUBTS = {
     "alone": "all test rows are of {}",

@@ -1,0 +1,67 @@
+"""Base of the client sides that train a small model beside their own, each taught by the other."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hetfl_flwr import SEEN, Arrays, KnowledgeClient, Metrics, ModelName, Node, Terms, descend, evaluate, small_model
+
+Losses = Callable[[Tensor, Tensor], tuple[Terms, Tensor]]
+"""From inputs and labels to the own model's loss and the small one's, of the outputs from before either's step."""
+
+
+class MutualClient(KnowledgeClient):
+    """Trains its own model and a small one, which all clients have, on the same batches.
+
+    Each model has an optimizer as the run config says. That of the own model goes on from round to round; that of the
+    small one, which comes with each download, starts again, unless ``moments = "kept"``. Costs the small model's passes
+    over each batch.
+    Reports ``accuracy`` of the own model and ``global-accuracy`` of the global small one, on the client's test set.
+
+    Parameters
+    ----------
+    node : Node
+        The client's surroundings.
+    key : str
+        The config key that names the small model, for errors.
+    name : str
+        Its value.
+
+    Raises
+    ------
+    ModelError
+        The small model does not fit the client's data.
+    """
+
+    has_distillation_term = True
+
+    def __init__(self, node: Node, key: str, name: ModelName) -> None:
+        super().__init__(node)
+        self.small = small_model(key, name, node)
+
+    def train_both(self, round: int, losses: Losses, optimizer: Optimizer | None = None) -> Metrics:
+        """Train both models for one round; the optimizer of the own one is the client's, unless another is given."""
+        small_optimizer = self.optimizer("small-optimizer", self.small.parameters())
+        total = torch.zeros((), dtype=torch.float64)
+
+        def loss(inputs: Tensor, labels: Tensor) -> Terms:
+            """Take the small model's step; return the own model's loss."""
+            own, its = losses(inputs, labels)
+            small_optimizer.zero_grad(set_to_none=True)
+            descend(small_optimizer, its)
+            total.add_(its.detach().double().cpu() * len(labels))
+            return own
+
+        samples, mean_loss = self.train(self.batches(round), loss, optimizer)
+        return {SEEN: samples, "train-loss": mean_loss, "small-loss": float(total) / samples}
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure the own model, and the global small one."""
+        self.take(download)
+        return {**super().assess(download), "global-accuracy": evaluate(self.small, self.node.data.test).accuracy}
+
+    def take(self, download: Arrays) -> None:
+        """Put what the server has sent in the place of the small model, or of a part of it."""
+        self.load(self.small, download)

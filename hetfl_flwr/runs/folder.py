@@ -1,0 +1,206 @@
+"""The folder of a run that is under way: taken, written round by round, and given back where nothing was reached."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
+
+from hetfl_flwr.common.blobs import pack
+from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.notices import option
+from hetfl_flwr.config import RunConfig, to_toml
+from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.methods import for_flower
+from hetfl_flwr.runs.callbacks import RoundCallback
+from hetfl_flwr.runs.ledger import Ledger
+from hetfl_flwr.runs.lock import FolderLock
+from hetfl_flwr.runs.record import (
+    CHECKPOINTS,
+    CLIENTS_FILE,
+    CONFIG_FILE,
+    RESUME_FILE,
+    ROUNDS_FILE,
+    SERVER_STATE_FILE,
+    SUMMARY_FILE,
+    UPLOADS_FILE,
+    Round,
+    Summary,
+    check_no_run_file,
+    clients_file,
+    read_rounds,
+    round_line,
+    summary_file,
+)
+from hetfl_flwr.runs.settings import PASSING, lasting
+from hetfl_flwr.server.messaging.upload_counts import UploadCounts
+from hetfl_flwr.wire.privacy import noise_source
+
+KNOWLEDGE = "knowledge"
+"""The kind of file that holds a server state."""
+
+
+class Known(TypedDict):
+    """What a checkpoint says of ``rounds.jsonl``: how many bytes its rounds take, and their checksum."""
+
+    bytes: int
+    checksum: str
+
+
+class RunFolder(RoundCallback):
+    """The run folder of a run. It is called before all other callbacks.
+
+    Use it in a ``with``: on leaving, other processes may write the folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder, made if missing.
+    config : RunConfig
+        The run. Without ``resume`` the folder must hold no run.
+    engine : str
+        ``local``, ``simulation`` or ``deployment``.
+    run : int
+        The run's id.
+
+    Attributes
+    ----------
+    ledger : Ledger
+        What the run has reached so far.
+    begun : int
+        The id under which the run was begun.
+
+    Raises
+    ------
+    RunFolderError
+        The folder cannot be written, is being written by another process, or holds another run.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, engine: str, run: int) -> None:
+        self.folder = check_no_run_file(folder)
+        self.config, self.engine, self.run, self.begun = config, engine, run, run
+        noise = noise_source(config.noise_source, engine) if config.noise_multiplier > 0 else None
+        entropy = noise == "system" or (noise is not None and engine != "local")
+        self.ledger = Ledger(config, engine, UploadCounts(folder / UPLOADS_FILE if entropy else None), noise)
+        self._path = folder / ROUNDS_FILE
+        self._kept: bytes | None = None
+        self._bytes, self._hash = 0, blake2b(digest_size=32)
+        written = *(folder / name for name in (CONFIG_FILE, RESUME_FILE, ROUNDS_FILE)), folder, *folder.parents
+        self._made = [path for path in written if not path.exists()]
+        with self.writing():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = FolderLock(folder, run)
+        try:
+            if not config.resume:
+                self._begin()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let other processes write the folder; what was made for a run that has reached nothing is removed."""
+        self._lock.release()
+        if error is None or self._holds_run():
+            return
+        for path in self._made:
+            with suppress(OSError):  # not empty: what others have put there stays
+                path.rmdir() if path.is_dir() else path.unlink()
+
+    def _holds_run(self) -> bool:
+        rounds = self._path.exists() and not (self._path.is_file() and self._path.stat().st_size == 0)
+        return rounds or any((self.folder / CHECKPOINTS).glob("round-*"))
+
+    def _begin(self) -> None:
+        if self._holds_run():
+            going_on = option("--resume", "resume=True")
+            raise RunFolderError(
+                f"{self.folder} already holds a run: go on with it by {going_on}, or name another folder"
+            )
+        with self.writing():
+            self._write_settings()
+            (self.folder / UPLOADS_FILE).unlink(missing_ok=True)
+            self._path.touch()
+
+    def _write_settings(self) -> None:
+        replace_file(self.folder / CONFIG_FILE, to_toml(lasting(self.config)).encode())
+        if self.engine != "local":  # `flwr run` takes values or a file, not both
+            going_on = self.config.with_values({**PASSING, "resume": True, "output-dir": str(self.folder)})
+            replace_file(self.folder / RESUME_FILE, to_toml(for_flower(going_on)).encode())
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Say in one line that the folder cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            raise RunFolderError(f"run folder {self.folder} cannot be written: {error.strerror}") from None
+
+    def round(self, entry: Round) -> None:
+        """Write a round: all of its line, or none."""
+        line = round_line(entry) + b"\n"
+        with self.writing(), self._path.open("ab", buffering=0) as file:
+            whole = file.seek(0, os.SEEK_END)
+            try:
+                left = line
+                while left:  # a disk that is nearly full takes a part
+                    left = left[file.write(left) :]
+            except OSError:
+                file.truncate(whole)
+                raise
+        self._bytes += len(line)
+        self._hash.update(line)
+
+    def end(self, summary: Summary, error: BaseException | None) -> None:
+        """Write summary, clients and the server state, unless nothing was reached."""
+        if self.ledger.rounds and self._holds_run():
+            self.write()
+
+    def write(self) -> None:
+        """Write summary, clients and the server state so far."""
+        ledger = self.ledger
+        with self.writing():
+            server_state = pack(KNOWLEDGE, {"round": ledger.done}, ledger.arrays)
+            replace_file(self.folder / SERVER_STATE_FILE, server_state)
+            replace_file(self.folder / CLIENTS_FILE, clients_file(ledger.clients()))
+            replace_file(self.folder / SUMMARY_FILE, summary_file(ledger.summary()))
+
+    def synced(self) -> Known:
+        """Let all rounds reach the disk, and return what there is so far."""
+        with self._path.open("a") as file:
+            os.fsync(file.fileno())
+        return {"bytes": self._bytes, "checksum": self._hash.hexdigest()}
+
+    def keep(self, known: Known) -> str:
+        """Read the rounds that a checkpoint knows, and return what is wrong with the file; empty: nothing.
+
+        If it is not as the checkpoint knows it, none of its rounds are used.
+        """
+        content = self._path.read_bytes() if self._path.is_file() else b""
+        digest = blake2b(content[: known["bytes"]], digest_size=32)
+        if digest.hexdigest() != known["checksum"]:
+            return f"{self._path} is {'not as the checkpoint knows it' if content else 'missing or empty'}"
+        self._kept, self._bytes, self._hash = content[: known["bytes"]], known["bytes"], digest
+        return ""
+
+    def resume(self, begun: int) -> None:
+        """Write the folder as it was at a checkpoint, with the config of this process.
+
+        Rounds that were not kept are removed; a file of which none were is kept as ``rounds.damaged.jsonl``.
+        """
+        self.begun = begun
+        with self.writing():
+            self._write_settings()
+            if self._kept is None and self._path.is_file():
+                self._path.replace(self._path.with_name("rounds.damaged.jsonl"))
+            replace_file(self._path, self._kept or b"")
+        self.ledger.rounds = read_rounds(self.folder)

@@ -1,0 +1,207 @@
+"""What a person sees while a run goes on: a bar in a terminal or a notebook, a line a minute in a file or a pipe.
+
+Where Flower's log is shown, it has a line a round instead.
+"""
+
+import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from logging import INFO, WARNING
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.common.flower import FLOWER_LOGGER, log, warn_or_log
+from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
+from hetfl_flwr.runs.record import NOTES_FILE, Round, Summary
+from hetfl_flwr.server.messaging.differences import listed, unlike_columns
+from hetfl_flwr.server.messaging.member import MAX_NOTES, Member
+from hetfl_flwr.text import quoted
+
+visible: ContextVar[bool] = ContextVar("visible", default=True)
+"""Whether bars, and lines in their place, are shown."""
+
+EVERY = 60.0
+"""Seconds between two lines."""
+
+MAX_SHOWN = 50
+"""Notes that are shown at a time; all of them are written."""
+
+
+class Bar(AbstractContextManager["Bar"]):
+    """A bar that moves: in a terminal, and in a notebook, where it needs no widgets. Elsewhere a line a minute.
+
+    The lines go to standard error: "round 12 of 50, accuracy 81.3 %, 340 s left".
+
+    Parameters
+    ----------
+    console : Console
+        Where it is shown.
+    label : str
+        What it is about.
+    total : int
+        The number of rounds.
+    lines : bool
+        Whether there are lines where no bar can be.
+    period : float
+        Seconds of the past by which the time left is estimated.
+    """
+
+    def __init__(self, *, console: Console, label: str, total: int, lines: bool = True, period: float = 30.0) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} rounds {task.fields[figures]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            speed_estimate_period=period,
+        )
+        self._task = self._progress.add_task(label, total=total, figures="")
+        self._in_terminal = visible.get() and console.is_terminal
+        self._in_notebook = visible.get() and console.is_jupyter
+        self._in_lines = lines and visible.get() and not (console.quiet or console.is_terminal or console.is_jupyter)
+        self._display: Any = None
+        self._label, self._total = label, total
+        self._began: tuple[int, float] | None = None
+        self._last = monotonic()
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        if self._in_terminal:
+            self._progress.start()
+        elif self._in_notebook:
+            from IPython.display import display
+
+            self._display = display(self._progress, display_id=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        if self._in_terminal:
+            self._progress.stop()
+
+    def update(self, completed: int, *, label: str = "", figures: str = "") -> None:
+        """Move the bar."""
+        self._label = label or self._label
+        self._progress.update(self._task, completed=completed, description=self._label, figures=figures)
+        if self._display is not None:
+            self._display.update(self._progress)
+        now = monotonic()
+        self._began = self._began or (completed, now)
+        if not self._in_lines or now - self._last < EVERY or completed >= self._total:
+            return
+        self._last, (first, began) = now, self._began
+        pace = (now - began) / (completed - first) if completed > first else None
+        left = "" if pace is None else f"{pace * (self._total - completed):.0f} s left"
+        said = [f"round {completed} of {self._total}", figures, left]
+        print(f"{self._label}: {', '.join(part for part in said if part)}", file=sys.stderr, flush=True)
+
+
+class Watch(RoundCallback):
+    """Shows rounds as they are finished."""
+
+    def __init__(self) -> None:
+        self._bytes = self._rounds = 0
+        self._bar: Bar | None = None
+
+    def begin(self, run: RunInfo) -> None:
+        """Show the bar; log after which round a resumed run goes on."""
+        if run.after is not None:
+            log(INFO, "goes on after round %d of %d", run.after, run.config.rounds)
+        self._rounds = run.config.rounds
+        console = Console(stderr=True, soft_wrap=True, highlight=False)
+        lines = not FLOWER_LOGGER.isEnabledFor(INFO)  # else the log has one a round
+        label = f"{run.config.algorithm} on {run.dataset}"
+        self._bar = Bar(console=console, label=label, total=self._rounds, lines=lines).__enter__()
+
+    def end(self, summary: Summary, error: BaseException | None) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.__exit__(None, error, None)
+
+    def round(self, entry: Round) -> None:
+        """Show one round."""
+        self._bytes += entry.bytes_up + entry.bytes_down
+        for failure in entry.failures:
+            if FLOWER_LOGGER.isEnabledFor(WARNING):
+                where = f"client={failure.client_id} node={failure.node} stage={failure.stage!r}"
+                log(WARNING, "round=%d %s reason=%r", entry.round, where, failure.reason)
+            else:
+                warn_or_log(f"round {entry.round}: {failure.reason}")
+        accuracy = [] if entry.accuracy is None else [f"accuracy {entry.accuracy:.1%}"]
+        if self._bar is not None:
+            self._bar.update(entry.round, figures=", ".join([*accuracy, decimal(self._bytes)]))
+        log(
+            INFO,
+            "round=%d/%d accuracy=%s bytes_up=%d bytes_down=%d seconds=%.3f failures=%d",
+            entry.round,
+            self._rounds,
+            "-" if entry.accuracy is None else f"{entry.accuracy:.4f}",
+            entry.bytes_up,
+            entry.bytes_down,
+            entry.seconds,
+            len(entry.failures),
+        )
+
+
+class Notes(RoundCallback):
+    """Shows what clients report of their data and models unasked, each line once, and writes it to ``notes.txt``.
+
+    In a deployment each line begins with who has said it first, and of a client that registers again and again no more
+    lines are taken than one registration may have.
+
+    Parameters
+    ----------
+    members : iterable of Member
+        The clients as they are now; more may join.
+    """
+
+    def __init__(self, members: Iterable[Member]) -> None:
+        self._members = members
+        self._said: dict[str, None] = {}
+        self._heard: dict[int, set[str]] = {}
+        self._written, self._compared = 0, False
+
+    def begin(self, run: RunInfo) -> None:
+        """Show what the clients have reported."""
+        self._path, self._compared = run.folder / NOTES_FILE, run.config.features != "all"
+        self._strangers = run.engine == "deployment"
+        self._show()
+
+    def round(self, entry: Round) -> None:
+        """Show what clients have reported that have joined since, and write it down."""
+        self._show()
+        if len(self._said) > self._written:
+            replace_file(self._path, "".join(f"{line}\n" for line in self._said).encode())
+            self._written = len(self._said)
+
+    def _show(self) -> None:
+        found: dict[str, list[int]] = {}
+        for member in self._members:
+            heard = self._heard.setdefault(member.client_id, set())
+            for line in member.notes:
+                if line not in heard and len(heard) < MAX_NOTES:
+                    heard.add(line)
+                    found.setdefault(line, []).append(member.client_id)
+        lines = list(found)
+        if self._strangers:
+            lines = [f"client {listed(ids)} says: {quoted(line)}" for line, ids in found.items()]
+        if not self._compared and (unlike := unlike_columns(list(self._members))):
+            self._compared = True
+            lines.append(unlike)
+        new = [line for line in lines if line not in self._said]
+        self._said |= dict.fromkeys(new)
+        more = [f"and {len(new) - MAX_SHOWN} more lines, in {NOTES_FILE}"] if len(new) > MAX_SHOWN else []
+        if visible.get() or FLOWER_LOGGER.isEnabledFor(WARNING):  # else many runs at a time, which are shown together
+            for line in [*new[:MAX_SHOWN], *more]:
+                warn_or_log(line)

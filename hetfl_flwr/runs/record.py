@@ -1,0 +1,454 @@
+"""The files of a run folder: their names, what stands in them, and how they are written and read.
+
+``config.toml`` is `hetfl_flwr.config`'s. Accuracies are fractions in [0, 1].
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypeVar
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    PlainSerializer,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
+
+from hetfl_flwr.common.files import as_json, read_file
+from hetfl_flwr.common.notices import warn
+from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.text import LONGEST_NAME, printable
+from hetfl_flwr.wire.cost_metrics import COST_METRICS, DEVICE_MEMORY, MEMORY
+
+T = TypeVar("T")
+
+CONFIG_FILE = "config.toml"
+RESUME_FILE = "resume.toml"
+ROUNDS_FILE = "rounds.jsonl"
+SUMMARY_FILE = "summary.json"
+CLIENTS_FILE = "clients.json"
+NOTES_FILE = "notes.txt"
+"""What was done with the data unasked, a line each; missing where there is nothing to say."""
+
+UPLOADS_FILE = "upload-counts.safetensors"
+"""How many uploads clients were asked for, where their noise is drawn from entropy."""
+
+KEPT_UPLOADS = "uploads"
+"""Folder of what clients were sent and have uploaded, a file for each round; there with ``keep-uploads``."""
+
+CHECKPOINTS = "checkpoint"
+SERVER_STATE_FILE = "knowledge.safetensors"
+RUN_FILES = {
+    *(CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE, NOTES_FILE),
+    *(UPLOADS_FILE, KEPT_UPLOADS, CHECKPOINTS, SERVER_STATE_FILE),
+}
+"""What a run folder holds that is the run's own."""
+
+
+def _whole(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Let whole numbers that a message can hold stay whole."""
+    return value if type(value) is int and abs(value) < 2**64 else check(value)
+
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""A number of rounds, samples or bytes."""
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[FiniteFloat, Field(ge=0, le=1e18)]
+Number = Annotated[FiniteFloat, WrapValidator(_whole)]
+"""What a client has measured."""
+Epsilon = Annotated[
+    float, Field(ge=0), BeforeValidator(lambda value: inf if value == as_json(inf) else value), PlainSerializer(as_json)
+]
+"""May be infinite: in the file, the text ``Infinity``."""
+Client = Annotated[int, Field(ge=0, lt=10**9)]
+ClientKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
+"""A client id as a key of JSON."""
+
+
+class Quality(TypedDict):
+    """How well models tell classes apart beyond accuracy: of one client, or means over clients.
+
+    None: not measured. ``majority`` is the accuracy of always predicting the most frequent class of a client's training
+    samples.
+    """
+
+    balanced_accuracy: Fraction | None
+    macro_f1: Fraction | None
+    auc: Fraction | None
+    majority: Fraction | None
+
+
+QUALITIES = tuple(Quality.__annotations__)
+
+
+class PerClass(TypedDict, total=False):
+    """What a client has measured class by class: recalls, None for a class without test samples; numbers of classes.
+
+    ``untested`` are classes that it trains on and has no test sample of, ``unpredicted`` those that it has test samples
+    of and never predicts.
+    """
+
+    recall: list[Fraction | None]
+    untested: list[Count]
+    unpredicted: list[Count]
+
+
+class NamedClasses(TypedDict):
+    """What `ClientRecord` has of single classes, by their names."""
+
+    recall: dict[str, Fraction] | None
+    untested: list[str] | None
+    unpredicted: list[str] | None
+
+
+@dataclass
+class Round:
+    """One line of ``rounds.jsonl``. Round 0 is the sharing of public samples, if any, and the first evaluation.
+
+    Accuracies are means over the clients: on their own test and validation samples; of the model all share
+    (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
+    (`fwt`). None: not measured in this round. ``clock`` is simulated time in seconds, where ``client-seconds`` or a
+    simulated link is set. `Quality` is here as means over the clients; ``classes`` is what each has measured class by
+    class. ``not_averaged`` are the clients of whose uploads a robust average has left something out: it does so in each
+    round, also where nobody lies, so they are no failures.
+    """
+
+    round: Count
+    seconds: Seconds
+    accuracy: Fraction | None = None
+    global_accuracy: Fraction | None = None
+    validation_accuracy: Fraction | None = None
+    acc: Fraction | None = None
+    bwt: Fraction | None = None
+    fwt: Fraction | None = None
+    clock: Seconds | None = None
+    numbers_up: Count = 0
+    numbers_down: Count = 0
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+    wire_up: Count = 0
+    wire_down: Count = 0
+    evaluation_wire: Count = 0
+    clients: dict[ClientKey, dict[str, Number]] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    balanced_accuracy: Fraction | None = None
+    macro_f1: Fraction | None = None
+    auc: Fraction | None = None
+    majority: Fraction | None = None
+    classes: dict[ClientKey, PerClass] = field(default_factory=dict)
+    not_averaged: list[Client] = field(default_factory=list)
+
+
+class ClientRecord(TypedDict):
+    """One client of ``clients.json``; None where it is not known, or has no meaning.
+
+    ``partition`` is the client id, under Flower's name for it. ``name`` is the client's own, where it has one, and no
+    other client's. Its accuracies are on its own test samples, at the first evaluation and at the last. ``recall`` is
+    that of each class with test samples, by its name, or by its number where the names stay on the node; ``untested``
+    and ``unpredicted`` are as in `PerClass`, by name. ``class_names`` are those of all of its classes in their order,
+    unless they stay on the node.
+    """
+
+    partition: Client
+    name: str | None
+    model: str | None
+    dataset: str | None
+    owners: Count | None
+    parameters: Count | None
+    train: Count | None
+    validation: Count | None
+    test: Count | None
+    accuracy_before: Fraction | None
+    accuracy: Fraction | None
+    bytes_up: Count | None
+    bytes_down: Count | None
+    versions: dict[str, str] | None
+    uploads: Count | None
+    epsilon: Epsilon | None
+    balanced_accuracy: Fraction | None
+    macro_f1: Fraction | None
+    auc: Fraction | None
+    majority: Fraction | None
+    recall: dict[str, Fraction] | None
+    untested: list[str] | None
+    unpredicted: list[str] | None
+    class_names: list[str] | None
+
+
+def name_of(client: ClientRecord) -> str:
+    """Return a client's name in one line; empty where it has none."""
+    return printable(" ".join((client.get("name") or "").split()), 2 * LONGEST_NAME)
+
+
+class Figures(TypedDict):
+    """What the rounds of a run come to: the last accuracies, and sums.
+
+    ``costs`` of training are summed over rounds and clients; of bytes of memory they are the largest.
+    """
+
+    accuracy: Fraction | None
+    acc: Fraction | None
+    bwt: Fraction | None
+    fwt: Fraction | None
+    global_accuracy: Fraction | None
+    best_validation_accuracy: Fraction | None
+    bytes_up: Count
+    bytes_down: Count
+    wire_up: Count
+    wire_down: Count
+    seconds: Seconds
+    failures: Count
+    balanced_accuracy: Fraction | None
+    macro_f1: Fraction | None
+    auc: Fraction | None
+    majority: Fraction | None
+    costs: NotRequired[dict[str, Number]]
+
+
+class RunFacts(TypedDict):
+    """What was run."""
+
+    algorithm: str
+    dataset: str
+    clients: Count
+    rounds: Count
+    seed: Count
+    engine: str | None
+
+
+class Summary(RunFacts, Figures):
+    """The contents of ``summary.json``; None where a figure has no meaning or is not known.
+
+    Sums are over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are lost. ``recall`` is that of each
+    class, by name, the mean over the clients that have test samples of it. ``versions`` is what the bits of a result
+    depend on beside the settings: see `hetfl_flwr.common.versions.environment`; ``threads`` and ``device`` are the run
+    config's. ``earlier_versions`` are those that a resumed run was made with before.
+    """
+
+    accuracy_per_client: list[Fraction | None]
+    epsilon: Epsilon | None
+    noise_source: str | None
+    versions: dict[str, str]
+    lost_rounds: NotRequired[list[Count]]
+    earlier_versions: NotRequired[list[dict[str, str]]]
+    recall: NotRequired[dict[str, Fraction]]
+
+
+_ROUND, _SUMMARY, _CLIENTS = TypeAdapter(Round), TypeAdapter(Summary), TypeAdapter(list[ClientRecord])
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def last_evaluated(rounds: Sequence[Round]) -> Round | None:
+    """Return the last round with an accuracy; None where there is none."""
+    return next((entry for entry in reversed(rounds) if entry.accuracy is not None), None)
+
+
+def figures_of(rounds: Sequence[Round]) -> Figures:
+    """Return what rounds come to."""
+    last = last_evaluated(rounds)
+    validated = [entry.validation_accuracy for entry in rounds if entry.validation_accuracy is not None]
+    measured = ("accuracy", "acc", "bwt", "fwt", "global_accuracy")
+    sums = ("bytes_up", "bytes_down", "wire_up", "wire_down")
+    found: Any = {
+        **{name: getattr(last, name, None) for name in measured},
+        "best_validation_accuracy": max(validated, default=None),
+        **{name: sum(getattr(entry, name) for entry in rounds) for name in sums},
+        "seconds": round(sum(entry.seconds for entry in rounds), 3),
+        "failures": sum(len(entry.failures) for entry in rounds),
+        **{name: getattr(last, name, None) for name in QUALITIES},
+    }
+    if costs := total_costs(rounds):
+        found["costs"] = costs
+    return found  # type: ignore[no-any-return]
+
+
+def total_costs(rounds: Iterable[Round], client: int | None = None) -> dict[str, float]:
+    """Return what training has cost all clients together, or one of them, by the name of the cost.
+
+    Seconds, floating-point operations and joules are summed; of bytes of memory it is the largest.
+    """
+    found: dict[str, list[float]] = {}
+    for entry in rounds:
+        for key, own in entry.clients.items():
+            for name in COST_METRICS:
+                if name in own and client in (None, int(key)):
+                    found.setdefault(name, []).append(own[name])
+    return {name: max(values) if name in (MEMORY, DEVICE_MEMORY) else sum(values) for name, values in found.items()}
+
+
+def client_quality(entry: Round | None, client: int) -> Quality:
+    """Return what one client has measured in a round; None where it has not."""
+    own = entry.clients.get(str(client), {}) if entry else {}
+    found: Quality = {name: own.get(name.replace("_", "-")) for name in QUALITIES}  # type: ignore[assignment]
+    return found
+
+
+def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -> NamedClasses:
+    """Return what one client has measured class by class in a round, by the names of its classes.
+
+    Parameters
+    ----------
+    entry : Round or None
+        The round.
+    client : int
+        Which client.
+    names : sequence of str
+        What its classes are called; where there are too few, or two are the same, they are called by their numbers.
+    """
+    own = entry.classes.get(str(client), PerClass()) if entry else PerClass()
+    if (recall := own.get("recall")) is None:
+        return {"recall": None, "untested": None, "unpredicted": None}
+    called = list(names) if len(set(names)) == len(recall) == len(names) else list(map(str, range(len(recall))))
+    return {
+        "recall": {name: value for name, value in zip(called, recall, strict=True) if value is not None},
+        "untested": [called[label] for label in own.get("untested", []) if label < len(called)],
+        "unpredicted": [called[label] for label in own.get("unpredicted", []) if label < len(called)],
+    }
+
+
+def mean_recall(clients: Iterable[ClientRecord]) -> dict[str, float]:
+    """Return the recall of each class by its name, the mean over the clients that have test samples of it."""
+    found: dict[str, list[float]] = {}
+    for record in clients:
+        for name, value in (record.get("recall") or {}).items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+# --- written -------------------------------------------------------------------------------------
+
+
+def round_line(entry: Round) -> bytes:
+    """Write a line of ``rounds.jsonl``, without its end."""
+    return json.dumps(_ROUND.dump_python(entry, by_alias=True), allow_nan=False).encode()
+
+
+def summary_file(summary: Summary) -> bytes:
+    """Write ``summary.json``."""
+    return _file(_SUMMARY.dump_python(summary))
+
+
+def clients_file(clients: Sequence[ClientRecord]) -> bytes:
+    """Write ``clients.json``."""
+    return _file(_CLIENTS.dump_python(list(clients)))
+
+
+def _file(values: object) -> bytes:
+    return (json.dumps(values, indent=1, allow_nan=False) + "\n").encode()
+
+
+# --- read ----------------------------------------------------------------------------------------
+
+
+def read_rounds(folder: Path, tell: Callable[[str], object] = warn) -> list[Round]:
+    """Read the rounds of a run folder; none where the file is missing.
+
+    A line that is damaged, or of no later round than the one before it, is left out; `tell` is given one line that
+    names the first of them. By default it goes to standard error. A last line that a kill has cut short is not named.
+
+    Raises
+    ------
+    RunFolderError
+        The file cannot be read.
+    """
+    path, rounds, damaged = folder / ROUNDS_FILE, list[Round](), dict[int, str]()
+    for number, line in enumerate(BytesIO(_content(path) or b""), start=1):
+        try:
+            entry = _ROUND.validate_json(line.removesuffix(b"\n"), strict=True)
+        except ValidationError as error:
+            if line.endswith(b"\n"):
+                damaged[number] = first_problem(error).replace("line 1 column", "column")
+            continue
+        if rounds and entry.round <= rounds[-1].round:
+            damaged[number] = f"round {entry.round} after {rounds[-1].round}"
+        else:
+            rounds.append(entry)
+    for number, why in list(damaged.items())[:1]:
+        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+        tell(f"{path}, line {number}{more} is damaged and left out: {why}")
+    return rounds
+
+
+def rounds_written(folder: Path) -> int:
+    """Return how many rounds a run folder has, without round 0, at a glance: damage is not looked for."""
+    path = folder / ROUNDS_FILE
+    return max(path.read_bytes().count(b"\n") - 1, 0) if path.is_file() else 0
+
+
+def read_summary(folder: Path) -> Summary | None:
+    """Read ``summary.json``; None where there is none.
+
+    Raises
+    ------
+    RunFolderError
+        It cannot be read, or is not as `Summary` says: names the key.
+    """
+    return _read_json(folder / SUMMARY_FILE, _SUMMARY)
+
+
+def read_clients(folder: Path) -> list[ClientRecord] | None:
+    """Read ``clients.json``; None where there is none. Raises as `read_summary`."""
+    return _read_json(folder / CLIENTS_FILE, _CLIENTS)
+
+
+def read_notes(folder: Path) -> list[str]:
+    """Return the lines of a run folder's ``notes.txt``; none where there is no such file."""
+    return (_content(folder / NOTES_FILE) or b"").decode(errors="replace").splitlines()
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return in a line what is wrong first, and where."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return printable(" ".join((f"{place}: {first['msg']}" if place else first["msg"]).split()))
+
+
+def _read_json(path: Path, kind: TypeAdapter[T]) -> T | None:
+    if (content := _content(path)) is None:
+        return None
+    try:
+        return kind.validate_json(content, strict=True)
+    except ValidationError as error:
+        remedy = "mend it, or delete it to have the run reported from its rounds"
+        raise RunFolderError(f"{path}: {first_problem(error)}; {remedy}") from None
+
+
+def _content(path: Path) -> bytes | None:
+    """Return what a file holds; None where there is none."""
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def check_no_run_file(path: Path) -> Path:
+    """Refuse to write something else over a file of a run, or into the checkpoints of one.
+
+    Raises
+    ------
+    RunFolderError
+        It would.
+    """
+    for place in (path.absolute(), Path(os.path.realpath(path))):
+        for folder in place.parents:
+            own = [name for name in RUN_FILES if (folder / name).exists()]
+            holds_run = ROUNDS_FILE in own or CHECKPOINTS in own or (CONFIG_FILE in own and len(own) > 1)
+            if holds_run and place.relative_to(folder).parts[0] in RUN_FILES:
+                raise RunFolderError(f"{path} belongs to the run in {folder}: give another file or folder")
+    return path

@@ -1,0 +1,361 @@
+"""Trackers: TensorBoard, Weights & Biases, MLflow and Prometheus, each by its own library, which is an extra.
+
+The server writes them, in every engine. What they get has the same names everywhere:
+
+- config keys and their values, as hyper-parameters;
+- after each round, as step: the numbers of ``rounds.jsonl`` under their names (``accuracy``, ``bytes_up``, ...), how
+  many ``failures`` there were, the clients' means of whatever losses there are (``loss``, ``train_loss``), and each
+  client's own as ``client/PARTITION/accuracy``;
+- at the end, the figures of ``summary.json`` as ``summary/accuracy`` and so on.
+
+``rounds.jsonl`` is what holds: a run that goes on gives each tracker the rounds that it lacks, and no round twice.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from logging import WARNING, getLogger
+from pathlib import Path
+from time import time
+from typing import Any
+
+from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.config import RunConfig, parse_trackers
+from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.learning.metrics import mean
+from hetfl_flwr.runs.callbacks import Guarded, RoundCallback, RunInfo, one_line
+from hetfl_flwr.runs.record import Round, Summary, read_clients
+from hetfl_flwr.server.messaging.exchange import FRACTIONS
+from hetfl_flwr.wire.cost_metrics import DEVICE_MEMORY, MEMORY
+
+PROJECT = "hetfl"
+"""Name of the W&B project and the MLflow experiment, where the environment names no other."""
+
+IDS_FILE = "trackers.json"
+"""File in the run folder that says under which id each tracker knows the run."""
+
+Scalars = dict[str, float]
+
+
+class Tracker(RoundCallback):
+    """One tracker of one run.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run.
+    folder : Path
+        The run folder.
+    known : str
+        The id under which the tracker knows the run already; empty if it is new to it.
+
+    Attributes
+    ----------
+    id : str
+        Under which the tracker knows the run; empty if it needs none.
+    reached : int
+        The last round that it has from before; -1 if none.
+    """
+
+    id = ""
+    reached = -1
+
+    def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
+        self.config, self.folder, self.id = config, folder, known
+
+    def log(self, round: int, scalars: Scalars) -> None:
+        """Write the numbers of a round."""
+
+    def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
+        """Write the summary, and that the run has ended, or with which error."""
+
+    def begin(self, run: RunInfo) -> None:
+        """Write the rounds that a resumed run has already."""
+        for entry in run.rounds:
+            self.round(entry)
+
+    def round(self, entry: Round) -> None:
+        """Write a round, unless the tracker has it from before."""
+        if entry.round > self.reached:
+            self.log(entry.round, scalars(entry))
+
+    def end(self, summary: Summary, error: BaseException | None) -> None:
+        """Write the end."""
+        keys = self.config.to_flat()
+        figures = {
+            f"summary/{key}": value
+            for key, value in {**summary, **_underscored(summary.get("costs", {}))}.items()
+            if isinstance(value, int | float) and key not in keys
+        }
+        self.finish(summary["rounds"], figures, error)
+
+
+class TensorBoard(Tracker):
+    """Event files in the folder ``tensorboard`` of the run folder; one that goes on is rewritten."""
+
+    def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
+
+        super().__init__(config, folder, "")
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=0)
+        *begin, self._end = hparams(config.to_flat(), {"accuracy": 0})  # type: ignore[no-untyped-call]
+        for summary in begin:
+            self._writer._get_file_writer().add_summary(summary)  # type: ignore[no-untyped-call]
+
+    def log(self, round: int, scalars: Scalars) -> None:
+        """Write the numbers of a round."""
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, round)
+        self._writer.flush()
+
+    def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
+        """Write the summary."""
+        self.log(round, summary)
+        self._writer._get_file_writer().add_summary(self._end)
+        self._writer.close()
+
+
+class WandB(Tracker):
+    """A run of Weights & Biases; its files lie in the folder ``wandb`` of the run folder.
+
+    W&B's own variables hold: ``WANDB_MODE=offline``, ``WANDB_PROJECT``, ``WANDB_API_KEY`` and so on.
+    """
+
+    def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
+        import wandb
+
+        super().__init__(config, folder, known)
+        self._run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=folder.name,
+            dir=folder,
+            config=config.to_flat(),
+            allow_val_change=True,
+            id=known or None,
+            resume="allow" if known else None,
+            reinit="create_new",
+            settings=wandb.Settings(console="off"),
+        )
+        self.id, self.reached = self._run.id, self._run.step - 1
+
+    def log(self, round: int, scalars: Scalars) -> None:
+        """Write the numbers of a round."""
+        self._run.log(scalars, step=round, commit=True)
+
+    def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
+        """Write the summary."""
+        self._run.summary.update(summary)
+        self._run.finish(exit_code=int(error is not None))
+
+
+class MLflow(Tracker):
+    """A run of MLflow, at the server that ``MLFLOW_TRACKING_URI`` names, or else in ``mlflow.db`` of the run folder.
+
+    ``MLFLOW_EXPERIMENT_NAME`` holds as well.
+    """
+
+    def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
+        getLogger("alembic").setLevel(WARNING)  # which logs each table that it makes
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+        from mlflow.tracking import is_tracking_uri_set
+
+        super().__init__(config, folder, known)
+        own = not is_tracking_uri_set()
+        self._client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}" if own else None)
+        if known:
+            self._client.update_run(known, status="RUNNING")
+            self.reached = max((at.step for at in self._client.get_metric_history(known, "seconds")), default=-1)
+            return
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        if found := self._client.get_experiment_by_name(name):
+            experiment = found.experiment_id
+        else:
+            experiment = self._client.create_experiment(name, (folder / "mlflow").as_uri() if own else None)
+        self.id = self._client.create_run(experiment, run_name=folder.name).info.run_id
+        self._client.log_batch(self.id, params=[Param(key, str(value)) for key, value in config.to_flat().items()])
+
+    def log(self, round: int, scalars: Scalars) -> None:
+        """Write the numbers of a round."""
+        from mlflow.entities import Metric
+
+        now = int(1000 * time())
+        self._client.log_batch(self.id, [Metric(name, value, now, round) for name, value in scalars.items()])
+
+    def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
+        """Write the summary and how the run has ended."""
+        self.log(round, summary)
+        ended = "FINISHED" if error is None else "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+        self._client.set_terminated(self.id, ended)
+
+
+PROMETHEUS_FILE = "metrics.prom"
+"""In the run folder; in one that the environment names, it is called as the run folder."""
+
+SUMS = ("bytes_up", "bytes_down", "wire_up", "wire_down", "failures", "seconds")
+"""What Prometheus counts over the rounds."""
+
+UNITS: Mapping[str, str] = {
+    "seconds": "duration_seconds",
+    "clock": "simulated_seconds",
+    "bytes_up": "payload_up_bytes",
+    "bytes_down": "payload_down_bytes",
+    **{name: f"{name}_bytes" for name in ("wire_up", "wire_down", "evaluation_wire")},
+    **{one.replace("-", "_"): f"{one.replace('-', '_')}_bytes" for one in (MEMORY, DEVICE_MEMORY)},
+    **{one.replace("-", "_"): f"{one.replace('-', '_')}_ratio" for one in (*FRACTIONS, "bwt")},
+}
+"""Names with their units for Prometheus, where those of trackers have none."""
+
+
+class Prometheus(Tracker):
+    """A text file of a run's state for a node exporter, replaced after each round, and rewritten where a run goes on.
+
+    Node exporters read such files from their ``--collector.textfile.directory``; set ``PROMETHEUS_TEXTFILE_DIR`` to it,
+    where the server runs. ``hetfl_round``, ``hetfl_accuracy_ratio`` and so on are gauges of the last round, by the
+    names that trackers have for them and their units (`UNITS`); ``hetfl_payload_up_bytes_total`` and so on are counters
+    over the rounds (`SUMS`). Each client has ``hetfl_client_accuracy_ratio`` and so on, whatever metrics it has, with
+    the labels ``client`` and ``name``, ``hetfl_client_last_round``, and ``hetfl_client_present_since_round``: since
+    when it has reported in each round. ``hetfl_finished`` is 1 where the run has ended, and ``hetfl_failed`` where an
+    error has ended it; ``hetfl_written_timestamp_seconds`` says when the file was written.
+    """
+
+    def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
+        from prometheus_client import CollectorRegistry, disable_created_metrics
+
+        super().__init__(config, folder, "")
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        elsewhere = os.environ.get("PROMETHEUS_TEXTFILE_DIR")
+        self._path = Path(elsewhere) / f"hetfl-{folder.name}.prom" if elsewhere else folder / PROMETHEUS_FILE
+        self._metrics: dict[str, Any] = {}
+        self._last, self._since = dict[str, int](), dict[str, int]()
+
+    def log(self, round: int, scalars: Scalars) -> None:
+        """Write the numbers of a round."""
+        names = {str(one["partition"]): one["name"] or "" for one in read_clients(self.folder) or []}
+        self._gauge("round").set(round)
+        for name, value in scalars.items():
+            if own := re.fullmatch(r"client/(\d+)/(.+)", name):
+                self._gauge(f"client_{UNITS.get(own[2], own[2])}", own[1], names.get(own[1], "")).set(value)
+                if self._last.get(own[1], round) < round - 1:
+                    del self._since[own[1]]
+                self._last[own[1]] = round
+                self._since.setdefault(own[1], round)
+            elif name in SUMS:
+                self._counter(UNITS.get(name, name)).inc(value)
+            else:
+                self._gauge(f"mean_{name}" if name.startswith("client") else UNITS.get(name, name)).set(value)
+        for client, last in self._last.items():
+            self._gauge("client_last_round", client, names.get(client, "")).set(last)
+            self._gauge("client_present_since_round", client, names.get(client, "")).set(self._since[client])
+        self._write(finished=False, error=None)
+
+    def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
+        """Write that the run has ended."""
+        self._write(finished=True, error=error)
+
+    def _gauge(self, name: str, *client: str) -> Any:
+        """Return a gauge; of characters that a client's metric may have in its name, and Prometheus not, become _."""
+        from prometheus_client import Gauge
+
+        metric = re.sub(r"[^a-zA-Z0-9_]", "_", name)
+        if metric.endswith("_total"):  # such an ending says that it only grows
+            metric += "_value"
+        return self._labelled(Gauge, metric, *client)
+
+    def _counter(self, name: str) -> Any:
+        from prometheus_client import Counter
+
+        return self._labelled(Counter, name)
+
+    def _labelled(self, kind: Callable[..., Any], metric: str, *client: str) -> Any:
+        """Return a metric with its labels, made where it is new."""
+        if metric not in self._metrics:
+            what, labels = f"{metric.replace('_', ' ')} of a hetfl run", ["algorithm", "run", "client", "name"]
+            self._metrics[metric] = kind(f"hetfl_{metric}", what, labels[: 2 + len(client)], registry=self._registry)
+        return self._metrics[metric].labels(self.config.algorithm, self.folder.name, *client)
+
+    def _write(self, *, finished: bool, error: BaseException | None) -> None:
+        from prometheus_client import write_to_textfile
+
+        self._gauge("finished").set(int(finished))
+        self._gauge("failed").set(int(error is not None))
+        self._gauge("written_timestamp_seconds").set(time())
+        new = self._path.with_suffix(".new")
+        write_to_textfile(str(new), self._registry)
+        if self._path.name != PROMETHEUS_FILE:  # read by the node exporter, another user
+            new.chmod(0o644)
+        new.replace(self._path)
+
+
+TRACKERS: Mapping[str, Callable[[RunConfig, Path, str], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WandB,
+    "mlflow": MLflow,
+    "prometheus": Prometheus,
+}
+
+
+def check_trackers(config: RunConfig) -> None:
+    """Check that the libraries of a run's trackers are installed.
+
+    Raises
+    ------
+    ConfigError
+        Names one that is not, and how to install it.
+    """
+    for name in parse_trackers(config.track):
+        found = find_spec("prometheus_client" if name == "prometheus" else name)
+        if found is None or found.origin is None:  # none, or a folder of that name
+            raise ConfigError(f'track = {config.track!r}: {name} is not installed: pip install "hetfl[{name}]"')
+
+
+def start_trackers(config: RunConfig, folder: Path) -> Guarded:
+    """Start the trackers of a run. One that fails is left out from there on; the run is not.
+
+    Raises
+    ------
+    ConfigError
+        A tracker cannot be started.
+    """
+    path, ids = folder / IDS_FILE, dict[str, str]()
+    with suppress(OSError, ValueError):  # none yet, or broken: trackers start over
+        ids = json.loads(path.read_text())
+    started: dict[str, Tracker] = {}
+    for name in parse_trackers(config.track):
+        try:
+            started[name] = TRACKERS[name](config, folder, ids.get(name, ""))
+        except Exception as error:
+            raise ConfigError(f"track = {name!r}: cannot be started: {one_line(error)}") from None
+    if found := {name: tracker.id for name, tracker in started.items() if tracker.id}:
+        replace_file(path, (json.dumps(ids | found, allow_nan=False) + "\n").encode())
+    return Guarded({f"track: {name}": tracker for name, tracker in started.items()})
+
+
+def scalars(entry: Round) -> Scalars:
+    """Return the numbers of a round by the names that trackers know them by.
+
+    Examples
+    --------
+    >>> entry = Round(1, 0.5, accuracy=0.75, clients={"0": {"accuracy": 0.75, "train-loss": 2.0}})
+    >>> {name: value for name, value in scalars(entry).items() if value}
+    {'seconds': 0.5, 'accuracy': 0.75, 'train_loss': 2.0, 'client/0/accuracy': 0.75, 'client/0/train_loss': 2.0}
+    """
+    numbers: Scalars = {
+        name: value for name, value in vars(entry).items() if isinstance(value, int | float) and name != "round"
+    }
+    numbers["failures"] = len(entry.failures)
+    clients = {client: _underscored(own) for client, own in entry.clients.items()}
+    for loss in sorted({key for own in clients.values() for key in own if key.endswith("loss")}):
+        numbers[loss] = mean(own[loss] for own in clients.values() if loss in own) or 0.0
+    for client, own in clients.items():
+        numbers |= {f"client/{client}/{key}": value for key, value in own.items()}
+    return numbers
+
+
+def _underscored(numbers: Mapping[str, float]) -> Scalars:
+    return {key.replace("-", "_"): value for key, value in numbers.items()}

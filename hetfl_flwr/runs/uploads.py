@@ -1,0 +1,136 @@
+"""What clients were sent and have uploaded, kept in the run folder: a file a round, for whoever audits the run."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hetfl_flwr.common.blobs import pack, read_blob
+from hetfl_flwr.common.files import replace_file
+from hetfl_flwr.errors import ConfigError, DamagedError, RunFolderError
+from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
+from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, pooled
+from hetfl_flwr.runs.record import KEPT_UPLOADS, Round
+from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server.messaging.exchange import Reply
+from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+
+_NAME = re.compile(r"round-([1-9][0-9]{0,17})\.safetensors")
+
+UPLOADS = "uploads"
+"""The kind of file that holds the uploads of a round."""
+
+
+@dataclass(frozen=True)
+class KeptUpload:
+    """What one client was sent in a round, and what it has answered.
+
+    Parameters
+    ----------
+    round, client_id : int
+        The round that it counts in; which client.
+    samples : int
+        The ``num-examples`` of the client's answer.
+    download, upload : mapping of str to array
+        What it was sent, as it travelled, and what it has uploaded, decoded and checked.
+    """
+
+    round: int
+    client_id: int
+    samples: int
+    download: Arrays
+    upload: Arrays
+
+
+class KeptUploads(RoundCallback):
+    """Writes each round's uploads to ``uploads/round-N.safetensors``, once that round is in ``rounds.jsonl``.
+
+    An upload that is rejected as it is far larger than others is kept as well: the server has read it. One that cannot
+    be decoded is not. Files of rounds that a resumed run plays again are removed when it goes on.
+
+    Parameters
+    ----------
+    federation : Federation
+        The clients, whose answers it is given.
+    upload_spec : callable
+        What each of them is to upload.
+    run : int
+        The id under which the run was begun.
+    """
+
+    def __init__(self, federation: Federation, upload_spec: Callable[[Member], PayloadSpec], run: int) -> None:
+        self._federation, self._upload_spec, self._run = federation, upload_spec, run
+        self._folder = Path()
+        self._came: list[KeptUpload] = []
+        federation.messenger.received = self._take
+
+    def begin(self, run: RunInfo) -> None:
+        """Refuse a run that uploads nothing, and remove what a run that goes on will write again.
+
+        Raises
+        ------
+        ConfigError
+            No client uploads anything.
+        """
+        if not any(self._upload_spec(member).arrays for member in self._federation.roster):
+            raise ConfigError(f"keep-uploads = true: clients upload nothing under {run.config.algorithm}")
+        self._folder = run.folder / KEPT_UPLOADS
+        for number, path in kept_files(run.folder):
+            if number > (run.after or 0):
+                path.unlink()
+
+    def round(self, entry: Round) -> None:
+        """Write what has come in a round.
+
+        Raises
+        ------
+        RunFolderError
+            The file cannot be written.
+        """
+        came, self._came = sorted(self._came, key=lambda one: one.client_id), []
+        if not came:
+            return
+        pool, sent = pooled({}, ((position, one.download) for position, one in enumerate(came)))
+        uploads = {f"upload.{n}.{name}": array for n, one in enumerate(came) for name, array in one.upload.items()}
+        rows = [(one.client_id, one.samples) for one in came]
+        values = {"run": self._run, "round": entry.round, "rows": rows, "downloads": sent}
+        try:
+            replace_file(self._folder / f"round-{entry.round}.safetensors", pack(UPLOADS, values, {**pool, **uploads}))
+        except OSError as error:
+            raise RunFolderError(f"{self._folder} cannot be written: {error.strerror}") from None
+
+    def _take(self, member: Member, download: Arrays, reply: Reply) -> None:
+        self._came.append(KeptUpload(0, member.client_id, reply.samples, download, reply.arrays))
+
+
+def kept_files(run_folder: Path) -> list[tuple[int, Path]]:
+    """Return the rounds whose uploads a run folder holds, in order, and where."""
+    found = [(_NAME.fullmatch(path.name), path) for path in (run_folder / KEPT_UPLOADS).glob("round-*")]
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def kept_uploads(run_folder: Path) -> Iterator[KeptUpload]:
+    """Go through the uploads of a run, round by round; within one by client, and of one client as they came.
+
+    Raises
+    ------
+    RunFolderError
+        A file is damaged, or cannot be read, or is another run's.
+    """
+    begun = {Checkpoint.read_one(folder).at["begun"] for folder in checkpoints(run_folder)[:1]}
+    for number, path in kept_files(run_folder):
+        try:
+            values, arrays, _ = read_blob(path, UPLOADS)
+        except DamagedError as error:
+            raise RunFolderError(str(error)) from None
+        if values["round"] != number:
+            raise RunFolderError(f"{path}: damaged (it is of round {values['round']})")
+        if begun - {values["run"]}:
+            raise RunFolderError(f"{path} is of another run than the checkpoint of {run_folder}")
+        downloads = {position: names for positions, names in values["downloads"] for position in positions}
+        for position, (client_id, samples) in enumerate(values["rows"]):
+            download = {name: arrays[key] for name, key in downloads[position].items()}
+            own = f"upload.{position}."
+            upload = {name.removeprefix(own): array for name, array in arrays.items() if name.startswith(own)}
+            yield KeptUpload(number, client_id, samples, download, upload)

@@ -1,0 +1,146 @@
+"""Rounds without messages are those with them: the same bits, bytes, failures and times."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.methods import chosen, names
+from hetfl_flwr.server.messaging.guard import Gauge, measure
+from hetfl_flwr.wire.forms import Form, frozen, twins
+from hetfl_flwr.wire.spec import (
+    ArraySpec,
+    Dim,
+    PayloadSpec,
+    fractions,
+    learnt,
+    probabilities,
+    row_numbers,
+    sample_counts,
+)
+from simulations.engine.grid import LocalEngine, LocalGrid
+from simulations.testing.contract import entries
+from simulations.testing.lab import NORMED
+
+WAYS = {
+    "plain": {},
+    "half": {"payload-precision": "half"},
+    "private": {"clipping-norm": 5.0, "noise-multiplier": 0.1, "noise-source": "seed"},
+    "timed": {"client-seconds": "1,2", "client-mbits": "10:1", "client-latency": "0.1"},
+    "counted": {"client-speed": "1"},
+    "best": {"keep-best": True, "validation-fraction": 0.2, "keep-uploads": True},
+}
+
+
+def run(engine: type[LocalGrid], lab: Any, folder: Any, **keys: Any) -> tuple[Any, ...]:
+    config = lab.config(clients=3, output_dir=str(folder), **keys)
+    with engine(config.to_flat(), config.clients, 7) as grid:
+        lab.run(config, grid)
+    rounds = [{key: value for key, value in entry.items() if key != "seconds"} for entry in entries(folder)]
+    return rounds, (folder / "knowledge.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_round_without_messages_is_one_with_them(name, lab, tmp_path):
+    models = f"{NORMED},mlp" if chosen(lab.config(algorithm=name)).strategy.heterogeneous else NORMED
+    keys = {"algorithm": name, "models": models, "partition": "classes:6", "fraction": 0.6}
+    with_messages, without = (run(one, lab, tmp_path / one.__name__, **keys) for one in (LocalGrid, LocalEngine))
+    assert without == with_messages
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["fedhe", "fedavg"])
+def test_so_it_is_in_whatever_form_arrays_travel(name, way, lab, tmp_path):
+    keys = {"algorithm": name, "models": "mlp", **WAYS[way]}
+    with_messages, without = (run(one, lab, tmp_path / one.__name__, **keys) for one in (LocalGrid, LocalEngine))
+    assert without == with_messages
+
+
+@pytest.mark.parametrize("wrong", ["raises", "diverges", "metric", "huge", "shape"])
+def test_so_it_is_where_a_client_does_something_wrong(wrong, lab, tmp_path, monkeypatch):
+    client = chosen(lab.config(algorithm="fedhe")).client
+    learn = client.learn
+
+    def broken(self: Any, download: Any, round: int) -> Any:
+        upload, metrics = learn(self, download, round)
+        if self.node.client_id != 1 or round != 1:
+            return upload, metrics
+        if wrong == "raises":
+            raise RuntimeError("broke")
+        if wrong == "metric":
+            return upload, {**metrics, "mood": "good"}
+        if wrong == "huge":
+            return upload, {**metrics, "mood": 2**70}
+        logits = {"diverges": upload["logits"] * np.nan, "shape": upload["logits"][1:]}[wrong]
+        return {**upload, "logits": logits}, metrics
+
+    monkeypatch.setattr(client, "learn", broken)
+    keys = {"algorithm": "fedhe", "models": "mlp"}
+    with_messages, without = (run(one, lab, tmp_path / one.__name__, **keys) for one in (LocalGrid, LocalEngine))
+    for found in (with_messages, without):
+        for failure in found[0][1]["failures"]:
+            failure["reason"] = failure["reason"].partition(" (")[0] if wrong == "raises" else failure["reason"]
+    assert without == with_messages
+    assert len(without[0][1]["failures"]) == 1
+    assert without[0][2]["failures"] == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "bad"),
+    [
+        (learnt("a", (2, 2)), [np.full((2, 2), np.nan), np.full((2, 2), 1e7), np.full((2, 2), -1e7), np.zeros(4)]),
+        (probabilities("a", (2, 2)), [np.full((2, 2), 0.6), np.array([[-0.5, 1.5], [0.5, 0.5]])]),
+        (fractions("a", (2,)), [np.array([0.5, 1.1]), np.array([-0.1, 0.5]), np.array([np.inf, 0])]),
+        (sample_counts("a", (2,), total=5), [np.array([3, -1]), np.array([3, 3])]),
+        (row_numbers("a", Dim("R", 3), of=10), [np.array([10]), np.array([1, 2, 3, 4])]),
+        (ArraySpec("a", (2,), "float32", nonzero=True), [np.zeros(2)]),
+        (ArraySpec("a", (2,), "uint8"), [np.zeros(2, np.int8)]),
+    ],
+)
+def test_a_form_refuses_what_its_declaration_refuses_and_in_its_words(spec, bad):
+    """Also once it knows the shape, by a good array."""
+    payload = PayloadSpec((spec,))
+    shape = [2 if isinstance(size, Dim) else size for size in spec.shape]
+    good = {"a": np.full(shape, 0.5 if spec.sums_to_one or spec.maximum == 1 else 1, spec.dtype)}
+    form = Form(payload)
+    for _ in range(2):
+        for one in [*bad, [1, 2], None]:
+            arrays = {"a": one.astype(spec.dtype) if isinstance(one, np.ndarray) and one.dtype != "int8" else one}
+            with pytest.raises(PayloadError) as expected:
+                payload.check_named(arrays, "client 3")
+            with pytest.raises(PayloadError) as found:
+                form.check(arrays, "client 3")
+            assert str(found.value) == str(expected.value)
+        with pytest.raises(PayloadError, match="arrays b, expected a"):
+            form.check({"b": good["a"]}, "client 3")
+        form.check(good, "client 3")
+
+
+def test_arrays_are_handed_on_in_memory_that_nobody_writes_to():
+    tensor, whole = torch.ones(3), np.arange(6.0).reshape(2, 3)
+    kept = frozen({"shared": tensor.numpy(), "own": whole, "turned": whole.copy().T, "number": np.float32(1)})
+    tensor.fill_(7)
+    assert kept["shared"].tolist() == [1, 1, 1]
+    assert all(array.flags.c_contiguous and not array.flags.writeable for array in kept.values())
+    assert frozen(kept)["shared"] is kept["shared"]
+
+
+def test_equal_arrays_are_found():
+    arrays = [np.zeros(2), np.ones(2), np.zeros(2), np.zeros(2, np.float32), np.zeros((1, 2))]
+    assert twins(arrays) == (0, 1, 0, 3, 4)
+    assert twins(arrays[2:]) == ()
+
+
+def test_a_gauge_measures_as_the_slow_way_does():
+    rng = np.random.default_rng(0)
+    spec = PayloadSpec((ArraySpec("w", (5, 4), "float32", update=True), learnt("b", (4,)), sample_counts("n", (2,))))
+    sent = {"w": rng.normal(size=(5, 4)).astype(np.float32)}
+    upload = {**sent, "b": np.float32([0, 1e-30, 2, 3]), "n": np.array([1, 2])}
+    for change in (0.0, 1e-25, 0.1):
+        upload["w"] = (sent["w"] + np.float32(change) * (rng.random((5, 4)) > 0.5)).astype(np.float32)
+        found, expected = Gauge(spec)(upload, sent, 9, {}), measure(upload, spec, sent, 9)
+        assert list(found) == list(expected)
+        for name in found:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
