@@ -238,13 +238,6 @@ def hetfl(folder: Path, *arguments: object) -> Ended:
     return Ended(done.returncode, done.stdout)
 
 
-def test_the_command_makes_keys_and_says_which_are_new(tmp_path: Path) -> None:
-    arguments = ("keys", "--host", HOST, "--out", "keys", "--nodes")
-    names = "ca.key, ca.crt, server.key, server.crt, node-0, node-0.pub, node-keys.toml"
-    assert hetfl(tmp_path, *arguments, 1) == (0, f"new in keys: {names}\n")
-    assert hetfl(tmp_path, *arguments, 1) == (0, "new in keys: nothing, all files existed\n")
-
-
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Path]:
     """An empty folder for a rehearsal. What one that fails its test leaves running is ended all the same."""
