@@ -50,7 +50,13 @@ STATE = {"state-dir": "STATE"}
 
 CASES: Mapping[str, Mapping[str, Value]] = {
     "fedhe, half of the clients": {"algorithm": "fedhe", "fraction": 0.5, "keep-best": True, "client-seconds": "1,2,3"},
-    "fd, asynchronous, median": {**ASYNC, "algorithm": "fd", "fd.mode": "async", "robust": "median", "checkpoint-every": 3},
+    "fd, asynchronous, median": {
+        **ASYNC,
+        "algorithm": "fd",
+        "fd.mode": "async",
+        "robust": "median",
+        "checkpoint-every": 3,
+    },
     "fedhe, asynchronous, noise": {**ASYNC, "models": "mlp", "clipping-norm": 4.0, "noise-multiplier": 1.0},
     "fedhe, asynchronous, state-dir": {**ASYNC, **STATE},
     **{name: {"algorithm": name} for name in ("fedh2l", "fedhenn", "fml", "fedkd", "agg")},
