@@ -155,7 +155,7 @@ class TestLayouts:
 
     @pytest.mark.parametrize("count", [200, exhaustive(1000)])
     def test_any_combination_of_them(self, tmp_path, count):
-        """Right is what the generator wrote: 98 of 100 are read cell for cell, and what is read otherwise has a note."""
+        """Right is what the generator wrote: 98 of 100 are read cell for cell; what is read otherwise has a note."""
         wrong = [
             one for seed in range(count) if (one := self.read_otherwise(Random(seed), tmp_path / "t.csv")) is not None
         ]
