@@ -78,13 +78,13 @@ if TYPE_CHECKING:
     from hetfl_flwr.server.global_model import global_model as global_model
     from hetfl_flwr.server.global_model import models_by_name as models_by_name
     from hetfl_flwr.server.global_model import small_global_model as small_global_model
-    from hetfl_flwr.server.messaging.exchange import Most as Most
-    from hetfl_flwr.server.messaging.guard import Guard as Guard
-    from hetfl_flwr.server.messaging.guard import measure_learnt as measure_learnt
-    from hetfl_flwr.server.messaging.member import Member as Member
-    from hetfl_flwr.server.messaging.member import Sharing as Sharing
-    from hetfl_flwr.server.messaging.roster import Roster as Roster
+    from hetfl_flwr.server.guard import Guard as Guard
+    from hetfl_flwr.server.guard import measure_learnt as measure_learnt
+    from hetfl_flwr.server.member import Member as Member
+    from hetfl_flwr.server.member import Sharing as Sharing
     from hetfl_flwr.server.public_samples import PublicSamples as PublicSamples
+    from hetfl_flwr.server.replies import Most as Most
+    from hetfl_flwr.server.roster import Roster as Roster
     from hetfl_flwr.strategy import KnowledgeStrategy as KnowledgeStrategy
     from hetfl_flwr.strategy import Sends as Sends
     from hetfl_flwr.strategy import Upload as Upload
@@ -148,10 +148,10 @@ _NAMES = {
     "hetfl_flwr.wire.factors": ("factored", "factor", "multiplied", "bounded"),
     "hetfl_flwr.wire.samples": ("PublicIndex",),
     "hetfl_flwr.wire.messages": ("EXAMPLES", "SEEN"),
-    "hetfl_flwr.server.messaging.exchange": ("Most",),
-    "hetfl_flwr.server.messaging.guard": ("Guard", "measure_learnt"),
-    "hetfl_flwr.server.messaging.member": ("Member", "Sharing"),
-    "hetfl_flwr.server.messaging.roster": ("Roster",),
+    "hetfl_flwr.server.replies": ("Most",),
+    "hetfl_flwr.server.guard": ("Guard", "measure_learnt"),
+    "hetfl_flwr.server.member": ("Member", "Sharing"),
+    "hetfl_flwr.server.roster": ("Roster",),
     "hetfl_flwr.server.global_model": ("global_model", "models_by_name", "small_global_model"),
     "hetfl_flwr.server.public_samples": ("PublicSamples",),
     "hetfl_flwr.methods": ("for_heterogeneous_models",),

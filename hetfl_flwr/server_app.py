@@ -20,7 +20,7 @@ from hetfl_flwr.runs.settings import resolved
 from hetfl_flwr.runs.trackers import check_trackers, start_trackers
 from hetfl_flwr.runs.uploads import KeptUploads
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.grids import engine_of
+from hetfl_flwr.server.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, RoundResult, Rounds, SyncRounds
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.forms import frozen

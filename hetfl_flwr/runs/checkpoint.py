@@ -28,7 +28,7 @@ from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.node.state import STATE
 from hetfl_flwr.runs.folder import KNOWLEDGE, Known
 from hetfl_flwr.runs.record import CHECKPOINTS, SERVER_STATE_FILE
-from hetfl_flwr.server.messaging.grids import KeepsClients, UnderWay
+from hetfl_flwr.server.grids import KeepsClients, UnderWay
 from hetfl_flwr.wire.spec import Arrays
 
 KEPT = 2

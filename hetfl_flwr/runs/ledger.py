@@ -23,11 +23,11 @@ from hetfl_flwr.runs.record import (
     named_classes,
 )
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import Traffic
-from hetfl_flwr.server.messaging.grids import simulated_time
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.upload_counts import UploadCounts
+from hetfl_flwr.server.grids import simulated_time
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.replies import Traffic
 from hetfl_flwr.server.rounds import RoundResult
+from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.naming import distinct
 from hetfl_flwr.wire.privacy import epsilon

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.server.admission.node_keys import canonical, read_node_keys
+from hetfl_flwr.server.node_keys import canonical, read_node_keys
 
 HEADER = "# Public keys of a federation's nodes, by client number (partition-id): for the run-config key node-keys.\n"
 

@@ -105,7 +105,7 @@ def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
 
 def _check_threads(config: RunConfig, workers: int) -> None:
     """Say that there are more threads than cores; the number that was asked for stands."""
-    from hetfl_flwr.node.machine.threads import cores
+    from hetfl_flwr.node.machine import cores
 
     processes = min(workers, config.clients)
     total = processes * config.threads

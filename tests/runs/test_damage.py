@@ -21,7 +21,7 @@ from hetfl_flwr.node import node as node_module
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.folder import KNOWLEDGE
 from hetfl_flwr.runs.lock import FolderLock
-from hetfl_flwr.server.messaging.upload_counts import UploadCounts
+from hetfl_flwr.server.upload_counts import UploadCounts
 from simulations.cli.running import run_one
 from simulations.engine.grid import LocalGrid
 from simulations.reports.runs import load_run

@@ -25,7 +25,7 @@ from hetfl_flwr.runs.record import read_summary
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.runs.uploads import KeptUpload, kept_uploads
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.messaging.differences import listed
+from hetfl_flwr.server.differences import listed
 from simulations.inference.loading import load_client, load_deployed
 
 MAX_ROWS = 10_000

@@ -28,7 +28,7 @@ from httpx import HTTPStatusError
 
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.errors import INTERRUPTED, ConfigError, FederationError
-from hetfl_flwr.server.admission.node_keys import read_node_keys
+from hetfl_flwr.server.node_keys import read_node_keys
 from simulations.cli.command import main
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 from simulations.deployment.keys import Keys, make_keys
