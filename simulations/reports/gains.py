@@ -264,7 +264,7 @@ def _comparisons(gains: Sequence[Gain]) -> int:
 def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing, means: Mapping[str, Estimate]) -> tuple[str, ...]:
     """Say how it was computed."""
     if not gains:
-        return (*found.unequal, "No run could be paired, so nothing is known of differences.")
+        return ("No run could be paired, so nothing is known of differences.",)
     said = {
         "seeds": "Several seeds: Student's t over the paired differences; seeds redraw the split and the weights.",
         "rows": "One seed, or equal differences under all: normal approximation of two unpaired proportions on the "
@@ -274,7 +274,6 @@ def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing, means: Mappi
     sources = {gain.source for gain in gains}
     tested = _comparisons(gains)
     return (
-        *found.unequal,
         f"Percentage points of final test {measure.words} against {found.baseline}, with a 95 % interval each.",
         *(line for source, line in said.items() if source in sources),
         *([f"The words hold at 5 % after Holm's correction for {tested} comparisons."] if tested else []),
