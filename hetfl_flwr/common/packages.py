@@ -20,6 +20,7 @@ EXTRAS = {
         "dp_accounting": "accounting",
         "mlflow": "mlflow",
         "onnxscript": "onnx",
+        "openpyxl": "xlsx",
         "optuna": "tune",
     },
     **{"prometheus_client": "prometheus", "tensorboard": "tensorboard", "wandb": "wandb"},

@@ -96,7 +96,7 @@ _TRUTH = (("f", "t"), ("false", "true"), ("n", "y"), ("no", "yes"), ("nein", "ja
 _YEARS = 1500, 2100
 _SPARSE = 1.06  # whole numbers that count rows leave out fewer than this
 _SAMPLE = 1000  # different texts by which it is told whether any could be dates, or have a unit
-_SHARP = 1e-4  # of the deviation: float32 must tell numbers apart that differ by this
+_SHARP = 1e-4  # of the deviation, by which float32 may change a number
 
 
 class _Undecided(Exception):
@@ -229,9 +229,10 @@ def _number(column: Column, cells: pa.ChunkedArray, notes: tuple[str, ...] = ())
 
 def _origin(values: FloatArray) -> float:
     """Return a round number among some that are too far from 0 for float32 to tell them apart; else 0."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         deviation = float(values.std())
-    if not np.isfinite(deviation) or np.abs(values).max() * 2.0**-24 < _SHARP * deviation:
+        lost = np.abs(values - values.astype(np.float32)).max()
+    if not np.isfinite([deviation, lost]).all() or lost <= _SHARP * deviation:
         return 0.0
     return float(round(float(values.mean()), -floor(log10(deviation)))) if deviation > 0 else 0.0
 

@@ -14,11 +14,10 @@ from torch import Tensor
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
-from hetfl_flwr.data.finding import check_place
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
-from hetfl_flwr.data.hub import Source, open_source
 from hetfl_flwr.data.images import image_spec, read_images
 from hetfl_flwr.data.labels import IntArray, class_names, declared, read_codes
+from hetfl_flwr.data.opening import Source, check_place, open_source
 from hetfl_flwr.data.owners import read_owners
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.roles import Kind
@@ -412,6 +411,18 @@ def _mean_image(arrays: Arrays, rows: Tensor | slice) -> npt.NDArray[np.float64]
 @cache
 def _source(base: str, reading: Reading) -> Source:
     return open_source(CATALOGUE[base].place if base in CATALOGUE else base, reading, CATALOGUE.get(base))
+
+
+def opened(family: Family) -> Source | None:
+    """Return a data set of which nothing is decoded yet; None where it is bundled.
+
+    Raises
+    ------
+    DataError
+        If it cannot be opened.
+    """
+    entry = CATALOGUE.get(family.base)
+    return None if entry and entry.bundled else _source(family.base, family.reading)
 
 
 def _domain_names(family: Family) -> tuple[int | str, ...]:

@@ -1,31 +1,53 @@
-"""Data sets as files on this machine: which folder holds one."""
+"""Data sets as files on this machine: which files a folder holds, and what their names say."""
 
+import bz2
 import gzip
+import lzma
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
+from zipfile import ZipFile
 
 from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import printable
 
 TABLES = {
     **{".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"},
-    **{".arrow": "arrow", ".feather": "arrow", ".npz": "npz"},
+    **{".arrow": "arrow", ".feather": "arrow", ".npz": "npz", ".xlsx": "sheets"},
 }
 """Endings of the files that hold rows, and the kind of each."""
 
-SHEETS, SAVE_AS = {".xlsx", ".xls", ".ods"}, "save the sheet as csv (UTF-8) and give that"
-"""Endings of spreadsheets, which are not read, and what to do."""
+TEXTS = {".txt", ".tab", ".dat", ".data"}
+"""Endings of text files that are read where they are given by name, and not in a folder: there they may be anything."""
 
-PACKED = ".gz"
-"""Ending after that of a csv or json file that is packed."""
+PACKED: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zip": ZipFile}
+"""Endings after that of a csv or json file that is packed."""
 
 IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 """Endings of the files that are an image each."""
+
+_CONVERTED_BY = {
+    **dict.fromkeys((".xls", ".ods"), "import pandas; pandas.read_excel('{0}').to_csv('{1}.csv', index=False)"),
+    ".arff": "import pandas; from scipy.io.arff import loadarff; pandas.DataFrame(loadarff('{0}')[0]).map("
+    "lambda cell: cell.decode() if isinstance(cell, bytes) else cell).to_csv('{1}.csv', index=False)",
+    ".ts": "import numpy; from aeon.datasets import load_from_ts_file; x, y = load_from_ts_file('{0}'); "
+    "numpy.savez('{1}.npz', x=x, y=y)",
+    ".dta": "import pandas; pandas.read_stata('{0}').to_parquet('{1}.parquet')",
+    ".sav": "import pandas; pandas.read_spss('{0}').to_parquet('{1}.parquet')",
+    ".sas7bdat": "import pandas; pandas.read_sas('{0}', encoding='utf-8').to_parquet('{1}.parquet')",
+    ".orc": "import pandas; pandas.read_orc('{0}').to_parquet('{1}.parquet')",
+    ".h5": "import pandas; pandas.read_hdf('{0}').to_parquet('{1}.parquet')",
+    ".mat": "import numpy; from scipy.io import loadmat; "
+    "numpy.savez('{1}.npz', **{{k: v for k, v in loadmat('{0}').items() if k[0] != '_'}})",
+}
+"""Lines of Python that write a file that is not read, ``{0}``, as one that is."""
+
+_KNOWN = ", ".join(TABLES)
 
 SYSTEM = (Path("/dev"), Path("/proc"), Path("/sys"))
 """Folders whose files are none: some of them never end, or wait for somebody."""
@@ -38,17 +60,15 @@ EXPECTED = (
     "class"
 )
 
+SPLITS = ("train", "test", "validation")
 _SPLIT = re.compile(r"(?:.*[_.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid|validation|dev))(?:[-_.]\d.*)?", re.I)
-_SPLITS = ("train", "test", "validation")
-
 _SHARD = re.compile(r"-\d+-of-\d+\.")
-
-_ASIDE = re.compile(r"(?:dataset_infos?|dataset_dict|state|datapackage|metadata)\.json", re.I)
-"""Files that describe a data set and hold none of its rows."""
+_ASIDE = re.compile(r"(?:dataset_infos?|dataset_dict|state|datapackage)\.json", re.I)  # describe a data set
+_OWNER_CLASS_IMAGE = 3  # parts of an image's path in a folder of owners
+_SHOWN = 5  # names in a note, at most
 
 SIGNALS = "Inertial Signals"
 """Folder of a split that holds a text file a channel, as the UCI archive keeps its human activity recognition."""
-
 
 OBJECTS = "hetfl-objects"
 """Folder in the cache of the datasets library that holds data from Python, each in a folder that is their digest."""
@@ -58,9 +78,6 @@ NAMES_FILE = "owners.hetfl"
 
 CALLED_FILE = "called.hetfl"
 """Beside files of data that were given from Python: what messages call each file and, as ``""``, all of them."""
-
-OWNER_CLASS_IMAGE = 3
-"""Parts of an image's path in a folder of owners."""
 
 
 def is_folder(dataset: str) -> bool:
@@ -95,12 +112,36 @@ def ending(path: Path) -> str:
     ('.csv', '.csv')
     """
     inner = path.with_suffix("").suffix.lower()
-    return inner if _is_packed(path) and TABLES.get(inner) in ("csv", "json") else path.suffix.lower()
+    return inner if _is_packed(path) and TABLES.get(inner, inner) in {"csv", "json", *TEXTS} else path.suffix.lower()
 
 
 def stem(path: Path) -> str:
     """Return a file's name without its ending."""
     return path.with_suffix("").stem if _is_packed(path) else path.stem
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() in PACKED
+
+
+def opened(path: Path) -> IO[bytes]:
+    """Open a file of rows for reading; one that is packed, unpacked."""
+    if not _is_packed(path):
+        return path.open("rb")
+    packed = PACKED[path.suffix.lower()](path)
+    if not isinstance(packed, ZipFile):
+        return cast(IO[bytes], packed)
+    with packed:
+        names = [name for name in packed.namelist() if name[-1] != "/" and not name.startswith("__MACOSX")]
+        if len(names) != 1:
+            raise DataError(f"'{path}' holds {len(names)} files: unpack it into a folder of its own, and give that")
+        return BytesIO(packed.read(names[0]))
+
+
+def advice_on(path: Path) -> str:
+    """Return what to do with a file that is not read: the line that writes it as one that is."""
+    line = _CONVERTED_BY.get(path.suffix.lower(), "")
+    return f'convert it: python -c "{line.format(path, path.with_suffix(""))}"' if line else f"give one of {_KNOWN}"
 
 
 def own_file(dataset: str) -> Path | None:
@@ -116,95 +157,233 @@ def own_file(dataset: str) -> Path | None:
         return None
     if any(path.resolve().is_relative_to(system) for system in SYSTEM):
         raise DataError(f"dataset '{path}' is the system's: give a file of your own")
-    if ending(path) not in TABLES:
-        advice = SAVE_AS if ending(path) in SHEETS else f"give one that ends in {', '.join(TABLES)}"
-        raise DataError(f"dataset '{path}' is no file of rows: {advice}")
-    _check_name(path)
+    if ending(path) not in TABLES.keys() | TEXTS:
+        raise DataError(f"dataset '{path}' is no file of rows: {advice_on(path)}")
+    check_name(path)
     return path
 
 
-def files_of_rows(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files of rows that lie in a folder or, if there is none, in those below it; all of one kind, by path.
-
-    Returns
-    -------
-    files : list of Path
-        One or more.
-    others : list of Path
-        Those in folders below, where there are some in the folder itself: nobody reads them.
+def own_folder(dataset: str) -> Path:
+    """Return the folder that a data set's name is.
 
     Raises
     ------
     DataError
-        If there is none, or there are several kinds.
+        If it is none, or the system's.
     """
-    everywhere = sorted(path for path in folder.rglob("*") if _is_file(path, TABLES) and not _is_hidden(path, folder))
-    found = [path for path in everywhere if path.parent == folder] or everywhere
-    kinds = Counter(TABLES[ending(path)] for path in found)
-    if len(kinds) != 1:
-        what = f"files of {len(kinds)} kinds, {' and '.join(sorted(kinds))}" if kinds else "no file of rows"
+    folder = Path(dataset)
+    if not folder.is_dir():
         raise DataError(
-            f"partition 'files': '{folder}' holds {what}: put files of one kind into it, such as csv, one a client"
+            f"dataset '{folder}' is not a folder or a file: give a file of rows, or a folder that holds {EXPECTED}"
         )
-    for path in found:
-        _check_name(path)
-    return found, [path for path in everywhere if path not in set(found)]
+    place = folder.resolve()
+    if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):
+        raise DataError(f"dataset '{folder}' is the system's: give a folder that holds {EXPECTED}")
+    return folder
 
 
-def rows_by_split(folder: Path) -> dict[str, list[Path]]:
-    """Return all files of rows anywhere below a folder, by split.
+def local_folder(hub_id: str, data_dir: str) -> Path | None:
+    """Return the folder under ``data_dir``, or ``data_dir`` itself, that holds a data set; None if none does.
 
-    A file belongs to a split if its name, or a folder's, is that of one or ends in it, such as ``train.csv``,
-    ``test-00000-of-00002.parquet``, ``wine_test.csv`` or ``data/train/1.csv``. If some files belong to none, all are
-    rows of one split, as nothing says what these are apart from.
+    ``data_dir`` itself counts where data files lie in it or in its ``data`` folder, or anywhere below it
+    if it bears the data set's name.
 
     Raises
     ------
     DataError
-        Files belong to both train and test, or one is just called as a split, and others to none.
+        If ``data_dir`` is not a folder.
     """
-    files = [path for path in sorted(folder.rglob("*")) if _holds_rows(path, folder)]
-    for path in files:
-        _check_name(path)
-    words = {path: _split_of(path, folder) for path in files}
-    others = [path for path in files if not words[path]]
-    said = {split: [path for path in files if words[path] == split] for split in _SPLITS}
-    exact = [path for path in files if words[path] and stem(path).lower() == words[path]]
-    if others and ((said["train"] and said["test"]) or [path for path in exact if words[path] != "train"]):
-        one = (exact or said["test"])[0]
-        raise DataError(
-            f"'{folder}' holds '{one.relative_to(folder)}' beside '{others[0].relative_to(folder)}', whose name says "
-            "no split: call it train or test, such as train-2.csv, or put it into another folder"
-        )
-    if others or not (said["train"] or exact):
-        return {"train": files}
-    return {split: paths for split, paths in said.items() if paths}
+    root = Path(data_dir).expanduser()
+    if not root.is_dir():
+        raise DataError(f"data-dir '{data_dir}' is not a folder: set it to the folder that holds {hub_id}")
+    if _holds_data(root / hub_id):
+        return root / hub_id
+    if root.resolve().name.lower() == hub_id.rpartition("/")[2].lower():
+        return root if _holds_data(root) else None
+    return root if any(_is_rows(path) for path in [*root.glob("*"), *root.glob("data/*")]) else None
 
 
-def _split_of(path: Path, folder: Path) -> str:
-    """Return the split that the name of a file says, or else the nearest folder's; empty: none does."""
-    for name in (path.name.split(".")[0], *reversed(path.relative_to(folder).parts[:-1])):
-        if found := _SPLIT.fullmatch(name):
-            return next(split for split, word in zip(_SPLITS, found.groups(), strict=True) if word)
-    return ""
-
-
-def _holds_rows(path: Path, folder: Path) -> bool:
-    return _is_file(path, TABLES) and not _is_hidden(path, folder) and not _ASIDE.fullmatch(path.name)
-
-
-def is_unnamed_part(path: Path, folder: Path) -> bool:
-    """Say whether a file may have rows of its own owner: it is no shard, and its name is that of no split."""
-    return not _SHARD.search(path.name) and not _split_of(path, folder)
-
-
-def unread(folder: Path) -> list[Path]:
-    """Return backups and unfinished downloads of files of rows, such as ``a.csv.bak``, which are not read."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if ending(path) not in TABLES and {*map(str.lower, path.suffixes[:-1])} & TABLES.keys() and path.is_file()
+def _holds_data(folder: Path) -> bool:
+    return signals_folder(folder) is not None or any(
+        ending(path) in TABLES.keys() | IMAGES and path.is_file() for path in folder.rglob("*")
     )
+
+
+def _is_rows(path: Path) -> bool:
+    return ending(path) in TABLES and path.is_file()
+
+
+def signals_folder(folder: Path) -> Path | None:
+    """Return the folder whose splits hold `SIGNALS`: a folder itself or the only one in it that does; else None."""
+    found = [one for one in (folder, *folder.glob("*/")) if (one / "train" / SIGNALS).is_dir()]
+    return found[0] if len(found) == 1 else None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What lies in a folder and those below it, hidden files aside, by path.
+
+    Parameters
+    ----------
+    folder : Path
+        Which one.
+    rows : tuple of Path
+        Files of rows.
+    images : tuple of Path
+        Images.
+    others : tuple of Path
+        Files that look like data and are not read: backups, unfinished downloads, what `advice_on` tells to convert.
+    """
+
+    folder: Path
+    rows: tuple[Path, ...]
+    images: tuple[Path, ...]
+    others: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, folder: Path) -> "Listing":
+        """List a folder.
+
+        Raises
+        ------
+        DataError
+            If it holds no data, or mostly other files; or what is called like data is no file, or is empty.
+        """
+        rows, images, others = list[Path](), list[Path](), list[Path]()
+        for count, path in enumerate(_files(folder), start=1):
+            kind = ending(path)
+            if kind in IMAGES:
+                images.append(path)
+            elif kind in TABLES and not _ASIDE.fullmatch(path.name):
+                rows.append(path)
+            elif {*map(str.lower, path.suffixes[:-1])} & TABLES.keys() or kind in _CONVERTED_BY:
+                others.append(path)
+            if count == MANY and len(rows) + len(images) < MANY / 4:  # as a user's home
+                raise DataError(
+                    f"dataset '{folder}' holds mostly other files: give the folder below it that holds {EXPECTED}"
+                )
+        if not rows and not images:
+            kinds = [path for path in others if path.suffix.lower() in _CONVERTED_BY]
+            advice = advice_on(kinds[0]) if kinds else f"expected {EXPECTED}"
+            raise DataError(f"dataset '{folder}' holds no data: {advice}")
+        for path in sorted([*rows, *images]):
+            if not path.is_file():
+                raise DataError(f"'{path}' is no file, or a link to none: put one there, or remove it")
+            check_name(path)
+        check_filled(rows)
+        return cls(folder, (*sorted(rows),), (*sorted(images),), (*sorted(others),))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What lies there and is not read."""
+        if not self.others:
+            return ()
+        advice = next((f": {advice_on(one)}" for one in self.others if one.suffix.lower() in _CONVERTED_BY), "")
+        return (f"not read in '{self.folder}': {self.shown(self.others)}{advice}",)
+
+    def shown(self, files: Sequence[Path], most: int = _SHOWN) -> str:
+        """Return files as a note names them."""
+        named = ", ".join(str(file.relative_to(self.folder)) for file in files[:most])
+        return named + (f" and {len(files) - most} more" if len(files) > most else "")
+
+    @cached_property
+    def holds_images(self) -> bool:
+        """Whether images are the data: files of rows, if there are any, describe them."""
+        return bool(self.images) and all(path.stem == "metadata" for path in self.rows)
+
+    def owned(self) -> tuple[list[Path], tuple[str, ...]]:
+        """Return the files of rows that have an owner each: in the folder or, without any, in those below; and a note.
+
+        Raises
+        ------
+        DataError
+            If there is none, or there are several kinds.
+        """
+        found = [path for path in self.rows if path.parent == self.folder] or [*self.rows]
+        kinds = sorted({TABLES[ending(path)] for path in found})
+        if len(kinds) != 1:
+            what = f"files of {len(kinds)} kinds, {' and '.join(kinds)}" if kinds else "no file of rows"
+            raise DataError(
+                f"partition 'files': '{self.folder}' holds {what}: put files of one kind into it, such as csv, one a "
+                "client"
+            )
+        left = [path for path in self.rows if path not in {*found}]
+        note = f"files of rows in folders below '{self.folder}' are left out: {self.shown(left)}"
+        return found, (note,) * bool(left)
+
+    def by_split(self) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
+        """Return all files of rows by split, and a note where several have no split of their own.
+
+        A file belongs to a split if its name, or a folder's, is that of one or ends in it, such as ``train.csv``,
+        ``test-00000-of-00002.parquet``, ``wine_test.csv`` or ``data/train/1.csv``. If some files belong to none, all
+        are rows of one split, as nothing says what these are apart from.
+
+        Raises
+        ------
+        DataError
+            Files belong to both train and test, or one is just called as a split, and others to none.
+        """
+        words = {path: self._split_of(path) for path in self.rows}
+        others = [path for path in self.rows if not words[path]]
+        said = {split: [path for path in self.rows if words[path] == split] for split in SPLITS}
+        exact = [path for path in self.rows if words[path] and stem(path).lower() == words[path]]
+        if others and ((said["train"] and said["test"]) or [path for path in exact if words[path] != "train"]):
+            one = (exact or said["test"])[0]
+            raise DataError(
+                f"'{self.folder}' holds '{one.relative_to(self.folder)}' beside '{others[0].relative_to(self.folder)}',"
+                " whose name says no split: call it train or test, such as train-2.csv, or put it into another folder"
+            )
+        parts = [path for path in others if not _SHARD.search(path.name)]
+        note = f"rows of {len(parts)} files in '{self.folder}' are put together: partition=files has a client for each"
+        if others or not (said["train"] or exact):
+            return {"train": [*self.rows]}, (note,) * (len(parts) > 1)
+        return {split: paths for split, paths in said.items() if paths}, ()
+
+    def _split_of(self, path: Path) -> str:
+        """Return the split that the name of a file says, or else the nearest folder's; empty: none does."""
+        for name in (path.name.split(".")[0], *reversed(path.relative_to(self.folder).parts[:-1])):
+            if found := _SPLIT.fullmatch(name):
+                return next(split for split, word in zip(SPLITS, found.groups(), strict=True) if word)
+        return ""
+
+    def images_by_split(self) -> dict[str, list[Path]]:
+        """Return all images by split: the folder that is just called so and holds folders of classes, if all do."""
+        parts = {path: path.relative_to(self.folder).parts for path in self.images}
+        named = {path: inner[0].lower() if len(inner) > 2 else "" for path, inner in parts.items()}
+        if not all(name in SPLITS for name in named.values()):
+            return {"train": [*self.images]}
+        splits = {split: [path for path in self.images if named[path] == split] for split in SPLITS}
+        return {split: paths for split, paths in splits.items() if paths}
+
+    def image_owners(self, wanted: bool = False) -> dict[Path, str]:
+        """Return whose each image is, in folders ``OWNER/CLASS``; nothing where some lie elsewhere, or one has all.
+
+        Raises
+        ------
+        DataError
+            If owners are wanted, and an image lies elsewhere.
+        """
+        owners = {}
+        for path in self.images:
+            inner = path.relative_to(self.folder)
+            if len(inner.parts) != _OWNER_CLASS_IMAGE:
+                if not wanted:
+                    return {}
+                raise DataError(
+                    f"partition 'files': image '{inner}' of '{self.folder}' does not lie in a folder "
+                    "OWNER/CLASS: put all images into a folder for each class, within one for each owner"
+                )
+            owners[path] = inner.parts[0]
+        return owners if wanted or len({*owners.values()}) > 1 else {}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Go through all files below a folder, hidden ones aside; links to folders are followed no further."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith("."):
+                yield Path(place, name)
 
 
 def names_of(files: Sequence[Path]) -> dict[Path, str]:
@@ -226,125 +405,7 @@ def names_of(files: Sequence[Path]) -> dict[Path, str]:
     return {path: str(below[path] / stem(path)) for path in files}
 
 
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
-
-
-def own_folder(dataset: str) -> Path:
-    """Return the folder that a data set's name is.
-
-    Raises
-    ------
-    DataError
-        If it is none, or holds no data.
-    """
-    folder = Path(dataset)
-    if not folder.is_dir():
-        raise DataError(
-            f"dataset '{folder}' is not a folder or a file: give a file of rows, or a folder that holds {EXPECTED}"
-        )
-    place = folder.resolve()
-    if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):
-        raise DataError(f"dataset '{folder}' is the system's: give a folder that holds {EXPECTED}")
-    if not holds_data(folder):
-        advice = SAVE_AS if spreadsheets(folder) else f"expected {EXPECTED}"
-        raise DataError(f"dataset '{folder}' holds no data: {advice}")
-    if _is_mostly_other(folder):
-        raise DataError(f"dataset '{folder}' holds mostly other files: give the folder below it that holds {EXPECTED}")
-    return folder
-
-
-def local_folder(hub_id: str, data_dir: str) -> Path | None:
-    """Return the folder under ``data_dir``, or ``data_dir`` itself, that holds a data set; None if none does.
-
-    ``data_dir`` itself counts where data files lie in it or in its ``data`` folder, or anywhere below it
-    if it bears the data set's name.
-
-    Raises
-    ------
-    DataError
-        If ``data_dir`` is not a folder.
-    """
-    root = Path(data_dir).expanduser()
-    if not root.is_dir():
-        raise DataError(f"data-dir '{data_dir}' is not a folder: set it to the folder that holds {hub_id}")
-    if holds_data(root / hub_id):
-        return root / hub_id
-    if root.resolve().name.lower() == hub_id.rpartition("/")[2].lower():
-        return root if holds_data(root) else None
-    return root if any(_is_file(path, TABLES) for path in [*root.glob("*"), *root.glob("data/*")]) else None
-
-
-def holds_data(folder: Path) -> bool:
-    """Return whether there is a file of rows or an image anywhere below a folder, or a folder of signals."""
-    return signals_folder(folder) is not None or any(
-        _is_file(path, TABLES.keys() | IMAGES) for path in folder.rglob("*")
-    )
-
-
-def signals_folder(folder: Path) -> Path | None:
-    """Return the folder whose splits hold `SIGNALS`: a folder itself or the only one in it that does; else None."""
-    found = [one for one in (folder, *folder.glob("*/")) if (one / "train" / SIGNALS).is_dir()]
-    return found[0] if len(found) == 1 else None
-
-
-def spreadsheets(folder: Path) -> list[Path]:
-    """Return the spreadsheets anywhere below a folder, by path: nobody reads them."""
-    return sorted(path for path in folder.rglob("*") if _is_file(path, SHEETS) and not _is_hidden(path, folder))
-
-
-def holds_images_alone(folder: Path) -> bool:
-    """Return whether there are images below a folder and no file of rows, save one that describes them."""
-    rows = any(_is_file(path, TABLES) and path.stem != "metadata" for path in folder.rglob("*"))
-    return not rows and signals_folder(folder) is None
-
-
-def check_files(folder: Path) -> None:
-    """Refuse a folder in which what is called like data is no file: the library that reads it would leave it out.
-
-    Raises
-    ------
-    DataError
-        Names the first.
-    """
-    for path in sorted(folder.rglob("*")):
-        if ending(path) not in IMAGES | TABLES.keys() or path.is_dir():
-            continue
-        if not path.is_file():
-            raise DataError(f"'{path}' is no file, or a link to none: put one there, or remove it")
-        _check_name(path)
-        check_filled([path])
-
-
-def check_owners(folder: Path) -> None:
-    """Refuse images that do not lie in folders ``OWNER/CLASS``.
-
-    Raises
-    ------
-    DataError
-        Names the first.
-    """
-    for path in _images(folder):
-        inner = path.relative_to(folder)
-        if len(inner.parts) != OWNER_CLASS_IMAGE:
-            raise DataError(
-                f"partition 'files': image '{inner}' of '{folder}' does not lie in a folder "
-                "OWNER/CLASS: put all images into a folder for each class, within one for each owner"
-            )
-
-
-def possible_owners(folder: Path) -> list[str]:
-    """Return the folders within a folder that look like owners of images: all images lie in folders of theirs."""
-    inner = [path.relative_to(folder).parts for path in _images(folder)]
-    owners = sorted({parts[0] for parts in inner})
-    return owners if len(owners) > 1 and all(len(parts) == OWNER_CLASS_IMAGE for parts in inner) else []
-
-
-def _images(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES and not _is_hidden(path, folder))
-
-
-def check_filled(files: Iterable[Path]) -> None:
+def check_filled(files: Sequence[Path]) -> None:
     """Refuse files of rows that hold nothing at all.
 
     Raises
@@ -353,31 +414,11 @@ def check_filled(files: Iterable[Path]) -> None:
         Names the first.
     """
     for path in files:
-        if ending(path) in TABLES and not path.stat().st_size:
+        if not path.stat().st_size:
             raise DataError(f"'{path}' is empty: put rows into it, or take it away")
 
 
-def _check_name(path: Path) -> None:
+def check_name(path: Path) -> None:
+    """Refuse a file whose name is not UTF-8."""
     if any("\udc80" <= letter <= "\udcff" for letter in path.name):
         raise DataError(f"'{printable(str(path))}' has a name that is not UTF-8: rename it")
-
-
-def _is_mostly_other(folder: Path) -> bool:
-    """Return whether of the first `MANY` files below a folder less than a quarter are data, as in a user's home."""
-    files = (name for _, _, names in os.walk(folder) for name in names)
-    first = list(islice(files, MANY))
-    data = sum(ending(Path(name)) in TABLES.keys() | IMAGES for name in first)
-    return len(first) == MANY and data < MANY / 4
-
-
-def _is_packed(path: Path) -> bool:
-    return path.suffix.lower() == PACKED
-
-
-def opened(path: Path) -> IO[bytes]:
-    """Open a file of rows for reading; one that is packed, unpacked."""
-    return cast(IO[bytes], gzip.open(path, "rb")) if _is_packed(path) else path.open("rb")
-
-
-def _is_file(path: Path, suffixes: Container[str]) -> bool:
-    return ending(path) in suffixes and path.is_file()

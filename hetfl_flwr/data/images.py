@@ -16,8 +16,8 @@ import torch
 
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.cache import kept
-from hetfl_flwr.data.hub import Source
 from hetfl_flwr.data.labels import IntArray, labels_of, read_labels
+from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.roles import is_text
 from hetfl_flwr.data.rows import reason
 from hetfl_flwr.data.samples import Arrays
@@ -72,7 +72,7 @@ def read_images(source: Source, rows: IntArray, problems: Problems) -> Arrays:
     """
     classes, labels = labels_of(source, problems)
     shape = _shape(source)
-    grey = _grey(source) if shape[0] == 3 else 0
+    notes = (*_notes(source, shape[0]),)
     inputs = kept(
         (source.digest, _files_changed(source), sha256(rows.tobytes()).hexdigest()),
         (len(rows), *shape),
@@ -87,21 +87,28 @@ def read_images(source: Source, rows: IntArray, problems: Problems) -> Arrays:
         train_rows=len(source.splits["train"]),
         peak=255.0,
         centre=torch.zeros(shape),
-        notes=(f"{grey:,} of {len(rows):,} images of {source.place} are grey: read as colour",) if grey else (),
+        notes=notes,
     )
 
 
-def _grey(source: Source) -> int:
-    """Return how many images are grey, as their heads say; of the catalogue's and of very many nobody looks."""
+def _notes(source: Source, channels: int) -> Iterator[str]:
+    """Count images that are grey among others in colour, or may be transparent, as their heads say.
+
+    Of the catalogue's and of very many nobody looks.
+    """
     from PIL import Image
 
     if source.is_catalogued or len(source) > MOST_LOOKED_AT:
-        return 0
-    cell, grey = _cells(source), 0
+        return
+    cell, grey, transparent = _cells(source), 0, 0
     for row in range(len(source)):
         with suppress(OSError), Image.open(_file(cell(row))) as image:
             grey += image.mode in _GREY
-    return grey
+            transparent += _may_be_transparent(image)
+    if grey and channels > 1:
+        yield f"{grey:,} of {len(source):,} images of {source.place} are grey: read as colour"
+    if transparent:
+        yield f"{transparent:,} of {len(source):,} images of {source.place} may be transparent: laid on white"
 
 
 def _shape(source: Source) -> tuple[int, int, int]:
@@ -204,8 +211,7 @@ def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, 
         raise _Unfit("", called, f" has pixels of mode {image.mode}: only 8-bit grey or colour is read")
     if shape[0] == 1 and image.mode in _COLOUR:
         raise _Unfit("", called, " is in colour, others are grey: save all in one mode")
-    mode = "L" if shape[0] == 1 else "RGB"
-    image = image if image.mode == mode else image.convert(mode)
+    image = flattened(image, "L" if shape[0] == 1 else "RGB")
     size = source.reading.image_size
     if size:
         from PIL.Image import Resampling
@@ -219,6 +225,19 @@ def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, 
             "set image-size to the height and width that all are to have",
         )
     return np.asarray(image)
+
+
+def _may_be_transparent(image: "Image") -> bool:
+    return image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+
+
+def flattened(image: "Image", mode: str) -> "Image":
+    """Return an image in a mode, on white where it is transparent."""
+    from PIL import Image
+
+    if _may_be_transparent(image):
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _decoded(source: Source, cell: Any, row: int) -> "Image":

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from textwrap import shorten
-from unicodedata import category, normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +12,9 @@ import pyarrow.compute as pc
 import torch
 
 from hetfl_flwr.common.problems import Problems
-from hetfl_flwr.data.hub import Source
+from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_classes
-from hetfl_flwr.data.roles import in_words, is_text
+from hetfl_flwr.data.roles import check_spelling, in_words, is_text
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import DataError
 
@@ -27,9 +26,6 @@ MOST_UNDECLARED = 20
 FEWEST_ROWS = {"numbers": 10, "texts": 2}
 """Rows a label, on average, below which a column with more different ones is taken for a quantity, or for a name of
 each row, unless ``classes`` declares it."""
-
-MOST_TWINS = 5
-"""Pairs of labels, told apart by capitals or blanks alone, that one message names."""
 
 _SINGLE = "only single-label classification is learnt here"
 
@@ -134,6 +130,7 @@ def read_codes(source: Source, column: str, key: str) -> tuple[tuple[int | str, 
     """
     columns = _columns(source, column, key)
     values = _distinct(columns.values())
+    check_spelling(f"column '{column}' of {source.place}", values, "write both alike", cased=True)
     return values, np.concatenate([_codes(source, found, values) for found in columns.values()])
 
 
@@ -157,7 +154,8 @@ def _values(source: Source) -> tuple[int | str, ...]:
             f"column '{source.label}' of {source.place} has one value only, {_shown(values)}: "
             "set label-column to one that holds two or more classes, or declare them in classes"
         )
-    _check_spelling(source, values)
+    called = f"label column '{source.label}' of {source.place}"
+    check_spelling(called, values, "write both alike, or name all classes in classes if they are two")
     kind = "texts" if is_text(found.type) else "numbers"
     if len(values) > max(MOST_UNDECLARED, len(found) // FEWEST_ROWS[kind]):
         what = "this looks like regression" if kind == "numbers" else "this looks like a name of each row"
@@ -166,34 +164,6 @@ def _values(source: Source) -> tuple[int | str, ...]:
             f"{what}, and {_SINGLE}: name another label-column, or put it into a few classes"
         )
     return values
-
-
-def _check_spelling(source: Source, values: Sequence[int | str]) -> None:
-    """Refuse classes that only capitals or blanks tell apart, or that hold what nobody sees."""
-    first: dict[str, int | str] = {}
-    twins: list[str] = []
-    for value in values:
-        if any(category(letter) == "Cc" and letter != "\t" for letter in str(value).strip()):
-            raise DataError(
-                f"label column '{source.label}' of {source.place} holds {value!r}, with a control "
-                "character: write the label without it, or name all classes in classes"
-            )
-        other = first.setdefault(_folded(str(value)), value)
-        if other != value:
-            twins.append(f"{other!r} and {value!r}")
-    if twins:
-        both = "both" if len(twins) == 1 else "each pair"
-        raise DataError(
-            f"label column '{source.label}' of {source.place} holds {', '.join(twins[:MOST_TWINS])}"
-            + f", and {len(twins) - MOST_TWINS} more such pairs" * (len(twins) > MOST_TWINS)
-            + f": write {both} alike, or name all classes in classes if they are two"
-        )
-
-
-def _folded(text: str) -> str:
-    """Return what is alike of names that look alike: letters in one form, without what nobody sees."""
-    shown = "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
-    return " ".join(shown.casefold().split())
 
 
 def _wanted(source: Source, found: pa.ChunkedArray) -> tuple[int | str, ...]:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.common.problems import Problems
-from hetfl_flwr.data.hub import Source
 from hetfl_flwr.data.labels import IntArray, read_codes
+from hetfl_flwr.data.opening import Source
 from hetfl_flwr.text import LONGEST_NAME, printable
 
 

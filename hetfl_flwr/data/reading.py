@@ -1,10 +1,15 @@
 """What of a data set is read, and how: one place for everything that a config says about it."""
 
+from csv import reader
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from unicodedata import normalize
 
 from hetfl_flwr.errors import ConfigError
+
+_LISTS = ("categorical_columns", "numeric_columns", "ignore_columns", "id_column")
+_ALONE = ("image_column", "text_column", "series_column", "label_column", "domain_column")
 
 SeriesLayout = Literal["auto", "channels-first", "channels-last"]
 """What the outer lists of a series may be."""
@@ -78,19 +83,18 @@ class Reading:
     @property
     def ignored(self) -> frozenset[str]:
         """The names of ``ignore_columns``, their blanks one space each."""
-        return frozenset(" ".join(name.split()) for name in self.ignore_columns.split(",") if name.strip())
+        return frozenset(parse_names(self.ignore_columns))
 
     @property
     def missing(self) -> tuple[str, ...]:
         """The words of ``missing_values``."""
-        return tuple(word.strip() for word in self.missing_values.split(",") if word.strip())
+        return tuple(parse_names(self.missing_values))
 
     @property
     def named(self) -> frozenset[str]:
         """All columns that a key names to be read."""
-        lists = f"{self.categorical_columns},{self.numeric_columns}"
-        alone = (self.image_column, self.text_column, self.series_column, self.label_column, self.domain_column)
-        return frozenset(name.strip() for name in (*lists.split(","), *alone, self.id_column))
+        lists = parse_names(f"{self.categorical_columns},{self.numeric_columns}")
+        return frozenset((*lists, *(getattr(self, key).strip() for key in _ALONE), self.id_column))
 
     def of(self, number: int, count: int) -> "Reading":
         """Return the reading of one data set of a list, its folder as an absolute path.
@@ -113,19 +117,28 @@ class Reading:
         'img'
         """
         folder = str(Path(self.data_dir).expanduser().absolute()) if self.data_dir else ""
+        columns: dict[str, Any] = {key: normalize("NFC", getattr(self, key)) for key in _LISTS}
+        columns |= {key: _one(getattr(self, key), key.replace("_", "-"), number, count) for key in _ALONE}
         return replace(
             self,
             data_dir=folder,
-            image_column=_one(self.image_column, "image-column", number, count),
-            text_column=_one(self.text_column, "text-column", number, count),
-            series_column=_one(self.series_column, "series-column", number, count),
-            label_column=_one(self.label_column, "label-column", number, count),
-            domain_column=_one(self.domain_column, "domain-column", number, count),
+            **columns,
         )
 
 
 READING_KEYS = tuple(field.name for field in fields(Reading) if field.name not in ("id_column", "by_file"))
 """The fields of a reading that the run config has a key for."""
+
+
+def parse_names(text: str) -> list[str]:
+    """Return the names of a comma list, their blanks one space each; quotes hold a name that has a comma.
+
+    Examples
+    --------
+    >>> parse_names('age, "height, in  cm",')
+    ['age', 'height, in cm']
+    """
+    return [" ".join(name.split()) for row in reader([text], skipinitialspace=True) for name in row if name.strip()]
 
 
 def parse_vocabulary(text: str) -> tuple[str, int]:
@@ -186,6 +199,7 @@ def parse_classes(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _one(text: str, name: str, number: int, count: int) -> str:
+    text = normalize("NFC", text)
     if count == 1 or "," not in text:
         return text
     columns = [column.strip() for column in text.split(",")]

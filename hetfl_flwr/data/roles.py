@@ -4,12 +4,13 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal
+from unicodedata import category, normalize
 
 import pyarrow as pa
 
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.frame import Frame
-from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.data.reading import Reading, parse_names
 from hetfl_flwr.errors import ConfigError, DataError, unknown
 
 _SHOWN = 5  # columns that a message names, at most
@@ -112,7 +113,7 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
     """Return the columns that a key of the run config names; a blank in a name stands for any white space."""
     by_name = {" ".join(name.split()): name for name in columns}
     wanted: str = getattr(reading, key.replace("-", "_"))
-    names = [" ".join(name.split()) for name in wanted.split(",") if name.strip()]
+    names = parse_names(wanted)
     strangers = [name for name in names if name not in by_name]
     if len(strangers) == 1:
         known = unknown("column", strangers[0], by_name).removeprefix(f"unknown column '{strangers[0]}':")
@@ -163,6 +164,49 @@ def columns_called(names: Sequence[str]) -> str:
     """Return columns as messages name them, the first five."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"column{'s' * (len(names) > 1)} {', '.join(map(repr, names[:_SHOWN]))}{more}"
+
+
+def _folded(text: str, *, cased: bool) -> str:
+    """Return what is alike of names that look alike: letters in one form, without what nobody sees."""
+    shown = "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
+    return " ".join((shown if cased else shown.casefold()).split())
+
+
+def column_called(name: str) -> str:
+    """Return the name of a column, its letters in one form and without what nobody sees."""
+    return name if name.isascii() else "".join(one for one in normalize("NFC", name) if category(one) != "Cf")
+
+
+def check_spelling(called: str, names: Sequence[str | int], way_out: str, *, cased: bool = False) -> None:
+    """Refuse names that only capitals, blanks or forms of letters tell apart, or that hold what nobody sees.
+
+    Parameters
+    ----------
+    called : str
+        What messages call the place that has them.
+    names : sequence of str or int
+        Which ones.
+    way_out : str
+        What to do.
+    cased : bool
+        Whether capitals may tell them apart, and any letter is allowed.
+
+    Raises
+    ------
+    DataError
+        Names the first pairs.
+    """
+    first: dict[str, str | int] = {}
+    twins: list[str] = []
+    for name in names:
+        if not cased and any(category(letter) == "Cc" and letter != "\t" for letter in str(name).strip()):
+            raise DataError(f"{called} holds {name!r}, with a control character: {way_out}")
+        other = first.setdefault(_folded(str(name), cased=cased), name)
+        if other != name:
+            twins.append(f"{other!r} and {name!r}")
+    if twins:
+        more = f", and {len(twins) - _SHOWN} more such pairs" * (len(twins) > _SHOWN)
+        raise DataError(f"{called} holds {', '.join(twins[:_SHOWN])}{more}: {way_out}")
 
 
 def is_nameless(column: str) -> bool:

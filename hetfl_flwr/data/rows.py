@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from hetfl_flwr.data.folders import TABLES, check_filled, ending, opened
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.npz import npz_table
 from hetfl_flwr.data.reading import Reading, parse_classes
-from hetfl_flwr.data.roles import header_hint, in_words, is_nameless, is_text, shape_of
-from hetfl_flwr.data.text_tables import TEXT, read_text_table
+from hetfl_flwr.data.roles import column_called, header_hint, in_words, is_nameless, is_text, shape_of
+from hetfl_flwr.data.text_tables import TEXT, read_sheets, read_text_table
 from hetfl_flwr.errors import DataError, HetflError
 
 DEEPEST = 100
@@ -54,21 +54,24 @@ class RowsFile:
         (N,) int64: the number of each row in the file, as people count.
     notes : tuple of str
         What is not plain about the file, and how it was read.
+    sheet : str
+        Which of several sheets it is; empty: the file is one.
     """
 
     path: Path
     table: pa.Table
     numbers: npt.NDArray[np.int64]
     notes: tuple[str, ...] = ()
+    sheet: str = ""
 
     @property
     def is_text(self) -> bool:
         """Whether it is a text file, whose cells have no types."""
-        return TABLES[ending(self.path)] == "csv"
+        return TABLES.get(ending(self.path), "csv") in ("csv", "sheets")
 
 
-def read_file(path: Path) -> RowsFile:
-    """Read a file of rows.
+def read_file(path: Path, reading: Reading | None = None) -> list[RowsFile]:
+    """Read a file of rows: one table, or one a sheet.
 
     Raises
     ------
@@ -76,20 +79,31 @@ def read_file(path: Path) -> RowsFile:
         It cannot be read, or has no rows.
     """
     check_filled([path])
+    kind, own = TABLES.get(ending(path), "csv"), reading or Reading()
     try:
-        if TABLES[ending(path)] == "csv":
-            found = read_text_table(path)
-            file = RowsFile(path, found.cells, found.numbers, found.notes)
+        if kind == "csv":
+            found = read_text_table(path, own.encoding, own.header_row)
+            files = [RowsFile(path, found.cells, found.numbers, found.notes)]
+        elif kind == "sheets":
+            sheets = [*read_sheets(path, own.header_row)]
+            named = [(title if len(sheets) > 1 else "", table) for title, table in sheets]
+            files = [RowsFile(path, table.cells, table.numbers, table.notes, title) for title, table in named]
         else:
-            table = _READERS[TABLES[ending(path)]](path)
-            file = RowsFile(path, table, np.arange(1, table.num_rows + 1))
-    except HetflError:
+            table = _READERS[kind](path)
+            files = [RowsFile(path, table, np.arange(1, table.num_rows + 1))]
+    except (HetflError, ModuleNotFoundError):
         raise
     except Exception as error:
         raise DataError(f"cannot read '{path}': {reason(error)}") from error
-    if not file.table.num_rows:
+    if not files or not all(file.table.num_rows for file in files):
         raise DataError(f"'{path}' holds no rows: put some into it, or take it away")
-    return file
+    return [replace(file, table=_renamed(file.table)) for file in files]
+
+
+def _renamed(table: pa.Table) -> pa.Table:
+    """Return a table with the names of its columns in one form; what its schema says else stays."""
+    names = [*map(column_called, table.column_names)]
+    return table.rename_columns(names).replace_schema_metadata(table.schema.metadata)
 
 
 def read_files(paths: Sequence[Path], reading: Reading) -> tuple[Frame, list[RowsFile]]:
@@ -100,7 +114,7 @@ def read_files(paths: Sequence[Path], reading: Reading) -> tuple[Frame, list[Row
     DataError
         One cannot be read or has no row, or they differ in their columns, or in what a column holds.
     """
-    files = [read_file(path) for path in paths]
+    files = [file for path in paths for file in read_file(path, reading)]
     _check_columns(files, reading.ignored)
     tables = _typed_alike(files, reading)
     return _joined(files, tables, reading), files
@@ -255,15 +269,15 @@ def as_written(texts: pa.ChunkedArray, missing: Sequence[str] = ("",)) -> pa.Chu
 
 def _typed_alike(files: Sequence[RowsFile], reading: Reading) -> list[pa.Table]:
     """Return the tables of files; each column of text files has one type in all of them, where that is possible."""
-    having: dict[str, list[RowsFile]] = {}
-    for file in files:
+    having: dict[str, list[int]] = {}
+    for number, file in enumerate(files):
         for name in file.table.column_names if file.is_text else ():
-            having.setdefault(name, []).append(file)
-    columns: dict[Path, dict[str, pa.ChunkedArray]] = {file.path: {} for file in files}
+            having.setdefault(name, []).append(number)
+    columns: list[dict[str, pa.ChunkedArray]] = [{} for _ in files]
     for name, some in having.items():
-        for file, column in zip(some, _types(name, [file.table[name] for file in some], reading), strict=True):
-            columns[file.path][name] = column
-    return [pa.table(columns[file.path]) if file.is_text else file.table for file in files]
+        for number, column in zip(some, _types(name, [files[one].table[name] for one in some], reading), strict=True):
+            columns[number][name] = column
+    return [pa.table(own) if file.is_text else file.table for file, own in zip(files, columns, strict=True)]
 
 
 def _types(name: str, cells: Sequence[pa.ChunkedArray], reading: Reading) -> list[pa.ChunkedArray]:

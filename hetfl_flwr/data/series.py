@@ -21,7 +21,7 @@ from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data.hub import Source
+    from hetfl_flwr.data.opening import Source
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -236,17 +236,18 @@ def _batches(source: "Source", layout: Layout) -> Iterator[FloatArray]:
     [column] = source.inputs
     wrong, called = _Odd(), f"column '{column}' of {source.place}"
     for split, data in source.splits.items():
+        first_row = 0 if split == "train" else source.train_rows
         row = 0
         for start in range(0, len(data), _BATCH):
             cells = cells_of(data[column].slice(start, _BATCH).combine_chunks(), called, layout.cell)
             series = layout.series(cells.values)
             if cells.odd.any():
                 first = int(np.argmax(cells.odd))
-                wrong.shape.add(cells.odd, f"row {source.where_in(split, row + first)}: {cells.shape(first)}")
+                wrong.shape.add(cells.odd, f"row {source.where(first_row + row + first)}: {cells.shape(first)}")
             bad = missing(series)
             if bad.any():
                 first = row + int(np.flatnonzero(~cells.odd)[np.argmax(bad)])
-                wrong.missing.add(bad, f"row {source.where_in(split, first)}")
+                wrong.missing.add(bad, f"row {source.where(first_row + first)}")
             yield np.zeros((len(cells.odd), *layout.shape), np.float32) if cells.odd.any() else series
             row += len(cells.odd)
     _refuse(wrong, called, " x ".join(map(str, layout.cell)), len(source))

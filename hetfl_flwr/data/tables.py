@@ -20,7 +20,7 @@ from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.seeding import generator
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data.hub import Source
+    from hetfl_flwr.data.opening import Source
 
 
 FEWEST_COPIES, MOST_COPIES = 20, 3
@@ -104,7 +104,7 @@ def opened_table(source: "Source", problems: Problems) -> list[tuple[Decision, p
             way_out = "write the file again, or name it in ignore-columns"
             found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), table[name]))
             continue
-        own = source.training(cells)
+        own = cells.slice(0, source.train_rows)
         decision = decide(name, own, declared.get(name, ""), source.rows_said, plainly=source.is_catalogued)
         if decision.column and source.reading.missing:
             decision = replace(decision, column=replace(decision.column, missing=source.reading.missing))

@@ -4,7 +4,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import chain, islice
 from pathlib import Path
@@ -45,7 +45,8 @@ USUAL = [
 
 _SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 20_000
 _UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what cells hold by a wrong separator
-_SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'[^'\n]*'(?:[,;\t| \r\n]|$)")
+_SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'(?:[^'\n]|'')*'(?:[,;\t| \r\n]|$)")
+_ALONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")  # an odd number of backslashes
 _COMMENTS = re.compile(r"(?:#[^\r\n]*(?:\r\n?|\n))*")
 _NUMBER = re.compile(r"[+-]?(?:\d+[.,]?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"[^\s,;|\"']*[^\x00-\x7f][^\s,;|\"']*")
@@ -88,48 +89,79 @@ class TextTable:
     notes: tuple[str, ...] = ()
 
 
-def read_text_table(path: Path) -> TextTable:
+def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> TextTable:
     """Read a file of rows that has its column names above them.
 
     Encoding, separator, quotes and the place of the header are found from the file itself. Lines that begin with ``#``
     and other lines above the header, blank rows and repeated headers are left out. Row names as R writes them, and
     columns without a name, are called ``Unnamed: 0``, ``Unnamed: 1``, ... by their place.
 
+    Parameters
+    ----------
+    path : Path
+        Where it lies.
+    encoding : str
+        How its letters are written; empty: told from the file.
+    header_row : int
+        Which row holds the names; 0: found; -1: none, and columns are called 1, 2, ...
+
     Raises
     ------
     DataError
         It cannot be decoded, has no header, a name twice, or a row with more cells than the header.
     """
-    text, notes = read_letters(path)
+    text, notes = read_letters(path, encoding)
     text, skipped = _without_remarks(re.sub(r"\Asep=.\r?\n", "", text))
     if skipped:
         notes += (f"{skipped} lines that begin with # above the table are left out",)
     usual = "\t" if ending(path) == ".tsv" else ","
     dialect, width = dialect_of(text, usual)
-    reader = _rows(text, dialect)
     try:
-        first = list(islice(reader, _ROWS))
-        above, names = _header(path, first, width)
-        rows = chain(first[above + 1 :], reader)
-        cells, kept, lines = _cells(path, rows, first[above], width, skipped + above + 2)
+        found, names = _table(path, _rows(text, dialect), width, skipped, header_row)
     except csv.Error as error:
         raise DataError(f"cannot read '{path}': {error}") from None
-    if before := [cell for row in first[:above] for cell in row if cell.strip()]:
-        notes += (f"lines above row {above + 1} are left out, such as {printable(before[0], 40)!r}",)
     if dialect.separator != usual:
-        shown = [name for name in names if name]
         quotes = ", backslashes before quotes" * bool(dialect.escape)
-        called = f"{width} columns, from {shown[0]!r} to {shown[-1]!r}"
+        called = f"{width} columns, from {names[0]!r} to {names[-1]!r}"
         notes += (f"read as separated by {SEPARATORS[dialect.separator]}{quotes}: {called}",)
+    return replace(found, notes=(*notes, *found.notes, *_doubted(found.cells)))
+
+
+def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, TextTable]]:
+    """Return the name and the rows of each sheet of a spreadsheet that is neither empty nor hidden."""
+    from openpyxl import load_workbook
+
+    book = load_workbook(path, read_only=True, data_only=True)
+    for sheet in book.worksheets:
+        rows = [[_as_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
+        width = max((column + 1 for row in rows for column, cell in enumerate(row) if cell), default=0)
+        if width and sheet.sheet_state == "visible":
+            yield sheet.title, _table(path, iter([row[:width] for row in rows]), width, 0, header_row)[0]
+    book.close()
+
+
+def _as_text(cell: object) -> str:
+    return "" if cell is None else str(cell).strip().removesuffix(" 00:00:00")
+
+
+def _table(
+    path: Path, reader: Iterator[list[str]], width: int, skipped: int, header_row: int
+) -> tuple[TextTable, list[str]]:
+    """Return the rows of a file, and the names that its columns have there."""
+    first = list(islice(reader, max(_ROWS, header_row)))
+    above, names = _header(path, first, width, header_row - skipped if header_row > 0 else header_row)
+    header = first[above] if above >= 0 else []
+    cells, kept, notes = _cells(path, chain(first[above + 1 :], reader), header, width, skipped + above + 2)
+    if before := [cell for row in first[: max(0, above)] for cell in row if cell.strip()]:
+        notes.insert(0, f"lines above row {above + 1} are left out, such as {printable(before[0], 40)!r}")
     named = [name or f"Unnamed: {place}" for place, name in enumerate(names)]
-    table = pa.table(dict(zip(named, cells, strict=True)))
-    return TextTable(table, kept, (*notes, *lines, *_doubted(table)))
+    return TextTable(pa.table(dict(zip(named, cells, strict=True))), kept, (*notes,)), [name for name in names if name]
 
 
-def read_letters(path: Path) -> tuple[str, tuple[str, ...]]:
+def read_letters(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
     """Return the text of a file, and how it was decoded where it is not UTF-8.
 
-    It is decoded by its byte order mark, else as UTF-8, else by the most usual encoding that is plausible.
+    It is decoded as told, else by its byte order mark, else as UTF-8, else by the most usual plausible encoding.
 
     Raises
     ------
@@ -141,6 +173,11 @@ def read_letters(path: Path) -> tuple[str, tuple[str, ...]]:
             data = file.read()
     except (OSError, EOFError) as error:
         raise DataError(f"cannot read '{path}': {error}") from None
+    if encoding:
+        try:
+            return data.decode(encoding), ()
+        except (UnicodeDecodeError, LookupError) as error:
+            raise DataError(f"'{path}' is not in encoding {encoding!r} ({error}): leave encoding empty") from None
     sample = data[:100_000]
     encoding = "utf-8-sig"
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -158,7 +195,7 @@ def read_letters(path: Path) -> tuple[str, tuple[str, ...]]:
         raise DataError(f"'{path}' is neither UTF-8 nor {guess}: save it as UTF-8") from None
     lines = enumerate(text.splitlines(), start=1)
     number, word = next((number, found[0]) for number, line in lines if (found := _WORD.search(line)))
-    return text, (f"not UTF-8, read as {guess}: line {number} has {printable(word, 40)!r}",)
+    return text, (f"not UTF-8, read as {guess}: line {number} has {printable(word, 40)!r}; encoding says otherwise",)
 
 
 def _guessed(data: bytes) -> str:
@@ -187,7 +224,8 @@ def dialect_of(text: str, usual: str = ",") -> tuple[Dialect, int]:
     best = (_ONE_COLUMN if _is_one_column(head) else 0.0, Dialect(usual), 1)
     for separator in separators:
         for quote in '"' + "'" * bool(_SINGLE_QUOTED.search(head)):
-            for escape in ("\\", None) if "\\" + quote in head else (None,):
+            escaped = any(f"\\{one}" in head for one in "'\"") or ("\\" in head and not _ALONE.search(head))
+            for escape in ("\\", None) if escaped else (None,):
                 dialect = Dialect(separator, quote, escape)
                 score, width = _score(head, dialect)
                 best = max(best, (score, dialect, width), key=lambda one: one[0])
@@ -208,7 +246,8 @@ def _score(head: str, dialect: Dialect) -> tuple[float, int]:
     clean = sum(not _UNCLEAN.search(cell) for cell in cells) / max(1, len(cells))
     score = alike / max(1, len(rows)) * clean**2 * (1 - 1 / width)
     if dialect.separator == " ":  # may be between the words of cells, other than between names of columns
-        score *= 0.95 if rows and len(rows[0]) in (width - 1, width) else _NO_HEADER
+        fits = bool(rows) and len(rows[0]) in (width - 1, width)
+        score *= (0.7 if "\t" in head else 0.95) if fits else _NO_HEADER
     return score, width
 
 
@@ -234,7 +273,7 @@ def _without_remarks(text: str) -> tuple[str, int]:
     return text[len(remarks) :].lstrip(" "), len(remarks.splitlines())
 
 
-def _header(path: Path, rows: Sequence[Sequence[str]], width: int) -> tuple[int, list[str]]:
+def _header(path: Path, rows: Sequence[Sequence[str]], width: int, told: int) -> tuple[int, list[str]]:
     """Return the place of the header and its names, one a column.
 
     It is the first row as wide as the table that names each column but the first. One name less than columns: rows
@@ -242,11 +281,20 @@ def _header(path: Path, rows: Sequence[Sequence[str]], width: int) -> tuple[int,
     """
     if not any(any(row) for row in rows):
         raise DataError(f"'{path}' is empty: put rows into it, or take it away")
+    if told < 0:
+        return -1, [str(number) for number in range(1, width + 1)]
+    if told:
+        names = [" ".join(cell.split()) for cell in rows[told - 1]] if told <= len(rows) else []
+        if len(names) != width:
+            raise DataError(f"'{path}': its row {told} has {len(names)} cells, not {width}: set header-row to another")
+        _check_names(path, names)
+        return told - 1, names
     for place, row in enumerate(rows):
         after = [cells for cells in rows[place + 1 :] if any(cells)]
         names = [" ".join(cell.split()) for cell in row]
         used = {column for cells in after for column, cell in enumerate(cells[:width]) if cell.strip()}
-        if len(row) == width - 1 and all(names) and after and {len(cells) for cells in after} == {width}:
+        one_short = len(row) == width - 1 and all(names) and after and {len(cells) for cells in after} == {width}
+        if one_short and not _names_numbers(after):
             if width - 1 not in used:
                 names.append("")
             elif len({cells[0] for cells in after}) == len(after):
@@ -260,11 +308,21 @@ def _header(path: Path, rows: Sequence[Sequence[str]], width: int) -> tuple[int,
     )
 
 
+def _names_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Say whether the first row is a header: it has words alone, and below some of them are mostly numbers."""
+    first, *others = rows
+    if not others or not all(cell.strip() and not _NUMBER.fullmatch(cell.strip()) for cell in first):
+        return False
+    columns = zip(*others, strict=True)
+    return any(2 * sum(bool(_NUMBER.fullmatch(cell.strip())) for cell in column) > len(others) for column in columns)
+
+
 def _check_names(path: Path, names: Sequence[str]) -> None:
     said = [name for name in names if name]
     if all(_NUMBER.fullmatch(name) for name in said) and [*names] != [*map(str, range(len(names)))]:
         raise DataError(
-            f"'{path}' has no header: its first row holds {len(said)} numbers: put the names of the columns there"
+            f"'{path}' has no header: its first row holds {len(said)} numbers: put the names of the columns there, or "
+            "set header-row to -1 if it has none"
         )
     for name, count in Counter(said).items():
         if count > 1:
@@ -282,7 +340,7 @@ def _cells(
     for number, row in enumerate(rows, start=first):
         if not any(cell.strip() for cell in row) and len(row) < 2:
             continue
-        if row == header:
+        if header and row == header:
             repeated.append(number)
             continue
         if len(row) != width:

@@ -22,7 +22,7 @@ from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
-    from hetfl_flwr.data.hub import Source
+    from hetfl_flwr.data.opening import Source
 
 _BETWEEN_WORDS = r"[^\pL\pN_]+"
 _BATCH = 50_000  # texts that are cut into words at a time

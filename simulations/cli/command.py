@@ -14,7 +14,7 @@ from hetfl_flwr.errors import INTERRUPTED, HetflError, TooFewClients
 from hetfl_flwr.node.machine.allocation import keep_freed_memory
 from hetfl_flwr.text import printable
 from simulations.cli.deploying import doctor, keys, rehearse, supernode
-from simulations.cli.listing import list_, new, partition
+from simulations.cli.listing import data, list_, new, partition
 from simulations.cli.models import export, predict
 from simulations.cli.results import audit, compare, report, watch
 from simulations.cli.running import reproduce, run, tune
@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, export, predict, partition, keys, doctor, rehearse, supernode),
+    *(run, export, predict, data, partition, keys, doctor, rehearse, supernode),
     *(new, list_, tune, reproduce, compare, report, audit, watch),
 )
 """In the order of the help."""

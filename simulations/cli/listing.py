@@ -1,6 +1,7 @@
 """``hetfl list``, ``hetfl partition`` and ``hetfl new``: what there is, and a start for a method of one's own."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import RunConfig, parse_settings
-from hetfl_flwr.errors import ConfigError, HetflError
+from hetfl_flwr.errors import ConfigError, DataError, HetflError
 from hetfl_flwr.text import printable
 from simulations.cli.facts import USUAL_DATA, Kind, Row, facts, keys_toml, write_keys
 from simulations.cli.options import (
@@ -98,6 +99,33 @@ def partition(
     print_tables(split_table(split))
     if out is not None:
         typer.echo(f"picture: {out}")
+
+
+def data(
+    dataset: Annotated[str, typer.Argument(help="A file, a folder, a name of `hetfl list datasets`, or a hub id.")],
+    data_dir: FolderOption = None,
+    settings: SettingsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what a data set is taken for: its columns, classes and owners.
+
+    Example: hetfl data ./patients.csv --set label-column=sick --set partition=natural:hospital
+    """
+    from hetfl_flwr.data import parse_partition
+    from hetfl_flwr.data.overview import overview
+    from simulations.reports.data import data_tables
+
+    config = RunConfig.from_flat(chosen_keys(None, settings, dataset=dataset, data_dir=data_dir))
+    form = parse_partition(config.partition)
+    found = overview(config.dataset, replace(config.reading, id_column=form.column, by_file=form.by_file))
+    for line in found.notes:
+        warn(printable(line))
+    if json:
+        print_json(found)
+    else:
+        print_tables(*data_tables(found))
+    if found.problem:
+        raise DataError(found.problem)
 
 
 def new(

@@ -14,8 +14,8 @@ from torch import Tensor
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.columns import cleaned, read, rival
-from hetfl_flwr.data.folders import IMAGES, SAVE_AS, SHEETS, TABLES, ending
-from hetfl_flwr.data.images import EIGHT_BIT
+from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
+from hetfl_flwr.data.images import EIGHT_BIT, flattened
 from hetfl_flwr.data.reading import parse_vocabulary
 from hetfl_flwr.data.roles import in_words, is_text
 from hetfl_flwr.data.rows import RowsFile, notes_on, read_file
@@ -259,7 +259,7 @@ def _pixels(model: Model, path: Path) -> np.ndarray[Any, Any]:
     with Image.open(path) as file:
         if file.mode not in EIGHT_BIT:
             raise ValueError(f"it has pixels of mode {file.mode}: only 8-bit grey or colour is read")
-        image = file if file.mode == mode else file.convert(mode)
+        image = flattened(file, mode)
         if model.inputs["resize"]:
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         elif image.size != (width, height):
@@ -282,10 +282,11 @@ _TAKES = {"table": "rows of a table", "text": "texts", "series": "time series"}
 def _file(model: Model, path: Path) -> RowsFile:
     """Return the rows of a file, the cells of a text file as texts."""
     if ending(path) not in TABLES or path.is_dir():
-        saved = f": {SAVE_AS}" if ending(path) in SHEETS else ""
         kind = f"{model.called} takes {_TAKES[model.inputs['kind']]}"
-        raise DataError(f"'{path}' is no file of rows ({', '.join(TABLES)}), and {kind}{saved}")
-    file = read_file(path)
+        raise DataError(f"'{path}' is no file of rows, and {kind}: {advice_on(path)}")
+    file, *others = read_file(path)
+    if others:
+        raise DataError(f"'{path}' has {len(others) + 1} sheets: give a file of one")
     for note in notes_on([file]):
         warn(note)
     if not file.is_text:

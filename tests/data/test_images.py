@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import datasets
 import numpy as np
+import pytest
 import torch
 from fixtures.data.hub import grey, table, write
 from fixtures.data.loading import load_client
@@ -139,6 +140,55 @@ class TestOwnFolder:
         root = self.photos(tmp_path / "mine", "train/dog/a.png", "train/cat/b.png", "test/cat/c.png")
         data = load_client(**ALL, dataset=str(root), test="global", normalize="none")
         assert (len(data.train), data.test.labels.tolist(), data.test.stored()[0].max().item()) == (2, [0], 2)
+
+    @pytest.mark.parametrize(
+        ("names", "train", "classes"),
+        [
+            (["cat/train_0.png", "cat/1.png", "dog/test_2.png", "dog/3.png"], 4, ("cat", "dog")),
+            (["train/0.png", "train/1.png", "test/2.png", "test/3.png"], 4, ("test", "train")),
+            (["train/cat/0.png", "bus/dog/1.png", "train/dog/2.png"], 3, ("cat", "dog")),
+            (["Train/cat/0.png", "train/dog/1.png", "TEST/cat/2.png"], 2, ("cat", "dog")),
+            (["cat/0.png", ".hidden/cat/1.png", "dog/2.png", "cat/.3.png"], 2, ("cat", "dog")),
+        ],
+        ids=["names", "classes", "some", "capitals", "hidden"],
+    )
+    def test_all_images_are_read_whatever_they_are_called(self, tmp_path, names, train, classes):
+        arrays = load(self.photos(tmp_path / "mine", *names))
+        shown = [name for name in names if "/." not in f"/{name}"]
+        assert (len(arrays.labels), arrays.train_rows, arrays.class_names) == (len(shown), train, classes)
+
+    def test_folders_of_classes_that_look_alike_are_refused(self, tmp_path, refusal):
+        """An accent as a letter of its own, as macOS writes it."""
+        root = self.photos(tmp_path / "mine", "caf\u00e9/a.png", "cafe\u0301/b.png", "dog/c.png")
+        assert "'caf\u00e9'" in refusal(DataError, load, root)
+
+    def test_a_file_of_metadata_says_more(self, tmp_path):
+        root = self.photos(tmp_path / "mine", "a/0.png", "a/1.png", "b/2.png")
+        (root / "metadata.csv").write_text("file_name,ward\na/0.png,x\na/1.png,y\nb/2.png,x\n")
+        assert load(root).class_names == ("a", "b")
+        assert load(root, label_column="ward").labels.tolist() == [0, 1, 0]
+
+    @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+    def test_transparent_images_lie_on_white(self, tmp_path, mode):
+        """Black ink of which the ground is transparent: Pillow pastes it on white."""
+        alpha = Image.fromarray(np.uint8([[0, 255], [128, 0]]))
+        for name in ("a", "b"):
+            (tmp_path / "mine" / name).mkdir(parents=True)
+            image = Image.new("RGBA", (2, 2), "black")
+            image.putalpha(alpha)
+            if mode == "P":
+                image = Image.fromarray(np.uint8([[0, 1], [1, 0]]), "P")
+                image.putpalette([0, 0, 0, 0, 0, 0])
+                image.save(tmp_path / "mine" / name / "0.png", transparency=0)
+            else:
+                image.convert(mode).save(tmp_path / "mine" / name / "0.png")
+        right = Image.new("RGB", (2, 2), "white")
+        with Image.open(tmp_path / "mine" / "a" / "0.png") as stored:
+            right.paste(stored.convert("RGBA"), mask=stored.convert("RGBA"))
+        arrays = load(tmp_path / "mine")
+        assert np.array_equal(arrays.inputs[0].permute(1, 2, 0)[..., :1], np.asarray(right)[..., :1])
+        assert arrays.inputs[0, 0, 0].tolist() == [255, 0]
+        assert ["2 of 2" in note and "white" in note for note in arrays.notes] == [True]
 
     def test_images_lie_below_a_data_dir_just_as_well(self, tmp_path):
         self.photos(tmp_path / "synthetic-digits", "0/a.png", "1/b.png")

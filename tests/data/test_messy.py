@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hetfl_flwr.client_app import _notes
 from hetfl_flwr.data import Samples
-from hetfl_flwr.data.hub import Source
+from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.tables import standardised
 from hetfl_flwr.errors import DataError, FederationError
 from hetfl_flwr.server.messaging.member import Member

@@ -365,15 +365,15 @@ class TestFiles:
             ("p.csv", "North,26.7,F,healthy\nSouth,24.8,M,ill\n", "", "no header"),
             ("q.csv", "ward,t2,2024,state\nNorth,1,2,healthy\nSouth,1,2,ill\n", "", "2024, state"),
             ("t.csv", "age,bp,sick\n1,2,ill\n3,4,well\n", "sick,bp", "2 columns"),
-            ("sheet.xlsx", "PK", "sick", "save the sheet"),
-            ("notes.txt", "x", "sick", ".parquet"),
-            ("only/sheet.xlsx", "PK", "sick", "save the sheet"),
+            ("sheet.ods", "PK", "sick", "read_excel"),
+            ("notes.md", "x", "sick", ".parquet"),
+            ("only/sheet.ods", "PK", "sick", "read_excel"),
         ],
     )
     def test_a_file_that_is_no_data_set_is_refused(self, tmp_path, refusal, name, text, label, said):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-        place = str(tmp_path / name).removesuffix("/sheet.xlsx" if "/" in name else "/")
+        place = str(tmp_path / name).removesuffix("/sheet.ods" if "/" in name else "/")
         own = Split(dataset=place, clients=1, seed=0, reading=Reading(label_column=label))
         assert said in refusal(DataError, load_client_data, own, 0)
 
@@ -397,13 +397,13 @@ class TestFiles:
             assert said in refusal(ConfigError, data_of, place, 5, partition="files")
 
     def test_files_that_are_put_together_or_not_read_are_noted(self, wards):
-        (wards / "sheet.xlsx").write_bytes(b"PK")
+        (wards / "sheet.ods").write_bytes(b"PK")
         (wards / "old").mkdir()
         (wards / "old" / "patients.csv").write_text("age,bp,sick\n1,2,ill\n")
         apart = data_of(wards, 3, partition="files")[0].train.arrays.notes
-        assert [("old/patients.csv" in note, "sheet.xlsx" in note) for note in apart] == [(True, False), (False, True)]
+        assert [("old/patients.csv" in note, "sheet.ods" in note) for note in apart] == [(True, False), (False, True)]
         together = data_of(wards, 3)[0].train.arrays.notes
-        assert all(any(said in note for note in together) for said in ("4 files", "sheet.xlsx"))
+        assert all(any(said in note for note in together) for said in ("4 files", "sheet.ods"))
         (shards := wards.parent / "shards").mkdir()
         for number, path in enumerate(sorted(wards.glob("*.csv"))):
             path.rename(shards / f"train-0000{number}-of-00003.csv")

@@ -25,7 +25,7 @@ from PIL import Image
 
 from hetfl_flwr import models, server_app
 from hetfl_flwr.config import RunConfig, read_toml, to_toml
-from hetfl_flwr.data import finding
+from hetfl_flwr.data import opening
 from hetfl_flwr.errors import DataError, HetflError
 from hetfl_flwr.methods import find, names
 from hetfl_flwr.models import building
@@ -126,7 +126,7 @@ def hetfl(here: Path, finished: Path) -> Iterator[Call]:
         patch.setattr(running, "compare", compare_some)
         patch.setattr(sweeps, "run_all", lambda *arguments: {})
         patch.setattr(command, "run_all", lambda *arguments: {})
-        patch.setattr(finding, "_from_hub", no_hub)
+        patch.setattr(opening, "_from_hub", no_hub)
         patch.setattr(models, "catalogue_rows", lambda spec: [building._row("mlp", building.ZOO["mlp"], spec)])
         yield lambda *arguments: called(patch, *arguments)
 

@@ -1,0 +1,78 @@
+"""`hetfl data`: what a data set is taken for, before anybody trains. What is right was counted by hand."""
+
+import json
+
+import pandas as pd
+import pytest
+from fixtures.data.hub import grey
+
+from hetfl_flwr.data import Reading, Split, load_client_data
+from hetfl_flwr.data.overview import overview
+
+ROWS = 60
+
+
+@pytest.fixture
+def patients(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "id": range(ROWS),
+            "age": [["", "n.a.", str(20 + row % 31)][min(row % 10, 2)] for row in range(ROWS)],
+            "cost": [f"${1000 + 37 * row:,}.50" for row in range(ROWS)],
+            "seen": [f"{row % 28 + 1}.3.2024" for row in range(ROWS)],
+            "ward": [["north", "south", "west"][row % 3] for row in range(ROWS)],
+            "smoker": [["yes", "YES", "no"][row % 7 % 3] for row in range(ROWS)],
+            "floor": 3,
+            "sick": ["ill" if row % 4 else "well" for row in range(ROWS)],
+        }
+    )
+    frame.to_csv(tmp_path / "p.csv", index=False)
+    return tmp_path / "p.csv"
+
+
+def test_columns_classes_and_owners(patients):
+    found = overview(str(patients), Reading(label_column="sick", id_column="ward"))
+    columns = {one.name: one for one in found.columns}
+    assert {name: one.becomes for name, one in columns.items()} == {
+        **{"id": "nothing", "age": "number", "cost": "number", "seen": "date", "ward": "owner"},
+        **{"smoker": "category", "floor": "nothing", "sick": "label"},
+    }
+    assert {name: one.missing for name, one in columns.items() if one.missing} == {"age": 12}
+    assert [columns[name].example for name in ("age", "cost", "smoker")] == ["n.a.", "$1,000.50", "yes"]
+    assert [word in columns[name].why for name, word in (("id", "numeric-columns"), ("cost", "'$'"))] == [True] * 2
+    assert (found.rows, found.classes) == ({"train": 60}, {"ill": 45, "well": 15})
+    assert found.owners == {"north": 20, "south": 20, "west": 20}
+    assert (found.standardised, found.problem) == (("age", "cost", "seen"), "")
+    arrays = load_client_data(
+        Split(dataset=str(patients), clients=1, seed=0, reading=Reading(label_column="sick", ignore_columns="ward")), 0
+    ).train.arrays
+    assert sum(one.inputs for one in found.columns) == arrays.spec.shape[0]
+
+
+def test_the_command_shows_and_tells_the_same(patients, hetfl):
+    arguments = ["data", patients, "--set", "label-column=sick", "--set", "partition=natural:ward"]
+    shown, told = hetfl(*arguments), hetfl(*arguments, "--json")
+    assert (shown.status, told.status) == (0, 0)
+    columns = {one["name"]: one for one in json.loads(told.out)["columns"]}
+    lines = [line for line in shown.out.splitlines() if line.startswith(tuple(columns))]
+    assert [line.split()[:4] for line in lines] == [
+        [name, one["becomes"], str(one["inputs"]), str(one["missing"])] for name, one in columns.items()
+    ]
+
+
+def test_what_cannot_be_learnt_from_is_shown_and_refused(patients, hetfl):
+    frame = pd.read_csv(patients).assign(note=[f"many words of day {row} in a row" for row in range(ROWS)])
+    pd.concat([frame] * 2).assign(note=[f"many words of day {row} in a row" for row in range(120)]).to_csv(patients)
+    done = hetfl("data", patients, "--set", "label-column=sick")
+    assert (done.status != 0, "refused" in done.out, "text-column" in done.err) == (True, True, True)
+
+
+def test_images_and_bundled_data(tmp_path):
+    for number in range(6):
+        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        grey(number).save(tmp_path / "ab"[number % 2] / f"{number}.png")
+    found = overview(str(tmp_path), Reading())
+    assert [(one.name, one.becomes) for one in found.columns] == [("image", "image"), ("label", "label")]
+    assert (found.kind, found.classes) == ("image", {"a": 3, "b": 3})
+    digits = overview("digits", Reading())
+    assert (digits.rows, sum(digits.classes.values())) == ({"train": 1437, "test": 360}, 1797)
