@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.learning.training import evaluate as evaluate
     from hetfl_flwr.learning.training import make_optimizer as make_optimizer
     from hetfl_flwr.learning.training import most_drawn as most_drawn
+    from hetfl_flwr.learning.training import outputs as outputs
     from hetfl_flwr.learning.training import take_statistics as take_statistics
     from hetfl_flwr.learning.training import train as train
     from hetfl_flwr.methods import for_heterogeneous_models as for_heterogeneous_models
@@ -167,7 +168,7 @@ _NAMES = {
     "hetfl_flwr.learning.server_training": ("ServerTraining", "Tensors"),
     "hetfl_flwr.learning.training": (
         *("Terms", "Loss", "train", "descend", "evaluate", "draw_batches"),
-        *("make_optimizer", "most_drawn", "take_statistics", "EVALUATION_BATCH"),
+        *("make_optimizer", "most_drawn", "take_statistics", "outputs", "EVALUATION_BATCH"),
     ),
     "hetfl_flwr.models": ("SplitModel", "split", "parse_models", "parse_width", "has_batch_norm"),
     "hetfl_flwr.models.bounds": ("check_size",),
