@@ -74,7 +74,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
         if seats.in_domain(other)
     }
 
-    samples, (tests, validation, train) = domains[index].samples(position), domains[index].cut(position)
+    samples, (tests, validation, train) = sum(map(len, _own(domains[index], position))), domains[index].cut(position)
     name = joined(domains[index].owners(position))
     if not len(train):
         whose = f", {name}," * bool(name)
@@ -177,62 +177,50 @@ class _Domain:
     draw: tuple[int, ...]  # seed and scope
     test: float | None  # part of a client's rows; None: all clients have the data set's own test split
     validation: float
+    pool: int  # rows that are shared out
+    even: int  # how many of these are taken before the rest is partitioned
     iid_evaluation: bool
 
     @classmethod
     def of(cls, split: Split, form: Partition, domain: int, arrays: Arrays, clients: int) -> "_Domain":
         """Return a domain, of a number, and of so many clients."""
-        return cls(
-            arrays=arrays,
-            partition=form,
-            clients=clients,
-            draw=(split.seed,) if split.shared_split or domain == 0 else (split.seed, domain),
-            test=split.own_test,
-            validation=split.validation_fraction,
-            iid_evaluation=split.iid_evaluation,
-        )
+        test, validation = split.own_test, split.validation_fraction
+        pool = arrays.train_rows if test is None else len(arrays.labels)
+        even = round(pool * ((test or 0.0) + validation)) if split.iid_evaluation else 0
+        draw = (split.seed,) if split.shared_split or domain == 0 else (split.seed, domain)
+        return cls(arrays, form, clients, draw, test, validation, pool, even, split.iid_evaluation)
 
     @property
     def all_owners(self) -> int:
         """How many owners have rows to share out; 1 where nobody owns any, which `share_out` refuses."""
         if self.arrays.owners is None:
             return 1
-        return len(np.unique(self.arrays.owners.numpy()[_drawn(self._pool, self._even_tests, self.draw)[1]]))
+        return len(np.unique(self.arrays.owners.numpy()[_drawn(self.pool, self.even, self.draw)[1]]))
 
     def owners(self, position: int) -> list[str]:
         """Return the names of those whose rows one of the domain's clients has; none where nobody owns any."""
         if self.arrays.owners is None or not self.partition.by_owner:
             return []
-        _, parts = _split(self.arrays, self._pool, self._even_tests, self.partition, self.clients, self.draw)
+        _, parts = _split(self.arrays, self.pool, self.even, self.partition, self.clients, self.draw)
         return [self.arrays.owner_names[owner] for owner in np.unique(self.arrays.owners.numpy()[parts[position]])]
-
-    @property
-    def _pool(self) -> int:
-        return self.arrays.train_rows if self.test is None else len(self.arrays.labels)
-
-    @property
-    def _even_tests(self) -> int:
-        """How many rows are taken from the pool before the rest is partitioned."""
-        return round(self._pool * ((self.test or 0.0) + self.validation)) if self.iid_evaluation else 0
-
-    def samples(self, position: int) -> int:
-        """Return how many rows one of the domain's clients has in all, those of the data set's own test split aside."""
-        return sum(map(len, self._own(position)))
 
     def cut(self, position: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the test, validation and training rows of one of the domain's clients."""
-        own, validation, train = self._own(position)
+        own, validation, train = _own(self, position)
         return _test_split(self.arrays) if self.test is None else own, validation, train
 
-    def _own(self, position: int) -> tuple[Tensor, Tensor, Tensor]:
-        even, parts = _split(self.arrays, self._pool, self._even_tests, self.partition, self.clients, self.draw)
-        share, tests, validations = torch.from_numpy(parts[position]), self.test or 0.0, self.validation
-        if self.iid_evaluation:
-            held = torch.from_numpy(even).tensor_split(self.clients)[position]
-            first = round(len(held) * tests / ((tests + validations) or 1))
-            return held[:first], held[first:], share
-        first, second = _held_out(len(share), tests), _held_out(len(share), validations)
-        return share[:first], share[first : first + second], share[first + second :]
+
+@cache
+def _own(domain: _Domain, position: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows of one of a domain's clients as `_Domain.cut` does, those of a test split of all aside."""
+    even, parts = _split(domain.arrays, domain.pool, domain.even, domain.partition, domain.clients, domain.draw)
+    share, tests, validations = torch.from_numpy(parts[position]), domain.test or 0.0, domain.validation
+    if domain.iid_evaluation:
+        held = torch.from_numpy(even).tensor_split(domain.clients)[position]
+        first = round(len(held) * tests / ((tests + validations) or 1))
+        return held[:first], held[first:], share
+    first, second = _held_out(len(share), tests), _held_out(len(share), validations)
+    return share[:first], share[first : first + second], share[first + second :]
 
 
 @cache
@@ -289,7 +277,7 @@ def _trained_on(domain: "_Domain", position: int, half: bool, public: float) -> 
     train = domain.cut(position)[TRAIN]
     if half:
         train = train[: (len(train) + 1) // 2]
-    return train, min(_held_out(domain.samples(position), public), len(train))
+    return train, min(_held_out(sum(map(len, _own(domain, position))), public), len(train))
 
 
 @cache
@@ -372,7 +360,7 @@ def _split(
     held, rest = _drawn(pool, even, draw)
     owners = None if arrays.owners is None else arrays.owners[:pool].numpy()[rest]
     parts = share_out(arrays.labels[:pool].numpy()[rest], partition, clients, *draw, owners=owners)
-    return held, tuple(rest[part] for part in parts)
+    return held, tuple(map(rest.__getitem__, parts))
 
 
 @cache

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +51,7 @@ class Family:
     name: str
     reading: Reading
 
-    @property
+    @cached_property
     def base(self) -> str:
         """The data set that it is, or turns: a name of the catalogue, a hub id or a folder."""
         return self.name.removeprefix(ROTATED_PREFIX)
@@ -64,7 +64,7 @@ class Family:
         path = Path(self.name)
         return (stem(path) if path.is_file() else path.name) or self.name
 
-    @property
+    @cached_property
     def is_rotated(self) -> bool:
         """Whether it is a rotated family."""
         return self.name != self.base
@@ -80,7 +80,7 @@ class Family:
         """
         return len(self.domain_names)
 
-    @property
+    @cached_property
     def domain_names(self) -> tuple[str, ...]:
         """What its domains are called: angles, the values of a column of domains, or the data set's name."""
         if self.is_rotated:

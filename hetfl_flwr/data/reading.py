@@ -117,8 +117,9 @@ class Reading:
         'img'
         """
         folder = str(Path(self.data_dir).expanduser().absolute()) if self.data_dir else ""
-        columns: dict[str, Any] = {key: normalize("NFC", getattr(self, key)) for key in _LISTS}
-        columns |= {key: _one(getattr(self, key), key.replace("_", "-"), number, count) for key in _ALONE}
+        columns: dict[str, Any] = {key: normalize("NFC", getattr(self, key)) for key in (*_LISTS, *_ALONE)}
+        several = [key for key in _ALONE if count > 1 and "," in columns[key]]
+        columns |= {key: _one(columns[key], key.replace("_", "-"), number, count) for key in several}
         return replace(
             self,
             data_dir=folder,
@@ -199,9 +200,6 @@ def parse_classes(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _one(text: str, name: str, number: int, count: int) -> str:
-    text = normalize("NFC", text)
-    if count == 1 or "," not in text:
-        return text
     columns = [column.strip() for column in text.split(",")]
     if len(columns) != count:
         raise ConfigError(

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import StringIO
 from itertools import chain, islice
 from pathlib import Path
 
@@ -48,6 +47,7 @@ _UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what c
 _SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'(?:[^'\n]|'')*'(?:[,;\t| \r\n]|$)")
 _ALONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")  # an odd number of backslashes
 _COMMENTS = re.compile(r"(?:#[^\r\n]*(?:\r\n?|\n))*")
+_LINES = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+\Z")
 _NUMBER = re.compile(r"[+-]?(?:\d+[.,]?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"[^\s,;|\"']*[^\x00-\x7f][^\s,;|\"']*")
 _COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?")
@@ -255,7 +255,7 @@ def _rows(text: str, dialect: Dialect) -> Iterator[list[str]]:
     if dialect.separator == " ":
         text = re.sub(r"[ \t]+(?=[\r\n]|$)", "", text).replace("\t", " ")
     return csv.reader(
-        StringIO(text, newline=""),
+        (line[0] for line in _LINES.finditer(text)),  # a `StringIO` would hold the text once more, four bytes a letter
         delimiter=dialect.separator,
         quotechar=dialect.quote,
         escapechar=dialect.escape,
@@ -375,7 +375,7 @@ def _cells(
 def _check_closed(path: Path, number: int) -> None:
     """Refuse a file whose last row swallowed the lines below it, as no quote ends it."""
     try:
-        for _ in csv.reader(StringIO(read_letters(path)[0], newline=""), strict=True):
+        for _ in csv.reader((line[0] for line in _LINES.finditer(read_letters(path)[0])), strict=True):
             pass
     except csv.Error as error:
         if "unexpected end" in str(error):
