@@ -101,6 +101,8 @@ class FedH2LClient(KnowledgeClient):
             raise ValueError(f"eta = {eta} is the rate of a second optimizer: set optimizers to two or sgd")
         self.exchange_every, self.public_labels = exchange_every, public_labels
         self.projection, self.kl, self.optimizers, self.eta = projection, kl, optimizers, eta
+        self._parameters = list(node.model.parameters())
+        self._samples: tuple[object, Joined] | None = None
         self._local = nn.Module()
         self._local.register_buffer("gradient", torch.zeros_like(flat_gradient(node.model.parameters())))
 
@@ -142,7 +144,7 @@ class FedH2LClient(KnowledgeClient):
         if teachers == 0:
             return {"peers": 0, "projected": 0.0, "public-loss": 0.0}
         rows = torch.from_numpy(self._taught(download))
-        device, parameters = self.node.device, list(self.node.model.parameters())
+        device, parameters = self.node.device, self._parameters
         share = torch.from_numpy(np.repeat(1 / (teachers * sizes), sizes)).float().to(device)
         trust = torch.from_numpy(np.repeat(download["accuracies"], sizes)).to(device)
         posteriors = torch.from_numpy(download["posteriors"]).to(device)
@@ -171,7 +173,7 @@ class FedH2LClient(KnowledgeClient):
 
     def _local_steps(self, round: int, optimizer: Optimizer) -> tuple[int, float]:
         node, config = self.node, self.node.config
-        samples = Joined((node.data.train, *(node.pool.others if self.public_labels else ())))
+        samples = self._trained_on()
         order = generator(config.seed, node.client_id, round, "batches")
         batches = draw_batches(order, len(samples), config.batch_size, epochs=1, batches=self.exchange_every)
         total = self._local.get_buffer("gradient").zero_()
@@ -180,9 +182,16 @@ class FedH2LClient(KnowledgeClient):
             return node.data_loss(node.model(inputs), labels)
 
         def add_up() -> None:
-            total.add_(flat_gradient(node.model.parameters()))
+            total.add_(flat_gradient(self._parameters))
 
         return train(node.training(samples), batches, optimizer, loss, before_step=add_up)
+
+    def _trained_on(self) -> Joined:
+        """Return the own samples, with the public ones of others if their labels are known."""
+        pool = self.node.pool
+        if self._samples is None or self._samples[0] is not pool:
+            self._samples = pool, Joined((self.node.data.train, *(pool.others if self.public_labels else ())))
+        return self._samples[1]
 
     def _signal(self, round: int) -> Arrays:
         node, public = self.node, self.node.data.public

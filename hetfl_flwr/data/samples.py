@@ -324,6 +324,10 @@ class Joined:
 
     def __len__(self) -> int:
         """Return N, the number of samples."""
+        return self._size
+
+    @cached_property
+    def _size(self) -> int:
         return sum(map(len, self.parts))
 
     @cached_property
@@ -355,9 +359,10 @@ class Joined:
         if len(rows) and not 0 <= int(ordered[0]) <= int(ordered[-1]) < len(self):
             raise IndexError(f"positions {int(ordered[0])}..{int(ordered[-1])} of {len(self)} samples")
         cuts = torch.searchsorted(ordered, self._ends).tolist()
+        begins = [0, *self._ends.tolist()[:-1]]
         some = [
-            (part._raw if self._alike else part.batch)(ordered[start:stop] - (end - len(part)))
-            for part, end, start, stop in zip(self.parts, self._ends.tolist(), [0, *cuts[:-1]], cuts, strict=True)
+            (part._raw if self._alike else part.batch)(ordered[start:stop] - begin)
+            for part, begin, start, stop in zip(self.parts, begins, [0, *cuts[:-1]], cuts, strict=True)
             if stop > start or not len(rows)
         ]
         inputs, labels = (torch.cat(blocks) for blocks in zip(*some, strict=True))

@@ -368,8 +368,10 @@ class Gauge:
         sizes, work = dict[str, Size](), sqrt(max(samples, 1))
         for name, update, usual in self._amounts:
             values, before = upload[name], sent.get(name) if update else None
-            if not self._plain or values.dtype != np.float32:
+            if not self._plain:
                 return measure(upload, self._spec, sent, samples)
+            if values.dtype != np.float32:
+                values = values.astype(np.float64)
             if before is not None:
                 values = values - before
                 still = measured.get(id(before))

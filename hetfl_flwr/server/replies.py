@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from math import isfinite
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, RecordDict
@@ -189,8 +190,8 @@ class Outcome:
 
     def ordered(self) -> "Outcome":
         """Return it with everything in the order of the clients, whoever's reply came first."""
-        replies = sorted(self.replies, key=lambda reply: reply.client_id)
-        failures = sorted(self.failures, key=lambda failure: failure.client_id)
+        replies = sorted(self.replies, key=attrgetter("client_id"))
+        failures = sorted(self.failures, key=attrgetter("client_id"))
         return Outcome(replies, failures, dict(sorted(self.traffic.items())))
 
     def add(self, other: "Outcome") -> None:

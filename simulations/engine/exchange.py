@@ -99,7 +99,7 @@ class LocalExchange:
         messenger, roster, result = self._messenger, self._messenger.roster, Outcome()
         messenger.uploads.asked([member.client_id for member, _ in downloads])
         sent = _Sent(self, MessageType.TRAIN, number, downloads)
-        measured: dict[Any, Any] = {}
+        measured, timed = dict[int, float](), messenger.config.simulates_time
         for place, answer in self._engine.ask(MessageType.TRAIN, number, sent.jobs):
             seat = self._seat(downloads[place][0])
             member, download = seat.member, sent.jobs[place][1]
@@ -109,13 +109,14 @@ class LocalExchange:
             except PayloadError as error:
                 self._failed(result, member, MessageType.TRAIN, error)
                 continue
-            reply_seen = min(reply.seen, seat.most.seen)
-            result.sizes[member.client_id] = seat.gauge(reply.arrays, download, reply_seen, measured)
+            seen = min(int(reply.metrics.get(SEEN, reply.metrics[EXAMPLES])), seat.most.seen)
+            result.sizes[member.client_id] = seat.gauge(reply.arrays, download, seen, measured)
             if messenger.received is not None:
                 messenger.received(member, download, reply)
             result.replies.append(reply)
             roster.trained[member.client_id] = number
-            self._engine.passed(member.client_id, traffic, answer.metrics)
+            if timed:
+                self._engine.passed(member.client_id, traffic, answer.metrics)
         messenger.reject_outliers(result, MessageType.TRAIN)
         return result.ordered()
 

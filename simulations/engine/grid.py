@@ -328,8 +328,6 @@ class LocalEngine(LocalGrid):
 
     def passed(self, client_id: int, traffic: Traffic, metrics: Mapping[str, Any]) -> None:
         """Let the time pass that a client has taken to train."""
-        if not self._config.simulates_time:
-            return
         number = self._numbers[client_id]
         when = self._began + self._trained(client_id, number, MessageType.TRAIN)
         when += self._carried(client_id, 0, traffic.wire_down)
