@@ -721,7 +721,7 @@ class RunConfig(BaseModel):
 
     checkpoint_every: Count | Literal["auto"] = "auto"
     """Write a checkpoint for --resume every N rounds. 0: only after the last. auto: in the local engine as often as
-    takes at most 1 % of the time, in Flower's engines every 10 rounds."""
+    fits into 1 % of the time, in Flower's engines every 10 rounds."""
 
     options: dict[str, Value] = Field(default_factory=dict, exclude=True)
     """Options of the algorithms, as name.key."""
