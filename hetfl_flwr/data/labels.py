@@ -1,5 +1,6 @@
 """Columns whose values are classes, domains or owners, as numbers 0, 1, ..."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -27,6 +28,7 @@ FEWEST_ROWS = {"numbers": 10, "texts": 2}
 """Rows a label, on average, below which a column with more different ones is taken for a quantity, or for a name of
 each row, unless ``classes`` declares it."""
 
+_SEVERAL = re.compile(r"[;,|/+&]")  # what stands between several labels in one cell
 _SINGLE = "only single-label classification is learnt here"
 
 
@@ -81,6 +83,22 @@ def class_names(source: Source) -> tuple[str, ...]:
         return tuple(name for name, _ in parse_classes(source.reading.classes))
     called: dict[int | str, str] = dict(enumerate(TRUTH if _is_truth(source) else _feature_names(source)))
     return tuple(called.get(value, str(value)) for value in _values(source))
+
+
+def label_notes(source: Source) -> tuple[str, ...]:
+    """Doubt labels that are many whole numbers, as quantities are, or some of which are several others in one cell."""
+    if source.values or source.reading.classes or _feature_names(source):
+        return ()
+    values, called = _values(source), f"label column '{source.label}' of {source.place}"
+    if not isinstance(values[0], str):
+        many = f"{called}: {len(values)} different whole numbers are taken as classes; {_SINGLE}"
+        return (many,) * (len(values) > MOST_UNDECLARED)
+    known = {*values}
+    for value in map(str, values):
+        parts = [part.strip() for part in _SEVERAL.split(value)]
+        if len(parts) > 1 and known.issuperset(parts):
+            return (f"{called}: {value!r} is taken as a class of its own beside {parts[0]!r}; {_SINGLE}",)
+    return ()
 
 
 def declared(arrays: Arrays, classes: str, place: str) -> Arrays:
