@@ -8,7 +8,6 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from hetfl_flwr import (
-    EVALUATION_BATCH,
     Arrays,
     Dim,
     KnowledgeClient,
@@ -16,6 +15,7 @@ from hetfl_flwr import (
     PayloadSpec,
     draw_batches,
     generator,
+    outputs,
     train,
 )
 from strategies.base_answers import Answers, public_answers, public_consensus
@@ -91,12 +91,9 @@ class AnswersClient(KnowledgeClient):
         batches = self.batches(round, samples=len(self.own))
         return train(self.node.training(self.own), batches, optimizer, self.own_loss)
 
-    @torch.no_grad()
     def answered(self, asked: Tensor) -> Tensor:
         """Return logits or softmax scores of the rows asked for, in evaluation mode: (A, C)."""
-        model, public = self.node.model.eval(), self.node.pool.samples
-        logits = torch.cat([model(public.batch(rows)[0]) for rows in torch.split(asked, EVALUATION_BATCH)])
-        model.train()
+        logits = outputs(self.node.model, self.node.pool.samples, asked)
         return logits if self._answers == "logits" else logits.float().softmax(1)
 
 

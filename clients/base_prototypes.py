@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import inf
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -22,10 +22,7 @@ from hetfl_flwr import (
     class_means,
     to_numpy,
 )
-from strategies.base_prototypes import global_prototypes, local_prototypes, packed
-
-Predict = Literal["head", "prototype", "own-prototype"]
-"""What predicts when a client is measured."""
+from strategies.base_prototypes import Predict, distances, global_prototypes, local_prototypes, packed
 
 
 def own_prototypes(node: Node, *, counted: bool) -> Arrays:
@@ -95,8 +92,7 @@ class Prototypes(nn.Module):
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """Return the logits (B, C) of embeddings (B, D); there is a prototype of one class at least."""
-        exact = "donot_use_mm_for_euclid_dist"
-        logits = -torch.cdist(embeddings, self.prototypes, compute_mode=exact).square()
+        logits = -distances(embeddings, self.prototypes).square()
         farthest = logits.masked_fill(~self.known, inf).amin(1, keepdim=True)
         return torch.where(self.known, logits, farthest - 1)
 

@@ -4,7 +4,7 @@ Liu, Yang, Cai, Ding and Lu, "Completely Heterogeneous Federated Learning", 2022
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import torch
@@ -14,7 +14,6 @@ from torch.nn import functional
 
 from clients.base_parts import check_head
 from hetfl_flwr import (
-    EVALUATION_BATCH,
     SEEN,
     Arrays,
     KnowledgeClient,
@@ -25,53 +24,42 @@ from hetfl_flwr import (
     cosine_temperature,
     decoupled_kd,
     model_arrays,
+    outputs,
 )
 from strategies.chfl import Mode, linear_head, summed_heads
-
-Head = tuple[Tensor, Tensor]
-"""Weight (C, D) and bias (C,)."""
 
 
 class CHFLClient(KnowledgeClient):
     """Trains on ``CE + alpha * (target term + non-target term)``, the teacher being the global head on own features.
 
-    Eq. (5)-(7), Algorithm 1, with the losses of `hetfl_flwr.learning.distillation.decoupled_kd`. From round 2 on.
-
-    The temperature falls with the epochs of the whole run, counted from 1 to ``rounds * local-epochs``; where
+    Eq. (5)-(7), Algorithm 1, with the losses of `hetfl_flwr.learning.distillation.decoupled_kd`, from round 2 on. The
+    temperature falls with the epochs of the whole run, counted from 1 to ``rounds * local-epochs``; where
     ``local-batches`` is above 0, a round counts as one. It acts on the non-target term alone: nothing with 2 classes.
     The teacher's logits are computed at the start of each epoch ("the fixed teacher signal within a training epoch"),
     in evaluation mode: one more forward pass an epoch, of the images as they are before ``augment``.
 
     Wire   as in `strategies.chfl.CHFL`.
     State  the model, the optimizer's moments; in "avg" and "avgkd" the head's with ``moments = "kept"`` alone.
-    Departs from the paper: by default the teacher is the mean of the heads: see ``reduce``. The length of a round is
-    the run config's (the paper's is one epoch: ``local-batches = 0``). Each client's head begins with weights of its
-    own; Algorithm 1 has one global head and leaves the local ones open. A client is measured with its own head as it
-    has trained it, also where the next round begins with the mean.
+    Departs from the paper: by default the teacher is the mean of the heads: see ``reduce``. The paper's round is one
+    epoch: ``local-batches = 0``. Heads begin with weights of their own, which Algorithm 1 leaves open. A client is
+    measured with its own head as it has trained it, also where the next round begins with the mean.
 
     Parameters
     ----------
     node : Node
         The client's surroundings.
     mode : {"kd", "avg", "avgkd"}
-        "kd": the paper's method. "avg": the mean of all heads replaces the own one at the start of each round; with one
-        client and ``moments = "kept"`` this is local training. "avgkd": both at once. The paper's SOLO is ``local``.
+        "kd": the paper's method. "avg": the mean of all heads replaces the own one at the start of each round. "avgkd":
+        both at once. The paper's SOLO is ``local``.
     reduce : {"sum", "mean"}
-        What the teacher is: the sum of the heads, or their mean. No meaning where nothing is distilled. The paper's
-        Eq. (4) has the sum, as many times a head as there are clients: it makes the teacher's softmax the sharper the
-        more they are, and in the leaderboard costs 1 to 15 points, where the mean gains 1 to 4 or loses one.
+        What the teacher is: the sum of the heads, as in the paper's Eq. (4), or their mean. The sum makes the teacher's
+        softmax the sharper the more clients there are, and in the leaderboard costs 1 to 15 points, where the mean
+        gains 1 to 4 or loses one.
     alpha : float
-        Weight of the distillation, 0 or more. With 0, "kd" is local training and "avgkd" is "avg". Algorithm 1 (line 8)
-        weighs by alpha a loss that Eq. (6) has weighed by alpha already; here it counts once, and the other reading is
-        alpha squared.
+        Weight of the distillation, 0 or more. With 0, "kd" is local training and "avgkd" is "avg". It counts once: line
+        8 of Algorithm 1 weighs again what Eq. (6) has weighed.
     beta : float
-        Half the height of the temperature's fall, which begins at nearly ``2 beta + 1`` and ends at 1; 0 or more. 0: a
-        temperature of 1 throughout.
-
-    Raises
-    ------
-    ModelError
-        The model's head has no bias.
+        Half the height of the temperature's fall, which begins at nearly ``2 beta + 1`` and ends at 1; 0 or more.
     """
 
     has_distillation_term = True
@@ -100,26 +88,29 @@ class CHFLClient(KnowledgeClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train, epoch by epoch; each begins with the teacher's logits on its samples."""
         teacher, lessons = self._take_up(download), deque[tuple[Tensor, float]]()
-        distances, right = list[Tensor](), list[Tensor]()
+        distances, right, config = list[Tensor](), list[Tensor](), self.node.config
+        passes = 1 if config.local_batches else config.local_epochs
 
         def batches() -> Iterator[Tensor]:
-            for number, rows in enumerate(self.epochs(round)):
+            for number, rows in enumerate(self.epochs(round), 1):
                 if teacher is not None:
-                    temperature = self._temperature(round, number)
-                    lessons.extend((logits, temperature) for logits in self._taught(teacher, rows))
+                    epoch = (round - 1) * passes + min(number, passes)
+                    temperature = cosine_temperature(epoch, config.rounds * passes, self.beta)
+                    features = outputs(self.node.model.body, self.node.data.train, torch.cat(rows))
+                    logits = torch.split(functional.linear(features, *teacher), [len(batch) for batch in rows])
+                    lessons.extend((some, temperature) for some in logits)
                 yield from rows
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
             logits = self.node.model(inputs)
             private = self.node.data_loss(logits, labels)
-            if teacher is None:
+            if not lessons:
                 return private
             target, temperature = lessons.popleft()
             on_target, among_rest = decoupled_kd(logits, target, labels, temperature)
-            distance = on_target + among_rest
-            distances.append(distance.detach() * len(labels))
+            distances.append((on_target + among_rest).detach() * len(labels))
             right.append((target.argmax(1) == labels).sum())
-            return Terms(private, self.alpha * distance)
+            return Terms(private, self.alpha * (on_target + among_rest))
 
         samples, mean_loss = self.train(batches(), loss)
         metrics: Metrics = {SEEN: samples, "train-loss": mean_loss}
@@ -128,32 +119,13 @@ class CHFLClient(KnowledgeClient):
             metrics["teacher-accuracy"] = int(torch.stack(right).sum()) / samples
         return model_arrays(self.node.model.head), metrics
 
-    def _take_up(self, download: Arrays) -> Head | None:
+    def _take_up(self, download: Arrays) -> tuple[Tensor, ...] | None:
         """Begin with the mean of all heads, if the mode says so, and return the teacher, if there is one."""
-        heads, sums = int(download["heads"]), {name: download[name] for name in ("weight", "bias")}
-        if heads == 0:
+        if download["heads"] == 0:
             return None
-        means = {name: array / heads for name, array in sums.items()}
+        sums = {name: download[name] for name in ("weight", "bias")}
+        means = {name: array / int(download["heads"]) for name, array in sums.items()}
         if self.mode != "kd":
             self.load(self.node.model.head, means)
-        if self.mode == "avg" or self.alpha == 0:
-            return None
-        weight, bias = (means if self.reduce == "mean" else sums).values()
-        return torch.from_numpy(weight).to(self.node.device), torch.from_numpy(bias).to(self.node.device)
-
-    @torch.no_grad()
-    def _taught(self, teacher: Head, batches: Sequence[Tensor]) -> list[Tensor]:
-        """Return the teacher's logits of each batch, (B, C), with the body as it is now."""
-        model, rows = self.node.model.eval(), torch.cat(list(batches))
-        features = (model.body(self.node.data.train.batch(some)[0]) for some in torch.split(rows, EVALUATION_BATCH))
-        logits = torch.cat([functional.linear(some, *teacher) for some in features])
-        model.train()
-        return list(torch.split(logits, [len(batch) for batch in batches]))
-
-    def _temperature(self, round: int, number: int) -> float:
-        """Return the temperature of a round's pass over the data, counted from 0: Eq. (7)."""
-        config = self.node.config
-        if config.local_batches > 0:
-            return cosine_temperature(round, config.rounds, self.beta)
-        epoch = (round - 1) * config.local_epochs + number + 1
-        return cosine_temperature(epoch, config.rounds * config.local_epochs, self.beta)
+        taught, head = self.mode != "avg" and self.alpha > 0, means if self.reduce == "mean" else sums
+        return tuple(torch.from_numpy(array).to(self.node.device) for array in head.values()) if taught else None

@@ -27,6 +27,7 @@ from hetfl_flwr import (
     flat_gradient,
     generator,
     make_optimizer,
+    outputs,
     pcgrad,
     project,
     set_gradient,
@@ -80,10 +81,6 @@ class FedH2LClient(KnowledgeClient):
     eta : float
         Rate of the second optimizer, 0 or more. 0: the run config's ``learning-rate``. No other value with "one".
 
-    Raises
-    ------
-    ValueError
-        Neither labels nor the KL term: nothing is left to learn from peers; or ``eta`` without a second optimizer.
     """
 
     def __init__(
@@ -187,29 +184,18 @@ class FedH2LClient(KnowledgeClient):
 
         return train(node.training(samples), batches, optimizer, loss, before_step=add_up)
 
-    @torch.no_grad()
     def _signal(self, round: int) -> Arrays:
         node, public = self.node, self.node.data.public
         draw = generator(node.config.seed, node.client_id, round, "seeds")
         indices = draw.choice(len(public), min(node.config.batch_size, len(public)), replace=False)
-        inputs, labels = public.batch(torch.from_numpy(indices))
-        posteriors = functional.softmax(node.model.eval()(inputs), 1)
-        node.model.train()
+        rows = torch.from_numpy(indices)
+        posteriors, labels = functional.softmax(outputs(node.model, public, rows), 1), public.batch(rows)[1]
         accuracy = (posteriors.argmax(1) == labels).float().mean()
-        return {
-            "indices": indices.astype(np.int32),
-            "posteriors": to_numpy(posteriors),
-            "accuracy": to_numpy(accuracy),
-        }
+        names = ("indices", "posteriors", "accuracy")
+        return dict(zip(names, (indices.astype(np.int32), to_numpy(posteriors), to_numpy(accuracy)), strict=True))
 
     def _taught(self, download: Arrays) -> NDArray[np.int64]:
-        """Return the numbers (M,), among all public samples, of those that the teachers' signals are about.
-
-        Raises
-        ------
-        PayloadError
-            A row is none of a peer's.
-        """
+        """Return the numbers (M,), among all public samples, of those that the teachers' signals are about."""
         index, sizes, indices = self.node.pool.index, download["sizes"], download["indices"]
         if sizes.sum() != len(indices):
             raise PayloadError(f"server: array 'sizes' adds up to {sizes.sum()}, expected {len(indices)}, all indices")

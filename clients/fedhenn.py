@@ -15,7 +15,6 @@ from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from hetfl_flwr import (
-    EVALUATION_BATCH,
     MIN_ALIGNED,
     SEEN,
     Arrays,
@@ -30,6 +29,7 @@ from hetfl_flwr import (
     linear_cka,
     load_model_arrays,
     model_arrays,
+    outputs,
     row_numbers,
     to_numpy,
     weights,
@@ -106,12 +106,9 @@ class AligningClient(KnowledgeClient):
         metrics: Metrics = {SEEN: samples, "train-loss": mean_loss, "eta": eta}
         return metrics | ({"cka": float(torch.stack(measured).mean())} if measured else {})
 
-    @torch.no_grad()
-    def represent(self, inputs: Tensor) -> Tensor:
-        """Return what the body makes of samples, as a tensor (R, D)."""
-        body = self.node.model.body
-        with _evaluating(body):
-            return torch.cat([body(some) for some in torch.split(inputs, EVALUATION_BATCH)]).float()
+    def represent(self, rows: NDArray[Any]) -> Tensor:
+        """Return what the body makes of the samples of an alignment set, as a tensor (R, D)."""
+        return outputs(self.node.model.body, self.node.pool.samples, torch.from_numpy(rows).long()).float()
 
     def set_spec(self, name: str, letter: str) -> PayloadSpec:
         """Declare an alignment set, of R rows or whatever the letter is."""
@@ -148,7 +145,7 @@ class FedHeNNClient(AligningClient):
         """Train towards the mean kernel for one round, and represent the next set."""
         factor = torch.from_numpy(download["factor"]).to(self.node.device)
         metrics = self.train_aligned(round, self.samples_of(download["aligned"]), factor)
-        return {"representations": to_numpy(self.represent(self.samples_of(download["asked"])))}, metrics
+        return {"representations": to_numpy(self.represent(download["asked"]))}, metrics
 
 
 class FedHeNNHomogeneousClient(AligningClient):
@@ -179,8 +176,8 @@ class FedHeNNHomogeneousClient(AligningClient):
         model = self.node.model
         self.load(model, {name: download[name] for name in weights(model).names})
         self.numbers["trained"] = 1
-        aligned = self.samples_of(download["aligned"])
-        metrics = self.train_aligned(round, aligned, self.represent(aligned))
+        aligned = download["aligned"]
+        metrics = self.train_aligned(round, self.samples_of(aligned), self.represent(aligned))
         return model_arrays(model), metrics
 
     def assess(self, download: Arrays) -> Metrics:

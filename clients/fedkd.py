@@ -35,7 +35,7 @@ from strategies.fedkd import DOWN, Energy, global_mentee
 class FedKDClient(MutualClient):
     """Trains its own model, the mentor, and the mentee on the same batches, and sends what the mentee has learnt.
 
-    Section "Methods", with p the softmax scores, H the embeddings (B, D), and W (D, D') a learnt matrix of the client's
+    Section "Methods": p are the softmax scores, H the embeddings (B, D), W (D, D') is a learnt matrix of the client's
     that takes the mentee's embeddings to the mentor's; a prime marks the mentee::
 
         L_mentor = CE  + [KL(p' || p) + MSE(H, W H')] / (CE + CE')
@@ -45,16 +45,15 @@ class FedKDClient(MutualClient):
     the gradient of the squared error once. Costs a singular value decomposition of each of the mentee's matrices a
     round. Otherwise as in `clients.base_mutual.MutualClient`.
 
-    A client that has lost its state may be sent an update of a mentee that it does not hold. Its models then teach each
-    other as they are, and its upload weighs nothing (``num-examples`` 0): so in the next round it is sent the mentee.
+    A client that has lost its state may be sent an update of a mentee that it does not hold: then its upload weighs
+    nothing (``num-examples`` 0), so that it is sent the mentee in the next round.
 
     Wire   as in `strategies.fedkd.FedKD`.
-    State  the mentor, W, their optimizer's moments; the global mentee as it was sent last, and the round that it is of;
-           ``moments = "kept"``: the mentee's moments, too.
+    State  the mentor, W, their optimizer's moments; the global mentee as it was sent last, and its round; the mentee's
+           moments with ``moments = "kept"``.
     Departs from the paper: its transformers' attention is compared as well. In its code and in HtFLlib gradients flow
     through teachers and denominators; HtFLlib clips them to a norm of 10. Its code has no W, takes the mean of the
-    divergence over the classes, too, and one Adam for both models, which goes on from round to round; both are
-    pretrained there.
+    divergence over the classes, too, and one Adam that goes on for both models, which are pretrained there.
 
     Parameters
     ----------
@@ -92,7 +91,7 @@ class FedKDClient(MutualClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Take up the global mentee, let it and the mentor teach each other, and send what it has learnt."""
         known, mentor, mentee = self._take_up(download), self.node.model, self.small
-        start = model_arrays(mentee)
+        start, share = model_arrays(mentee), linear_schedule(self.energy, round, self.node.config.rounds)
 
         def losses(inputs: Tensor, labels: Tensor) -> tuple[Terms, Tensor]:
             features, hidden = mentor.body(inputs), mentee.body(inputs)
@@ -104,21 +103,20 @@ class FedKDClient(MutualClient):
             teaching = kl_divergence(logits, others) + functional.mse_loss(fixed, features.detach())
             return Terms(truth, surer * taught), its + surer * teaching
 
-        of_mentor = self.optimizer(parameters=[*mentor.parameters(), *self.matrix.parameters()])
-        metrics = self.train_both(round, losses, of_mentor)
+        of_both = self.optimizer(parameters=[*mentor.parameters(), *self.matrix.parameters()])
+        metrics = self.train_both(round, losses, of_both)
         learnt = {name: array - start[name] for name, array in model_arrays(mentee).items()}
         load_model_arrays(mentee, start)
-        share = linear_schedule(self.energy, round, self.node.config.rounds)
         return factor(learnt, self._weights, share), metrics if known else {**metrics, EXAMPLES: 0}
 
     def _take_up(self, download: Arrays) -> bool:
         """Load the global mentee, or add its update, and return True; False: it is one of a mentee that is not here."""
         came, round, before = multiplied(download, self._weights, DOWN), download["round"], download["before"]
-        held, own = self.numbers.get("mentee-round", -1), model_arrays(self.small)
-        if before >= 0 and held == before:
-            came = bounded({name: array + came[name] for name, array in own.items()}, self._weights)
-        elif before >= 0:
+        held = self.numbers.get("mentee-round", -1)
+        if before >= 0 and held != before:
             return bool(held == round)  # then it was sent before, in a round that came to nothing
+        if before >= 0:
+            came = bounded({name: it + came[name] for name, it in model_arrays(self.small).items()}, self._weights)
         self.load(self.small, came)
         self.numbers["mentee-round"] = int(round)
         return True

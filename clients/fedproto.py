@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clients.base_prototypes import Predict, PrototypeClient
+from clients.base_prototypes import PrototypeClient
 from hetfl_flwr import Node
+from strategies.base_prototypes import Predict
 
 
 class FedProtoClient(PrototypeClient):

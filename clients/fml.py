@@ -37,14 +37,14 @@ class FMLClient(MutualClient):
 
     ``beta = 1`` makes the global model that of federated averaging with equal weights, ``alpha = 1`` the own model that
     of local training. Where the two models are alike, the KL terms have next to no gradient, and a loss that is half
-    cross-entropy takes half of FedAvg's step: FedAvg at half the rate tells a gain by distillation from one by smaller
-    steps. With ``share = "body"``, ``global-accuracy`` is of the global body with the client's own adaptor.
+    cross-entropy takes half of FedAvg's step: compare with FedAvg at half the rate. With ``share = "body"``,
+    ``global-accuracy`` is of the global body with the client's own adaptor.
 
     Wire   as in `strategies.fml.FML`.
     State  the own model, its optimizer's moments; "body": the adaptor and its moments; ``moments = "kept"``: all of the
            meme's.
-    Departs from the paper: nothing. That both models' logits are computed once a batch, before either is stepped, is
-    left open there, and so is what the optimizers keep between rounds: here what they keep in the authors' code.
+    Departs from the paper: nothing. It leaves open that logits are computed once a batch, before either step, and what
+    optimizers keep between rounds: here what they keep in the authors' code.
 
     Parameters
     ----------
@@ -57,10 +57,6 @@ class FMLClient(MutualClient):
         ``"0.9:0.3"``, goes linearly from the first round to the last of the run (the paper's "dynamic alphabet"; it
         advises a larger alpha early and a larger beta late).
 
-    Raises
-    ------
-    ValueError
-        ``alpha`` or ``beta`` is out of range.
     """
 
     def __init__(

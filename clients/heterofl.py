@@ -43,9 +43,9 @@ class HeteroFLClient(KnowledgeClient):
     State  the own part as it was trained last, with batch norm's statistics; it begins each round as the server has it.
            With ``moments = "kept"``: the optimizer's moments.
     Departs from the paper: there the server asks the clients in turn for batch norm's statistics, once, after training,
-    and all use the same; here each has its own, which never leave it. Its code measures the whole network alone, whose
-    r is 1, and never a part; what it calls local accuracy has the client's mask on the logits. It clips gradients to a
-    norm of 1, and divides what is added up with a shortcut, where here each convolution divides.
+    and all use the same; here each has its own. Its code measures the whole network alone, never a part; what it calls
+    local accuracy has the client's mask on the logits. It clips gradients to a norm of 1, and divides what is added up
+    with a shortcut, where here each convolution divides.
 
     Parameters
     ----------
@@ -64,13 +64,11 @@ class HeteroFLClient(KnowledgeClient):
         """Expect the own part of the global model."""
         return down(self._part)
 
+    assess_spec = download_spec
+
     def upload_spec(self) -> PayloadSpec:
         """Send it as it was trained."""
         return up(self._part, self.node.data.spec.classes, mask=self.mask)
-
-    def assess_spec(self) -> PayloadSpec:
-        """Expect the own part of the global model."""
-        return down(self._part)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train the own part of the global model."""

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.learning.training import evaluate as evaluate
     from hetfl_flwr.learning.training import make_optimizer as make_optimizer
     from hetfl_flwr.learning.training import most_drawn as most_drawn
+    from hetfl_flwr.learning.training import outputs as outputs
     from hetfl_flwr.learning.training import take_statistics as take_statistics
     from hetfl_flwr.learning.training import train as train
     from hetfl_flwr.methods import for_heterogeneous_models as for_heterogeneous_models
@@ -78,13 +79,13 @@ if TYPE_CHECKING:
     from hetfl_flwr.server.global_model import global_model as global_model
     from hetfl_flwr.server.global_model import models_by_name as models_by_name
     from hetfl_flwr.server.global_model import small_global_model as small_global_model
-    from hetfl_flwr.server.messaging.exchange import Most as Most
-    from hetfl_flwr.server.messaging.guard import Guard as Guard
-    from hetfl_flwr.server.messaging.guard import measure_learnt as measure_learnt
-    from hetfl_flwr.server.messaging.member import Member as Member
-    from hetfl_flwr.server.messaging.member import Sharing as Sharing
-    from hetfl_flwr.server.messaging.roster import Roster as Roster
+    from hetfl_flwr.server.guard import Guard as Guard
+    from hetfl_flwr.server.guard import measure_learnt as measure_learnt
+    from hetfl_flwr.server.member import Member as Member
+    from hetfl_flwr.server.member import Sharing as Sharing
     from hetfl_flwr.server.public_samples import PublicSamples as PublicSamples
+    from hetfl_flwr.server.replies import Most as Most
+    from hetfl_flwr.server.roster import Roster as Roster
     from hetfl_flwr.strategy import KnowledgeStrategy as KnowledgeStrategy
     from hetfl_flwr.strategy import Sends as Sends
     from hetfl_flwr.strategy import Upload as Upload
@@ -148,10 +149,10 @@ _NAMES = {
     "hetfl_flwr.wire.factors": ("factored", "factor", "multiplied", "bounded"),
     "hetfl_flwr.wire.samples": ("PublicIndex",),
     "hetfl_flwr.wire.messages": ("EXAMPLES", "SEEN"),
-    "hetfl_flwr.server.messaging.exchange": ("Most",),
-    "hetfl_flwr.server.messaging.guard": ("Guard", "measure_learnt"),
-    "hetfl_flwr.server.messaging.member": ("Member", "Sharing"),
-    "hetfl_flwr.server.messaging.roster": ("Roster",),
+    "hetfl_flwr.server.replies": ("Most",),
+    "hetfl_flwr.server.guard": ("Guard", "measure_learnt"),
+    "hetfl_flwr.server.member": ("Member", "Sharing"),
+    "hetfl_flwr.server.roster": ("Roster",),
     "hetfl_flwr.server.global_model": ("global_model", "models_by_name", "small_global_model"),
     "hetfl_flwr.server.public_samples": ("PublicSamples",),
     "hetfl_flwr.methods": ("for_heterogeneous_models",),
@@ -167,7 +168,7 @@ _NAMES = {
     "hetfl_flwr.learning.server_training": ("ServerTraining", "Tensors"),
     "hetfl_flwr.learning.training": (
         *("Terms", "Loss", "train", "descend", "evaluate", "draw_batches"),
-        *("make_optimizer", "most_drawn", "take_statistics", "EVALUATION_BATCH"),
+        *("make_optimizer", "most_drawn", "take_statistics", "outputs", "EVALUATION_BATCH"),
     ),
     "hetfl_flwr.models": ("SplitModel", "split", "parse_models", "parse_width", "has_batch_norm"),
     "hetfl_flwr.models.bounds": ("check_size",),

@@ -20,13 +20,12 @@ from hetfl_flwr.common.versions import installed
 from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place
 from hetfl_flwr.models import trainable_count
 from hetfl_flwr.node.keepers import Keeper
-from hetfl_flwr.node.machine.allocation import keep_freed_memory
-from hetfl_flwr.node.machine.threads import check_threads
+from hetfl_flwr.node.machine import check_threads, keep_freed_memory
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.resident import Resident, forget, resident_of
 from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.runs.settings import NOT_POOLED
-from hetfl_flwr.server.messaging.member import LONGEST_NOTE, MAX_NOTES, Member
+from hetfl_flwr.server.member import LONGEST_NOTE, MAX_NOTES, Member
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record

@@ -15,12 +15,12 @@ from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, notifying, own_cal
 from hetfl_flwr.runs.folder import RunFolder
 from hetfl_flwr.runs.progress import Notes, Watch
 from hetfl_flwr.runs.record import RESUME_FILE
-from hetfl_flwr.runs.resuming import Checkpoints, choice_of, origin_of, restore, resume
+from hetfl_flwr.runs.resuming import Checkpoints, resumption_of
 from hetfl_flwr.runs.settings import resolved
 from hetfl_flwr.runs.trackers import check_trackers, start_trackers
 from hetfl_flwr.runs.uploads import KeptUploads
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.grids import engine_of
+from hetfl_flwr.server.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, RoundResult, Rounds, SyncRounds
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.forms import frozen
@@ -43,18 +43,18 @@ def main(grid: Grid, context: Context) -> None:
         strategy, own = build_strategy(config), own_callbacks(config)
         check_trackers(config)
         with RunFolder(Path(config.output_dir), config, engine, context.run_id) as results:
-            choice = choice_of(results)
-            origin = origin_of(choice, grid, newest=strategy.asynchronous)
+            resumed = resumption_of(results)
+            origin = resumed and resumed.origin(grid, asynchronous=strategy.asynchronous)
             federation = Federation(grid, config, origin, results.ledger.uploads)
             federation.assemble(strategy.check)
             results.ledger.begin(frozen(from_record(strategy.prepare(federation.roster, config))), federation.roster)
-            if choice:
-                restore(choice, results, federation)
+            if resumed:
+                resumed.restore(results, federation)
             rounds = (AsyncRounds if strategy.asynchronous else SyncRounds)(config, strategy, federation)
             trackers = start_trackers(config, results.folder)
-            if choice:
-                rounds.resume(choice.checkpoint.under_way)
-                resume(choice, results)
+            if resumed:
+                rounds.resume(resumed.checkpoint.under_way)
+                resumed.begin(results)
             strategy.summary()
             lasting: list[RoundCallback] = [Checkpoints(results, federation, rounds, strategy)]
             if config.keep_uploads:

@@ -15,10 +15,10 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.exchange import Most, Reply
-from hetfl_flwr.server.messaging.exchange import Upload as Upload  # algorithms import it from here
-from hetfl_flwr.server.messaging.member import Member, Sharing
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.member import Member, Sharing
+from hetfl_flwr.server.replies import Most, Reply
+from hetfl_flwr.server.replies import Upload as Upload  # algorithms import it from here
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec

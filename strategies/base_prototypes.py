@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -109,6 +109,15 @@ def by_class(upload: Arrays, classes: int) -> tuple[NDArray[np.float32], NDArray
     return means, counts
 
 
+Predict = Literal["head", "prototype", "own-prototype"]
+"""What predicts when a client is measured."""
+
+
+def distances(points: Tensor, others: Tensor) -> Tensor:
+    """Return the distances (B, C) of points (B, D) from others (C, D), number by number: equal ones are 0 apart."""
+    return torch.cdist(points, others, compute_mode="donot_use_mm_for_euclid_dist")
+
+
 class PrototypeStrategy(KnowledgeStrategy):
     """A strategy whose clients send the mean embedding of each class that they have.
 
@@ -116,6 +125,8 @@ class PrototypeStrategy(KnowledgeStrategy):
     ----------
     counted : bool
         Whether clients say how many samples are behind each prototype.
+    predict : {"head", "prototype", "own-prototype"}
+        What predicts when a client is measured: prototypes are sent for that.
     """
 
     sends = "prototypes"
@@ -124,8 +135,8 @@ class PrototypeStrategy(KnowledgeStrategy):
     usual_size = 1.0
     """Size up to which no prototype is far from the others': `hetfl_flwr.wire.spec.ArraySpec.usual`."""
 
-    def __init__(self, *, counted: bool = False) -> None:
-        self._counted = counted
+    def __init__(self, *, counted: bool = False, predict: Predict = "head") -> None:
+        self._counted, self.predict = counted, predict
 
     def check(self, roster: Roster) -> None:
         """Refuse clients that differ in their classes or embedding widths, and prototypes that the server cannot keep.
@@ -145,6 +156,10 @@ class PrototypeStrategy(KnowledgeStrategy):
         return local_prototypes(
             member.classes, member.width, counted=self._counted, most=member.train, usual=self.usual_size
         )
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Send the same as for training where prototypes predict."""
+        return {} if self.predict == "head" else self.download_for(member, server_state, 0)
 
     def class_means(self, uploads: Sequence[Upload]) -> list[ClassMeans]:
         """Return what each client has sent, by class."""

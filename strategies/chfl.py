@@ -70,13 +70,7 @@ class CHFL(KnowledgeStrategy):
         self.mode = mode
 
     def check(self, roster: Roster) -> None:
-        """Refuse clients that differ in their classes or embedding widths.
-
-        Raises
-        ------
-        FederationError
-            One line that names who differs.
-        """
+        """Refuse clients that differ in their classes or embedding widths."""
         super().check(roster)
         roster.check_same_width("chfl", self.width)
         first = next(iter(roster))

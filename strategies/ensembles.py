@@ -9,7 +9,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hetfl_flwr import EVALUATION_BATCH, Batches, draw_batches, generator, kl_divergence, seeded, torch_threads, train
+from hetfl_flwr import (
+    Batches,
+    draw_batches,
+    generator,
+    kl_divergence,
+    outputs,
+    seeded,
+    torch_threads,
+    train,
+)
 from hetfl_flwr.errors import DivergedError
 from hetfl_flwr.learning.optimizers import Adam
 
@@ -39,22 +48,10 @@ class Schedule(NamedTuple):
         return self.rate * (1 + cos(pi * step / self.steps)) / 2
 
 
-@torch.no_grad()
-def logits_of(model: nn.Module, samples: Batches) -> Tensor:
-    """Return a model's logits of samples in evaluation mode, (N, C); its mode is put back."""
-    was_training = model.training
-    model.eval()
-    found = torch.cat(
-        [model(samples.batch(rows)[0]) for rows in torch.split(torch.arange(len(samples)), EVALUATION_BATCH)]
-    )
-    model.train(was_training)
-    return found
-
-
 def logits_of_each(models: Iterable[nn.Module], samples: Batches, threads: int) -> list[NDArray[np.float32]]:
     """Return several models' logits of samples, (N, C) each; ``threads`` is how many torch is to use."""
     with torch_threads(threads):
-        return [logits_of(model, samples).numpy() for model in models]
+        return [outputs(model, samples).numpy() for model in models]
 
 
 def distil_each(
@@ -145,13 +142,9 @@ def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Sche
     return step
 
 
-@torch.no_grad()
 def _nearness(student: nn.Module, samples: Batches, targets: Tensor, rows: Tensor) -> tuple[float, float]:
     """Return how near a student, in evaluation mode, is to logits on some rows: its agreement, and -divergence."""
-    was_training = student.training
-    student.eval()
-    logits = torch.cat([student(samples.batch(part)[0]) for part in torch.split(rows, EVALUATION_BATCH)])
-    student.train(was_training)
+    logits = outputs(student, samples, rows)
     divergence = float(kl_divergence(targets[rows].double(), logits.double()))
     if not isfinite(divergence):
         return 0.0, -inf

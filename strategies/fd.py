@@ -53,7 +53,7 @@ class FD(KnowledgeStrategy):
 
     Wire   down: averages (C, C) float32, known (C,) bool: 4 C^2 + C bytes
            up:   classes (S,) int32, averages (S, C) float32, present (S,) int8: 4 S C + 5 S bytes
-           S is the number of classes among the samples of the round, so that S C numbers are scores. With
+           S is the number of classes among the samples of the round. With
            ``clipping-norm`` it is C, and which classes a client has is as private as the averages are.
     Needs  equal classes
     State  averages.K (C, C) float32 and known.K (C,) bool of each client K: what it has sent last of each class.
@@ -77,13 +77,7 @@ class FD(KnowledgeStrategy):
         self.asynchronous = mode == "async"
 
     def check(self, roster: Roster) -> None:
-        """Refuse different numbers of classes, or one whose C x C scores the server cannot keep.
-
-        Raises
-        ------
-        FederationError
-            One line that names who differs, or how many classes there are.
-        """
+        """Refuse different numbers of classes, or one whose C x C scores the server cannot keep."""
         classes = roster.classes
         check_size(f"fd: scores of {classes} classes", classes, classes)
 

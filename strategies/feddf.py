@@ -12,27 +12,23 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hetfl_flwr import (
-    EMPTY,
     Arrays,
     Guard,
-    KnowledgeStrategy,
     Member,
-    PayloadSpec,
     PublicSamples,
     Roster,
     Sharing,
-    SplitModel,
     Upload,
     bounded,
     loaded,
     log,
     measure_learnt,
     model_arrays,
-    models_by_name,
     prefixed,
     under,
     weights,
 )
+from strategies.base_models import ModelsStrategy
 from strategies.ensembles import Schedule, distil_each, logits_of_each
 
 Logits = NDArray[np.float32]
@@ -41,7 +37,7 @@ BATCH = 128
 """Public samples of a step on the server."""
 
 
-class FedDF(KnowledgeStrategy):
+class FedDF(ModelsStrategy):
     """Averages the weights of each architecture's clients, and distils into each mean what all clients know together.
 
     Algorithms 1 and 3: of the clients of one architecture, a group, the mean of their weights by their numbers of
@@ -78,7 +74,6 @@ class FedDF(KnowledgeStrategy):
 
     sharing = Sharing(labelled=False, to_clients=False)
     sends = "weights"
-    averages = True
 
     def __init__(
         self,
@@ -87,43 +82,26 @@ class FedDF(KnowledgeStrategy):
         server_learning_rate: Annotated[float, Field(gt=0)] = 1e-3,
         patience: Annotated[int, Field(ge=1)] = 50,
     ) -> None:
+        super().__init__()
         self.schedule = Schedule(server_steps, BATCH, server_learning_rate, patience)
-        self._models: dict[str, SplitModel] = {}
 
     def check(self, roster: Roster) -> None:
         """Refuse clients without public samples, and of other inputs or classes."""
         roster.check_sharing("feddf", labelled=False)
-        _ = roster.classes
-        if not self._models:
-            return
-        wanted = {*self._first, *(member.model for member in [*self.roster, *roster])}
-        self._models = {name: model for name, model in self._models.items() if name in wanted}
-        if new := [one for one in roster if one.model not in self._models and one.node not in self._barred]:
-            self._models |= models_by_name(Roster(new), self.config)
+        super().check(roster)
 
     def initial(self, roster: Roster) -> Arrays:
         """Draw the initial weights of each group's model."""
-        self._models, self._public = models_by_name(roster, self.config), PublicSamples(roster, self.config.normalize)
-        self._first = set(self._models)
-        self._barred = {member.node for member in roster if member.model not in self._models}
+        self._public = PublicSamples(roster, self.config.normalize)
         for member in roster:
             if sum(one.model == member.model for one in roster) == 1:
                 log(INFO, "feddf: no other client has the model of %s: only distillation joins it to them", member)
-        return _named({name: model_arrays(model) for name, model in self._models.items()})
-
-    def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect weights like those of the client's model."""
-        model = self._models.get(member.model)
-        return EMPTY if model is None else weights(model)
+        return _named({name: model_arrays(model) for name, model in self.build(roster).items()})
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the weights of the client's group; of a new one its initial ones; to a client left out nothing."""
-        model, known = self._models.get(member.model), under(f"{member.model}/", server_state)
+        model, known = self.models.get(member.model), under(f"{member.model}/", server_state)
         return known or ({} if model is None else model_arrays(model))
-
-    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
-        """Send the same as for training."""
-        return self.download_for(member, server_state, 0)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average each group, and distil all models into each mean."""
@@ -131,7 +109,7 @@ class FedDF(KnowledgeStrategy):
         for upload in (one for one in uploads if one.arrays):
             groups.setdefault(model_of[upload.client_id], []).append(upload)
         sent = [(name, upload) for name, group in groups.items() for upload in group]
-        teachers, rows = [loaded(self._models[name], upload.arrays) for name, upload in sent], self._public.all()
+        teachers, rows = [loaded(self.models[name], upload.arrays) for name, upload in sent], self._public.all()
         answers = logits_of_each(teachers, rows, self.config.threads)
         logits = self._kept({upload.client_id: array for (_, upload), array in zip(sent, answers, strict=True)}, round)
         before = {member.model: self.download_for(member, server_state, round) for member in self.roster}
@@ -140,7 +118,7 @@ class FedDF(KnowledgeStrategy):
             for name, group in groups.items()
         }
         if self.schedule.steps and len(logits) > 1:
-            students = {name: loaded(self._models[name], arrays) for name, arrays in means.items()}
+            students = {name: loaded(self.models[name], arrays) for name, arrays in means.items()}
             targets, scope = self.robust.among_kept.mean(self._near(logits)), (self.config.seed, round)
             distil_each(students, rows, targets, self.schedule, scope, self.config.threads)
             means = {name: bounded(model_arrays(student), weights(student)) for name, student in students.items()}

@@ -69,13 +69,7 @@ class FedHe(KnowledgeStrategy):
         self.averages = not self.asynchronous  # one upload can be compared with no other
 
     def check(self, roster: Roster) -> None:
-        """Refuse different numbers of classes, or one whose C x C logits the server cannot keep.
-
-        Raises
-        ------
-        FederationError
-            One line that names who differs, or how many classes there are.
-        """
+        """Refuse different numbers of classes, or one whose C x C logits the server cannot keep."""
         classes = roster.classes
         check_size(f"fedhe: logits of {classes} classes", classes, classes)
 

@@ -79,8 +79,8 @@ class FedHeNN(KnowledgeStrategy):
            IEEE TSP 2022) is a kernel again, which a coordinate-wise median need not be. Holds all kernels at once: 8 K
            R^2 bytes.
     Departs from the paper: clients upload representations, not weights for the server to run. The server's work is the
-    eigenvectors of one matrix a round, of size min(R, sum of D). Kernels are linear; of RBF kernels the paper reports
-    as much.
+    eigenvectors of one matrix a round, of size min(R, sum of D). Kernels are linear; the paper reports similar
+    accuracy with RBF kernels.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from hetfl_flwr import Arrays, Member, Roster, Upload
-from strategies.base_prototypes import PrototypeStrategy
+from strategies.base_prototypes import Predict, PrototypeStrategy
 
 
 class FedProto(PrototypeStrategy):
@@ -51,11 +51,10 @@ class FedProto(PrototypeStrategy):
         *,
         mode: Literal["sync", "async"] = "sync",
         weighting: Literal["counts", "uniform"] = "counts",
-        predict: Literal["head", "prototype", "own-prototype"] = "head",
+        predict: Predict = "head",
     ) -> None:
-        super().__init__(counted=weighting == "counts")
-        self.asynchronous = mode == "async"
-        self.weighting, self.predict = weighting, predict
+        super().__init__(counted=weighting == "counts", predict=predict)
+        self.asynchronous, self.weighting = mode == "async", weighting
 
     def initial(self, roster: Roster) -> Arrays:
         """Know no prototype."""
@@ -84,10 +83,6 @@ class FedProto(PrototypeStrategy):
         stored = ((server_state[f"prototypes.{key}"], server_state[f"counts.{key}"]) for key in keys)
         means, known = self.averaged([int(key) for key in keys], stored)
         return {"prototypes": means.astype(np.float32), "known": known}
-
-    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
-        """Send the same along where prototypes predict."""
-        return {} if self.predict == "head" else self.download_for(member, server_state, 0)
 
 
 def _nothing(member: Member) -> Arrays:

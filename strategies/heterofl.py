@@ -3,29 +3,27 @@
 Diao, Ding and Tarokh, "HeteroFL", ICLR 2021 (arXiv 2010.01264).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr import (
-    EMPTY,
     Arrays,
     ArraySpec,
     Dim,
     FederationError,
-    KnowledgeStrategy,
     Member,
     PayloadSpec,
     Roster,
     SplitModel,
     Upload,
     model_arrays,
-    models_by_name,
     parse_width,
     weights,
 )
+from strategies.base_models import ModelsStrategy
 
 Has = NDArray[np.bool_]
 
@@ -47,12 +45,12 @@ def up(part: PayloadSpec, classes: int, *, mask: bool) -> PayloadSpec:
     return PayloadSpec((has,)) + part if mask else part
 
 
-class HeteroFL(KnowledgeStrategy):
+class HeteroFL(ModelsStrategy):
     """Averages parts of one network of different width, each weight over those clients that have it.
 
-    Algorithm 1: a client of width r has the leading part r of the channels of each layer of the global model, and so
-    the leading block of each array of weights; the global model is the widest of the clients' when the run begins. What
-    no client of a round has stays as it is. In the head a client counts for the rows of its own classes (``mask``).
+    Algorithm 1: a client of width r has the leading part r of the channels of each layer, and so the leading block of
+    each array of weights, of the global model: the widest of the clients' when the run begins. What no client of a
+    round has stays as it is. In the head a client counts for the rows of its own classes (``mask``).
 
     Wire   down: rate () float32; the leading block of each weight: 4 bytes a weight of the client's own model, and 4
            up:   the trained block, and with ``mask`` classes (C,) uint8: 4 bytes a weight, and C
@@ -73,59 +71,52 @@ class HeteroFL(KnowledgeStrategy):
     heterogeneous = False
     parts = True
     sends = "parts of weights"
-    averages = True
 
     def __init__(self, *, mask: bool = True) -> None:
+        super().__init__()
         self.mask = mask
-        self._parts: dict[str, PayloadSpec] = {}
 
     def check(self, roster: Roster) -> None:
         """Refuse models of different networks, other inputs or classes, and who joins with a wider model than all."""
-        _ = roster.shape, roster.classes
         roster.check_same_network("heterofl")
-        for late in [one for one in roster if self._parts and one.model not in self._parts]:
-            if late.node not in self._barred:
-                self._take_in(models_by_name(Roster([late]), self.config))
+        for late in self.joining(roster):
+            if parse_width(late.model)[1] > parse_width(self._widest)[1]:
+                raise FederationError(f"heterofl: {late.model} is wider than the global model, {self._widest}")
+        super().check(roster)
 
     def initial(self, roster: Roster) -> Arrays:
         """Draw the global model's initial weights: of the widest client's model."""
-        models = models_by_name(roster, self.config)
-        self._widest = max(models, key=lambda name: parse_width(name)[1])
-        self._parts = {}
-        self._take_in(models)
-        self._barred = {member.node for member in roster if member.model not in models}
-        arrays, rate = model_arrays(models[self._widest]), float(parse_width(self._widest)[1])
-        return {"rate": np.array(rate), **{name: arrays[name] for name in self._parts[self._widest].names}}
+        self._widest = max(self.build(roster), key=lambda name: parse_width(name)[1])
+        widest, rate = self.models[self._widest], float(parse_width(self._widest)[1])
+        self._names = part_weights(widest).names
+        arrays = model_arrays(widest)
+        return {"rate": np.array(rate), **{name: arrays[name] for name in self._names}}
 
-    def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect weights like those of the client's model."""
-        part = self._parts.get(member.model)
-        return EMPTY if part is None else up(part, member.classes, mask=self.mask)
+    def part(self, model: SplitModel) -> PayloadSpec:
+        """Expect the weights of a part of the network, and with ``mask`` the client's classes."""
+        return up(part_weights(model), model.classes, mask=self.mask)
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the leading block of each weight that the client's model has; to one left out nothing."""
-        part = self._parts.get(member.model)
-        if part is None:
+        model = self.models.get(member.model)
+        if model is None:
             return {}
         rate = np.array(float(parse_width(member.model)[1]) / server_state["rate"], np.float32)
-        return {"rate": rate, **{one.name: server_state[one.name][_block(one.shape)].copy() for one in part.arrays}}
-
-    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
-        """Send the same as for training."""
-        return self.download_for(member, server_state, 0)
+        blocks = {one.name: server_state[one.name][_block(one.shape)].copy() for one in part_weights(model).arrays}
+        return {"rate": rate, **blocks}
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average each weight over those that have it."""
         uploads = [upload for upload in uploads if upload.arrays]
         if not uploads:
             return server_state
-        names = self._parts[self._widest].names
-        sent, has = zip(*(self._stacked(name, server_state[name], uploads) for name in names), strict=True)
+        sent, has = zip(*(self._stacked(name, server_state[name], uploads) for name in self._names), strict=True)
         kept = self.left_out.kept([one.client_id for one in uploads], sent, has)
-        return {"rate": server_state["rate"]} | {
-            name: self._averaged(server_state[name], values[kept], its[kept])
-            for name, values, its in zip(names, sent, has, strict=True)
-        }
+        learnt = {"rate": server_state["rate"]}
+        for name, values, its in zip(self._names, sent, has, strict=True):
+            mean = self.robust.among_kept.weighted(values[kept], [1] * int(kept.sum()), its[kept])
+            learnt[name] = np.where(its[kept].any(0), mean, server_state[name])
+        return learnt
 
     def _stacked(self, name: str, array: NDArray[Any], uploads: Sequence[Upload]) -> tuple[NDArray[Any], Has]:
         """Return an array of all clients (K, ...), in the shape of the widest, and which of its entries each has."""
@@ -137,15 +128,6 @@ class HeteroFL(KnowledgeStrategy):
             if self.mask and name.startswith("head."):
                 its[one.arrays["classes"] == 0] = False
         return sent, has
-
-    def _averaged(self, array: NDArray[Any], sent: NDArray[Any], has: Has) -> NDArray[Any]:
-        return np.where(has.any(0), self.robust.among_kept.weighted(sent, [1] * len(sent), has), array)
-
-    def _take_in(self, models: Mapping[str, SplitModel]) -> None:
-        for name, model in models.items():
-            if parse_width(name)[1] > parse_width(self._widest)[1]:
-                raise FederationError(f"heterofl: {name} is wider than the global model of this run, {self._widest}")
-            self._parts[name] = part_weights(model)
 
 
 def _block(shape: Sequence[int | Dim]) -> tuple[slice, ...]:

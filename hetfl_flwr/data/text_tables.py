@@ -54,7 +54,7 @@ _COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})?")
 _ONE_COLUMN = 0.3  # a file is taken for one column unless a separator scores higher
-_NO_HEADER = 0.5  # what a dialect counts by which the first row is no header
+_NO_HEADER = 0.5  # what blanks count as separators if the first row is no header then
 _FIRST_LETTER, _MOSTLY = 0xC0, 0.9  # bytes of cp1252 from which on all but two are letters
 _ZEROS = 0.1  # part of zero bytes above which a text is UTF-16
 
@@ -245,10 +245,10 @@ def _score(head: str, dialect: Dialect) -> tuple[float, int]:
     cells = [cell for cell in islice(chain(*rows), _CELLS) if cell]
     clean = sum(not _UNCLEAN.search(cell) for cell in cells) / max(1, len(cells))
     score = alike / max(1, len(rows)) * clean**2 * (1 - 1 / width)
-    if rows and len(rows[0]) not in (width - 1, width):
-        score *= _NO_HEADER
-    likely = {" ": 0.7 if "\t" in head else 0.95}.get(dialect.separator, 1.0)
-    return score * likely, width
+    if dialect.separator == " ":  # may be between the words of cells, other than between names of columns
+        fits = bool(rows) and len(rows[0]) in (width - 1, width)
+        score *= (0.7 if "\t" in head else 0.95) if fits else _NO_HEADER
+    return score, width
 
 
 def _rows(text: str, dialect: Dialect) -> Iterator[list[str]]:

@@ -241,6 +241,26 @@ def take_statistics(
     model.train(was_training)
 
 
+@torch.no_grad()
+def outputs(module: nn.Module, samples: Batches, rows: Tensor | None = None) -> Tensor:
+    """Return what a module computes of samples in evaluation mode, (N, ...); its mode is put back.
+
+    Parameters
+    ----------
+    module : Module
+        From inputs, such as a model or its body.
+    samples : Batches
+        The samples.
+    rows : Tensor, optional
+        Positions (N,) of those that are taken. Default: all.
+    """
+    was_training, rows = module.training, torch.arange(len(samples)) if rows is None else rows
+    module.eval()
+    found = torch.cat([module(samples.batch(some)[0]) for some in torch.split(rows, EVALUATION_BATCH)])
+    module.train(was_training)
+    return found
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Loss and accuracy of a model over some samples. With no samples, both are 0."""

@@ -23,7 +23,7 @@ from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained,
 from hetfl_flwr.node.fitting import Fit, device_speed, fit, fit_once
 from hetfl_flwr.node.inputs import data_digest, pack_inputs
 from hetfl_flwr.node.keepers import NodeContext, keeper_of
-from hetfl_flwr.node.machine.device import find_device
+from hetfl_flwr.node.machine import find_device
 from hetfl_flwr.node.measured import Measured
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
 from hetfl_flwr.node.state import ClientState, Stamp, StateStore, decode

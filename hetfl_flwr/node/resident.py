@@ -8,7 +8,7 @@ from hetfl_flwr.learning.metrics import Metrics
 from hetfl_flwr.methods import build_client
 from hetfl_flwr.models import ZOO, network_of
 from hetfl_flwr.node.keepers import keeper_of
-from hetfl_flwr.node.machine.meter import Meter
+from hetfl_flwr.node.meter import Meter
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.wire.codec import check_halves, halved
 from hetfl_flwr.wire.forms import Form, form_of

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.node.state import STATE
 from hetfl_flwr.runs.folder import KNOWLEDGE, Known
 from hetfl_flwr.runs.record import CHECKPOINTS, SERVER_STATE_FILE
-from hetfl_flwr.server.messaging.grids import KeepsClients, UnderWay
+from hetfl_flwr.server.grids import KeepsClients, UnderWay
 from hetfl_flwr.wire.spec import Arrays
 
 KEPT = 2
@@ -109,15 +109,6 @@ class Checkpoint:
                 return {name: self.arrays[key] for name, key in names.items()}
         return {}
 
-    def load_clients(self, grid: object) -> None:
-        """Let the Grid, if it keeps clients, restore their states."""
-        if isinstance(grid, KeepsClients):
-            grid.load_clients(self.folder, self.at["clients"].keys())
-
-    def client_file(self, client_id: int) -> Path:
-        """Return where a Grid that keeps clients has written a client's state, if it has."""
-        return self.folder / f"client-{client_id}"
-
     def client_state(self, client_id: int) -> bytes:
         """Return a client's state as it was written with this checkpoint.
 
@@ -126,7 +117,7 @@ class Checkpoint:
         RunFolderError
             It is missing, damaged or of another checkpoint: names the file.
         """
-        path = self.client_file(client_id)
+        path = self.folder / f"client-{client_id}"
         try:
             content = read_file(path)
             if verified(content, STATE)["checksum"] != self.at["clients"][client_id]:
@@ -236,16 +227,10 @@ def _bits(array: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
     return array.dtype.str, array.shape, blake2b(np.ascontiguousarray(array).data, digest_size=32).digest()
 
 
-class Choice(NamedTuple):
-    """The checkpoint to go on from: the newest that is whole; whether a newer one is damaged, and what is lost."""
+def choose(run_folder: Path, *, accept_loss: bool) -> tuple[Checkpoint, list[str]]:
+    """Return the checkpoint that a run goes on from, and what is lost by that.
 
-    checkpoint: Checkpoint
-    gone_back: bool
-    losses: list[str]
-
-
-def choose(run_folder: Path, *, accept_loss: bool) -> Choice:
-    """Choose the checkpoint that a run goes on from: the newest; or, if a loss is accepted, the newest that is whole.
+    It is the newest or, if a loss is accepted, the newest that is whole.
 
     Raises
     ------
@@ -267,7 +252,7 @@ def choose(run_folder: Path, *, accept_loss: bool) -> Choice:
                 f"{damage[0]}; the checkpoint of round {checkpoint.round} is whole: {accepting()} "
                 "goes back to it and runs the rounds since then again"
             )
-        return Choice(checkpoint, bool(damage), [f"{one}; gone back to round {checkpoint.round}" for one in damage])
+        return checkpoint, [f"{one}; gone back to round {checkpoint.round}" for one in damage]
     raise RunFolderError(f"{damage[0]}; no other checkpoint is there")
 
 

@@ -37,7 +37,7 @@ from hetfl_flwr.runs.record import (
     summary_file,
 )
 from hetfl_flwr.runs.settings import PASSING, lasting
-from hetfl_flwr.server.messaging.upload_counts import UploadCounts
+from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.wire.privacy import noise_source
 
 KNOWLEDGE = "knowledge"

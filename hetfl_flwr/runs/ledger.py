@@ -23,11 +23,11 @@ from hetfl_flwr.runs.record import (
     named_classes,
 )
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import Traffic
-from hetfl_flwr.server.messaging.grids import simulated_time
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.upload_counts import UploadCounts
+from hetfl_flwr.server.grids import simulated_time
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.replies import Traffic
 from hetfl_flwr.server.rounds import RoundResult
+from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.naming import distinct
 from hetfl_flwr.wire.privacy import epsilon
@@ -157,14 +157,14 @@ class Ledger:
         """Return the run in one object. Keys that mean nothing here are None."""
         latest = _accuracies(last_evaluated(self.rounds))
         known = {entry.round for entry in self.rounds}
-        summary: Summary = {
+        summary: Any = {
             "algorithm": self.config.algorithm,
             "dataset": self.dataset,
             "clients": len(self._members),
             "rounds": self.done,
             "seed": self.config.seed,
             "engine": self.engine,
-            **figures_of(self.rounds),  # type: ignore[typeddict-item]  # which has no optional key but costs
+            **figures_of(self.rounds),
             "accuracy_per_client": [latest.get(client) for client in sorted(self._members)],
             "epsilon": self.epsilon(self.uploads.most()),
             "noise_source": self.noise,
@@ -176,7 +176,7 @@ class Ledger:
             summary["earlier_versions"] = earlier
         if recall := mean_recall(self.clients()):
             summary["recall"] = recall
-        return summary
+        return cast(Summary, summary)
 
     def clients(self) -> list[ClientRecord]:
         """Return one object a client: model, samples, accuracy before and after, bytes."""
@@ -184,7 +184,7 @@ class Ledger:
         before, after = _accuracies(next((entry for entry in self.rounds if not entry.round), None)), _accuracies(last)
         names = distinct({client: member.name for client, member in self._members.items()})
         nothing = Traffic()
-        return [
+        clients: list[Any] = [
             {
                 "partition": client,
                 "name": names[client] or None,
@@ -208,6 +208,7 @@ class Ledger:
             }
             for client, member in sorted(self._members.items())
         ]
+        return clients
 
 
 def _accuracies(entry: Round | None) -> dict[int, float]:

@@ -28,7 +28,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 from hetfl_flwr.common.files import as_json, read_file
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.server.messaging.failure import Failure
+from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.text import LONGEST_NAME, printable
 from hetfl_flwr.wire.cost_metrics import COST_METRICS, DEVICE_MEMORY, MEMORY
 
@@ -77,20 +77,10 @@ ClientKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 """A client id as a key of JSON."""
 
 
-class Quality(TypedDict):
-    """How well models tell classes apart beyond accuracy: of one client, or means over clients.
+QUALITIES = ("balanced_accuracy", "macro_f1", "auc", "majority")
+"""How well models tell classes apart beyond accuracy, of one client or as means over clients; None: not measured.
 
-    None: not measured. ``majority`` is the accuracy of always predicting the most frequent class of a client's training
-    samples.
-    """
-
-    balanced_accuracy: Fraction | None
-    macro_f1: Fraction | None
-    auc: Fraction | None
-    majority: Fraction | None
-
-
-QUALITIES = tuple(Quality.__annotations__)
+``majority`` is the accuracy of always predicting the most frequent class of a client's training samples."""
 
 
 class PerClass(TypedDict, total=False):
@@ -105,14 +95,6 @@ class PerClass(TypedDict, total=False):
     unpredicted: list[Count]
 
 
-class NamedClasses(TypedDict):
-    """What `ClientRecord` has of single classes, by their names."""
-
-    recall: dict[str, Fraction] | None
-    untested: list[str] | None
-    unpredicted: list[str] | None
-
-
 @dataclass
 class Round:
     """One line of ``rounds.jsonl``. Round 0 is the sharing of public samples, if any, and the first evaluation.
@@ -120,9 +102,9 @@ class Round:
     Accuracies are means over the clients: on their own test and validation samples; of the model all share
     (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
     (`fwt`). None: not measured in this round. ``clock`` is simulated time in seconds, where ``client-seconds`` or a
-    simulated link is set. `Quality` is here as means over the clients; ``classes`` is what each has measured class by
-    class. ``not_averaged`` are the clients of whose uploads a robust average has left something out: it does so in each
-    round, also where nobody lies, so they are no failures.
+    simulated link is set. `QUALITIES` are means over the clients; ``classes`` is what each has measured class by class.
+    ``not_averaged`` are the clients of whose uploads a robust average has left something out: it does so in each round,
+    also where nobody lies, so they are no failures.
     """
 
     round: Count
@@ -192,12 +174,22 @@ def name_of(client: ClientRecord) -> str:
     return printable(" ".join((client.get("name") or "").split()), 2 * LONGEST_NAME)
 
 
-class Figures(TypedDict):
-    """What the rounds of a run come to: the last accuracies, and sums.
+class Summary(TypedDict):
+    """The contents of ``summary.json``; None where a figure has no meaning or is not known.
 
-    ``costs`` of training are summed over rounds and clients; of bytes of memory they are the largest.
+    Sums are over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are lost. ``costs`` of training are
+    summed over the clients as well; of bytes of memory they are the largest. ``recall`` is that of each class, by name,
+    the mean over the clients that have test samples of it. ``versions`` is what the bits of a result depend on beside
+    the settings: see `hetfl_flwr.common.versions.environment`; ``threads`` and ``device`` are the run config's.
+    ``earlier_versions`` are those that a resumed run was made with before.
     """
 
+    algorithm: str
+    dataset: str
+    clients: Count
+    rounds: Count
+    seed: Count
+    engine: str | None
     accuracy: Fraction | None
     acc: Fraction | None
     bwt: Fraction | None
@@ -215,28 +207,6 @@ class Figures(TypedDict):
     auc: Fraction | None
     majority: Fraction | None
     costs: NotRequired[dict[str, Number]]
-
-
-class RunFacts(TypedDict):
-    """What was run."""
-
-    algorithm: str
-    dataset: str
-    clients: Count
-    rounds: Count
-    seed: Count
-    engine: str | None
-
-
-class Summary(RunFacts, Figures):
-    """The contents of ``summary.json``; None where a figure has no meaning or is not known.
-
-    Sums are over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are lost. ``recall`` is that of each
-    class, by name, the mean over the clients that have test samples of it. ``versions`` is what the bits of a result
-    depend on beside the settings: see `hetfl_flwr.common.versions.environment`; ``threads`` and ``device`` are the run
-    config's. ``earlier_versions`` are those that a resumed run was made with before.
-    """
-
     accuracy_per_client: list[Fraction | None]
     epsilon: Epsilon | None
     noise_source: str | None
@@ -257,23 +227,20 @@ def last_evaluated(rounds: Sequence[Round]) -> Round | None:
     return next((entry for entry in reversed(rounds) if entry.accuracy is not None), None)
 
 
-def figures_of(rounds: Sequence[Round]) -> Figures:
-    """Return what rounds come to."""
+def figures_of(rounds: Sequence[Round]) -> dict[str, Any]:
+    """Return the part of a `Summary` that the rounds of a run tell: the last accuracies, and sums."""
     last = last_evaluated(rounds)
     validated = [entry.validation_accuracy for entry in rounds if entry.validation_accuracy is not None]
-    measured = ("accuracy", "acc", "bwt", "fwt", "global_accuracy")
-    sums = ("bytes_up", "bytes_down", "wire_up", "wire_down")
-    found: Any = {
-        **{name: getattr(last, name, None) for name in measured},
+    costs, sums = total_costs(rounds), ("bytes_up", "bytes_down", "wire_up", "wire_down")
+    return {
+        **{name: getattr(last, name, None) for name in ("accuracy", "acc", "bwt", "fwt", "global_accuracy")},
         "best_validation_accuracy": max(validated, default=None),
         **{name: sum(getattr(entry, name) for entry in rounds) for name in sums},
         "seconds": round(sum(entry.seconds for entry in rounds), 3),
         "failures": sum(len(entry.failures) for entry in rounds),
         **{name: getattr(last, name, None) for name in QUALITIES},
+        **({"costs": costs} if costs else {}),
     }
-    if costs := total_costs(rounds):
-        found["costs"] = costs
-    return found  # type: ignore[no-any-return]
 
 
 def total_costs(rounds: Iterable[Round], client: int | None = None) -> dict[str, float]:
@@ -290,14 +257,13 @@ def total_costs(rounds: Iterable[Round], client: int | None = None) -> dict[str,
     return {name: max(values) if name in (MEMORY, DEVICE_MEMORY) else sum(values) for name, values in found.items()}
 
 
-def client_quality(entry: Round | None, client: int) -> Quality:
-    """Return what one client has measured in a round; None where it has not."""
+def client_quality(entry: Round | None, client: int) -> dict[str, Any]:
+    """Return the `QUALITIES` of one client in a round; None where it has not measured them."""
     own = entry.clients.get(str(client), {}) if entry else {}
-    found: Quality = {name: own.get(name.replace("_", "-")) for name in QUALITIES}  # type: ignore[assignment]
-    return found
+    return {name: own.get(name.replace("_", "-")) for name in QUALITIES}
 
 
-def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -> NamedClasses:
+def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -> dict[str, Any]:
     """Return what one client has measured class by class in a round, by the names of its classes.
 
     Parameters

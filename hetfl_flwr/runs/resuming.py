@@ -1,6 +1,7 @@
 """Checkpoints of a run: when they are written, and how a run resumes from one."""
 
 from time import perf_counter
+from typing import NamedTuple
 
 from flwr.serverapp import Grid
 
@@ -8,13 +9,13 @@ from hetfl_flwr.common.notices import accepting, warn
 from hetfl_flwr.common.versions import changed
 from hetfl_flwr.errors import Interrupted, RunFolderError
 from hetfl_flwr.runs.callbacks import RoundCallback
-from hetfl_flwr.runs.checkpoint import Choice, checkpoints, choose, remove, round_of, write_checkpoint
+from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, choose, newest, remove, round_of, write_checkpoint
 from hetfl_flwr.runs.folder import RunFolder
 from hetfl_flwr.runs.record import Round, Summary
 from hetfl_flwr.runs.settings import check_unchanged, lasting
-from hetfl_flwr.server.admission.attendance import Origin
+from hetfl_flwr.server.attendance import Origin
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.grids import KeepsClients
+from hetfl_flwr.server.grids import KeepsClients
 from hetfl_flwr.server.rounds import Rounds
 from hetfl_flwr.strategy import KnowledgeStrategy
 from hetfl_flwr.wire.forms import frozen
@@ -79,8 +80,60 @@ class Checkpoints(RoundCallback):
         results.write()
 
 
-def choice_of(results: RunFolder) -> Choice | None:
-    """Return the checkpoint that a run goes on from, with its folder's records read; None where it is a new run.
+class Resumption(NamedTuple):
+    """The checkpoint that a run goes on from, and what is lost by that."""
+
+    checkpoint: Checkpoint
+    losses: list[str]
+
+    def origin(self, grid: Grid, *, asynchronous: bool) -> Origin | None:
+        """Return what clients on other machines must know to go on; a Grid that keeps clients restores them itself.
+
+        They keep what they had at the newest checkpoint: where the server goes back to an older one, they do not.
+        """
+        if isinstance(grid, KeepsClients):
+            return None
+        at, folder = self.checkpoint.at, self.checkpoint.folder
+        is_newest = not asynchronous and folder == newest(folder.parents[1])
+        return Origin(at["run"], at["round"] if is_newest else NEWEST, at["trained"], at["under_way"].get("sent", 0))
+
+    def restore(self, results: RunFolder, federation: Federation) -> None:
+        """Go back to the checkpoint in memory: clients, federation and the server state are as they were.
+
+        Raises
+        ------
+        RunFolderError
+            It is of another engine.
+        """
+        at, ledger, grid = self.checkpoint.at, results.ledger, federation.grid
+        if isinstance(grid, KeepsClients):
+            if "engine" not in at["under_way"]:
+                raise RunFolderError(f"{results.folder} is of a run in another engine: go on with it in that one")
+            grid.load_clients(self.checkpoint.folder, at["clients"].keys())
+        federation.roster.trained = dict(at["trained"])
+        federation.messenger.guards.restore(at["counts"])
+        federation.registration.note(self.losses)
+        ledger.restore(at["counts"], federation.roster)
+        ledger.done, ledger.arrays = at["round"], frozen(self.checkpoint.server_state)
+
+    def begin(self, results: RunFolder) -> None:
+        """Begin to write the run folder, once nothing can refuse the run any more."""
+        at = self.checkpoint.at
+        with results.writing():
+            for folder in checkpoints(results.folder):
+                if round_of(folder) > at["round"]:
+                    remove(folder)
+        results.resume(at["begun"])
+        before, [now] = at["versions"], results.ledger.versions
+        if before and (said := changed(before[-1], now)):
+            warn(f"versions differ from those that the run was made with, and bits may: {said}")
+        results.ledger.versions = [*(one for one in before if one != now), now]
+        for loss in self.losses:
+            warn(loss)
+
+
+def resumption_of(results: RunFolder) -> Resumption | None:
+    """Return where a run goes on, with its folder's records read; None where it is a new run.
 
     Raises
     ------
@@ -92,8 +145,8 @@ def choice_of(results: RunFolder) -> Choice | None:
     config = results.config
     if not config.resume:
         return None
-    choice = choose(results.folder, accept_loss=config.accept_loss)
-    at, lost = choice.checkpoint.at, list[str]()
+    checkpoint, losses = choose(results.folder, accept_loss=config.accept_loss)
+    at, lost = checkpoint.at, list[str]()
     check_unchanged(results.folder, at["config"], config)
     if wrong := results.keep(at["rounds"]):
         lost.append(f"{wrong}: the figures of all rounds until {at['round']} are lost")
@@ -101,51 +154,4 @@ def choice_of(results: RunFolder) -> Choice | None:
         lost.append(wrong)
     if lost and not config.accept_loss:
         raise RunFolderError(f"{lost[0]}; {accepting()} goes on like that")
-    return choice._replace(losses=[*choice.losses, *lost])
-
-
-def origin_of(choice: Choice | None, grid: Grid, *, newest: bool) -> Origin | None:
-    """Return what clients on other machines must know to go on; a Grid that keeps the clients restores them itself.
-
-    They keep what they had at the newest checkpoint: where the server goes back to an older one, they do not.
-    """
-    if choice is None or isinstance(grid, KeepsClients):
-        return None
-    at = choice.checkpoint.at
-    sent = at["under_way"].get("sent", 0)
-    return Origin(at["run"], NEWEST if newest or choice.gone_back else at["round"], at["trained"], sent)
-
-
-def restore(choice: Choice, results: RunFolder, federation: Federation) -> None:
-    """Go back to a checkpoint in memory: clients, federation and the server state are as they were.
-
-    Raises
-    ------
-    RunFolderError
-        It is of another engine.
-    """
-    checkpoint, ledger = choice.checkpoint, results.ledger
-    if isinstance(federation.grid, KeepsClients) and "engine" not in checkpoint.at["under_way"]:
-        raise RunFolderError(f"{results.folder} is of a run in another engine: go on with it in that one")
-    checkpoint.load_clients(federation.grid)
-    federation.roster.trained = dict(checkpoint.at["trained"])
-    federation.messenger.guards.restore(checkpoint.at["counts"])
-    federation.registration.note(choice.losses)
-    ledger.restore(checkpoint.at["counts"], federation.roster)
-    ledger.done, ledger.arrays = checkpoint.round, frozen(checkpoint.server_state)
-
-
-def resume(choice: Choice, results: RunFolder) -> None:
-    """Begin to write the run folder, once nothing can refuse the run any more."""
-    at = choice.checkpoint.at
-    with results.writing():
-        for folder in checkpoints(results.folder):
-            if round_of(folder) > at["round"]:
-                remove(folder)
-    results.resume(at["begun"])
-    before, [now] = at["versions"], results.ledger.versions
-    if before and (said := changed(before[-1], now)):
-        warn(f"versions differ from those that the run was made with, and bits may: {said}")
-    results.ledger.versions = [*(one for one in before if one != now), now]
-    for loss in choice.losses:
-        warn(loss)
+    return Resumption(checkpoint, [*losses, *lost])

@@ -34,7 +34,7 @@ MANY_OWNERS = 100
 
 
 def resolved(config: RunConfig, engine: str) -> RunConfig:
-    """Return a config as it holds; one that leaves nothing open comes back itself.
+    """Return a config as it holds, with nothing left open.
 
     Settled are the data set of simulated clients, the run folder, the algorithm's own keys, ``models`` and ``width``;
     in the local engine also the number of clients, and all paths, which are absolute.
@@ -59,8 +59,8 @@ def resolved(config: RunConfig, engine: str) -> RunConfig:
         settled["clients"] = config.clients or default_clients(config)
         for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
             settled[key] = str(Path(value).expanduser().resolve()) if value else ""
-    config = _with(config, settled)
-    return resolve(_with(config, {"output-dir": str(new_folder(config))}))
+    config = config.with_values(settled)
+    return resolve(config.with_values({"output-dir": str(new_folder(config))}))
 
 
 def default_clients(config: RunConfig) -> int:
@@ -91,12 +91,6 @@ def default_clients(config: RunConfig) -> int:
 def _warn_many(partition: str, owners: int) -> None:
     """Say once a process how many clients there are."""
     warn(f"partition '{partition}' has {owners} owners, each of them a client: fewer clients, such as 20, merge owners")
-
-
-def _with(config: RunConfig, values: dict[str, Value]) -> RunConfig:
-    flat = config.to_flat()
-    changed = {key: value for key, value in values.items() if flat[key] != value}
-    return config.with_values(changed) if changed else config
 
 
 def new_folder(config: RunConfig) -> Path:

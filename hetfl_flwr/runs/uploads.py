@@ -12,8 +12,8 @@ from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, pooled
 from hetfl_flwr.runs.record import KEPT_UPLOADS, Round
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import Reply
-from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.replies import Reply
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 _NAME = re.compile(r"round-([1-9][0-9]{0,17})\.safetensors")

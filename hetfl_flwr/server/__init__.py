@@ -1,5 +1,1 @@
-"""The server's side of a run: the federation and its rounds.
-
-Who takes part is settled in ``admission``, and what is said to clients in ``messaging``; neither runs a round.
-No algorithm is named here, and nothing trains.
-"""
+"""The server of a federation: who takes part, what they are sent and answer, and how rounds are run."""

@@ -13,18 +13,18 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.server.admission.attendance import Origin
-from hetfl_flwr.server.admission.draw import draw
-from hetfl_flwr.server.admission.node_keys import NodeKeys
-from hetfl_flwr.server.admission.registration import Check, Registration
-from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Expected, Outcome
-from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.grids import GridView, engine_of, is_stopped
-from hetfl_flwr.server.messaging.member import Member, Sharing
-from hetfl_flwr.server.messaging.messenger import Messenger
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.server.messaging.upload_counts import UploadCounts
+from hetfl_flwr.server.attendance import Origin
+from hetfl_flwr.server.draw import draw
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.grids import GridView, engine_of, is_stopped
+from hetfl_flwr.server.member import Member, Sharing
+from hetfl_flwr.server.messenger import Messenger
+from hetfl_flwr.server.node_keys import NodeKeys
+from hetfl_flwr.server.registration import Check, Registration
+from hetfl_flwr.server.replies import METRICS_ALONE, Expected, Outcome
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.server.sharing import SampleSharing
+from hetfl_flwr.server.upload_counts import UploadCounts
 
 
 class Federation:

@@ -7,8 +7,8 @@ from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import AUTO, RunConfig, one_model
 from hetfl_flwr.errors import FederationError, ModelError
 from hetfl_flwr.models import ZOO, SplitModel, build_model, network_of, parse_models, trainable_count
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.weights import fingerprint
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.learning.aggregation import Average
-from hetfl_flwr.server.messaging.exchange import Upload
+from hetfl_flwr.server.replies import Upload
 from hetfl_flwr.wire.naming import called
 
 

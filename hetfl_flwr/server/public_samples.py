@@ -4,7 +4,7 @@ import numpy as np
 
 from hetfl_flwr.data import Samples
 from hetfl_flwr.data.public_scaling import scaled
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.roster import Roster
 
 
 class PublicSamples:

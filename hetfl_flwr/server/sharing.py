@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from hetfl_flwr.server.messaging.exchange import Expected, Outcome
-from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.guard import measure_rows
-from hetfl_flwr.server.messaging.member import Member, Sharing
-from hetfl_flwr.server.messaging.messenger import Messenger
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.guard import measure_rows
+from hetfl_flwr.server.member import Member, Sharing
+from hetfl_flwr.server.messenger import Messenger
+from hetfl_flwr.server.replies import Expected, Outcome
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, LABELLED, POOL, SHARE, STAGES
 from hetfl_flwr.wire.samples import MOST_SHARED, public_samples

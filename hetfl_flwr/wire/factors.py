@@ -31,7 +31,7 @@ def factored(spec: PayloadSpec, prefix: str = "", *, changes: bool = False) -> P
     prefix : str
         What all names begin with.
     changes : bool
-        Whether they are changes of weights, of which `hetfl_flwr.server.messaging.guard.Guard` lets slight ones pass.
+        Whether they are changes of weights, of which `hetfl_flwr.server.guard.Guard` lets slight ones pass.
 
     Examples
     --------

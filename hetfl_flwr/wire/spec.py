@@ -87,16 +87,16 @@ class ArraySpec:
         floating-point numbers, and where there is clipping only whether there are any leaves the client: 1 or 0.
     update : bool
         Whether it is what became of the array of that name and shape that the server has sent, such as weights: then
-        the size of the change counts for `hetfl_flwr.server.messaging.guard.Guard`, not its own.
+        the size of the change counts for `hetfl_flwr.server.guard.Guard`, not its own.
     usual : float
         Size that honest clients may reach when others are far below it, because their models or their progress differ:
-        up to there `hetfl_flwr.server.messaging.guard.Guard` lets any pass. Of an update it is a twentieth of what was
+        up to there `hetfl_flwr.server.guard.Guard` lets any pass. Of an update it is a twentieth of what was
         sent, or of the matrices beside it.
     total : int, optional
         The largest sum of all values, where none is below 0. None: any.
     factors : tuple of str
         Names of two other arrays of the payload, whose matrix product it is where it comes without rows: then
-        `hetfl_flwr.server.messaging.guard.Guard` measures that, and never the two. Default: none.
+        `hetfl_flwr.server.guard.Guard` measures that, and never the two. Default: none.
     """
 
     name: str

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.runs.settings import resolved
-from hetfl_flwr.server.messaging.guard import root_mean_square
+from hetfl_flwr.server.guard import root_mean_square
 from hetfl_flwr.server_app import app as server_app
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS

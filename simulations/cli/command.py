@@ -11,7 +11,7 @@ import typer
 from hetfl_flwr.common.packages import lacking, working_directory_last
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.errors import INTERRUPTED, HetflError, TooFewClients
-from hetfl_flwr.node.machine.allocation import keep_freed_memory
+from hetfl_flwr.node.machine import keep_freed_memory
 from hetfl_flwr.text import printable
 from simulations.cli.deploying import doctor, keys, rehearse, supernode
 from simulations.cli.listing import data, list_, new, partition

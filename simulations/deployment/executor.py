@@ -12,18 +12,15 @@ import os
 import select
 import signal
 import sys
-import sysconfig
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from importlib.machinery import PathFinder
 from logging import INFO, WARNING
 from pathlib import Path
-from tempfile import TemporaryFile
-from types import ModuleType
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 from simulations.deployment.flower_node import (
     ExecutionSpec,
@@ -37,10 +34,10 @@ from simulations.deployment.flower_node import (
 from simulations.deployment.loaded import Loaded
 
 OWN = ("clients", "hetfl_flwr", "simulations", "strategies")
-"""Packages that a message may bring with its app: the executor learns no copy of them."""
+"""Packages that a message may bring with its app: the executor imports no copy of them."""
 
-FIRST = ("torch", "flwr.clientapp", "numpy", "pydantic", "safetensors.torch")
-"""What every ClientApp of ours imports; what else one does is learnt from the first message."""
+FIRST = ("torch", "flwr.clientapp", "numpy", "pydantic", "safetensors.torch", "pyarrow", "scipy.special")
+"""What every ClientApp of ours imports, and takes long."""
 
 FLOWERS = frozenset(name.partition(".")[0] for name in sys.modules) - {*OWN}
 """Packages that Flower's own process has imported, too, before it loads an app."""
@@ -89,28 +86,21 @@ class WarmExecutor(_OfOneNode):
 
     def __init__(self, told: Told) -> None:
         super().__init__(told)
-        self._running: dict[int, IO[str]] = {}  # where a process says what it has imported, by its id
+        self._running = set[int]()
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Fork a process that answers a message."""
         if _has_changed(self._loaded):
             begin_anew(self._told, [asdict(spec)])
         try:
-            with ExitStack() as opened:
-                says = opened.enter_context(TemporaryFile("w+"))
-                process = fork(partial(_answer_once, spec, says, self._told["alive"]))
-                opened.pop_all()
+            self._running.add(fork(partial(_answer_once, spec, self._told["alive"])))
         except OSError as error:
             return _not_started(error)
-        self._running[process] = says
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Take leave of processes that have ended, and import what they had to."""
-        for process in list(self._running):
-            if _has_ended(process):
-                with self._running.pop(process) as said:
-                    _learn(said)
+        """Take leave of processes that have ended."""
+        self._running = {process for process in self._running if not _has_ended(process)}
 
     def close(self) -> None:
         """Leave those that are answering to their messages."""
@@ -266,16 +256,10 @@ def _leave(status: int) -> NoReturn:
         os._exit(status)
 
 
-def _answer_once(spec: ExecutionSpec, says: IO[str], alive: int) -> int:
-    """Answer a message in a process of its own, and say which modules it took."""
+def _answer_once(spec: ExecutionSpec, alive: int) -> int:
+    """Answer a message in a process of its own."""
     end_with_node(alive)
-    before = set(sys.modules)
-    try:
-        answer(spec, unpacked=_forget_hiding)
-    finally:
-        with suppress(OSError):
-            json.dump(_installed(before), says, allow_nan=False)
-            says.flush()
+    answer(spec, unpacked=_forget_hiding)
     return 0
 
 
@@ -315,33 +299,6 @@ def _forget_hiding(app: Path) -> None:
         path = getattr(module, "__file__", None) or ""
         if name.partition(".")[0] in hiding and not Path(path).is_relative_to(app):
             del sys.modules[name]
-
-
-def _installed(before: Iterable[str]) -> list[str]:
-    """Return the modules that were imported since, in order, which are installed and not of the app."""
-    known = set(before)
-    return [
-        name
-        for name, module in list(sys.modules.items())
-        if name not in known and name.partition(".")[0] not in OWN and _is_installed(module)
-    ]
-
-
-def _is_installed(module: ModuleType) -> bool:
-    path = getattr(module, "__file__", None) or ""
-    places = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return any(Path(path).is_relative_to(place) for place in places)
-
-
-def _learn(said: IO[str]) -> None:
-    """Import what a process that has ended says it has imported, so that the next one need not."""
-    said.seek(0)
-    names: object = None
-    with suppress(ValueError, RecursionError):  # it was ended before it had said all
-        names = json.load(said)
-    for name in names if isinstance(names, list) else ():
-        with suppress(Exception, SystemExit):  # what cannot be imported here is imported there
-            importlib.import_module(name)
 
 
 def end_with_node(alive: int) -> None:

@@ -154,6 +154,8 @@ class Flower:
         for number in left:
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
+        while _left(others, groups):
+            time.sleep(0.1)
 
     @property
     def environment(self) -> dict[str, str]:

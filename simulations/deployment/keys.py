@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.server.admission.node_keys import canonical, read_node_keys
+from hetfl_flwr.server.node_keys import canonical, read_node_keys
 
 HEADER = "# Public keys of a federation's nodes, by client number (partition-id): for the run-config key node-keys.\n"
 
@@ -31,7 +30,6 @@ _CURVE = ec.SECP384R1()
 _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
 class Keys:
     """The files of one folder, by what they are for.
 
@@ -39,29 +37,22 @@ class Keys:
     ----------
     folder : Path
         Where `make_keys` has written them.
+
+    Attributes
+    ----------
+    ca, ca_key : Path
+        The authority's certificate, by which all others know the server, and its private key, which signs that of the
+        server.
+    server, server_key : Path
+        The server's certificate and private key.
+    list : Path
+        The nodes' public keys by client number, against which the server holds registrations.
     """
 
-    folder: Path
-
-    @property
-    def ca(self) -> Path:
-        """The authority's certificate, by which all others know the server."""
-        return self.folder / "ca.crt"
-
-    @property
-    def ca_key(self) -> Path:
-        """The authority's private key, needed only to sign a server certificate."""
-        return self.folder / "ca.key"
-
-    @property
-    def server(self) -> Path:
-        """The server's certificate."""
-        return self.folder / "server.crt"
-
-    @property
-    def server_key(self) -> Path:
-        """The server's private key."""
-        return self.folder / "server.key"
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.list = folder, folder / "node-keys.toml"
+        self.ca, self.ca_key = folder / "ca.crt", folder / "ca.key"
+        self.server, self.server_key = folder / "server.crt", folder / "server.key"
 
     def node(self, number: int) -> Path:
         """Return the private key of a node."""
@@ -70,11 +61,6 @@ class Keys:
     def node_public(self, number: int) -> Path:
         """Return the public key of a node, which the SuperLink is told of."""
         return self.folder / f"node-{number}.pub"
-
-    @property
-    def list(self) -> Path:
-        """The list of the nodes' public keys by client number, against which the server holds registrations."""
-        return self.folder / "node-keys.toml"
 
 
 def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
@@ -216,16 +202,11 @@ def _builder(
 
 def _usage(*, certificates: bool) -> x509.KeyUsage:
     """Return what a key is for: to sign certificates, or handshakes."""
+    no = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only"), False
+    )
     return x509.KeyUsage(
-        digital_signature=not certificates,
-        key_cert_sign=certificates,
-        crl_sign=certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+        digital_signature=not certificates, key_cert_sign=certificates, crl_sign=certificates, decipher_only=False, **no
     )
 
 

@@ -9,8 +9,12 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, Re
 
 from hetfl_flwr.common.flower import ErrorCode, name_message
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.server.exchanges import Downloads
-from hetfl_flwr.server.messaging.exchange import (
+from hetfl_flwr.server.exchange import Downloads
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.guard import Gauge
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.messenger import Messenger
+from hetfl_flwr.server.replies import (
     FRACTIONS,
     LONGEST_REASON,
     Most,
@@ -20,10 +24,6 @@ from hetfl_flwr.server.messaging.exchange import (
     blamed,
     check_metrics,
 )
-from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.guard import Gauge
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.messenger import Messenger
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.classes import numbered
 from hetfl_flwr.wire.codec import halved, payload_bytes, payload_numbers, to_record, wire_bytes

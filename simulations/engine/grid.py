@@ -27,9 +27,9 @@ from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.stores import FileStore, run_store
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.messaging.exchange import Traffic
-from hetfl_flwr.server.messaging.grids import InFlight
-from hetfl_flwr.server.messaging.messenger import Messenger
+from hetfl_flwr.server.grids import InFlight
+from hetfl_flwr.server.messenger import Messenger
+from hetfl_flwr.server.replies import Traffic
 from hetfl_flwr.wire.codec import wire_bytes
 from hetfl_flwr.wire.cost_metrics import FLOPS
 from hetfl_flwr.wire.messages import METRICS

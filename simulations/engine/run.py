@@ -105,7 +105,7 @@ def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
 
 def _check_threads(config: RunConfig, workers: int) -> None:
     """Say that there are more threads than cores; the number that was asked for stands."""
-    from hetfl_flwr.node.machine.threads import cores
+    from hetfl_flwr.node.machine import cores
 
     processes = min(workers, config.clients)
     total = processes * config.threads
@@ -135,7 +135,7 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     if "output-dir" not in chosen:
         raise ConfigError("--resume needs --out: which run folder to go on with")
     folder = Path(str(chosen["output-dir"])).expanduser().resolve()
-    checkpoint = choose(folder, accept_loss=chosen.get("accept-loss") is True).checkpoint
+    checkpoint, _ = choose(folder, accept_loss=chosen.get("accept-loss") is True)
     before = resolve(RunConfig.from_flat(checkpoint.at["config"]))
     asked = before.with_values({**chosen, "output-dir": str(folder), "resume": True})
     settled = resolved(asked, "local")

@@ -16,7 +16,8 @@ from flwr.app import Message, MessageType
 
 from hetfl_flwr.common.flower import act_as_server
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError
-from hetfl_flwr.node.machine.allocation import keep_freed_memory
+from hetfl_flwr.node.machine import keep_freed_memory
+from hetfl_flwr.server.exchange import read_only
 from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.messages import packed, unpacked
 from hetfl_flwr.wire.spec import Arrays
@@ -303,7 +304,8 @@ def _work(pipe: Connection, those: Hosted) -> None:
     while (received := inbox.get()) is not None:
         answer: object
         try:
-            answer = _answer(clients, received)
+            with read_only():
+                answer = _answer(clients, received)
         except Exception as error:
             answer = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {error}"
         try:

@@ -66,7 +66,7 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
     node = _node(config, client_id, checkpoint.at["run"])
     if client_id in checkpoint.at["clients"]:
-        _restore(node, checkpoint.client_state(client_id), checkpoint.client_file(client_id))
+        _restore(node, checkpoint.client_state(client_id), checkpoint.folder / f"client-{client_id}")
     return _measured(node, checkpoint.download(node.client_id), folder)
 
 

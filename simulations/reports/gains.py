@@ -5,7 +5,7 @@ are percentage points.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -152,14 +152,9 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
     if found is None:
         return None
     check_measured([client for run in runs for client in run.clients], measure)
-    clients = [one for method, pairs in found.pairs.items() for one in _compared(method, pairs, measure)]
-    tested = [one for one in clients if one.estimate.p is not None]
-    corrected = holm([one.estimate.p for one in tested if one.estimate.p is not None])
-    by_client = {(one.method, one.client["partition"]): p for one, p in zip(tested, corrected, strict=True)}
-    gains = tuple(
-        _gain(one, measure, by_client.get((one.method, one.client["partition"])), found.baseline, len(tested))
-        for one in clients
-    )
+    unjudged = [one for method, pairs in found.pairs.items() for one in _compared(method, pairs, measure)]
+    corrected = iter(holm([one.p for one in unjudged if one.p is not None]))
+    gains = tuple(_judged(one, None if one.p is None else next(corrected), found.baseline) for one in unjudged)
     by_method = {label: [gain for gain in gains if gain.method == label] for label in found.pairs}
     means = {label: Impact.of_pairs(found.pairs[label], measure).gain for label, own in by_method.items() if own}
     return Answer(
@@ -173,30 +168,56 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
     )
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """A client's values with a method and with the baseline, the fewest test rows, and what comes of them."""
-
-    method: str
-    client: ClientRecord
-    after: list[float]
-    alone: list[float]
-    rows: int
-    estimate: Estimate
-
-
-def _compared(method: str, pairs: Sequence[tuple[Run, Run]], measure: Measure) -> list[_Compared]:
+def _compared(method: str, pairs: Sequence[tuple[Run, Run]], measure: Measure) -> list[Gain]:
+    """Return the gain of each client, without a verdict."""
     found: dict[int, list[tuple[ClientRecord, float, float]]] = {}
     for run, base in pairs:
         for client, after, alone in both(run, base, measure):
             found.setdefault(client["partition"], []).append((client, after, alone))
-    clients = []
-    for _, several in sorted(found.items()):
+    gains = []
+    for number, several in sorted(found.items()):
         records, after_each, alone_each = map(list, zip(*several, strict=True))
         rows = min(client["test"] or 0 for client in records)
         estimate = compared(after_each, alone_each, rows if measure.of_rows else None)
-        clients.append(_Compared(method, records[0], after_each, alone_each, rows, estimate))
-    return clients
+        gains.append(
+            Gain(
+                method=method,
+                client=number,
+                name=_label(records[0]),
+                measure=measure.words,
+                seeds=len(several),
+                rows=rows,
+                baseline=fmean(alone_each),
+                value=fmean(after_each),
+                difference=estimate.mean,
+                low=estimate.low,
+                high=estimate.high,
+                p=estimate.p,
+                p_corrected=None,
+                source=estimate.source,
+                verdict="unclear",
+                words="",
+            )
+        )
+    return gains
+
+
+def _judged(gain: Gain, corrected: float | None, baseline: str) -> Gain:
+    """Return a gain with what its numbers carry, and no more."""
+    shown = corrected is not None and corrected < LEVEL
+    verdict: Verdict = "unclear" if not shown else "helps" if gain.difference > 0 else "harms"
+    low, high, (better, worse) = gain.low, gain.high, VERBS[baseline]
+    words = {
+        "helps": f"{better} {gain.name} by {points(gain.difference)} points {interval(low, high)}",
+        "harms": f"{worse} {gain.name} by {points(-gain.difference)} points "
+        f"{interval(*(None if end is None else -end for end in (high, low)))}",
+        "unclear": f"{gain.name}: no difference that these runs can show: {_difference(gain, ' points')}",
+    }
+    return replace(gain, p_corrected=corrected, verdict=verdict, words=words[verdict])
+
+
+def _difference(gain: Gain, unit: str = "") -> str:
+    return with_interval(Estimate(gain.difference, gain.low, gain.high), unit)
 
 
 def _unmeasured(found: Pairing, measure: Measure) -> list[str]:
@@ -216,46 +237,6 @@ def _unmeasured(found: Pairing, measure: Measure) -> list[str]:
 
 def _label(client: ClientRecord) -> str:
     return called(client["partition"], name_of(client))
-
-
-def _gain(found: _Compared, measure: Measure, corrected: float | None, baseline: str, comparisons: int) -> Gain:
-    estimate = found.estimate
-    shown = corrected is not None and corrected < LEVEL
-    verdict: Verdict = "unclear" if not shown else "helps" if estimate.mean > 0 else "harms"
-    return Gain(
-        method=found.method,
-        client=found.client["partition"],
-        name=_label(found.client),
-        measure=measure.words,
-        seeds=len(found.after),
-        rows=found.rows,
-        baseline=fmean(found.alone),
-        value=fmean(found.after),
-        difference=estimate.mean,
-        low=estimate.low,
-        high=estimate.high,
-        p=estimate.p,
-        p_corrected=corrected,
-        source=estimate.source,
-        verdict=verdict,
-        words=_words(verdict, found, measure, baseline, comparisons),
-    )
-
-
-def _words(verdict: Verdict, found: _Compared, measure: Measure, baseline: str, comparisons: int) -> str:
-    """Say what the numbers carry, and no more."""
-    name, estimate, seeds = _label(found.client), found.estimate, len(found.after)
-    better, worse = VERBS[baseline]
-    if verdict == "helps":
-        return f"{better} {name} by {points(estimate.mean)} points {interval(estimate.low, estimate.high)}"
-    if verdict == "harms" and estimate.low is not None and estimate.high is not None:
-        return f"{worse} {name} by {points(-estimate.mean)} points {interval(-estimate.high, -estimate.low)}"
-    if estimate.p is None:
-        why = "equal under all seeds" if seeds > 1 else "one seed does not tell how sure it is"
-        return f"{name}: {with_interval(estimate, ' points')}; {why}"
-    means = f"{seeds} seeds" if seeds > 1 else f"1 seed and {found.rows} test rows"
-    corrected = f" among {comparisons} comparisons" if estimate.p < LEVEL else ""
-    return f"{name}: no difference that {means} can show{corrected}: {with_interval(estimate, ' points')}"
 
 
 def _sentence(method: str, gains: Sequence[Gain], mean: Estimate, baseline: str) -> str:
@@ -283,7 +264,7 @@ def _comparisons(gains: Sequence[Gain]) -> int:
 def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing, means: Mapping[str, Estimate]) -> tuple[str, ...]:
     """Say how it was computed."""
     if not gains:
-        return (*found.unequal, "No run could be paired, so nothing is known of differences.")
+        return ("No run could be paired, so nothing is known of differences.",)
     said = {
         "seeds": "Several seeds: Student's t over the paired differences; seeds redraw the split and the weights.",
         "rows": "One seed, or equal differences under all: normal approximation of two unpaired proportions on the "
@@ -293,7 +274,6 @@ def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing, means: Mappi
     sources = {gain.source for gain in gains}
     tested = _comparisons(gains)
     return (
-        *found.unequal,
         f"Percentage points of final test {measure.words} against {found.baseline}, with a 95 % interval each.",
         *(line for source, line in said.items() if source in sources),
         *([f"The words hold at 5 % after Holm's correction for {tested} comparisons."] if tested else []),
@@ -356,7 +336,7 @@ def _cell(row: _Row, method: str) -> str:
     if gain is None:
         return NOTHING if row.gains else ""
     verdict = "" if gain.verdict == "unclear" else f" {gain.verdict}"
-    return with_interval(Estimate(gain.difference, gain.low, gain.high)) + verdict
+    return _difference(gain) + verdict
 
 
 def _shown(answer: Answer) -> list[_Row]:

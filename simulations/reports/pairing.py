@@ -8,8 +8,7 @@ from typing import Literal
 from hetfl_flwr.config import DATA_KEYS, RunConfig, Value
 from hetfl_flwr.runs.record import ClientRecord
 from simulations.reports.estimates import Measure
-from simulations.reports.runs import INCIDENTAL, POOLED, Group, Run, figures, group_runs, method_of
-from simulations.reports.tables import UNEQUAL_KEYS
+from simulations.reports.runs import INCIDENTAL, POOLED, Run, figures, group_runs, method_of
 
 LOCAL = "local"
 """What others are compared with: the algorithm in which each client trains by itself."""
@@ -36,14 +35,11 @@ class Pairing:
         By method, as `group_runs` labels it: each run, and that of the baseline.
     left_out : tuple of str
         Runs that are in no pair, each with the reason.
-    unequal : tuple of str
-        Methods that have trained otherwise than what they are compared with, apart from their algorithm.
     """
 
     baseline: str
     pairs: Mapping[str, list[tuple[Run, Run]]]
     left_out: tuple[str, ...]
-    unequal: tuple[str, ...]
 
 
 def paired(runs: Sequence[Run]) -> Pairing | None:
@@ -67,7 +63,7 @@ def paired(runs: Sequence[Run]) -> Pairing | None:
     used = {base.folder for several in pairs.values() for _, base in several}
     unused = [run_label(base) for base in ready if base.folder not in used]
     left_out += [f"{label}: no run of another method has its data and seed" for label in unused]
-    return Pairing(baseline, pairs, tuple(left_out), tuple(_unequal(others, pairs, baseline)))
+    return Pairing(baseline, pairs, tuple(left_out))
 
 
 def both(run: Run, base: Run, measure: Measure) -> list[tuple[ClientRecord, float, float]]:
@@ -138,18 +134,3 @@ def _other_settings(run: Run, base: Run) -> int:
     """Return in how many settings two runs differ, those of one algorithm left out."""
     keys = {key for key in run.config.keys() | base.config.keys() if "." not in key and key not in INCIDENTAL}
     return sum(_setting(run, key) != _setting(base, key) for key in keys)
-
-
-def _unequal(groups: Sequence[Group], pairs: Mapping[str, Sequence[tuple[Run, Run]]], baseline: str) -> list[str]:
-    """Say which methods have trained otherwise than what they are compared with, apart from their algorithm."""
-    lines = []
-    for label in (group.label for group in groups if group.label in pairs):
-        found = {
-            f"{key} ({_setting(run, key)} / {_setting(base, key)})": None
-            for run, base in pairs[label]
-            for key in ("rounds", *UNEQUAL_KEYS)
-            if key not in SAME and _setting(run, key) != _setting(base, key)
-        }
-        if found:
-            lines.append(f"Not on equal terms: {label} and {baseline} differ in {', '.join(found)}.")
-    return lines

@@ -25,7 +25,7 @@ T = TypeVar("T")
 NOTHING = "-"
 BYTES_NOTE = "Bytes in powers of 1000: 1 kB = 1000 bytes."
 SHORT_HEADINGS = {"bal.": "balanced_accuracy", "F1": "macro_f1", "AUC": "auc", "maj.": "majority"}
-"""How the table of clients calls the figures of `hetfl_flwr.runs.record.Quality`."""
+"""How the table of clients calls `hetfl_flwr.runs.record.QUALITIES`."""
 LINE_WIDTH = 160
 """Characters of a line of a table in a file or a pipe."""
 WIDEST = 10_000

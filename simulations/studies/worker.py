@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import HetflError, Interrupted
-from hetfl_flwr.node.machine.allocation import keep_freed_memory
+from hetfl_flwr.node.machine import keep_freed_memory
 from hetfl_flwr.runs.record import CHECKPOINTS, rounds_written
 
 STOPPED = "stopped; the same command goes on with it"

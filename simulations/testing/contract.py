@@ -22,9 +22,9 @@ from hetfl_flwr.errors import HetflError
 from hetfl_flwr.methods import build_client, build_strategy, chosen, find
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.server.exchanges import expected_of
+from hetfl_flwr.server.exchange import expected_of
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import Outcome, Reply
+from hetfl_flwr.server.replies import Outcome, Reply
 from hetfl_flwr.strategy import KnowledgeStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS

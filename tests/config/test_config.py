@@ -24,7 +24,7 @@ from hetfl_flwr.config import (
 )
 from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.methods import check_options, find, names
-from hetfl_flwr.server.admission.node_keys import read_node_keys
+from hetfl_flwr.server.node_keys import read_node_keys
 from simulations.cli.facts import keys_toml, write_keys
 
 PATH = Path(__file__).parents[2] / "pyproject.toml"

@@ -18,7 +18,7 @@ from hetfl_flwr.data import Samples
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.tables import standardised
 from hetfl_flwr.errors import DataError, FederationError
-from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import Naming
 from simulations.cli.command import app

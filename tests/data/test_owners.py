@@ -16,8 +16,8 @@ from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_cl
 from hetfl_flwr.data.owners import joined
 from hetfl_flwr.errors import ConfigError, DataError, FederationError, RunFolderError
 from hetfl_flwr.runs.settings import resolved
-from hetfl_flwr.server.messaging.exchange import reason
-from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.replies import reason
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import called, client_name, distinct
 from simulations.api import load, run

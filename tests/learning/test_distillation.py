@@ -210,17 +210,3 @@ def test_the_temperature_falls_as_a_cosine_by_hand(epoch, expected):
     """beta = 5, 3 epochs: the cosines are 1, 1/2, -1/2, -1; 5 (1 + cosine) + 1 is 11, 8.5, 3.5, 1."""
     assert cosine_temperature(epoch, 3, 5.0) == pytest.approx(expected)
     assert cosine_temperature(epoch, 3, 0.0) == 1
-
-
-@pytest.mark.parametrize(
-    ("epoch", "epochs", "beta", "named"),
-    [
-        (-1, 3, 5.0, "epoch"),
-        (4, 3, 5.0, "epoch"),
-        (0, 0, 5.0, "max_epochs"),
-        *((0, 3, b, "beta") for b in (-0.1, nan, inf)),
-    ],
-)
-def test_a_schedule_out_of_range_is_refused(epoch, epochs, beta, named):
-    with pytest.raises(ValueError, match=f"^{named} = "):
-        cosine_temperature(epoch, epochs, beta)

@@ -20,7 +20,7 @@ from hetfl_flwr.learning.training import draw_epochs
 from hetfl_flwr.methods import build_client, build_strategy, resolve
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND, SEEN
 from simulations.testing.contract import entries

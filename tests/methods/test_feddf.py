@@ -15,19 +15,20 @@ from hetfl_flwr.data import DataSpec, Samples, load_client_data
 from hetfl_flwr.data.public_scaling import scaled
 from hetfl_flwr.data.samples import Arrays as Stored
 from hetfl_flwr.errors import FederationError
+from hetfl_flwr.learning.training import outputs
 from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import fingerprint
 from simulations.inference.loading import load_client
 from simulations.testing.contract import entries
 from strategies import feddf
-from strategies.ensembles import Schedule, distil, logits_of, logits_of_each
+from strategies.ensembles import Schedule, distil, logits_of_each
 from strategies.feddf import FedDF
 
 NORMED = "simulations.testing.lab:normed"
@@ -116,7 +117,7 @@ def slow_nearness(weight: Any, inputs: Any, targets: Any) -> tuple[float, float]
 def test_a_student_that_agrees_already_takes_no_more_steps_than_it_is_given_patience():
     """It predicts the classes of the logits from the beginning, and comes nearer to them with each step."""
     samples, student = table(generator(0, "rows").normal(size=(20, 2)).tolist()), linear([[0.1, 0], [0, 0.1]])
-    inputs, targets = samples.batch(torch.arange(20))[0].numpy(), 30 * logits_of(student, samples)
+    inputs, targets = samples.batch(torch.arange(20))[0].numpy(), 30 * outputs(student, samples)
     before = slow_nearness(student.weight.detach().numpy(), inputs, targets.numpy())
     assert distil(student, samples, targets, Schedule(500, 4, 0.01, 30), generator(0)) == 30
     after = slow_nearness(student.weight.detach().numpy(), inputs, targets.numpy())
@@ -135,7 +136,7 @@ def test_patience_begins_anew_whenever_the_student_comes_to_agree_with_more():
 def test_a_student_that_cannot_come_nearer_stays_as_it_is_and_stops_early():
     student = linear([[1, 2], [3, 4]])
     samples = table(generator(0, "rows").normal(size=(10, 2)).tolist())
-    targets = logits_of(student, samples)
+    targets = outputs(student, samples)
     assert distil(student, samples, targets, Schedule(500, 4, 0.1, 30), generator(0)) == 30
     assert student.weight.tolist() == [[1, 2], [3, 4]]
 
@@ -461,7 +462,7 @@ def test_models_that_only_those_had_who_are_gone_are_not_kept():
     strategy, state = server(its(0), its(1))
     for model in ("mlp", "mlp@0.5", "mlp@0.25"):
         strategy.check(Roster([its(0), its(1), its(2, model)]))
-        assert len(strategy._models) == 2
+        assert len(strategy.models) == 2
     assert set(strategy.download_for(its(0), state, 1)) == set(strategy.upload_spec(its(0)).names)
 
 

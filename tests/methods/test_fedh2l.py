@@ -24,7 +24,7 @@ from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.methods import build_client
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND

@@ -30,8 +30,8 @@ from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.messaging.exchange import Request
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.replies import Request
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.factors import factor, factored, leading, multiplied

@@ -21,7 +21,7 @@ from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.server.rounds import SyncRounds
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record, to_record

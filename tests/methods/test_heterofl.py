@@ -26,8 +26,8 @@ from hetfl_flwr.methods import build_client, build_strategy, resolve
 from hetfl_flwr.models import SplitModel, build_model, parse_models, trainable_count
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import fingerprint, weights

@@ -23,7 +23,7 @@ from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.server.exchanges import expected_of
+from hetfl_flwr.server.exchange import expected_of
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from clients.local import LocalClient
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import ROUND
 from strategies.local import Local
 

@@ -14,7 +14,7 @@ from hetfl_flwr.learning.prototypes import class_means
 from hetfl_flwr.learning.training import EVALUATION_BATCH
 from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.node.session import Session
-from hetfl_flwr.server.messaging.guard import Guard, measure
+from hetfl_flwr.server.guard import Guard, measure
 from hetfl_flwr.wire.messages import ROUND
 from strategies.base_prototypes import PrototypeStrategy, by_class, local_prototypes, packed
 

@@ -8,7 +8,7 @@ from fixtures.federations.members import member, roster
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.methods import build_strategy, check_options
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.roster import Roster
 
 KEYS: dict[str, dict[str, list[Any]]] = {
     "chfl": {"mode": ["fedavg"], "reduce": ["max"], "alpha": [-0.1], "beta": [-1.0]},

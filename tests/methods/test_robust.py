@@ -19,7 +19,7 @@ from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.methods import build_strategy, check_options, find, names
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.left_out import LeftOut
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS

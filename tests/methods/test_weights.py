@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from hetfl_flwr.methods import names
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.server.messaging.exchange import arrays_of
+from hetfl_flwr.server.replies import arrays_of
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 

@@ -8,7 +8,7 @@ from flwr.app import Context
 
 from hetfl_flwr.errors import ConfigError, HetflError, StateError
 from hetfl_flwr.methods import build_client, chosen
-from hetfl_flwr.node.machine.device import find_device
+from hetfl_flwr.node.machine import find_device
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.resident import forget, resident_of
 from hetfl_flwr.node.state import ClientState

@@ -18,8 +18,8 @@ from hetfl_flwr.errors import FederationError, PayloadError
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.pool import PublicSampleStore
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.member import Sharing
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.member import Sharing
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, POOL, SHARE
 from hetfl_flwr.wire.samples import MOST_SHARED, PublicIndex

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from typer.testing import CliRunner
 
 from hetfl_flwr.config import COSTS, RunConfig
-from hetfl_flwr.node.machine import meter
-from hetfl_flwr.node.machine.meter import Meter
+from hetfl_flwr.node import meter
+from hetfl_flwr.node.meter import Meter
 from hetfl_flwr.runs.record import Round, total_costs
 from hetfl_flwr.runs.trackers import Tracker, scalars
 from simulations.cli.command import app
@@ -47,7 +47,7 @@ def test_seconds_are_those_between():
 
 PEAKS = """
 import numpy, torch
-from hetfl_flwr.node.machine.meter import Meter
+from hetfl_flwr.node.meter import Meter
 
 found, memory = [], frozenset({"memory"})
 for size in (300_000_000, 1):

@@ -6,12 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.folders.reached import Elsewhere, clients_of, server_state, summary_of
 
 from hetfl_flwr.common.blobs import pack, read_blob
 from hetfl_flwr.config import RunConfig, read_toml
@@ -21,8 +21,7 @@ from hetfl_flwr.node import node as node_module
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.folder import KNOWLEDGE
 from hetfl_flwr.runs.lock import FolderLock
-from hetfl_flwr.server.messaging.grids import GridView
-from hetfl_flwr.server.messaging.upload_counts import UploadCounts
+from hetfl_flwr.server.upload_counts import UploadCounts
 from simulations.cli.running import run_one
 from simulations.engine.grid import LocalGrid
 from simulations.reports.runs import load_run
@@ -55,10 +54,6 @@ def of_another_round(path: Path) -> None:
 def a_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
-
-
-def server_state(folder: Path) -> bytes:
-    return (folder / "knowledge.safetensors").read_bytes()
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -263,11 +258,11 @@ def test_rounds_that_are_not_as_the_checkpoint_knows_them_need_to_be_accepted_as
     assert [entry["round"] for entry in entries(folder)] == [5]
     assert "lost" in entries(folder)[0]["failures"][0]["reason"]
     assert server_state(folder) == server_state(whole)
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = summary_of(folder)
     assert (summary["rounds"], summary["lost_rounds"]) == (5, [0, 1, 2, 3, 4])
     aside = folder / "rounds.damaged.jsonl"
     assert (aside.read_bytes() if aside.exists() else None) == left
-    assert {client["accuracy_before"] for client in json.loads((folder / "clients.json").read_text())} == {None}
+    assert {client["accuracy_before"] for client in clients_of(folder)} == {None}
 
 
 def test_rounds_after_the_checkpoint_are_run_again_without_a_word(whole, folder, capsys):
@@ -335,53 +330,7 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_over(refusal, tmp_path):
     FolderLock(tmp_path, 6).release()
 
 
-@pytest.mark.slow
-def test_of_two_processes_at_once_exactly_one_runs(tmp_path):
-    """Ten times two, that begin together."""
-    for number in range(10):
-        folder, begin = tmp_path / str(number), time.monotonic() + 0.2
-        folder.mkdir()
-        children = [_forked(lambda: _hold(folder, begin)) for _ in range(2)]  # noqa: B023
-        ended = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-        assert ended == [0, 3]
-
-
-def _hold(folder: Path, begin: float) -> int:
-    """Try to get the lock, and hold it until another has been refused, however slow the machine is."""
-    refused = folder.with_suffix(".refused")
-    while time.monotonic() < begin:
-        pass
-    try:
-        lock = FolderLock(folder, 1)
-    except RunFolderError:
-        refused.touch()
-        return 3
-    while not refused.exists() and time.monotonic() < begin + 120:
-        time.sleep(0.01)
-    lock.release()
-    return 0
-
-
-def _forked(work: Callable[[], int]) -> int:
-    child = os.fork()
-    if child == 0:
-        os._exit(work())
-    return child
-
-
 # --- state on nodes ------------------------------------------------------------------------------
-
-
-class Elsewhere(GridView):
-    """Clients that the server cannot save."""
-
-    engine, pull_interval = "local", 0.0
-
-    def __enter__(self) -> "Elsewhere":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._grid.__exit__(None, None, None)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -391,8 +340,7 @@ def elsewhere(run_federation) -> Callable[..., Path]:
     def run(config: RunConfig, run: int = 7, **keys: Any) -> Path:
         if run != 7:
             config = config.with_values({"resume": True, "rounds": 5, **keys})
-        grid = LocalGrid(config.to_flat(), config.clients, run)
-        return run_federation(config, Elsewhere(grid, grid.get_node_ids()), run_id=run)
+        return run_federation(config, Elsewhere.of(config, run), run_id=run)
 
     return run
 
@@ -443,13 +391,6 @@ def test_a_client_keeps_the_state_of_the_newest_runs(make_config, elsewhere, tmp
     assert left == ["client-9.safetensors"] if keep else len(left) > 3
 
 
-def test_a_file_that_cannot_be_read_back_is_one_line(refusal, tmp_path):
-    from simulations.inference.unpacking import unpack_inputs
-
-    (tmp_path / "inputs-0.safetensors").write_bytes(b"x" * 100)
-    assert "inputs-0.safetensors" in refusal(StateError, unpack_inputs, tmp_path / "inputs-0.safetensors")
-
-
 # --- other versions ------------------------------------------------------------------------------
 
 
@@ -464,7 +405,7 @@ def repacked(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def test_a_run_that_goes_on_with_other_versions_says_so_in_one_line_and_keeps_both(folder, capsys):
     """Back to the first ones, they are the last in the list; with equal ones nothing is said."""
-    now = json.loads((folder / "summary.json").read_text())["versions"]
+    now = summary_of(folder)["versions"]
     other = now | {"torch": "1.0", "threads": "4"}
     repacked(folder, lambda told: told.update(versions=[other]))
     capsys.readouterr()
@@ -472,7 +413,7 @@ def test_a_run_that_goes_on_with_other_versions_says_so_in_one_line_and_keeps_bo
         go_on(folder, rounds=rounds)
         found = [line for line in capsys.readouterr().err.splitlines() if "versions differ" in line]
         assert [line.endswith(said or "") for line in found] == ([True] if said else [])
-        summary = json.loads((folder / "summary.json").read_text())
+        summary = summary_of(folder)
         assert (summary["earlier_versions"], summary["versions"]) == ([other], now)
 
 
@@ -638,7 +579,7 @@ def noisy(tmp_path_factory) -> Path:
 
 
 def uploads(folder: Path) -> list[int | None]:
-    return [client["uploads"] for client in json.loads((folder / "clients.json").read_text())]
+    return [client["uploads"] for client in clients_of(folder)]
 
 
 @pytest.mark.parametrize("damage", [missing, cut, flipped, a_pipe])
@@ -652,8 +593,7 @@ def test_a_damaged_count_of_uploads_stops_the_resume_and_no_epsilon_is_reported_
     assert "--accept-loss" in line
     go_on(folder, accept_loss=True)
     for rounds in (5, 6):  # also when it goes on once more: the loss stays
-        summary, clients = (json.loads((folder / name).read_text()) for name in ("summary.json", "clients.json"))
-        assert {summary["epsilon"], *(client["epsilon"] for client in clients)} == {"Infinity"}
+        assert {one["epsilon"] for one in (summary_of(folder), *clients_of(folder))} == {"Infinity"}
         assert set(uploads(folder)) == {None}
         assert "is not known" in str(privacy(load_run(folder)))
         go_on(folder, rounds=rounds + 1)

@@ -1,6 +1,5 @@
 """Processes killed by SIGKILL wherever it hurts, disks that are full, state files of something else."""
 
-import json
 import os
 import random
 import resource
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.folders.reached import reached
 from fixtures.wrong.faults import Scripted, on_its_clock
 from flwr.app import Context, RecordDict
 
@@ -144,22 +144,6 @@ class Killed:
 
 
 @pytest.mark.slow
-def test_a_client_killed_at_any_moment_comes_back_with_its_state_and_goes_on(undisturbed, tmp_path):
-    """Thirty times, after up to a tenth of a second. A round takes about a hundredth."""
-    client, moments = Killed(undisturbed, tmp_path), generator(0, "kills")
-    for _ in range(30):
-        child = client.go_on()
-        time.sleep(moments.uniform(0, 0.1))
-        os.kill(child, signal.SIGKILL)
-        assert status(child) in (-signal.SIGKILL, 0)
-        client.check()
-        if client.round == ROUNDS:
-            shutil.rmtree(client.folder)
-            client.round = 0
-    client.finish()
-
-
-@pytest.mark.slow
 def test_a_client_killed_before_any_change_of_its_files_comes_back_with_its_state(undisturbed, tmp_path):
     """Before the first change of its folder, then before the second, and so on, until four rounds need no more."""
     for number in count(1):
@@ -194,13 +178,6 @@ def run(folder: Path, *, resume: bool = False, workers: int = 1, **keys: Value) 
     run_one({**chosen, "output-dir": str(folder)}, resume=resume, workers=workers, verbose=True)
 
 
-def outcome(folder: Path) -> list[Any]:
-    """Return what a run has come to, without the time that it took."""
-    rounds = [{**entry, "seconds": 0} for entry in entries(folder)]
-    summary = {**json.loads((folder / "summary.json").read_text()), "seconds": 0}
-    return [rounds, summary, (folder / "clients.json").read_text(), (folder / "knowledge.safetensors").read_bytes()]
-
-
 def newest(folder: Path) -> int:
     """Return the round of a run's newest checkpoint, or 0."""
     return max((int(path.name.removeprefix("round-")) for path in folder.glob("checkpoint/round-*")), default=0)
@@ -212,7 +189,7 @@ def whole(tmp_path) -> Callable[..., list[Any]]:
 
     def left_in_peace(**keys: Value) -> list[Any]:
         run(tmp_path / "whole", **keys)
-        return outcome(tmp_path / "whole")
+        return reached(tmp_path / "whole")
 
     return left_in_peace
 
@@ -243,7 +220,7 @@ def test_a_run_killed_before_any_change_of_its_files_ends_as_if_it_had_not_been(
     assert resumed > 30
     assert len(list((folder / "checkpoint").iterdir())) <= 3  # killed before the oldest one was removed
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
-    assert outcome(folder) == whole(**{key: value for key, value in keys.items() if key != "state-dir"})
+    assert reached(folder) == whole(**{key: value for key, value in keys.items() if key != "state-dir"})
 
 
 @pytest.mark.exhaustive
@@ -267,7 +244,7 @@ def test_a_run_stopped_as_soon_as_it_is_resumed_and_killed_over_it_can_still_go_
             break
     assert number > 5
     run_one({"output-dir": str(folder), "rounds": 4}, resume=True, workers=1, verbose=True)
-    assert outcome(folder) == whole(algorithm="fedhe", rounds=4)
+    assert reached(folder) == whole(algorithm="fedhe", rounds=4)
 
 
 @pytest.mark.exhaustive
@@ -285,7 +262,7 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(algorithm, whole,
         os.kill(child, signal.SIGKILL)
         assert status(child) in (-signal.SIGKILL, 0)
     run_one({"output-dir": str(folder), "rounds": 25}, resume=True, workers=1, verbose=True)
-    assert outcome(folder) == whole(**keys)
+    assert reached(folder) == whole(**keys)
 
 
 @pytest.mark.exhaustive
@@ -310,10 +287,10 @@ def test_the_command_with_workers_killed_at_any_moment_ends_as_if_it_had_not_bee
             time.sleep(0.05)
         time.sleep(generator(0, "workers").uniform(0, 2))
         process.kill()
-    reached = newest(folder)
-    assert reached > 0
-    run_one({"output-dir": str(folder), "rounds": reached + 2}, resume=True, workers=2, verbose=True)
-    assert outcome(folder) == whole(algorithm="fedhe", rounds=reached + 2)
+    last = newest(folder)
+    assert last > 0
+    run_one({"output-dir": str(folder), "rounds": last + 2}, resume=True, workers=2, verbose=True)
+    assert reached(folder) == whole(algorithm="fedhe", rounds=last + 2)
 
 
 # --- full disks ----------------------------------------------------------------------------------
@@ -393,7 +370,7 @@ def test_a_run_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_is_r
     assert (ended.value.code, capfd.readouterr().err.splitlines()[-1]) == (2, line)
     (small_disk / "filler").unlink()
     run_one({"output-dir": str(folder)}, resume=True, workers=1, verbose=True)
-    assert outcome(folder) == whole(algorithm="fedhe", rounds=4)
+    assert reached(folder) == whole(algorithm="fedhe", rounds=4)
 
 
 # --- the state of something else -----------------------------------------------------------------
@@ -431,6 +408,7 @@ def test_a_run_refuses_the_state_of_something_else_by_name(other, make_config, r
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("spawned_workers")
 def test_the_harness_of_random_kills_sees_a_difference(tmp_path):
     case = "fedhe, half of the clients"
     expected = kills.whole(case, tmp_path / "whole")

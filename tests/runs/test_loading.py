@@ -15,21 +15,6 @@ from hetfl_flwr.node.measured import digest_of
 from simulations.inference.export import program_of
 from simulations.inference.loading import SHOWN, load_client
 
-
-def test_a_client_s_model_measures_what_its_run_has_measured(make_config, run_federation, tmp_path):
-    """With ``keep-best`` the model of the best round is read back; at this learning rate that is not the last one."""
-    measured = []
-    for keep_best in (False, True):
-        keys = {"clients": 2, "rounds": 4, "learning_rate": 0.3, "validation_fraction": 0.2, "keep_best": keep_best}
-        folder = run_federation(make_config(models="mlp,lenet5", output_dir=str(tmp_path / str(keep_best)), **keys))
-        measured.append(json.loads((folder / "summary.json").read_text())["accuracy_per_client"])
-        for client_id, (accuracy, model) in enumerate(zip(measured[-1], ("mlp", "lenet5"), strict=True)):
-            node = load_client(folder, client_id)
-            assert node.model_name == model
-            assert evaluate(node.model, node.data.test).accuracy == accuracy
-    assert measured[0] != measured[1]
-
-
 OPTIONS = {
     "fedavg": [{"fine-tune-epochs": 1}],
     "fedproto": [{"fedproto.predict": "prototype"}, {"fedproto.predict": "own-prototype"}],
@@ -117,13 +102,6 @@ def test_a_state_folder_of_any_name_is_read_by_what_its_files_say(make_config, r
         (tmp_path / "state" / "run-7").rename(other)
     node = load_client(other, 1)
     assert evaluate(node.model, node.data.test).accuracy == accuracies[1]
-
-
-def test_a_damaged_state_is_one_line(make_config, run_federation, tmp_path, refusal):
-    run_federation(make_config(rounds=1, state_dir=str(tmp_path / "state")))
-    path = tmp_path / "state" / "run-7" / "client-0.safetensors"
-    path.write_bytes(b"x" * 100)
-    assert refusal(RunFolderError, load_client, tmp_path / "state", 0).startswith(f"{path}: ")
 
 
 STRATEGY = """

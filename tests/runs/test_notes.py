@@ -9,7 +9,7 @@ from fixtures.federations.members import member
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.callbacks import RunInfo
 from hetfl_flwr.runs.progress import Notes
-from hetfl_flwr.server.messaging.member import MAX_NOTES
+from hetfl_flwr.server.member import MAX_NOTES
 
 AFTER = SimpleNamespace()
 """Stands for a round, of which nothing is looked at."""

@@ -1,4 +1,3 @@
-import json
 import platform
 import resource
 import shutil
@@ -8,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from fixtures.folders.reached import Elsewhere, clients_of, reached, summary_of
 from fixtures.tiers import exhaustive
 from flwr.app import Error, Message, MetricRecord
 from safetensors.numpy import load_file
@@ -37,7 +37,6 @@ from hetfl_flwr.runs.record import (
 )
 from hetfl_flwr.runs.settings import new_folder
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.messaging.grids import GridView
 from simulations.engine.grid import LocalGrid
 from simulations.testing.contract import entries
 
@@ -88,18 +87,6 @@ class Meddled(LocalGrid):
 def round_asked(message):
     content = message.content.config_records
     return content["config"].get("server-round") if "config" in content else None
-
-
-def summary_of(folder):
-    return json.loads((folder / "summary.json").read_text())
-
-
-def reached(folder):
-    """Everything that two equal runs must have in common; seconds are the only thing that may differ."""
-    rounds = [{key: value for key, value in entry.items() if key != "seconds"} for entry in entries(folder)]
-    summary = {key: value for key, value in summary_of(folder).items() if key != "seconds"}
-    clients = json.loads((folder / "clients.json").read_text())
-    return rounds, summary, clients, (folder / "knowledge.safetensors").read_bytes()
 
 
 # --- what a run leaves ---------------------------------------------------------------------------
@@ -156,7 +143,7 @@ def test_round_0_is_the_evaluation_before_any_training(finished):
 
 
 def test_each_client_has_its_line(finished):
-    clients, rounds = json.loads((finished / "clients.json").read_text()), entries(finished)
+    clients, rounds = clients_of(finished), entries(finished)
     assert [client["partition"] for client in clients] == [0, 1]
     assert [client["model"] for client in clients] == ["mlp", "lenet5"]
     assert [(client["bytes_up"], client["bytes_down"]) for client in clients] == [(960, 820)] * 2
@@ -181,7 +168,7 @@ def test_the_server_s_knowledge_can_be_read(finished):
 
 def test_global_accuracy_weighs_the_clients_by_their_samples(make_config, run_federation):
     folder = run_federation(make_config(algorithm="fedavg", models="mlp", partition="dirichlet:0.5", clients=3))
-    sizes = [client["test"] for client in json.loads((folder / "clients.json").read_text())]
+    sizes = [client["test"] for client in clients_of(folder)]
     last = entries(folder)[-1]
     right = [round(last["clients"][str(k)]["accuracy"] * size) for k, size in enumerate(sizes)]
     assert len(set(sizes)) > 1
@@ -496,12 +483,6 @@ def test_a_round_that_the_disk_has_no_room_for_leaves_the_rounds_before_it_whole
             results.round(replace(LONG, round=1))
         results.round(Round(1, 0.5))
     assert [entry["round"] for entry in entries(Path(config.output_dir))] == [0, 1]
-
-
-class Elsewhere(GridView):
-    """Clients that this process cannot save: as in Flower's own engines, they end with their run."""
-
-    engine, pull_interval = "local", 0.0
 
 
 def elsewhere(config, run, push=None):

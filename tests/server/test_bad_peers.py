@@ -19,9 +19,9 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.training import draw_batches, most_drawn
 from hetfl_flwr.methods import build_strategy, find, names
-from hetfl_flwr.server.exchanges import expected_of
+from hetfl_flwr.server.exchange import expected_of
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging.exchange import LONGEST_REASON, Outcome, Request
+from hetfl_flwr.server.replies import LONGEST_REASON, Outcome, Request
 from hetfl_flwr.wire.codec import NPY_HEADER, decode, from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec

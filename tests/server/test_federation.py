@@ -10,14 +10,13 @@ from flwr.common.constant import ErrorCode
 from hetfl_flwr import server_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.server.admission import attendance
-from hetfl_flwr.server.admission.attendance import Origin
-from hetfl_flwr.server.admission.registration import _member
+from hetfl_flwr.server import attendance, grids, messenger
+from hetfl_flwr.server.attendance import Origin
+from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging import grids, messenger
-from hetfl_flwr.server.messaging.exchange import Expected
-from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.registration import _member
+from hetfl_flwr.server.replies import Expected
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire import codec
 from hetfl_flwr.wire.codec import wire_bytes
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec

@@ -16,8 +16,8 @@ from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.zoo import trunk
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.weights import fingerprint
 
@@ -131,8 +131,8 @@ def test_what_one_client_says_of_its_parameters_ends_no_run(algorithm, liar):
     [
         # two layers of 200 units and a head of 10 outputs: 1,440,000 x 200 + 200 + 200 x 200 + 200 + 2,010
         ((1, 1200, 1200), 10, f"288042410 weights, more than the {MOST_NUMBERS}"),
-        (HUGE, 10, "1,800,042,410 parameters"),
-        ((64,), 2**40, "more than 1,073,741,824"),
+        (HUGE, 10, "1,800,042,410 weights"),
+        ((64,), 2**40, "more than 268,435,456"),
         ((2**40, 2**40), 10, f"{MOST_INPUTS} numbers"),
     ],
 )

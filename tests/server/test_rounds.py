@@ -14,10 +14,10 @@ from clients.fedhe import FedHeClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
 from hetfl_flwr.runs.checkpoint import Checkpoint
+from hetfl_flwr.server import messenger
 from hetfl_flwr.server import rounds as server_rounds
-from hetfl_flwr.server.messaging import messenger
-from hetfl_flwr.server.messaging.grids import GridView
-from hetfl_flwr.server.messaging.member import Sharing
+from hetfl_flwr.server.grids import GridView
+from hetfl_flwr.server.member import Sharing
 from hetfl_flwr.server.rounds import AsyncRounds
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS

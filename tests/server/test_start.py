@@ -15,11 +15,10 @@ from flwr.common.constant import ErrorCode
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.server.admission import attendance, registration
-from hetfl_flwr.server.admission.attendance import Origin
-from hetfl_flwr.server.admission.node_keys import NodeKeys
+from hetfl_flwr.server import attendance, messenger, registration
+from hetfl_flwr.server.attendance import Origin
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.messaging import messenger
+from hetfl_flwr.server.node_keys import NodeKeys
 from hetfl_flwr.wire.messages import NEWEST
 from simulations.deployment.keys import write_node_keys
 

@@ -15,8 +15,8 @@ from hetfl_flwr import client_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, DataError, FederationError
 from hetfl_flwr.methods import build_strategy, names
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, MEMBER, METRICS, ROUND
 from hetfl_flwr.wire.naming import MOST_NAMES, Naming, data_label
 from simulations.engine.grid import LocalGrid

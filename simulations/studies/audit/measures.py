@@ -99,17 +99,13 @@ def of_membership(
     without: Sequence[Separation],
     best: Sequence[Separation],
 ) -> list[Finding]:
-    """Return the two figures of membership inference.
-
-    Of fewer samples that are not members than have one in 1 %, the second is the rate without false positives.
-    """
+    """Return the two figures of membership inference."""
     others = sum(len(one.negative) for one in own)
-    rate = "TPR at 1 % FPR" if others * LOW_RATE >= 1 else f"TPR at 0 FPR ({others} others)"
     areas = [mean([auc(one.positive, one.negative) for one in several]) for several in (own, without, best)]
     rates = [pooled(true_positive_rate, several) for several in (own, without, best)]
     return [
         Finding(attack, reads, knows, "AUC", areas[0], areas[1], 0.5, areas[2]),
-        Finding(attack, reads, knows, rate, rates[0], rates[1], chance_rate(others), rates[2]),
+        Finding(attack, reads, knows, "TPR at 1 % FPR", rates[0], rates[1], chance_rate(others), rates[2]),
     ]
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_flwr.client import KnowledgeClient
-from hetfl_flwr.common.notices import option, warn
+from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Batches
 from hetfl_flwr.errors import ConfigError, RunFolderError
@@ -25,7 +25,6 @@ from hetfl_flwr.runs.record import read_summary
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.runs.uploads import KeptUpload, kept_uploads
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.messaging.differences import listed
 from simulations.inference.loading import load_client, load_deployed
 
 MAX_ROWS = 10_000
@@ -149,8 +148,6 @@ def uploads_of(folder: Path) -> list[KeptUpload]:
         how = "keep-uploads = true, and no round has ended" if config.keep_uploads else "keep-uploads = false"
         keeping = option("--set keep-uploads=true", "keep_uploads=True")
         raise RunFolderError(f"{folder} has no uploads to audit ({how}): run it with {keeping}")
-    if lacking := sorted(set(range(1, kept[-1].round)) - {one.round for one in kept}):
-        warn(f"{folder} has no upload of round {listed(lacking)}: nobody has sent one, or the file was removed")
     return kept
 
 

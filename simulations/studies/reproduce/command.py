@@ -11,8 +11,8 @@ from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError
 from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import PLACES, Backend, run_all
-from simulations.studies.reproduce.collection import RESULTS, Report, collect, summary
 from simulations.studies.reproduce.outcome import as_json, lessened, markdown, outcomes, table
+from simulations.studies.reproduce.page import RESULTS, collect, summary
 from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
@@ -75,7 +75,7 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
     tasks = [_task(name, request) for name in (names() if list(wanted) == ["all"] else wanted)]  # all are checked first
     if not any(task.cells for task in tasks):
         raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
-    whole, made = True, dict[str, Report]()
+    whole, made = True, dict[str, tuple[Path, str]]()
     for task in tasks:
         kept = Records(task.kept)
         found = task.kept and task.kept.with_name(f"{task.kept.stem}-tuned.jsonl")
@@ -90,11 +90,11 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
             if job.finished:
                 take(job)
         records = [one for job in runs if (one := kept.get(job, task.recipe))]
-        report = _report(task, runs, tuned, records, console)
+        section = _report(task, runs, tuned, records, console)
         if failed and task.recipe.needs:
             console.print(f"{task.name} needs {task.recipe.needs}", style="yellow", markup=False)
         if records:
-            made[task.recipe.title] = report
+            made[task.recipe.title] = task.folder, section
     if request.results is not None:
         titles = {task.name: task.recipe.title for task in tasks}
         collect(titles, made, request.results)
@@ -132,8 +132,8 @@ def _command(name: str, variant: Variant, request: Request) -> str:
 
 def _report(
     task: Task, runs: Sequence[Job], tuned: Sequence[Found], records: Sequence[Record], console: Console
-) -> Report:
-    """Write table, figures and picture of what is there, and return the report."""
+) -> str:
+    """Write table, figures and picture of what is there, and return the section of the page of results."""
     figures, less = outcomes(task.recipe, task.cells, records), lessened(task.recipe, task.cells)
     console.print(table(task.recipe, figures, less))
     made = [one.versions for one in records]
@@ -156,4 +156,4 @@ def _report(
         draw(task.recipe, figures, runs, records, task.folder / "figure.png")
     picture = ", figure.png" if (task.folder / "figure.png").exists() else ""
     console.print(f"written: {task.folder}/table.md, table.json{picture}", markup=False, highlight=False)
-    return Report(task.folder, summary(task.recipe, figures, by, less), task.recipe.chosen != "none")
+    return summary(task.recipe, figures, by, less)

@@ -230,14 +230,19 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
 
 def _grids(found: Iterable[Outcome]) -> Iterator[str]:
     """Go through the measures that there are, each a table of rows by columns."""
-    measures: dict[str, dict[tuple[str, str], Outcome]] = {}
-    for outcome in found:
-        if outcome.ours:
-            measures.setdefault(outcome.label, {})[outcome.cell.row, outcome.cell.column] = outcome
-    for label, cells in measures.items():
-        rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
-        lines = ([row, *(ours(cells.get((row, column))) for column in columns)] for row in rows)
-        yield as_markdown([label, *columns], lines)
+    measures: dict[str, dict[tuple[str, str], str]] = {}
+    for one in found:
+        if one.ours:
+            measures.setdefault(one.label, {})[one.cell.row, one.cell.column] = ours(one)
+    return (pivoted(cells, label) for label, cells in measures.items())
+
+
+def pivoted(cells: Mapping[tuple[str, str], str], corner: str, *, turned: bool = False) -> str:
+    """Return texts by row and column as a Markdown table; where it may be turned, the longer side goes down."""
+    rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
+    if turned and len(columns) > len(rows):
+        rows, columns, cells = columns, rows, {(column, row): text for (row, column), text in cells.items()}
+    return as_markdown([corner, *columns], [[row, *(cells.get((row, one), "-") for one in columns)] for row in rows])
 
 
 def as_markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -309,12 +314,10 @@ def _columns(recipe: Recipe) -> dict[str, Callable[[Outcome], str]]:
     return columns
 
 
-def ours(outcome: Outcome | None) -> str:
+def ours(outcome: Outcome) -> str:
     """Return our figure, mean ± deviation over the seeds, or a dash."""
-    if outcome is None or outcome.mean is None:
-        return "-"
     both = (outcome.mean, outcome.deviation)
-    return " ± ".join(figure(value, outcome.unit) for value in both if value is not None)
+    return " ± ".join(figure(value, outcome.unit) for value in both if value is not None) or "-"
 
 
 def figure(value: float, unit: str, sign: str = "") -> str:

@@ -10,7 +10,7 @@ from math import inf, sqrt
 import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range  # type: ignore[attr-defined]
 
-from simulations.studies.reproduce.outcome import LEVEL, Outcome
+from simulations.studies.reproduce.outcome import LEVEL, Outcome, as_markdown
 
 FEWEST = 3
 """Rows that Friedman's test compares, and blocks, at least."""
@@ -45,13 +45,12 @@ class Ranking:
 
     def as_markdown(self, measure: str) -> str:
         """Return it as a paragraph and a table."""
-        lines = [f"| {row} | {rank:.2f} |" for row, rank in self.ranks.items()]
         left = f" Left out, since they lack some of these: {'; '.join(self.left_out)}." if self.left_out else ""
         return (
             f"**Ranks** by {measure} in {self.blocks} blocks, each a column ({'; '.join(self.columns)}) with a seed: "
             f"two rows less than {self.critical:.2f} apart are not told apart (Nemenyi, 5 %; Friedman's p = "
             f"{self.p:.2g}). They speak of other seeds of these columns, not of other data.{left}\n\n"
-            "| row | mean rank |\n| --- | --: |\n" + "\n".join(lines)
+            + as_markdown(["row", "mean rank"], [[row, f"{rank:.2f}"] for row, rank in self.ranks.items()])
         )
 
 

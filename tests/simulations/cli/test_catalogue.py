@@ -70,10 +70,10 @@ def test_every_algorithm_is_listed_with_its_paper_its_wire_and_its_keys():
     rows = listed()
     assert sorted(rows) == names()
     for name, row in rows.items():
-        assert row["what it does"].endswith(".")
+        assert row["what"].endswith(".")
         assert (row["paper"] == "-") == (name == "local")
         defaults = find(name).defaults
-        assert row["options = default"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]
+        assert row["options"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]
         assert find(name).strategy.heterogeneous or row["needs"].startswith("one ")
 
 
@@ -88,10 +88,10 @@ def test_a_row_says_what_the_docstrings_say():
     assert rows["fedhe"] == {
         "leaves a client": "logits",
         "name": "fedhe",
-        "what it does": "Averages the class-average logits of all clients, class by class.",
+        "what": "Averages the class-average logits of all clients, class by class.",
         "paper": "Chan and Ngai, MSN 2021",
         "needs": "equal classes",
-        "options = default": "\n".join(f"fedhe.{key} = {value}" for key, value in find("fedhe").defaults.items()),
+        "options": "\n".join(f"fedhe.{key} = {value}" for key, value in find("fedhe").defaults.items()),
     }
     assert rows["fedmd"]["needs"] == "public samples with labels\nequal classes, one shape of input"
     assert rows["fedhenn"]["needs"] == "public samples without labels"

@@ -265,7 +265,7 @@ print("seconds", usage.ru_utime + usage.ru_stime)
     [
         ("algorithms", ["fedavg", "fedhe.alpha = 1.0", "leaves a client", "parts of weights"]),
         ("datasets", ["digits", "mnist", "bundled"]),
-        ("models", ["lenet5", "fedhe:9", "(1, 8, 8)"]),
+        ("models", ["lenet5", "fedhe:9", "[1, 8, 8]"]),
         ("recipes", ["fedhe-digits", "fedhe-mnist-heterogeneous"]),
         ("tables", ["fedh2l-table2", "leaderboard"]),
         ("keys", ["learning-rate", "0.001", "Learning rate"]),

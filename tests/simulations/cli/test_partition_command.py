@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
 from rich.console import Console
 from sklearn.datasets import load_digits
 
@@ -89,16 +88,10 @@ def test_a_table_with_many_classes_names_the_most_frequent():
 def test_the_picture_has_a_row_for_each_client_by_domain():
     """Clients 0 and 2 are of domain a; the cell of client 2 is darkest, and says 8."""
     shares = (share(0, "a"), share(1, "b", (0, 1)), share(2, "a", (0, 8)), share(3, "b"))
-    figure = split_figure(Split("t", shares, own_tests=True, rows=30, unused=0))
-    heat, bars = figure.axes
-    assert [tick.get_text() for tick in heat.get_yticklabels()] == ["0", "2", "1", "3"]
+    [heat] = split_figure(Split("t", shares, own_tests=True, rows=30, unused=0)).axes
+    assert [tick.get_text() for tick in heat.get_yticklabels()] == ["0 a", "2 a", "1 b", "3 b"]
     numbers = {text.get_position(): text.get_text() for text in heat.texts}
     assert numbers == {(0, 0): "3", (1, 1): "8", (1, 2): "1", (0, 3): "3"}
-    assert [(text.get_text(), text.xy[1]) for text in bars.texts] == [("a", 0.5), ("b", 2.5)]
-    widths = [[round(bar.get_width()) for bar in part] for part in bars.containers]
-    assert [round(part[1].get_x()) for part in bars.containers] == [0, 7, 8, 10]
-    assert widths == [[2, 7, 0, 2], [1, 1, 1, 1], [2, 2, 2, 2], [1, 1, 1, 1]]
-    assert len({to_hex(part[0].get_facecolor()) for part in bars.containers}) == 4
 
 
 def test_a_class_that_a_data_set_does_not_have_is_no_empty_cell():
@@ -111,9 +104,8 @@ def test_a_class_that_a_data_set_does_not_have_is_no_empty_cell():
 
 def test_a_picture_of_many_clients_has_a_scale_and_no_numbers():
     shares = tuple(share(client, histogram=tuple(range(10))) for client in range(100))
-    heat, bars, scale = split_figure(Split("t", shares, own_tests=False, rows=30, unused=0)).axes
-    assert (len(heat.texts), len(heat.get_yticks()), scale.get_ylim()[0]) == (0, 20, 0)
-    assert [text.get_text() for text in bars.get_legend().get_texts()] == ["training", "training, public", "validation"]
+    heat, _ = split_figure(Split("t", shares, own_tests=False, rows=30, unused=0)).axes
+    assert (len(heat.texts), len(heat.get_yticks())) == (0, 34)
 
 
 @pytest.mark.parametrize(

@@ -189,19 +189,3 @@ def test_to_a_pipe_it_writes_a_line_for_each_round_until_the_end(run):
 def test_what_is_no_run_folder_is_refused(tmp_path):
     with pytest.raises(RunFolderError, match="no run"):
         standing(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        "",
-        "[" * 100_000,
-        '{"host": "HOST", "pid": -1, "since": "now", "run": 7}',
-        '{"host": "HOST", "pid": 1' + 30 * "0" + ', "since": "now", "run": 7}',
-        '{"host": "HOST", "since": "now"}',
-        " " * 5000 + '{"host": "elsewhere", "pid": 1, "since": "now", "run": 7}',
-    ],
-)
-def test_a_damaged_lock_file_names_nobody(run, damaged):
-    (run / LOCK_FILE).write_text(damaged.replace("HOST", socket.gethostname()))
-    assert standing(run).writer == ""

@@ -28,7 +28,7 @@ from httpx import HTTPStatusError
 
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.errors import INTERRUPTED, ConfigError, FederationError
-from hetfl_flwr.server.admission.node_keys import read_node_keys
+from hetfl_flwr.server.node_keys import read_node_keys
 from simulations.cli.command import main
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 from simulations.deployment.keys import Keys, make_keys
@@ -236,13 +236,6 @@ def hetfl(folder: Path, *arguments: object) -> Ended:
     command = [*COMMAND, *map(str, arguments)]
     done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     return Ended(done.returncode, done.stdout)
-
-
-def test_the_command_makes_keys_and_says_which_are_new(tmp_path: Path) -> None:
-    arguments = ("keys", "--host", HOST, "--out", "keys", "--nodes")
-    names = "ca.key, ca.crt, server.key, server.crt, node-0, node-0.pub, node-keys.toml"
-    assert hetfl(tmp_path, *arguments, 1) == (0, f"new in keys: {names}\n")
-    assert hetfl(tmp_path, *arguments, 1) == (0, "new in keys: nothing, all files existed\n")
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from typer.testing import CliRunner
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.errors import ConfigError
 from simulations.cli.command import app
-from simulations.deployment import keys as keys_module
 from simulations.deployment.doctor import machine
 from simulations.deployment.doctor import server as doctor_server
 from simulations.deployment.doctor.examination import examine
@@ -132,29 +131,6 @@ def test_a_good_node_and_a_good_server_have_no_fault(keys: Keys, tmp_path: Path)
     assert {name for name in states if states[name] is not State.OK} <= {"memory", "state folder", "accelerator"}
     assert {"port", "TLS", "certificate chain", "authority", "SuperLink", "clock", "server's version"} <= states.keys()
     assert list(tmp_path.iterdir()) == [keys.folder]  # nothing was left behind
-
-
-def test_an_expired_certificate_is_the_only_fault_and_is_told_with_its_renewal(
-    keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys.server.unlink()
-    monkeypatch.setattr(keys_module, "SERVER_DAYS", 0.5)  # from a day ago
-    make_keys(keys.folder, ["localhost"], 0)
-    with serving(keys) as port:
-        findings = found(port, keys)
-    assert failures(findings) == {"certificate"}
-    assert "12 hours" in findings["certificate"].found
-
-
-def test_a_certificate_that_ends_soon_is_warned_of(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys.server.unlink()
-    monkeypatch.setattr(keys_module, "SERVER_DAYS", 21)
-    make_keys(keys.folder, ["localhost"], 0)
-    with serving(keys) as port:
-        findings = found(port, keys)
-    assert failures(findings) == set()
-    assert findings["certificate"].state is State.WARNING
-    assert "19 days left" in findings["certificate"].found
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.methods import chosen, names
-from hetfl_flwr.server.messaging.guard import Gauge, measure
+from hetfl_flwr.server.guard import Gauge, measure
 from hetfl_flwr.wire.forms import Form, frozen, twins
 from hetfl_flwr.wire.spec import (
     ArraySpec,

@@ -19,7 +19,7 @@ from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.node import stores
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.record import ROUNDS_FILE
-from hetfl_flwr.server.exchanges import expected_of
+from hetfl_flwr.server.exchange import expected_of
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.wire.codec import from_record, to_record
 from simulations.engine.clients import FIRST_NODE

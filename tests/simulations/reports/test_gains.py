@@ -210,10 +210,6 @@ def test_of_several_local_runs_the_one_with_the_same_settings_counts(tmp_path):
     ended(tmp_path / "c", HELPED[0], **{"learning-rate": 0.1})
     frame = gains([tmp_path])
     assert frame.baseline.tolist() == ALONE[0]
-    assert not any("equal terms" in note for note in frame.attrs["notes"])
-    ended(tmp_path / "d", HELPED[0], algorithm="fedavg", models="mlp", **{"learning-rate": 0.1})
-    notes = gains([tmp_path]).attrs["notes"]
-    assert "models (mlp / auto)" in next(note for note in notes if "equal terms" in note)
 
 
 def test_a_client_without_a_final_accuracy_is_named(tmp_path):

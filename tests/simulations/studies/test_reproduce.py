@@ -15,9 +15,9 @@ from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
-from simulations.studies.reproduce.collection import Report, collect, counted
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
+from simulations.studies.reproduce.page import collect, counted
 from simulations.studies.reproduce.pictures import _gains
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, load, names
@@ -430,7 +430,7 @@ def test_what_is_said_of_the_papers_stays_before_all_sections_and_collecting_aga
     path, said = tmp_path / "all.md", "## What holds, paper by paper\n\n**A.** It holds.\n"
     path.write_text(f"# Results\n\n{said}")
     for _ in range(3):  # what is written is read again
-        collect({}, {"A, Table 1": Report(tmp_path, "## A, Table 1\n\nIt holds.\n")}, path)
+        collect({}, {"A, Table 1": (tmp_path, "## A, Table 1\n\nIt holds.\n")}, path)
         link = f"[Full report](results/{tmp_path.name}.md)"
         assert path.read_text() == f"# Results\n\n{said}\n## A, Table 1\n\nIt holds.\n\n{link}\n"
         assert (tmp_path / "results" / f"{tmp_path.name}.md").read_text() == (tmp_path / "table.md").read_text()

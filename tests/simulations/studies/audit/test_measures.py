@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from simulations.studies.audit.measures import (
-    Separation,
     auc,
     chance_rate,
-    of_membership,
     psnr,
     true_positive_rate,
 )
@@ -33,14 +31,6 @@ def test_the_rate_by_chance_is_what_scores_of_one_distribution_give(others):
     rng = np.random.default_rng(0)
     found = [true_positive_rate(rng.normal(size=300), rng.normal(size=others)) for _ in range(2000)]
     assert np.mean(found) == pytest.approx(chance_rate(others), abs=0.001)
-
-
-def test_of_fewer_than_a_hundred_others_the_rate_without_false_positives_is_called_so():
-    few, many = (
-        of_membership("x", "", "", [Separation(np.ones(5), np.zeros(others))] * 2, [], [])[1] for others in (49, 50)
-    )
-    assert (few.measure, few.chance) == ("TPR at 0 FPR (98 others)", chance_rate(98))
-    assert (many.measure, many.chance) == ("TPR at 1 % FPR", chance_rate(100))
 
 
 def test_psnr_of_equal_pictures_is_infinite_and_falls_by_twenty_decibels_a_tenth():

@@ -5,14 +5,14 @@ from typing import TypeVar
 
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models import network_of
-from hetfl_flwr.server.messaging.differences import (
+from hetfl_flwr.server.differences import (
     Kind,
     different_names,
     lacking,
     listed,
     names_of,
 )
-from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.samples import MOST_SHARED
 from hetfl_flwr.wire.spec import Arrays
 

@@ -11,11 +11,11 @@ from flwr.app import ConfigRecord, Message, MessageType, Metadata, RecordDict
 from flwr.serverapp import Grid
 
 from hetfl_flwr.common.flower import log
-from hetfl_flwr.server.admission.node_keys import NodeKeys
-from hetfl_flwr.server.messaging.exchange import misaddressed
-from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.grids import ListsNodes
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.grids import ListsNodes
+from hetfl_flwr.server.node_keys import NodeKeys
+from hetfl_flwr.server.replies import misaddressed
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import CONFIG, REGISTRATION, ROUND, RUN
 
 UNLISTED = "its key is not in node-keys"

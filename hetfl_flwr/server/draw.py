@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from hetfl_flwr.config import RunConfig, idle_clients, sampled_clients
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.member import Member
 
 
 def draw(members: Iterable[Member], config: RunConfig, clients: int, round: int) -> list[Member]:

@@ -7,9 +7,9 @@ from warnings import catch_warnings, filterwarnings
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
-from hetfl_flwr.server.messaging.exchange import METRICS_ALONE, Expected, Outcome
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.messenger import Messenger
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.messenger import Messenger
+from hetfl_flwr.server.replies import METRICS_ALONE, Expected, Outcome
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, ROUND
 from hetfl_flwr.wire.spec import Arrays

@@ -12,17 +12,17 @@ from hetfl_flwr.common.flower import ErrorCode, log
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.server.admission import attendance
-from hetfl_flwr.server.admission.attendance import Attendance, Origin, Presence, checked
-from hetfl_flwr.server.admission.draw import draw
-from hetfl_flwr.server.admission.node_keys import NodeKeys
-from hetfl_flwr.server.admission.start import FIRST_REPORT, Start, patience
-from hetfl_flwr.server.messaging.exchange import reason
-from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.grids import is_stopped
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.messenger import BUSY, Messenger
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server import attendance
+from hetfl_flwr.server.attendance import Attendance, Origin, Presence, checked
+from hetfl_flwr.server.draw import draw
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.grids import is_stopped
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.messenger import BUSY, Messenger
+from hetfl_flwr.server.node_keys import NodeKeys
+from hetfl_flwr.server.replies import reason
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.server.start import FIRST_REPORT, Start, patience
 from hetfl_flwr.wire.messages import REGISTRATION
 
 Check = Callable[[Roster], object]

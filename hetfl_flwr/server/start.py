@@ -7,10 +7,10 @@ from logging import WARNING
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.server.admission.draw import draw
-from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
+from hetfl_flwr.server.draw import draw
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import REGISTRATION
 
 LONGEST_START = 600.0

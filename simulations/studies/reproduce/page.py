@@ -4,10 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import copyfile
-from typing import NamedTuple
 
 from hetfl_flwr.errors import RunFolderError
-from simulations.studies.reproduce.outcome import Outcome, as_markdown, figure, ours
+from simulations.studies.reproduce.outcome import Outcome, figure, ours, pivoted
 from simulations.studies.reproduce.recipe import Recipe
 
 RESULTS = "results"
@@ -20,33 +19,15 @@ PAPERS = "What holds, paper by paper"
 """Heading of the text that is written by hand and stands before all sections."""
 
 
-class Report(NamedTuple):
-    """What was made of a recipe.
-
-    Parameters
-    ----------
-    folder : Path
-        Where ``table.md`` is, the full report, and ``figure.png``, if anything is drawn.
-    summary : str
-        Its section of the page.
-    pictured : bool
-        Whether the picture stands on the page, too, or in the full report alone.
-    """
-
-    folder: Path
-    summary: str
-    pictured: bool = True
-
-
-def collect(titles: Mapping[str, str], made: Mapping[str, Report], path: Path) -> None:
+def collect(titles: Mapping[str, str], made: Mapping[str, tuple[Path, str]], path: Path) -> None:
     """Write the page and its full reports; sections of other recipes stay, and so does the text under `PAPERS`.
 
     Parameters
     ----------
     titles : mapping of str to str
         The title of each recipe that was asked for, by its name; those without a section are listed as missing.
-    made : mapping of str to Report
-        Those with figures, by title.
+    made : mapping of str to (Path, str)
+        Those with figures, by title: the folder of ``table.md`` and ``figure.png``, and the section.
     path : Path
         The page.
 
@@ -55,32 +36,29 @@ def collect(titles: Mapping[str, str], made: Mapping[str, Report], path: Path) -
     RunFolderError
         It cannot be written.
     """
+    results = path.parent / RESULTS
     try:
-        (path.parent / RESULTS).mkdir(parents=True, exist_ok=True)
+        results.mkdir(parents=True, exist_ok=True)
         parts = re.split(r"^(?=## )", path.read_text() if path.exists() else "", flags=re.MULTILINE)[1:]
         sections = {part.partition("\n")[0].removeprefix("## "): part.rstrip("\n") + "\n" for part in parts}
         papers, missing = sections.pop(PAPERS, ""), sections.pop(MISSING, "").split("\n")
-        sections |= {title: _write_report(title, report, path.parent / RESULTS) for title, report in made.items()}
-        sections = {title: sections[title] for title in sorted(sections, key=str.casefold)}
+        for title, (folder, section) in made.items():
+            name, text = folder.name, (folder / "table.md").read_text()
+            if (folder / "figure.png").exists():
+                copyfile(folder / "figure.png", results / f"{name}.png")
+            sections[title] = f"{section}\n[Full report]({RESULTS}/{name}.md)\n"
+            if (results / f"{name}.png").exists():
+                text += f"\n![{title}]({name}.png)\n"
+                if "\n| ---" in section:
+                    sections[title] += f"\n![{title}]({RESULTS}/{name}.png)\n"
+            (results / f"{name}.md").write_text(text)
         missing += [f"- {title} (`{name}`)" for name, title in titles.items()]
         missing = [line for line in dict.fromkeys(missing) if line[2:].rpartition(" (`")[0] not in {"", *sections}]
         last = "\n".join([f"## {MISSING}\n", *missing, ""]) if missing else ""
-        path.write_text("\n".join(filter(None, ["# Results\n", papers, *sections.values(), last])))
+        ordered = [sections[title] for title in sorted(sections, key=str.casefold)]
+        path.write_text("\n".join(filter(None, ["# Results\n", papers, *ordered, last])))
     except OSError as error:
         raise RunFolderError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _write_report(title: str, report: Report, folder: Path) -> str:
-    """Write a full report and its picture, and return the section with links to both."""
-    name, drawn = report.folder.name, report.folder / "figure.png"
-    if drawn.exists():
-        copyfile(drawn, folder / f"{name}.png")
-    text, section = (report.folder / "table.md").read_text(), f"{report.summary}\n[Full report]({RESULTS}/{name}.md)\n"
-    if (folder / f"{name}.png").exists():
-        text += f"\n![{title}]({name}.png)\n"
-        section += f"\n![{title}]({RESULTS}/{name}.png)\n" if report.pictured else ""
-    (folder / f"{name}.md").write_text(text)
-    return section
 
 
 def summary(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> str:
@@ -126,11 +104,7 @@ def main_table(recipe: Recipe, found: Sequence[Outcome]) -> str:
             paper = "" if one.paper is None else f" ({figure(one.paper, one.unit)})"
             cells[one.cell.row, one.cell.column or label] = ours(one) + paper
             labels[label] = None
-    rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
-    if len(columns) > len(rows):
-        rows, columns, cells = columns, rows, {(column, row): text for (row, column), text in cells.items()}
-    corner = next(iter(labels), "") if recipe.columns else ""
-    return as_markdown([corner, *columns], [[row, *(cells.get((row, one), "-") for one in columns)] for row in rows])
+    return pivoted(cells, next(iter(labels), "") if recipe.columns else "", turned=True)
 
 
 def counted(found: Sequence[Outcome]) -> str:

@@ -9,12 +9,12 @@ from flwr.app import MessageType, RecordDict
 
 from hetfl_flwr import run
 from hetfl_flwr.client_app import app
-from hetfl_flwr.node.machine.allocation import keep_freed_memory
+from hetfl_flwr.node.machine import keep_freed_memory
 from simulations.cli.command import main
 
 STEPS = """
 from resource import RUSAGE_SELF, getrusage
-from hetfl_flwr.node.machine.allocation import keep_freed_memory
+from hetfl_flwr.node.machine import keep_freed_memory
 import numpy as np
 
 def faults():

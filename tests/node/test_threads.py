@@ -5,7 +5,7 @@ import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from hetfl_flwr.client_app import _client as surroundings
-from hetfl_flwr.node.machine import threads
+from hetfl_flwr.node import machine as threads
 from simulations.engine.run import _check_threads
 
 

@@ -9,7 +9,11 @@ from flwr.serverapp import Grid
 from hetfl_flwr.common.flower import ErrorCode
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.server.messaging.exchange import (
+from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.grids import engine_of, pull_interval
+from hetfl_flwr.server.guard import Guards, measure
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.replies import (
     LONGEST_REASON,
     METRICS_ALONE,
     Expected,
@@ -21,12 +25,8 @@ from hetfl_flwr.server.messaging.exchange import (
     read,
     with_arrays,
 )
-from hetfl_flwr.server.messaging.failure import Failure
-from hetfl_flwr.server.messaging.grids import engine_of, pull_interval
-from hetfl_flwr.server.messaging.guard import Guards, measure
-from hetfl_flwr.server.messaging.member import Member
-from hetfl_flwr.server.messaging.roster import Roster
-from hetfl_flwr.server.messaging.upload_counts import UploadCounts
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.codec import from_record, halved, to_record
 from hetfl_flwr.wire.messages import ARRAYS

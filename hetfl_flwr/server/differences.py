@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from hetfl_flwr.server.messaging.member import Member
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.naming import called
 
 Kind = Literal["class", "column"]

@@ -1,0 +1,72 @@
+"""Base of the server sides whose clients exchange weights of several models, which go by the names of these."""
+
+from collections.abc import Mapping
+
+from hetfl_flwr import (
+    EMPTY,
+    Arrays,
+    KnowledgeStrategy,
+    Member,
+    PayloadSpec,
+    Roster,
+    SplitModel,
+    models_by_name,
+    weights,
+)
+
+
+class ModelsStrategy(KnowledgeStrategy):
+    """A strategy that builds the models that clients say they have; who has none of these is left out.
+
+    A client that says it has a model that cannot be built is sent nothing, and nothing is expected of it. An algorithm
+    calls `build` in `initial`.
+
+    Attributes
+    ----------
+    models : dict of str to SplitModel
+        By name, with their initial weights: those of the beginning, and of clients that are here.
+    """
+
+    averages = True
+
+    def __init__(self) -> None:
+        self.models: dict[str, SplitModel] = {}
+
+    def build(self, roster: Roster) -> Mapping[str, SplitModel]:
+        """Build the models that clients have before round 1, and return them.
+
+        Raises
+        ------
+        FederationError, ModelError
+            As `hetfl_flwr.models_by_name`.
+        """
+        self.models = models_by_name(roster, self.config)
+        self._first = set(self.models)
+        self._barred = {member.node for member in roster if member.model not in self.models}
+        return self.models
+
+    def check(self, roster: Roster) -> None:
+        """Refuse different classes or inputs; build the models of those that join late, and forget what nobody has."""
+        _ = roster.shape, roster.classes
+        if self.models:
+            wanted = {*self._first, *(member.model for member in [*self.roster, *roster])}
+            self.models = {name: model for name, model in self.models.items() if name in wanted}
+            if new := [one for one in self.joining(roster) if one.model not in self.models]:
+                self.models |= models_by_name(Roster(new), self.config)
+
+    def joining(self, roster: Roster) -> list[Member]:
+        """Return the clients that were not left out at the beginning; none before that."""
+        return [member for member in roster if self.models and member.node not in self._barred]
+
+    def part(self, model: SplitModel) -> PayloadSpec:
+        """Declare what of a model travels: by default all weights."""
+        return weights(model)
+
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Expect weights like those of the client's model."""
+        model = self.models.get(member.model)
+        return EMPTY if model is None else self.part(model)
+
+    def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
+        """Send the same as for training."""
+        return self.download_for(member, server_state, 0)
