@@ -16,9 +16,8 @@ from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.images import image_spec, read_images
-from hetfl_flwr.data.labels import IntArray, class_names, declared, label_notes, read_codes
+from hetfl_flwr.data.labels import IntArray, class_names, declared, label_notes, read_codes, read_owners
 from hetfl_flwr.data.opening import Source, check_place, open_source
-from hetfl_flwr.data.owners import read_owners
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.roles import Kind
 from hetfl_flwr.data.rotation import ANGLES, Rotation, rotated

@@ -321,3 +321,36 @@ def _shown(values: Sequence[int | str]) -> str:
         return f"0..{len(values) - 1}"
     shown = [shorten(str(value), 30) for value in values[:20]]
     return ", ".join(shown) + (", ..." if len(values) > 20 else "")
+
+
+def read_owners(source: Source, rows: IntArray, problems: Problems) -> tuple[tuple[str, ...], torch.Tensor | None]:
+    """Return the names of a data set's owners, and the number of each row's own.
+
+    Parameters
+    ----------
+    source : Source
+        Its owners are the files it was read from, or the values of its ``id_column``, ascending.
+    rows : ndarray
+        (N,) int64, the rows in the order that is wanted.
+    problems : Problems
+        Takes down what is wrong with the column; then nobody owns the rows.
+
+    Returns
+    -------
+    names : tuple of str
+        By number; empty where nobody owns the rows.
+    owners : Tensor or None
+        (N,) int64; None where nobody does.
+    """
+    names, codes = _owners(source, problems)
+    return tuple(map(str, names)), None if codes is None else torch.from_numpy(codes[rows])
+
+
+def _owners(source: Source, problems: Problems) -> tuple[Sequence[int | str], IntArray | None]:
+    if source.files:
+        names = [name for name, _ in source.files]
+        return names, np.repeat(np.arange(len(names)), [count for _, count in source.files])
+    if source.reading.id_column:
+        with problems.collecting():
+            return read_codes(source, source.reading.id_column, "partition")
+    return (), None
