@@ -130,7 +130,7 @@ def test_what_one_client_says_of_its_parameters_ends_no_run(algorithm, liar):
     ("shape", "classes", "why"),
     [
         # two layers of 200 units and a head of 10 outputs: 1,440,000 x 200 + 200 + 200 x 200 + 200 + 2,010
-        ((1, 1200, 1200), 10, f"288042410 weights, more than the {MOST_NUMBERS}"),
+        ((1, 1200, 1200), 10, "288,042,410 weights"),
         (HUGE, 10, "1,800,042,410 weights"),
         ((64,), 2**40, "more than 268,435,456"),
         ((2**40, 2**40), 10, f"{MOST_INPUTS} numbers"),
