@@ -1,6 +1,6 @@
 """One client's share of a data set."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -18,16 +18,15 @@ from hetfl_flwr.data.domains import (
     scaled_as_imagenet,
     standardised_colours,
 )
-from hetfl_flwr.data.owners import joined
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
-from hetfl_flwr.data.pooling import check_alike, pooled, together
 from hetfl_flwr.data.samples import Arrays, Samples
 from hetfl_flwr.data.series import standardised_channels
 from hetfl_flwr.data.split import Split
 from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.text import LONGEST_NAME, printable
 
 
 def load_client_data(split: Split, client: int) -> ClientData:
@@ -88,8 +87,8 @@ def load_client_data(split: Split, client: int) -> ClientData:
     whole = family[index - first]
     if split.pooled:
         places = tuple(domains.get(number) for number in range(len(family)))
-        whole, start = together(family), sum(len(arrays.labels) for arrays in family[:index])
-        train = pooled(start + train, *_of_everybody(places, family, halved, split))
+        whole, start = _together(family), sum(len(arrays.labels) for arrays in family[:index])
+        train = _pooled(start + train, *_of_everybody(places, family, halved, split))
     if family[0].spec.is_table:
         columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, split.seed)
         family = _own_tables(family, columns, sliced(whole, columns), train, split.normalize)
@@ -257,7 +256,7 @@ def _domains_for(families: Sequence[Family], index: int, split: Split) -> tuple[
     for family, domains in zip(wanted, arrays, strict=True):
         _check_family(family.name, domains[0], split)
     if split.pooled:
-        check_alike([family.name for family in wanted], [domains[0] for domains in arrays])
+        _check_alike([family.name for family in wanted], [domains[0] for domains in arrays])
         _check_unseen(wanted, split)
     return tuple(domain for domains in arrays for domain in domains), 0 if split.pooled else first
 
@@ -286,7 +285,7 @@ def _of_everybody(
 ) -> tuple[Tensor, Tensor]:
     """Return the rows that all clients put together, and those that any of them tests or validates on.
 
-    They are rows of the data set that `together` makes of the domains' arrays.
+    They are rows of the data set that `_together` makes of the domains' arrays.
     """
     offered, held, start = [_no_rows()], [_no_rows()], 0
     for number, (domain, arrays) in enumerate(zip(domains, family, strict=True)):
@@ -374,3 +373,64 @@ def _drawn(pool: int, even: int, draw: tuple[int, ...]) -> tuple[IntArray, IntAr
 def _halved(clients: int, fraction: float, seed: int) -> frozenset[int]:
     """Return the clients that keep half of their training rows."""
     return frozenset(generator(seed, "halved").permutation(clients)[: round(fraction * clients)].tolist())
+
+
+@cache
+def _together(domains: tuple[Arrays, ...]) -> Arrays:
+    """Return data sets of one form as one, neither with a test split nor with a scale of its own."""
+    if len(domains) == 1:
+        return domains[0]
+    owners = [arrays.owners for arrays in domains if arrays.owners is not None]
+    return replace(
+        domains[0],
+        inputs=torch.cat([arrays.inputs for arrays in domains]),
+        labels=torch.cat([arrays.labels for arrays in domains]),
+        train_rows=sum(len(arrays.labels) for arrays in domains),
+        owners=torch.cat(owners) if len(owners) == len(domains) else None,
+    )
+
+
+def _check_alike(names: Sequence[str], firsts: Sequence[Arrays]) -> None:
+    """Refuse to put rows together, by the first domain of each data set, whose numbers or labels differ in meaning."""
+    for name, arrays in zip(names[1:], firsts[1:], strict=True):
+        for (what, one), (_, other) in zip(_terms(firsts[0]), _terms(arrays), strict=True):
+            if one != other:
+                raise ConfigError(
+                    f"pooled = true: {names[0]} and {name} differ in {what} ({one} and {other}): "
+                    "only rows of the same inputs and classes can be put together"
+                )
+
+
+def _terms(arrays: Arrays) -> Iterable[tuple[str, object]]:
+    """Go through what must be the same: what it is called, and what a data set says."""
+    yield "the shape of their inputs", arrays.spec.shape
+    yield "their classes", tuple(name.strip().casefold() for name in arrays.class_names) or arrays.spec.classes
+    yield "their columns", arrays.input_names
+    yield "what a word's number is", (arrays.spec.vocabulary, arrays.words and arrays.words())
+    yield "how inputs are stored", (str(arrays.inputs.dtype), str(arrays.peak))
+
+
+def _pooled(own: Tensor, offered: Tensor, held: Tensor) -> Tensor:
+    """Return a client's own training rows, and after them those that others offer and nobody holds out."""
+    mine = own[~torch.isin(own, held)]
+    others = np.setdiff1d(offered.numpy(), np.concatenate([own.numpy(), held.numpy()]))
+    return torch.cat([mine, torch.from_numpy(others)])
+
+
+def joined(names: Sequence[str]) -> str:
+    """Return several names as one of bounded length; what has no room is counted.
+
+    Examples
+    --------
+    >>> joined(["North", "South"])
+    'North + South'
+    >>> joined([f"ward {number}" for number in range(100)])
+    'ward 0 + ward 1 + ward 2 + ward 3 + ward 4 + ward 5 + ward 6 + ward 7 + ward 8 + ward 9 + 90 more'
+    """
+    called = [printable(" ".join(name.split()), LONGEST_NAME) for name in names if name.strip()]
+    said = " + ".join(called)
+    shown = len(called)
+    while len(said) > LONGEST_NAME and shown > 1:
+        shown -= 1
+        said = f"{' + '.join(called[:shown])} + {len(called) - shown} more"
+    return printable(said, LONGEST_NAME)

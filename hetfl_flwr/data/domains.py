@@ -16,9 +16,8 @@ from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.images import image_spec, read_images
-from hetfl_flwr.data.labels import IntArray, class_names, declared, read_codes
+from hetfl_flwr.data.labels import IntArray, class_names, declared, label_notes, read_codes, read_owners
 from hetfl_flwr.data.opening import Source, check_place, open_source
-from hetfl_flwr.data.owners import read_owners
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.roles import Kind
 from hetfl_flwr.data.rotation import ANGLES, Rotation, rotated
@@ -461,7 +460,7 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     rows = np.argsort(domains, kind="stable")
     called = entry.names if entry and not reading.classes else ()
     whole = replace(_read(source, rows, problems), class_names=called or class_names(source))
-    whole = replace(whole, notes=(*source.notes, *whole.notes))
+    whole = replace(whole, notes=(*source.notes, *label_notes(source), *whole.notes))
     ends = np.cumsum(np.bincount(domains)).tolist()
     trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
     if 0 in trains:

@@ -1,5 +1,6 @@
 """Columns whose values are classes, domains or owners, as numbers 0, 1, ..."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -27,6 +28,7 @@ FEWEST_ROWS = {"numbers": 10, "texts": 2}
 """Rows a label, on average, below which a column with more different ones is taken for a quantity, or for a name of
 each row, unless ``classes`` declares it."""
 
+_SEVERAL = re.compile(r"[;,|/+&]")  # what stands between several labels in one cell
 _SINGLE = "only single-label classification is learnt here"
 
 
@@ -81,6 +83,22 @@ def class_names(source: Source) -> tuple[str, ...]:
         return tuple(name for name, _ in parse_classes(source.reading.classes))
     called: dict[int | str, str] = dict(enumerate(TRUTH if _is_truth(source) else _feature_names(source)))
     return tuple(called.get(value, str(value)) for value in _values(source))
+
+
+def label_notes(source: Source) -> tuple[str, ...]:
+    """Doubt labels that are many whole numbers, as quantities are, or some of which are several others in one cell."""
+    if source.values or source.reading.classes or _feature_names(source):
+        return ()
+    values, called = _values(source), f"label column '{source.label}' of {source.place}"
+    if not isinstance(values[0], str):
+        many = f"{called}: {len(values)} different whole numbers are taken as classes; {_SINGLE}"
+        return (many,) * (len(values) > MOST_UNDECLARED)
+    known = {*values}
+    for value in map(str, values):
+        parts = [part.strip() for part in _SEVERAL.split(value)]
+        if len(parts) > 1 and known.issuperset(parts):
+            return (f"{called}: {value!r} is taken as a class of its own beside {parts[0]!r}; {_SINGLE}",)
+    return ()
 
 
 def declared(arrays: Arrays, classes: str, place: str) -> Arrays:
@@ -303,3 +321,36 @@ def _shown(values: Sequence[int | str]) -> str:
         return f"0..{len(values) - 1}"
     shown = [shorten(str(value), 30) for value in values[:20]]
     return ", ".join(shown) + (", ..." if len(values) > 20 else "")
+
+
+def read_owners(source: Source, rows: IntArray, problems: Problems) -> tuple[tuple[str, ...], torch.Tensor | None]:
+    """Return the names of a data set's owners, and the number of each row's own.
+
+    Parameters
+    ----------
+    source : Source
+        Its owners are the files it was read from, or the values of its ``id_column``, ascending.
+    rows : ndarray
+        (N,) int64, the rows in the order that is wanted.
+    problems : Problems
+        Takes down what is wrong with the column; then nobody owns the rows.
+
+    Returns
+    -------
+    names : tuple of str
+        By number; empty where nobody owns the rows.
+    owners : Tensor or None
+        (N,) int64; None where nobody does.
+    """
+    names, codes = _owners(source, problems)
+    return tuple(map(str, names)), None if codes is None else torch.from_numpy(codes[rows])
+
+
+def _owners(source: Source, problems: Problems) -> tuple[Sequence[int | str], IntArray | None]:
+    if source.files:
+        names = [name for name, _ in source.files]
+        return names, np.repeat(np.arange(len(names)), [count for _, count in source.files])
+    if source.reading.id_column:
+        with problems.collecting():
+            return read_codes(source, source.reading.id_column, "partition")
+    return (), None

@@ -9,9 +9,8 @@ import pyarrow as pa
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.columns import Decision, are_filled, cleaned, read
 from hetfl_flwr.data.domains import family_arrays, opened, parse_families
-from hetfl_flwr.data.labels import class_names, labels_of
+from hetfl_flwr.data.labels import class_names, label_notes, labels_of, read_owners
 from hetfl_flwr.data.opening import Source
-from hetfl_flwr.data.owners import read_owners
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.tables import opened_table
 from hetfl_flwr.errors import DataError
@@ -132,7 +131,7 @@ def overview(dataset: str, reading: Reading) -> Overview:
         _classes(source, problems),
         _owners(source, problems),
         tuple(one.name for one in columns if one.becomes in ("number", "date", "series")),
-        source.notes,
+        (*source.notes, *(label_notes(source) if not problems.found else ())),
         str(problems.error) if problems.found else "",
     )
 

@@ -400,6 +400,28 @@ class TestLabels:
         assert named in refusal(DataError, load_client, dataset=write_csv(tmp_path / "own", **splits), **keys)
 
 
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([20 + row % 21 for row in range(210)], "21 different whole numbers"),
+        ([20 + row % 20 for row in range(210)], ""),
+        ((["a", "b", "a;b"] * 70), "'a;b'"),
+        ((["a", "b", "a; c"] * 70), ""),
+        ((["up", "down", "up/down"] * 70), "'up/down'"),
+    ],
+)
+def test_labels_that_may_be_quantities_or_several_in_one_are_doubted(labels, words, tmp_path):
+    rows = "".join(f"{row / 7},{label}\n" for row, label in enumerate(labels))
+    folder = write_csv(tmp_path / "own", train="size,label\n" + rows)
+    keys = {"label_column": "label", "partition_id": 0, "num_partitions": 1, "seed": 0}
+    found = said(load_client(dataset=folder, **keys).train.arrays)
+    assert [words in line for line in found if COPY not in line] == [True] * bool(words)
+    named = ",".join(map(str, sorted({*labels})))
+    assert [
+        line for line in said(load_client(dataset=folder, classes=named, **keys).train.arrays) if COPY not in line
+    ] == []
+
+
 def test_a_word_far_down_a_long_csv_file_is_read(tmp_path):
     """The library reads 10,000 rows at a time, and takes the type of each column from the first ones."""
     lines = "".join(f"{row % 90},{row / 7},{row % 3}\n" for row in range(12_000)) + "much,1.5,0\n"

@@ -13,7 +13,7 @@ from PIL import Image
 from hetfl_flwr import client_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_clients
-from hetfl_flwr.data.owners import joined
+from hetfl_flwr.data.clients import joined
 from hetfl_flwr.errors import ConfigError, DataError, FederationError, RunFolderError
 from hetfl_flwr.runs.settings import resolved
 from hetfl_flwr.server.member import Member
