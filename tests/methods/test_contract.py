@@ -4,14 +4,17 @@ import inspect
 import re
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from fixtures.tiers import exhaustive
-from flwr.app import Context, RecordDict
+from flwr.app import ConfigRecord, Context, RecordDict
 
-from hetfl_flwr.errors import FederationError
-from hetfl_flwr.methods import chosen, find, names
+from hetfl_flwr.errors import FederationError, PayloadError
+from hetfl_flwr.methods import build_client, chosen, find, names
+from hetfl_flwr.wire.codec import from_record
+from hetfl_flwr.wire.messages import ARRAYS
 from simulations.testing import AlgorithmContract
-from simulations.testing.contract import entries
+from simulations.testing.contract import entries, first_round, give_public_samples
 from simulations.testing.lab import NORMED, Lab, in_a_run
 
 
@@ -36,6 +39,24 @@ class TestEveryAlgorithm(AlgorithmContract):
             assert re.match(r"\S.*\.\n", text), "a summary of one line"
             assert re.search(r"^Wire   \S", text, re.MULTILINE)
             assert re.search(r"^State  \S", text, re.MULTILINE)
+
+    def test_a_client_refuses_a_bad_download_by_the_array_s_name(self, lab, refusal):
+        """Of round 2: with one axis more, of another type, or of numbers that are none."""
+        config = lab.config()
+        federation = lab.federation(config)
+        strategy, arrays, exchange = first_round(federation)
+        learnt = strategy.aggregate_replies(1, arrays, exchange.replies)
+        view = federation.view(list(federation.roster))
+        message = next(iter(strategy.configure_train(2, learnt, ConfigRecord(), view)))
+        good, node = from_record(message.content.array_records[ARRAYS]), lab.node(config)
+        give_public_samples(node, federation, strategy)
+        spec = build_client(config, node).download_spec()
+        spec.check_named(good, "server")
+        for name, array in good.items():
+            bad = [array[..., None], array.astype(np.complex64)]
+            bad += [np.full_like(array, np.nan)] if array.size and array.dtype.kind == "f" else []
+            for one in bad:
+                assert f"'{name}'" in refusal(PayloadError, spec.check_named, {**good, name: one}, "server")
 
     @pytest.mark.slow
     def test_the_number_of_workers_changes_no_bit(self, lab, tmp_path):

@@ -16,7 +16,6 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
-from simulations.testing.contract import entries
 from strategies.dsfl import DSFL
 
 TINY = float(np.finfo(np.float32).tiny)
@@ -150,16 +149,6 @@ def test_digesting_equals_a_loop_over_samples():
 
 
 # --- whole runs ----------------------------------------------------------------------------------
-
-
-def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
-    """At R = A = 7, C = 10: up 4 A C = 280, down 4 A = 28 in round 1, then 4 R (C + 1) + 4 A = 336. Before that, each
-    of the three clients has 60 public samples of 64 pixels, without a label, which go up once and down twice.
-    """
-    config = make_config(algorithm="dsfl", clients=3, models="mlp", rounds=3, **{"dsfl.public-samples": 7})
-    rounds = entries(run_federation(config))
-    assert [entry["bytes_up"] for entry in rounds] == [3 * 60 * 64, *[3 * 280] * 3]
-    assert [entry["bytes_down"] for entry in rounds] == [6 * 60 * 64, 3 * 28, 3 * 336, 3 * 336]
 
 
 @pytest.mark.slow

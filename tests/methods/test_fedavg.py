@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.loops import floats
 from fixtures.federations.nodes import linear_node
 from fixtures.tiers import exhaustive
 from safetensors.numpy import load_file
@@ -49,10 +50,6 @@ def test_two_rounds_equal_a_loop_by_hand(clients, moments, make_config, make_nod
     assert found.keys() == average.keys()
     for key, array in found.items():
         np.testing.assert_array_equal(array, average[key], err_msg=key)
-
-
-def floats(model: torch.nn.Module) -> dict[str, np.ndarray]:
-    return {key: t.numpy().copy() for key, t in model.state_dict().items() if t.is_floating_point()}
 
 
 def adam(node: Any) -> torch.optim.Optimizer:

@@ -11,21 +11,17 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import DataSpec, Samples, load_client_data
-from hetfl_flwr.data.public_scaling import scaled
+from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays as Stored
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.training import outputs
-from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import fingerprint
-from simulations.inference.loading import load_client
 from simulations.testing.contract import entries
 from strategies import feddf
 from strategies.ensembles import Schedule, distil, logits_of_each
@@ -156,30 +152,6 @@ def test_logits_are_those_of_evaluation_mode():
     found = logits_of_each(models, table([[1, 2]]), threads=1)
     assert [array.tolist() for array in found] == [[[1, 2]], [[3, 6]], [[50, 100]]]
     assert all(model.training for model in models)
-
-
-# --- public samples as the server sees them ------------------------------------------------------
-
-
-@pytest.mark.parametrize("normalize", ["mean-image", "mean-training-image", "standard", "imagenet", "none"])
-def test_images_are_scaled_as_clients_scale_theirs(normalize):
-    """The rows that a client's images are scaled by, as its own and as shown to somebody who has no others: its own
-    training samples, or all of the training split."""
-    config = RunConfig(dataset="digits", clients=1, normalize=normalize, test_fraction=0.3, validation_fraction=0.0)
-    own = load_client_data(config.split(1), 0).train
-    arrays = own.arrays
-    its = own if normalize == "mean-training-image" else Samples(arrays, torch.arange(arrays.train_rows))
-    theirs, rows = scaled(its.stored()[0].numpy(), arrays.spec, normalize), torch.arange(50)
-    torch.testing.assert_close(theirs.batch(rows)[0], its.batch(rows)[0], rtol=1e-4, atol=1e-5)
-
-
-def test_columns_are_scaled_by_the_samples_shown_and_tokens_stay():
-    rows = np.float32([[1, 5], [3, 5], [5, 5]])
-    found = scaled(rows, DataSpec((2,), 2), "mean-image").batch(torch.arange(3))[0]
-    np.testing.assert_allclose(found, [[-1.2247, 0], [0, 0], [1.2247, 0]], atol=1e-3)
-    assert scaled(rows, DataSpec((2,), 2), "none").batch(torch.arange(3))[0].tolist() == rows.tolist()
-    tokens = np.int32([[1, 2], [0, 3]])
-    assert scaled(tokens, DataSpec((2,), 2, 9), "mean-image").batch(torch.arange(2))[0].tolist() == tokens.tolist()
 
 
 # --- the server ----------------------------------------------------------------------------------
@@ -390,52 +362,6 @@ def test_without_distillation_it_is_fedavg_in_each_group_to_the_bit(make_config,
     assert told["feddf"] == told["fedavg"]
 
 
-def test_bytes_are_those_of_each_client_s_own_model_and_public_samples_come_once(make_config, run_federation):
-    """A perceptron's 55,210 weights and LeNet-5's 21,386, and round 0: images of 64 bytes. The trained model of a
-    client is its group's."""
-    config = make_config(algorithm="feddf", rounds=1, local_batches=1, **{"feddf.server-steps": 3})
-    run = run_federation(config)
-    zero, one = entries(run)
-    assert zero["bytes_down"] == 0
-    assert zero["bytes_up"] % 64 == 0
-    assert zero["bytes_up"] > 0
-    assert (one["bytes_up"], one["bytes_down"]) == (4 * (55_210 + 21_386),) * 2
-    state = load_file(run / SERVER_STATE_FILE)
-    for client, name in ((0, "mlp"), (1, "lenet5")):
-        model = load_client(run, client).model
-        np.testing.assert_array_equal(model.head.weight.detach(), state[f"{name}/head.weight"])
-
-
-@pytest.mark.slow
-def test_distillation_brings_the_global_models_nearer_to_what_all_know(make_config, run_federation, tmp_path):
-    """Each client has classes that the others lack: with distillation each model is better on all test samples of the
-    other's classes."""
-    found = {}
-    keys = {"algorithm": "feddf", "clients": 2, "rounds": 6, "partition": "classes:5", "iid_evaluation": True}
-    for steps in (0, 100):
-        own = {
-            "feddf.server-steps": steps,
-            "public_fraction": 0.3,
-            "local_batches": 20,
-            "output_dir": str(tmp_path / str(steps)),
-        }
-        found[steps] = entries(run_federation(make_config(**keys, **own)))[-1]["accuracy"]
-    assert found[100] > found[0] + 0.05
-
-
-def test_the_client_trains_as_fedavg_s_does(make_config, make_node):
-    config = make_config(algorithm="feddf", models=NORMED)
-    sent, found = state_of(make_node(config)), []
-    for name in ("feddf", "fedavg"):
-        client = build_client(config.with_values({"algorithm": name}), make_node(config))
-        found.append(client.fit(list(sent.values()), {ROUND: 1})[0])
-    assert all((one == other).all() for one, other in zip(*found, strict=True))
-
-
-def state_of(node: Any) -> dict[str, Any]:
-    return {key: t.numpy().copy() for key, t in node.model.state_dict().items() if t.is_floating_point()}
-
-
 # --- what is refused -----------------------------------------------------------------------------
 
 
@@ -474,8 +400,3 @@ def test_one_client_that_says_it_has_what_cannot_be_built_keeps_nobody_from_the_
     uploads = [filled(strategy, its(0), 2.0), Upload(2, {}, 1)]
     assert (strategy.aggregate(state, uploads, 1)[f"{SMALL}/head.weight"] == 2).all()
     assert "client 1" in refusal(FederationError, server, liar, its(1, model="sys:exit"))
-
-
-def test_the_strategy_of_a_run_config_has_its_schedule(make_config):
-    config = make_config(algorithm="feddf", **{"feddf.server-steps": 7, "feddf.patience": 3})
-    assert build_strategy(config).schedule == Schedule(7, 128, 1e-3, 3)

@@ -9,7 +9,6 @@ import torch
 from fixtures.federations.loops import fit, softmax
 from fixtures.federations.members import roster
 from fixtures.federations.nodes import linear_node
-from safetensors.numpy import load_file
 from torch import nn
 
 from clients.fedgh import FedGHClient
@@ -18,7 +17,6 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.strategy import Upload
-from simulations.testing.contract import entries
 from strategies.fedgh import FedGH
 
 
@@ -155,32 +153,3 @@ def test_a_client_trains_under_the_head_that_comes():
 
 
 # --- whole runs ----------------------------------------------------------------------------------
-
-
-def test_one_client_has_the_local_head_trained_on_its_own_prototypes(make_config, make_node, run_federation):
-    """A client alone: what the server sends after round 1 is its first head after one pass over its prototypes."""
-    keys = {"models": "mlp", "clients": 1, "rounds": 1, "width": 6, "local_batches": 2}
-    config = make_config(algorithm="fedgh", **keys, **{"fedgh.server-learning-rate": 0.5, "fedgh.server-epochs": 1})
-    client = FedGHClient(make_node(config))
-    with seeded(config.seed, "head"):
-        head = nn.Linear(6, 10)
-    uploaded, _ = fit(client, [part.detach().numpy().copy() for part in (head.weight, head.bias)])
-    optimizer = torch.optim.SGD(head.parameters(), lr=0.5)
-    order = generator(config.seed, 1, 0, "server-training").permutation(len(uploaded["classes"]))
-    points, labels = (
-        torch.from_numpy(uploaded["prototypes"][order]),
-        torch.from_numpy(uploaded["classes"][order]).long(),
-    )
-    nn.functional.cross_entropy(head(points), labels.long()).backward()
-    optimizer.step()
-    found = load_file(run_federation(config) / "knowledge.safetensors")
-    np.testing.assert_allclose(found["weight"], head.weight.detach(), rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(found["bias"], head.bias.detach(), rtol=1e-5, atol=1e-7)
-
-
-def test_what_travels(make_config, make_node, run_federation):
-    """Up S D numbers of prototypes at D = 6, and 5 bytes beside each; down a head."""
-    config = make_config(algorithm="fedgh", clients=3, width=6, rounds=1, partition="classes:6")
-    classes = sum(len(make_node(config, client_id).data.train.labels.unique()) for client_id in range(3))
-    entry = entries(run_federation(config))[1]
-    assert (entry["bytes_up"], entry["bytes_down"]) == (classes * (4 * 6 + 5), 3 * 4 * 10 * 7)

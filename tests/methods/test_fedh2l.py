@@ -3,15 +3,14 @@
 from itertools import pairwise
 from logging import WARNING
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.loops import Linear, fit, played, rows_of, same, share, softmax, states
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -26,13 +25,12 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries
+from simulations.testing.lab import NORMED
 from strategies import fedh2l
 from strategies.fedh2l import FedH2L
 
-NORMED = "simulations.testing.lab:normed"
 LINEAR = "fixtures.models:linear"
 
 
@@ -152,9 +150,10 @@ def relay(*signals: tuple[int, float, list[int], Any]) -> list[np.ndarray]:
     ]
 
 
-def fit(client: Any, download: list[np.ndarray], round: int = 1) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    arrays, samples, metrics = client.fit(download, {ROUND: round})
-    return dict(zip(client.upload_spec().names, arrays, strict=True)), {**metrics, "samples": samples}
+def sharing(config: RunConfig, make_node: Any, *, labelled: bool = True) -> list[Node]:
+    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
+    share(nodes, labelled=labelled)
+    return nodes
 
 
 def weight(client: Any) -> Any:
@@ -355,7 +354,7 @@ def test_the_moments_of_both_optimizers_survive_an_interruption_and_do_not_depen
     run_federation(make_config(rounds=4, **keys, **places["a"]), workers=2)
     run_federation(make_config(rounds=2, **keys, **places["b"]))
     run_federation(make_config(rounds=4, resume=True, **keys, **places["b"]))
-    whole, parts = (models(tmp_path / f"{name}-s" / "run-7") for name in "ab")
+    whole, parts = (states(tmp_path / f"{name}-s") for name in "ab")
     for one, other in zip(whole, parts, strict=True):
         assert one.keys() == other.keys()
         assert any(name.startswith("global.") for name in one)
@@ -414,18 +413,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def nodes_with_seeds(config: RunConfig, make_node: Any, *, labelled: bool = True) -> list[Node]:
-    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
-    for node in nodes:
-        for other in nodes:
-            if other is not node:
-                shared = other.own_public_samples(labelled=labelled)
-                node.keep_public_samples(
-                    to_record({f"{name}.{other.client_id}": array for name, array in shared.items()})
-                )
-    return nodes
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_three_rounds_equal_a_loop_over_samples(case, make_config, make_federation, make_node):
     """Algorithm 1 as it is printed, in float64 with the gradients written out: linear models, absent classes, decay."""
@@ -441,7 +428,7 @@ def test_three_rounds_equal_a_loop_over_samples(case, make_config, make_federati
         weight_decay=0.01,
     )
     labelled = options.get("public_labels", True)
-    nodes = nodes_with_seeds(config, make_node, labelled=labelled)
+    nodes = sharing(config, make_node, labelled=labelled)
     reference = [Reference(node, options) for node in nodes]
     conflicts = slow_fedh2l(reference, config, rounds=3)
 
@@ -449,18 +436,10 @@ def test_three_rounds_equal_a_loop_over_samples(case, make_config, make_federati
     members = make_federation(config).roster
     strategy = FedH2L(public_labels=labelled)
     strategy.prepare(members, config)
-    server_state, projected = strategy.initial(members), []
-    for round in (1, 2, 3):
-        uploads = []
-        for client, one in zip(clients, members, strict=True):
-            sent = strategy.download_for(one, server_state, round)
-            arrays, metrics = fit(client, list(sent.values()), round)
-            projected.append(metrics["projected"])
-            uploads.append(Upload(one.client_id, arrays, metrics["samples"]))
-        server_state = strategy.aggregate(server_state, uploads, 1)
+    server_state, said = played(strategy, clients, members, strategy.initial(members), 3)
+    projected = [one["projected"] for one in said]
     for client, slow in zip(clients, reference, strict=True):
-        np.testing.assert_allclose(weight(client), slow.weight, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(client.node.model.head.bias.detach(), slow.bias, rtol=1e-4, atol=1e-5)
+        slow.same_as(client.node.model.head)
         np.testing.assert_allclose(
             server_state[f"posteriors.{slow.client_id:06d}"], slow.posteriors, rtol=1e-4, atol=1e-5
         )
@@ -469,32 +448,25 @@ def test_three_rounds_equal_a_loop_over_samples(case, make_config, make_federati
         assert projected == [0.0] * 3 + [float(conflict) for conflict in conflicts]
 
 
-class Reference:
+class Reference(Linear):
     """A linear model in float64, and its client's data, sample by sample."""
 
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
-        self.client_id, self.options = node.client_id, options
-        self.weight = node.model.head.weight.detach().double().numpy().copy()
-        self.bias = node.model.head.bias.detach().double().numpy().copy()
-        self.own, self.public = self._rows(node.data.train), self._rows(node.data.public)
+        super().__init__(node.model.head, node)
+        self.options, self.public = options, rows_of(node.data.public)
         self.posteriors: list[np.ndarray] = []
         self.accuracy, self.taught_rows, self.g_loc = 0.0, [], np.zeros(0)
 
-    @staticmethod
-    def _rows(samples: Any) -> list[tuple[np.ndarray, int]]:
-        inputs, labels = samples.batch(torch.arange(len(samples)))
-        return list(zip(inputs.flatten(1).double().numpy(), labels.tolist(), strict=True))
-
     def softmax(self, x: np.ndarray) -> np.ndarray:
-        raised = np.exp(self.weight @ x + self.bias)
-        return raised / raised.sum()
+        scores: np.ndarray = softmax(self(x))
+        return scores
 
     def flat(self, slopes: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """The gradient of weight and bias from each sample's slope of the logits."""
         by_weight = sum(np.outer(slope, x) for slope, x in slopes)
         return np.concatenate([np.ravel(by_weight), sum(slope for slope, _ in slopes)])
 
-    def step(self, gradient: np.ndarray, config: RunConfig) -> None:
+    def along(self, gradient: np.ndarray, config: RunConfig) -> None:
         cut = self.weight.size
         decay = config.weight_decay
         self.weight = self.weight - config.learning_rate * (
@@ -503,7 +475,7 @@ class Reference:
         self.bias = self.bias - config.learning_rate * (gradient[cut:] + decay * self.bias)
 
     def local_steps(self, everyone: list["Reference"], config: RunConfig, round: int) -> None:
-        rows = list(self.own)
+        rows = list(self.rows)
         if self.options.get("public_labels", True):
             rows += [row for peer in everyone if peer is not self for row in peer.public]
         order = generator(config.seed, self.client_id, round, "batches")
@@ -512,7 +484,7 @@ class Reference:
         for batch in draw_batches(order, len(rows), config.batch_size, epochs=1, batches=count):
             some = [rows[position] for position in batch.tolist()]
             gradient = self.flat([((self.softmax(x) - np.eye(10)[y]) / len(some), x) for x, y in some])
-            self.step(gradient, config)
+            self.along(gradient, config)
             self.g_loc = self.g_loc + gradient
 
     def teach(self, config: RunConfig, round: int) -> None:
@@ -540,7 +512,7 @@ class Reference:
             update = g_pub - dot / (g_loc @ g_loc) * g_loc
         if self.options.get("projection") == "pcgrad":
             update = update + g_loc - min(dot, 0) / (g_pub @ g_pub) * g_pub
-        self.step(update, config)
+        self.along(update, config)
         return bool(dot < 0)
 
 
@@ -556,27 +528,20 @@ def slow_fedh2l(clients: list[Reference], config: RunConfig, rounds: int) -> lis
     return conflicts
 
 
-def models(folder: Path) -> list[dict[str, Tensor]]:
-    return [load_file(path) for path in sorted(folder.glob("client-*.safetensors"))]
-
-
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_client_that_is_alone_is_trained_as_locally(steps, make_config, run_federation, tmp_path):
+def test_a_client_that_is_alone_is_trained_as_locally(steps, ended):
     """Model, batch norm and moments are the same bits as with as many local batches and no federation at all."""
-    trained = {}
-    for name, keys in {"local": {"local_batches": steps}, "fedh2l": {"fedh2l.exchange-every": steps}}.items():
-        places = {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-state")}
-        run_federation(make_config(algorithm=name, models=NORMED, clients=1, rounds=3, **places, **keys))
-        [trained[name]] = models(tmp_path / f"{name}-state" / "run-7")
-    assert trained["local"].keys() == trained["fedh2l"].keys() - {"local.gradient"}
-    assert all(torch.equal(trained["fedh2l"][key], tensor) for key, tensor in trained["local"].items())
+    keys = {"models": NORMED, "clients": 1, "rounds": 3}
+    _, local = ended(algorithm="local", local_batches=steps, **keys)
+    found = ended(algorithm="fedh2l", **keys, **{"fedh2l.exchange-every": steps})[1]
+    assert same(local, found, but=["local.gradient"])
 
 
 @pytest.mark.parametrize(("labelled", "simpler"), [(True, AGGClient), (False, LocalClient)])
 def test_without_signals_it_is_training_on_all_rows_that_have_labels(labelled, simpler, make_config, make_node):
     config = make_config(clients=3, models=NORMED, local_batches=2)
     empty = [np.zeros(0, kind) for kind in (np.int32, np.float32, np.int32, np.int32)]
-    one, other = (nodes_with_seeds(config, make_node, labelled=labelled)[0] for _ in range(2))
+    one, other = (sharing(config, make_node, labelled=labelled)[0] for _ in range(2))
     options: dict[str, Any] = {"exchange_every": 2, "public_labels": labelled}
     for round in (1, 2, 3):
         _, metrics = fit(FedH2LClient(one, **options), [*empty, np.zeros((0, 10), np.float32)], round)
@@ -585,22 +550,6 @@ def test_without_signals_it_is_training_on_all_rows_that_have_labels(labelled, s
         assert (metrics["peers"], metrics["projected"], metrics["public-loss"]) == (0, 0.0, 0.0)
     for key, tensor in other.model.state_dict().items():
         assert torch.equal(one.model.state_dict()[key], tensor), key
-
-
-@pytest.mark.slow
-def test_what_the_peers_say_changes_what_is_learnt(make_config, run_federation, tmp_path):
-    """The limits above are not met by chance: with peers, each option gives other models."""
-    heads = []
-    for number, keys in enumerate(
-        [{}, {"kl": False}, {"public-labels": False}, {"projection": "none"}, {"projection": "pcgrad"}, {"teachers": 1}]
-    ):
-        places = {"output_dir": str(tmp_path / f"{number}"), "state_dir": str(tmp_path / f"state-{number}")}
-        own = {f"fedh2l.{key}": value for key, value in keys.items()}
-        settings = {"models": "mlp", "clients": 3, "rounds": 4, "partition": "classes:2", "learning_rate": 0.01}
-        run = run_federation(make_config(algorithm="fedh2l", **settings, **places, **own))
-        assert all(entry["failures"] == [] for entry in entries(run))
-        heads.append(models(tmp_path / f"state-{number}" / "run-7")[0]["model.head.weight"])
-    assert len({head.numpy().tobytes() for head in heads}) == len(heads)
 
 
 # Runs
@@ -616,14 +565,6 @@ def test_at_ten_classes_and_batch_32_a_client_sends_1412_bytes_and_receives_4260
     assert (first["bytes_up"], first["bytes_down"]) == (4 * 1412, 0)
     assert (second["bytes_up"], second["bytes_down"]) == (4 * 1412, 4 * 4260)
     assert [second["clients"][str(k)]["peers"] for k in range(4)] == [3] * 4
-
-
-def test_fewer_teachers_and_no_labels_are_fewer_bytes(make_config, run_federation):
-    keys = {"fedh2l.teachers": 1, "fedh2l.public-labels": False}
-    run = run_federation(make_config(algorithm="fedh2l", models="mlp", clients=4, rounds=2, batch_size=32, **keys))
-    start, _, second = entries(run)
-    assert (start["bytes_up"], second["bytes_down"]) == (4 * 45 * 64, 4 * 1420)
-    assert [second["clients"][str(k)]["peers"] for k in range(4)] == [1] * 4
 
 
 def test_where_all_peers_fail_the_client_goes_on_alone(make_config, run_federation, monkeypatch):
@@ -644,28 +585,6 @@ def test_where_all_peers_fail_the_client_goes_on_alone(make_config, run_federati
 
 
 # Refusals
-
-
-@pytest.mark.parametrize(
-    ("name", "array"),
-    [
-        ("accuracy", np.asarray(1.5, np.float32)),
-        ("accuracy", np.asarray(-0.5, np.float32)),
-        ("posteriors", np.full((2, 3), 0.5, np.float32)),
-        ("posteriors", np.float32([[1, 0, 0], [2, -1, 0]])),
-        ("posteriors", np.full((2, 4), 0.25, np.float32)),
-        ("indices", np.array([0, 5], np.int32)),
-        ("indices", np.array([-1, 1], np.int32)),
-        ("indices", np.array([0], np.int32)),
-    ],
-)
-def test_a_signal_that_makes_no_sense_is_refused(name, array, refusal):
-    strategy = FedH2L()
-    strategy.config, strategy.roster = RunConfig(batch_size=2), Roster()
-    spec = strategy.upload_spec(member(0, public=5))
-    good = signal([4, 0], [[1, 0, 0], [0.5, 0.25, 0.25]], 1.0)
-    spec.check_named(good, "client 0")
-    assert f"'{name}'" in refusal(PayloadError, spec.check_named, {**good, name: array}, "client 0")
 
 
 RELAYED = {1: ([E1, E2], [0, 1]), 3: ([E2], [1])}

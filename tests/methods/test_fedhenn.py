@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from math import log, sqrt
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
 from hetfl_flwr.learning.training import draw_batches, evaluate
 from hetfl_flwr.methods import build_client, build_strategy
-from hetfl_flwr.models import SplitModel, build_model
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
@@ -117,13 +116,6 @@ def test_the_factor_is_thinner_than_a_kernel_and_than_what_it_is_made_of():
         uploads = [upload(k, draw.normal(size=(20, width))) for k in range(2)]
         columns[width] = strategy.aggregate(start(strategy), uploads, 1)["factor"].shape[1]
     assert columns == {4: 8, 30: 19}
-
-
-def test_equal_uploads_give_the_factor_of_one():
-    uploads = [upload(k, np.array(CROSS) * [2, 1]) for k in range(3)]
-    strategy = server({0: rows_of(4)})
-    alone, together = (strategy.aggregate(start(strategy), some, 1)["factor"] for some in (uploads[:1], uploads))
-    np.testing.assert_allclose(alone @ alone.T, together @ together.T, atol=1e-6)
 
 
 # --- alignment sets ------------------------------------------------------------------------------
@@ -534,52 +526,7 @@ def test_as_many_rows_a_batch_as_the_set_has_are_all_of_them_and_fewer_are_not(r
     assert not same(states(whole), states(fewer))
 
 
-def test_clients_that_are_drawn_anew_each_round_align_with_those_of_the_last(run):
-    """Two of four clients a round: each is sent the set that the last two have represented, whoever they were."""
-    folder = run({"eta0": 0.5}, clients=4, models="mlp,lenet5", fraction=0.5, rounds=6)
-    rounds = entries(folder)
-    assert all(entry["failures"] == [] for entry in rounds)
-    taking = [{k for k, one in entry["clients"].items() if "train-loss" in one} for entry in rounds[1:]]
-    assert all(len(clients) == 2 for clients in taking)
-    assert any(later - earlier for earlier, later in pairwise(taking))
-    for entry, clients in zip(rounds[2:], taking[1:], strict=True):
-        assert all(0 < entry["clients"][client]["cka"] <= 1 for client in clients)
-
-
-@pytest.mark.slow
-def test_the_pull_makes_kernels_more_alike(run):
-    """After six rounds, CKA with the mean kernel is higher with the term than with one next to none."""
-    cka = {}
-    for eta0 in (1e-9, 3.0):
-        last = entries(run({"eta0": eta0}, models="mlp,lenet5", rounds=6, local_batches=10))[-1]
-        cka[eta0] = np.mean([one["cka"] for one in last["clients"].values()])
-    assert cka[3.0] > cka[1e-9] + 0.02
-
-
 # --- bytes ---------------------------------------------------------------------------------------
-
-
-def test_bytes_of_a_heterogeneous_round(run):
-    """R = 20 numbers of 4 bytes. Down: 20 rows in round 1; 2 * 20 rows and 20 r numbers afterwards. Up: 20 (200 + 84)
-    numbers: mlp and lenet5. Before: 64 bytes a public sample up, and the other's down.
-    """
-    folder, columns = run({}, rounds=3), 19
-    rounds = entries(folder)
-    assert server_state(folder)["factor"].shape == (20, columns)
-    down = [2 * 20 * 4] + [2 * (2 * 20 * 4 + 4 * 20 * columns)] * 2
-    assert [entry["bytes_down"] for entry in rounds[1:]] == down
-    assert [entry["bytes_up"] for entry in rounds[1:]] == [4 * 20 * (200 + 84)] * 3
-    public = rounds[0]["bytes_up"]
-    assert public > 0
-    assert public % 64 == 0
-    assert rounds[0]["bytes_down"] == public
-
-
-def test_bytes_of_a_homogeneous_round(run):
-    """642 numbers both ways (counted in test_fedavg), and 20 rows of the alignment set down."""
-    [_, first, second] = entries(run({"mode": "homogeneous"}, models=NORMED))
-    for entry in (first, second):
-        assert (entry["bytes_up"], entry["bytes_down"]) == (2 * 4 * 642, 2 * (4 * 642 + 20 * 4))
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -596,23 +543,6 @@ def test_federations_that_cannot_be_aligned_are_refused(refusal):
     unlike = Roster([member(0, public=9), member(1, public=9, classes=7, weights="other", model="mlp")])
     checked(unlike)
     assert "client 1" in refusal(FederationError, checked, unlike, FedHeNNHomogeneous)
-
-
-def test_too_few_rows_that_arrived_end_the_run(refusal):
-    strategy = server({0: rows_of(3)})
-    assert "public-fraction" in refusal(FederationError, sent, strategy, start(strategy))
-
-
-def test_homogeneous_takes_one_model_by_default(make_config):
-    from hetfl_flwr.methods import resolve
-
-    assert resolve(make_config(algorithm="fedhenn", models="auto")).options["fedhenn.mode"] == "heterogeneous"
-    names = {
-        mode: resolve(make_config(algorithm="fedhenn", models="auto", **{"fedhenn.mode": mode})).models
-        for mode in ("heterogeneous", "homogeneous")
-    }
-    assert "," in names["heterogeneous"]
-    assert names["homogeneous"] == "lenet5"
 
 
 def test_representations_that_are_all_zero_are_refused_by_both_sides(refusal):
@@ -632,11 +562,3 @@ def test_representations_that_the_server_cannot_keep_are_refused_at_registration
     assert "client 1" in refusal(FederationError, strategy.check, Roster([member(0), replace(wide, width=2**19 + 1)]))
     FedHeNN(rad_size=600).check(Roster([member(0), replace(wide, public=500)]))
     refusal(FederationError, FedHeNN(rad_size=600).check, Roster([member(0), wide]))
-
-
-def test_the_first_global_model_is_that_of_fedavg(make_config, make_federation):
-    config = make_config(algorithm="fedhenn", models="mlp", **{"fedhenn.mode": "homogeneous"})
-    found = build_strategy(config).prepare(make_federation(config).roster, config)
-    first = build_model("mlp", DataSpec((1, 8, 8), 10), seed=config.seed, scope=("global",))
-    for name, array in model_arrays(first).items():
-        np.testing.assert_array_equal(found[name].numpy(), array)

@@ -11,20 +11,17 @@ import numpy as np
 import pytest
 import torch
 from fixtures.federations.grids import Tampering
-from fixtures.federations.loops import fit, played
+from fixtures.federations.loops import fit, played, slow_bytes
 from fixtures.federations.members import member, robustly, roster
 from fixtures.federations.nodes import linear_node
 from flwr.app import Array, ArrayRecord, Message
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from torch import nn
 
 from clients.fedkd import FedKDClient
-from hetfl_flwr.common.arithmetic import torch_threads
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import DivergedError, FederationError
+from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.models import SplitModel
@@ -34,9 +31,9 @@ from hetfl_flwr.server.replies import Request
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.factors import factor, factored, leading, multiplied
+from hetfl_flwr.wire.factors import factor, multiplied
 from hetfl_flwr.wire.messages import ARRAYS, ROUND
-from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
+from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import model_arrays, weights
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
@@ -277,96 +274,6 @@ def test_no_upload_within_its_bounds_makes_a_mentee_beyond_them(robust):
         down = strategy.download_for(member(0), state, 2)
         FedKDClient.download_spec(type("Its", (), {"_weights": strategy._weights})).check_named(down, "server")
         assert state["mentee.body.weight"].max() == 1e6
-
-
-# --- factors -------------------------------------------------------------------------------------
-
-
-@given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 10**6), st.floats(0.01, 0.999))
-@settings(max_examples=60)
-def test_leading_factors_are_the_fewest_that_hold_the_share_and_the_nearest_of_their_rank(rows, columns, seed, share):
-    """Against NumPy's decomposition: the squared distance is that of the values left out (Eckart and Young)."""
-    matrix = generator(seed, "matrix").normal(size=(rows, columns))
-    squares = np.square(np.linalg.svd(matrix, compute_uv=False))
-    left, right = leading(matrix, share)
-    rank = left.shape[1]
-    assert squares[:rank].sum() >= share * squares.sum() * (1 - 1e-9)
-    assert squares[: rank - 1].sum() < share * squares.sum()
-    assert np.square(matrix - left @ right).sum() == pytest.approx(squares[rank:].sum(), abs=1e-9)
-
-
-def some_weights(seed: int) -> tuple[PayloadSpec, dict[str, Any]]:
-    """A convolution and a linear layer with biases; of low rank and noise."""
-    model = nn.Sequential(nn.Conv2d(2, 8, 3), nn.Flatten(), nn.Linear(20, 9))
-    draw = generator(seed, "weights")
-    spec = weights(model)
-    arrays = {one.name: draw.normal(size=one.shape).astype(np.float32) for one in spec.arrays}
-    arrays["0.weight"] = np.outer(draw.normal(size=8), draw.normal(size=18)).reshape(8, 2, 3, 3).astype(np.float32)
-    return spec, arrays
-
-
-def test_what_is_packed_comes_back():
-    spec, arrays = some_weights(3)
-    back = multiplied(factor(arrays, spec, 0.95), spec)
-    assert {name: array.shape for name, array in back.items()} == {name: array.shape for name, array in arrays.items()}
-    np.testing.assert_allclose(back["0.weight"], arrays["0.weight"], atol=1e-5)
-    for name in ("0.bias", "2.bias", "2.weight"):  # the last one's factors would be larger than itself
-        np.testing.assert_array_equal(back[name], arrays[name])
-
-
-def test_a_share_of_1_changes_no_bit_and_costs_nothing():
-    spec, arrays = some_weights(4)
-    packed = factor(arrays, spec, 1.0, "x.")
-    back = multiplied(packed, spec, "x.")
-    assert all((back[name] == array).all() for name, array in arrays.items())
-    assert sum(array.nbytes for array in packed.values()) == spec.nbytes
-
-
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.95, 0.999])
-def test_the_bytes_are_those_of_the_smaller_form(share):
-    spec, arrays = some_weights(5)
-    arrays["2.bias"][:] = 0
-    packed = factor(arrays, spec, share)
-    factored(spec).check_named(packed, "client 0")
-    assert sum(array.nbytes for array in packed.values()) == slow_bytes(arrays, share)
-    arrays["2.weight"][:] = 0
-    nothing = factor(arrays, spec, share)
-    assert sum(nothing[f"2.weight{part}"].nbytes for part in ("", ".left", ".right")) == 0
-
-
-def test_factors_and_their_products_are_the_same_bits_on_any_number_of_threads():
-    """Server and clients add the same, whatever process they are in."""
-    spec = PayloadSpec((ArraySpec("w", (200, 784), "float32", -99, 99),))
-    arrays, found = {"w": np.random.default_rng(1).normal(size=(200, 784)).astype(np.float32)}, []
-    for threads in (1, 2):
-        with torch_threads(threads):
-            packed = factor(arrays, spec, 0.7)
-            assert len(packed["w"]) == 0
-            found.append({**packed, **multiplied(packed, spec)})
-    for name, array in found[0].items():
-        np.testing.assert_array_equal(array, found[1][name])
-
-
-def slow_bytes(arrays: Arrays, share: float) -> int:
-    """The docstring's formula, with ranks counted one by one."""
-    total = 0
-    for array in arrays.values():
-        if array.ndim < 2:
-            total += array.size
-            continue
-        m, n = len(array), prod(array.shape[1:])
-        squares = np.square(np.linalg.svd(np.float64(array).reshape(m, n), compute_uv=False))
-        rank = next(k for k in range(len(squares) + 1) if squares[:k].sum() >= share * squares.sum())
-        total += min(rank * (m + n), m * n)
-    return 4 * total
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_cannot_be_decomposed_is_one_line_with_its_name(value):
-    spec, arrays = some_weights(6)
-    arrays["2.weight"][3, 3] = value
-    with pytest.raises(DivergedError, match=r"'2\.weight'"):
-        factor(arrays, spec, 0.95)
 
 
 # --- two rounds against a slow loop --------------------------------------------------------------

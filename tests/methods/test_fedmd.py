@@ -1,33 +1,28 @@
 """FedMD: its steps by hand, against a slow reference loop, its subsets and numbers, and its limits."""
 
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixtures.federations import loops
+from fixtures.federations.loops import Linear, played, rows_of, softmax
 from fixtures.federations.members import roster
 from fixtures.federations.nodes import linear_node
-from flwr.app import ConfigRecord
-from safetensors.torch import load_file
 from torch import nn
 
 from clients.fedmd import FedMDClient
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError, FederationError, PayloadError
-from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.methods import build_client, build_strategy
-from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.server.rounds import SyncRounds
 from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.codec import from_record, to_record
+from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ROUND
-from simulations.engine.grid import LocalGrid
 from simulations.testing.contract import entries
+from simulations.testing.lab import NORMED
 from strategies.fedmd import FedMD
 
 # The server: what it asks for and what it makes of the answers.
@@ -75,14 +70,6 @@ def test_the_consensus_is_the_plain_mean_of_those_who_answered():
     assert sent(strategy, server_state, 2) == ([0, 1, 2], [[2, 4], [-0.5, 2.5], [4, 4]], [0, 1, 2])
 
 
-def test_one_client_digests_its_own_logits_and_equal_answers_are_their_own_mean():
-    strategy, _, start = serving({0: 2})
-    own = [[0.1, -1 / 3], [1e-30, 3e7]]
-    for count in (1, 3):
-        server_state = strategy.aggregate(start, [upload(client, own) for client in range(count)], 1)
-        np.testing.assert_array_equal(server_state["consensus"], np.float32(own))
-
-
 def test_a_subset_is_drawn_without_repetition_anew_in_each_round_and_digested_in_the_next():
     strategy, _, server_state = serving({0: 6, 1: 5, 2: 9}, public_samples=7)
     answered, drawn = [], []
@@ -97,11 +84,6 @@ def test_a_subset_is_drawn_without_repetition_anew_in_each_round_and_digested_in
         server_state = strategy.aggregate(server_state, [upload(0, np.zeros((7, 2)))], 1)
     assert len(set(drawn)) == 20
     assert set(sum(drawn, ())) == set(range(20))
-
-
-def test_the_subset_is_the_seeds():
-    asked = [sent(*serving({0: 50}, 5, seed)[::2])[2] for seed in (0, 0, 1)]
-    assert asked[0] == asked[1] != asked[2]
 
 
 @pytest.mark.parametrize(("public_samples", "rows"), [(1, 1), (8, 8), (9, 9), (10, 9), (5000, 9)])
@@ -138,19 +120,6 @@ def test_a_row_is_found_again_when_a_client_has_joined_in_between():
     assert sent(strategy, server_state) == ([4, 5, 6], logits[2:].tolist(), list(range(7)))
     share(members, {1: 4})
     assert sent(strategy, server_state) == ([], [], [0, 1, 2, 3])
-
-
-def test_what_the_server_keeps_does_not_grow_with_the_rounds():
-    """4 C bytes of consensus and 16 of its place for each row, and 8 for the count."""
-    strategy, _, server_state = serving({0: 20}, public_samples=5)
-    for _ in range(9):
-        server_state = strategy.aggregate(server_state, [upload(client, np.ones((5, 2))) for client in range(3)], 1)
-        assert sum(array.nbytes for array in server_state.values()) == 5 * (8 + 16) + 8
-
-
-def test_a_run_without_public_rows_ends_before_round_1(make_config, run_federation, refusal):
-    config = make_config(algorithm="fedmd", public_fraction=0.0)
-    assert "raise public-fraction" in refusal(FederationError, run_federation, config)
 
 
 # The client: `logits = W x` with W = [[1, 0], [0, 2]]. It has E1, of class 0, which is public sample 0; row 1 is
@@ -378,53 +347,23 @@ def test_answers_are_in_evaluation_mode_and_all_training_is_not(body, trained):
     np.testing.assert_allclose(logits, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "name"),
-    [
-        (([2], [[0, 0]], [0]), "digested"),
-        (([-1], [[0, 0]], [0]), "digested"),
-        (([0], [[0, 0]], [0, 2]), "asked"),
-        (([0], [[0, 0]], [-1]), "asked"),
-        (([0], [[0, 0, 0]], [0]), "consensus"),
-        (([0, 1], [[0, 0]], [0]), "consensus"),
-        (([0, 0, 1], np.zeros((3, 2)), [0]), "digested"),
-        (([0], [[np.nan, 0]], [0]), "consensus"),
-    ],
-)
-def test_a_client_refuses_what_it_cannot_digest_or_answer(arrays, name, refusal):
-    digested, consensus, asked = arrays
-    download = [np.array(digested, np.int32), np.array(consensus, np.float32), np.array(asked, np.int32)]
-    assert f"array '{name}'" in refusal(PayloadError, tiny(**BARE).download_spec().check, download, "server")
-
-
 # Whole runs.
-
-
-def models(folder: Path) -> list[dict[str, torch.Tensor]]:
-    return [load_file(path) for path in sorted(folder.glob("run-7/client-*.safetensors"))]
 
 
 ALONE = {"fedmd.pretrain-epochs": 0, "fedmd.pretrain-private-epochs": 0, "fedmd.digest-epochs": 0}
 
 
 @pytest.mark.slow
-def test_without_pre_training_and_digesting_it_is_local_training(make_config, run_federation, tmp_path):
+def test_without_pre_training_and_digesting_it_is_local_training(ended):
     """State, moments and batch norm of unlike clients are the same bits after three rounds; one digest makes others."""
-    trained = {}
-    for name, keys in {
-        "local": {"algorithm": "local"},
-        "alone": {"algorithm": "fedmd", **ALONE},
-        "digesting": {"algorithm": "fedmd", **ALONE, "fedmd.digest-epochs": 1},
-    }.items():
-        places = {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-state")}
-        models_with_dropout = "simulations.testing.lab:normed,fedhe:6"
-        run_federation(make_config(models=models_with_dropout, rounds=3, partition="classes:4", **places, **keys))
-        trained[name] = models(tmp_path / f"{name}-state")
-    assert len(trained["local"]) == 2
-    for alone, local, digesting in zip(trained["alone"], trained["local"], trained["digesting"], strict=True):
-        assert alone.keys() == local.keys()
-        assert all(torch.equal(alone[key], local[key]) for key in local)
-        assert not torch.equal(alone["model.head.weight"], digesting["model.head.weight"])
+    keys = {"models": f"{NORMED},fedhe:6", "rounds": 3, "partition": "classes:4"}
+    _, local = ended(algorithm="local", **keys)
+    alone, digesting = (
+        ended(algorithm="fedmd", **keys, **{**ALONE, **own})[1] for own in ({}, {"fedmd.digest-epochs": 1})
+    )
+    for one, theirs, other in zip(alone, local, digesting, strict=True):
+        assert all(torch.equal(one[key], theirs[key]) for key in theirs)
+        assert not torch.equal(one["model.head.weight"], other["model.head.weight"])
 
 
 @pytest.mark.slow
@@ -458,55 +397,6 @@ def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
     assert [entry["bytes_down"] for entry in rounds] == [6 * each, 3 * 28, 3 * 336, 3 * 336]
 
 
-class WithoutOne(LocalGrid):
-    """Has client 1 from the moment that one says so."""
-
-    joined = False
-
-    def get_node_ids(self) -> list[int]:
-        first, second, third = super().get_node_ids()
-        return [first, second, third] if self.joined else [first, third]
-
-
-def test_a_client_that_joins_between_two_others_digests_the_same_rows_as_they(make_config):
-    """In round 2 the pool is another one, but the numbers sent stand for the rows that the consensus was formed on, for
-    those who were there and for the newcomer; and in round 3 its public samples are asked for too.
-    """
-    keys = {"fedmd.public-samples": 150, "fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 0}
-    config = make_config(algorithm="fedmd", clients=3, rounds=3, models="mlp", **keys)
-    grid = WithoutOne(config.to_flat(), 3, run=7)
-    config = config.with_values({"clients": 2})
-    federation = Federation(grid, config)
-    federation.assemble()
-    strategy = build_strategy(config)
-    rounds = SyncRounds(config, strategy, federation)
-    played = rounds.start(from_record(strategy.prepare(federation.roster, config)))
-    played = rounds.play(1, played.arrays)
-    asked = inputs_of(federation, strategy, played.arrays, client=0)
-
-    grid.joined = True
-    server_state = played.arrays
-    played = rounds.play(2, played.arrays)
-    assert not played.trained.failures
-    assert not played.left_out
-    assert len(played.trained.replies) == 3
-    losses = [reply.metrics["digest-loss"] for reply in played.trained.replies]
-    assert all(loss > 0 for loss in losses)
-    for client in (0, 1, 2):
-        assert torch.equal(inputs_of(federation, strategy, server_state, client), asked)
-    assert set(played.arrays["rows"][:, 0]) == {0, 1, 2}
-    assert len(rounds.play(3, played.arrays).trained.replies) == 3
-
-
-def inputs_of(federation: Federation, strategy: FedMD, server_state: Any, client: int) -> torch.Tensor:
-    """The inputs that a client would digest now, as it finds them in its own pool."""
-    contexts = federation.grid._host._clients._contexts
-    [member] = [one for one in federation.roster if one.client_id == client]
-    digested = strategy.download_for(member, server_state, 2)["digested"]
-    assert len(digested) == len(server_state["rows"]) > 100
-    return Node.from_context(contexts[member.node]).pool.samples.batch(torch.from_numpy(digested).long())[0]
-
-
 def test_three_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
     """Algorithm 1 as plain loops in float64 with the gradients written out: linear models, absent classes, a part of
     the public samples in each round; three rounds, of which two digest.
@@ -527,80 +417,43 @@ def test_three_rounds_equal_a_loop_over_samples(make_config, make_federation, ma
     arrays = strategy.prepare(federation.roster, config)
     federation.share(strategy.sharing)
     nodes = [make_node(config, client_id) for client_id in range(3)]
-    for node in nodes:
-        for client_id, block in federation.roster.public_samples.items():
-            if client_id != node.client_id:
-                node.keep_public_samples(to_record({f"{name}.{client_id}": array for name, array in block.items()}))
+    loops.share(nodes, labelled=True)
     public = [row for node in nodes for row in rows_of(node.data.public)]
-    slow = [Reference(node, config, own) for node in nodes]
+    slow = [Reference.of(node) for node in nodes]
     expected: dict[int, np.ndarray] = {}
     for round in (1, 2, 3):
         draw = generator(config.seed, round, "public")
         asked = sorted(draw.choice(len(public), 31, replace=False).tolist())
-        answers = [client.round(round, public, expected, asked) for client in slow]
+        answers = [client.round(round, own, public, expected, asked) for client in slow]
         expected = {row: np.mean([answer[row] for answer in answers], axis=0) for row in asked}
 
     clients = [build_client(config, node) for node in nodes]
-    for round in (1, 2, 3):
-        view = federation.view(list(federation.roster))
-        messages = strategy.configure_train(round, arrays, ConfigRecord(), view)
-        uploads = []
-        for client, message in zip(clients, messages, strict=True):
-            download = from_record(message.content.array_records["arrays"])
-            [logits], samples, _ = client.fit(list(download.values()), {ROUND: round})
-            uploads.append(Upload(client.node.client_id, {"logits": logits}, samples))
-        arrays = to_record(strategy.aggregate(from_record(arrays), uploads, 1))
-    np.testing.assert_allclose(from_record(arrays)["consensus"], list(expected.values()), rtol=1e-4, atol=1e-5)
-    for client, reference in zip(clients, slow, strict=True):
-        np.testing.assert_allclose(weight_of(client), reference.weight, rtol=1e-4, atol=1e-5)
+    known, _ = played(strategy, clients, federation.roster, from_record(arrays), 3)
+    np.testing.assert_allclose(known["consensus"], list(expected.values()), rtol=1e-4, atol=1e-5)
+    for node, reference in zip(nodes, slow, strict=True):
+        reference.same_as(node.model.head)
 
 
-def rows_of(samples: Any) -> list[tuple[np.ndarray, int]]:
-    inputs, labels = samples.batch(torch.arange(len(samples)))
-    return list(zip(inputs.flatten(1).double().numpy(), labels.tolist(), strict=True))
-
-
-class Reference:
+class Reference(Linear):
     """A linear model in float64, and its client's data, sample by sample."""
 
-    def __init__(self, node: Node, config: RunConfig, own: dict[str, int]) -> None:
-        self.weight = node.model.head.weight.detach().double().numpy().copy()
-        self.bias = node.model.head.bias.detach().double().numpy().copy()
-        self.client_id, self.train, self.config, self.own = node.client_id, rows_of(node.data.train), config, own
-
     def round(
-        self, round: int, public: list[Any], consensus: dict[int, np.ndarray], asked: list[int]
+        self, round: int, own: dict[str, int], public: list[Any], consensus: dict[int, np.ndarray], asked: list[int]
     ) -> dict[int, np.ndarray]:
         """Take one round, and return the logits of each row asked for."""
         if round == 1:
-            self.classify(public, round, "pretrain", self.own["pretrain-epochs"])
-            self.classify(self.train, round, "pretrain-private", self.own["pretrain-private-epochs"])
+            self.classify(public, round, "pretrain", epochs=own["pretrain-epochs"])
+            self.classify(self.rows, round, "pretrain-private", epochs=own["pretrain-private-epochs"])
         if consensus:
-            distillation = [(public[row][0], target) for row, target in consensus.items()]
-            for batch in self.batches(len(distillation), round, "digest", self.own["digest-epochs"]):
-                self.step(
-                    [(x, np.sign(self.logits(x) - target) / 10) for x, target in (distillation[i] for i in batch)]
-                )
-        self.classify(self.train, round, "batches", 1, self.config.local_batches)
-        return {row: self.logits(public[row][0]) for row in asked}
+            taught = [(public[row][0], target) for row, target in consensus.items()]
+            for batch in self.batches(round, "digest", rows=len(taught), epochs=own["digest-epochs"]):
+                some = [taught[position] for position in batch]
+                slopes = [np.sign(self(x) - target) / 10 for x, target in some]
+                self.step(slopes, [x for x, _ in some], self.config)
+        self.classify(self.rows, round, "batches")
+        return {row: self(public[row][0]) for row in asked}
 
-    def logits(self, x: np.ndarray) -> np.ndarray:
-        return self.weight @ x + self.bias
-
-    def classify(self, rows: list[Any], round: int, purpose: str, epochs: int, batches: int = 0) -> None:
-        for batch in self.batches(len(rows), round, purpose, epochs, batches):
-            slopes = []
-            for x, y in (rows[i] for i in batch):
-                grown = np.exp(self.logits(x))
-                slopes.append((x, grown / grown.sum() - np.eye(10)[y]))
-            self.step(slopes)
-
-    def batches(self, rows: int, round: int, purpose: str, epochs: int, batches: int = 0) -> list[list[int]]:
-        order = generator(self.config.seed, self.client_id, round, purpose)
-        drawn = draw_batches(order, rows, self.config.batch_size, epochs=epochs, batches=batches)
-        return [batch.tolist() for batch in drawn]
-
-    def step(self, slopes: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        for x, slope in slopes:
-            self.weight = self.weight - self.config.learning_rate * np.outer(slope, x) / len(slopes)
-            self.bias = self.bias - self.config.learning_rate * slope / len(slopes)
+    def classify(self, rows: list[Any], round: int, purpose: str, **passes: int) -> None:
+        for batch in self.batches(round, purpose, rows=len(rows), **passes):
+            some = [rows[position] for position in batch]
+            self.step([softmax(self(x)) - np.eye(10)[y] for x, y in some], [x for x, _ in some], self.config)

@@ -1,12 +1,12 @@
 """FedMRL: its loss by hand, against a slow reference loop, and where it must equal something simpler."""
 
 from copy import deepcopy
-from dataclasses import dataclass, field
 from math import exp, log
 
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.loops import Linear, fit, softmax
 from fixtures.federations.members import member
 from fixtures.federations.nodes import linear_node
 from torch import nn
@@ -41,13 +41,6 @@ def one_sample(small: str = "test_fedmrl:narrow", **options: float) -> FedMRLCli
     """A client with the sample (1, 0) of class 0 and the own model ``W x``, W = [[1, 0], [0, 2]]; d1 = 1, d2 = 2."""
     node = linear_node([[1.0, 0.0]], [0], [[1.0, 0.0], [0.0, 2.0]])
     return FedMRLClient(node, small=small, **options)
-
-
-def fit(client, arrays, round):
-    """Let a client learn with the state of the round before; return its upload by name, and its metrics."""
-    sent = [arrays[name] for name in client.download_spec().names]
-    uploaded, _, metrics = client.fit(sent, {ROUND: round})
-    return dict(zip(client.upload_spec().names, uploaded, strict=True)), metrics
 
 
 # --- the client, one step by hand ----------------------------------------------------------------
@@ -119,35 +112,6 @@ def test_clients_of_other_inputs_or_classes_are_refused(differs):
 # --- two rounds against a slow loop --------------------------------------------------------------
 
 
-@dataclass
-class Layer:
-    """A linear layer in float64, with its momentum."""
-
-    weight: np.ndarray
-    bias: np.ndarray
-    speed: list = field(default_factory=lambda: [0.0, 0.0])
-
-    @classmethod
-    def of(cls, layer):
-        return cls(*(tensor.detach().double().numpy().copy() for tensor in (layer.weight, layer.bias)))
-
-    def __call__(self, x):
-        return self.weight @ x + self.bias
-
-    def step(self, slopes, inputs, config):
-        gradient = (
-            np.mean([np.outer(s, x) for s, x in zip(slopes, inputs, strict=True)], axis=0),
-            np.mean(slopes, axis=0),
-        )
-        self.speed = [config.momentum * old + new for old, new in zip(self.speed, gradient, strict=True)]
-        self.weight = self.weight - config.learning_rate * self.speed[0]
-        self.bias = self.bias - config.learning_rate * self.speed[1]
-
-
-def softmax(logits):
-    return np.exp(logits) / np.exp(logits).sum()
-
-
 def slow_round(own, small, projector, node, round, part):
     """Train three layers sample by sample: both bodies are the input itself, so r = P [x, x]; return the mean loss."""
     config, (inputs, labels) = node.config, node.data.train.batch(torch.arange(len(node.data.train)))
@@ -183,26 +147,28 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
     counts = [len(node.data.train) for node in nodes]
     assert len(set(counts)) == 3
     own, projectors = [
-        [Layer.of(part) for part in parts]
+        [Linear(part) for part in parts]
         for parts in zip(*((client.node.model.head, client.fused.projector) for client in clients), strict=True)
     ]
-    average, losses, said = Layer(*(state[name].astype(np.float64) for name in ("head.weight", "head.bias"))), [], []
+    average, losses, said = deepcopy(clients[0].small.head), [], []
+    average.load_state_dict({name: torch.from_numpy(state[f"head.{name}"]) for name in ("weight", "bias")})
     for round in (1, 2):
-        small = [Layer(average.weight, average.bias) for _ in nodes]
+        small = [Linear(average) for _ in nodes]
         parts = zip(own, small, projectors, nodes, strict=True)
         losses += [slow_round(*part, round, 0.7) for part in parts]
-        means = (np.average([getattr(s, name) for s in small], axis=0, weights=counts) for name in ("weight", "bias"))
-        average = Layer(*means)
+        for name, tensor in average.named_parameters():
+            mean = np.average([getattr(one, name) for one in small], axis=0, weights=counts)
+            tensor.data = torch.from_numpy(mean)
         uploads = []
         for client, one in zip(clients, members, strict=True):
-            back, metrics = fit(client, strategy.download_for(one, state, round), round)
+            back, metrics = fit(client, strategy.download_for(one, state, round).values(), round)
             said.append(metrics["train-loss"])
             uploads.append(Upload(one.client_id, back, one.train))
         state = strategy.aggregate(state, uploads, round)
     close = {"rtol": 1e-3, "atol": 1e-5}
     np.testing.assert_allclose(said, losses, rtol=1e-4)
-    np.testing.assert_allclose(state["head.weight"], average.weight, **close)
-    np.testing.assert_allclose(state["head.bias"], average.bias, **close)
+    np.testing.assert_allclose(state["head.weight"], average.weight.detach(), **close)
+    np.testing.assert_allclose(state["head.bias"], average.bias.detach(), **close)
     for client, head, projector in zip(clients, own, projectors, strict=True):
         np.testing.assert_allclose(client.node.model.head.weight.detach(), head.weight, **close)
         np.testing.assert_allclose(client.fused.projector.weight.detach(), projector.weight, **close)
@@ -218,7 +184,7 @@ def test_one_client_without_the_small_head_s_loss_trains_alone(make_config, make
     [one], alone, initial = members, deepcopy(client.predictor()), state
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
     for round in (1, 2):
-        back, _ = fit(client, strategy.download_for(one, state, round), round)
+        back, _ = fit(client, strategy.download_for(one, state, round).values(), round)
         state = strategy.aggregate(state, [Upload(0, back, one.train)], round)
         train(node.data.train, client.batches(round), optimizer, lambda x, y: node.data_loss(alone(x), y))
     assert all((state[name] == array).all() for name, array in model_arrays(alone.small).items())

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.loops import fit, played, same, softmax
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
-from safetensors.numpy import load_file
 from torch import nn
 
 from clients.fedproto import FedProtoClient
@@ -104,10 +104,8 @@ def tiny(**options: Any) -> FedProtoClient:
     return FedProtoClient(node, **options)
 
 
-def fit(client: FedProtoClient, prototypes: Any, known: list[bool]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    arrays, samples, metrics = client.fit([np.float32(prototypes), np.array(known)], {ROUND: 1})
-    assert samples == 2
-    return dict(zip(client.upload_spec().names, arrays, strict=True)), metrics
+def learnt(client: FedProtoClient, prototypes: Any, known: list[bool]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    return fit(client, [np.float32(prototypes), np.array(known)])
 
 
 def test_one_step_by_hand():
@@ -116,7 +114,7 @@ def test_one_step_by_hand():
     sample's embedding is 2 * 2 (1 - 3) / 4 = -2, so a step of 0.1 makes that number 1.2.
     """
     client = tiny(distance_weight=2.0)
-    uploaded, metrics = fit(client, [[3, 0], [9, 9]], [True, False])
+    uploaded, metrics = learnt(client, [[3, 0], [9, 9]], [True, False])
     assert metrics["train-loss"] == pytest.approx(log(2) + 2)
     np.testing.assert_allclose(client.node.model.body.weight.detach(), [[1.2, 0], [0, 1]], rtol=1e-6)
     np.testing.assert_allclose(client.node.model.head.weight.detach(), [[0.025, -0.025], [-0.025, 0.025]], rtol=1e-6)
@@ -126,7 +124,7 @@ def test_one_step_by_hand():
 
 
 def test_the_cold_start_is_cross_entropy_alone():
-    _, metrics = fit(tiny(distance_weight=5.0), [[3, 3], [3, 3]], [False, False])
+    _, metrics = learnt(tiny(distance_weight=5.0), [[3, 3], [3, 3]], [False, False])
     assert metrics["train-loss"] == pytest.approx(log(2))
 
 
@@ -172,8 +170,7 @@ class Slow:
             steps = [np.zeros_like(part) for part in self.parts]
             for row in rows.tolist():
                 x, y, e = self.inputs[row], int(self.labels[row]), self.embedding(row)
-                odds = np.exp(self.parts[2] @ e + self.parts[3])
-                slope = odds / odds.sum() - np.eye(10)[y]
+                slope = softmax(self.parts[2] @ e + self.parts[3]) - np.eye(10)[y]
                 pull = self.parts[2].T @ slope
                 if y in known:
                     pull = pull + weight * 2 * (e - known[y]) / len(e)
@@ -211,14 +208,7 @@ def test_two_rounds_equal_a_loop_over_samples(weighting, make_config, make_feder
     clients = [FedProtoClient(node, distance_weight=0.7, weighting=weighting) for node in nodes]
     members, strategy = make_federation(config).roster, FedProto(weighting=weighting)
     strategy.prepare(members, config)
-    state = strategy.initial(members)
-    for round in (1, 2):
-        uploads = []
-        for client, one in zip(clients, members, strict=True):
-            download = strategy.download_for(one, state, round)
-            arrays, samples, _ = client.fit(list(download.values()), {ROUND: round})
-            uploads.append(Upload(one.client_id, dict(zip(client.upload_spec().names, arrays, strict=True)), samples))
-        state = strategy.aggregate(state, uploads, round)
+    state, _ = played(strategy, clients, members, strategy.initial(members), 2)
     assert state["known"].tolist() == [label in known for label in range(10)]
     assert len(known) > 4
     for label, prototype in known.items():
@@ -227,18 +217,9 @@ def test_two_rounds_equal_a_loop_over_samples(weighting, make_config, make_feder
         np.testing.assert_allclose(node.model.head.weight.detach(), one.parts[2], rtol=1e-4, atol=1e-5)
 
 
-def test_a_weight_of_0_is_local_training_bit_for_bit(make_config, run_federation, tmp_path):
-    models = {}
-    for algorithm in ("fedproto", "local"):
-        places = {"output_dir": str(tmp_path / algorithm), "state_dir": str(tmp_path / algorithm / "state")}
-        options = {"fedproto.distance-weight": 0.0} if algorithm == "fedproto" else {}
-        run_federation(make_config(algorithm=algorithm, width=6, **places, **options))
-        models[algorithm] = [load_file(path) for path in sorted((tmp_path / algorithm).rglob("client-*.safetensors"))]
-    assert len(models["local"]) == 2
-    for ours, theirs in zip(models["fedproto"], models["local"], strict=True):
-        assert ours.keys() == theirs.keys()
-        for name, array in ours.items():
-            np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+def test_a_weight_of_0_is_local_training_bit_for_bit(ended):
+    _, local = ended(algorithm="local", width=6)
+    assert same(local, ended(algorithm="fedproto", width=6, **{"fedproto.distance-weight": 0.0})[1])
 
 
 @pytest.mark.parametrize(
@@ -263,11 +244,3 @@ def test_a_client_sends_prototypes_of_the_classes_that_it_has(keys, each, make_c
 def test_where_uploads_are_clipped_their_size_does_not_tell_the_classes(make_config, run_federation):
     config = make_config(algorithm="fedproto", clients=3, width=6, partition="classes:6", clipping_norm=1.0)
     assert [entry["bytes_up"] for entry in entries(run_federation(config))[1:]] == [3 * 10 * (4 * 6 + 12)] * 2
-
-
-@pytest.mark.parametrize("keys", [{"mode": "async"}, {"predict": "prototype"}, {"predict": "own-prototype"}])
-def test_other_ways_run(keys, make_config, run_federation):
-    options = {f"fedproto.{key}": value for key, value in keys.items()}
-    rounds = entries(run_federation(make_config(algorithm="fedproto", width=6, **options)))
-    assert [entry["failures"] for entry in rounds] == [[], [], []]
-    assert all(client["train-loss"] > 0 for entry in rounds[1:] for client in entry["clients"].values())

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.loops import floats
 from fixtures.federations.nodes import linear_node
 from safetensors.numpy import load_file
 from torch.nn import functional
 
 from clients.fedprox import FedProxClient
-from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
@@ -75,10 +75,6 @@ def test_two_rounds_equal_a_loop_by_hand(clients, make_config, make_node, run_fe
         np.testing.assert_allclose(said, expected, rtol=1e-4)
 
 
-def floats(model: torch.nn.Module) -> dict[str, np.ndarray]:
-    return {key: t.numpy().copy() for key, t in model.state_dict().items() if t.is_floating_point()}
-
-
 def by_hand(node: Any, start: dict[str, np.ndarray], round: int) -> tuple[dict[str, np.ndarray], int, float]:
     """Train the global model for one epoch, the gradient of the proximal term, ``0.5 (w - w_t)``, added to that of
     cross-entropy; return it, the samples seen and their mean loss."""
@@ -122,35 +118,3 @@ def test_mu_0_is_fedavg(every, moments, make_config, run_federation, tmp_path):
         found[name] = (run / SERVER_STATE_FILE).read_bytes(), [{key: line[key] for key in kept} for line in lines]
     assert found["mu 0"] == found["fedavg"]
     assert found["mu 1"][0] != found["fedavg"][0]
-
-
-def test_the_larger_mu_the_nearer_the_global_model(make_config, make_node):
-    distances = []
-    for mu in (0.0, 0.1, 10.0):
-        node = make_node(make_config(models="mlp", local_batches=20, optimizer="sgd", learning_rate=0.1))
-        start = list(floats(node.model).values())
-        client = FedProxClient(node, mu=mu)
-        trained = client.fit(start, {ROUND: 1})[0]
-        distances.append(sum(float(((a - b) ** 2).sum()) for a, b in zip(trained, start, strict=True)))
-    assert distances[0] > 1.05 * distances[1]
-    assert distances[1] > 1.5 * distances[2] > 0
-
-
-def test_exchange_every_2_is_twice_the_local_work(make_config, make_node):
-    trained = []
-    for batches, every in ((4, 1), (2, 2), (2, 1)):
-        node = make_node(make_config(models="mlp", local_batches=batches))
-        trained.append(FedProxClient(node, exchange_every=every).fit(list(floats(node.model).values()), {ROUND: 1})[0])
-    for written_out, twice, once in zip(*trained, strict=True):
-        np.testing.assert_array_equal(written_out, twice)
-        assert (written_out != once).any()
-
-
-def test_a_weight_of_the_way_that_training_cannot_bear_is_said_without_a_place_of_this_machine(
-    refusal: Any, make_config: Any, run_federation: Any
-) -> None:
-    keys = {"algorithm": "fedprox", "models": "mlp", "fedprox.mu": 1e308}
-    said = refusal(TooFewClients, run_federation, make_config(**keys))
-    assert "training diverged: the loss is nan: lower learning-rate" in said
-    assert "/" not in said
-    assert ".py" not in said

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.loops import floats
 from fixtures.federations.nodes import linear_node
 from safetensors.numpy import load_file
 from torch import nn
@@ -17,7 +18,6 @@ from clients.fedrep import FedRepClient
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.training import draw_batches
-from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator, seeded
@@ -69,19 +69,6 @@ def test_one_step_of_the_head_and_then_one_of_the_body():
     assert metrics["train-loss"] == pytest.approx(log(1 + exp(-2 * h)))
 
 
-def test_the_head_trains_as_many_epochs_as_it_is_told():
-    """With a body of zeros no head can tell anything: it stays. With the identity, more epochs take it further."""
-    lengths = []
-    for epochs in (1, 2, 5):
-        client = tiny(head_epochs=epochs)
-        fit(client, np.eye(2))
-        lengths.append(float(client.node.model.head.weight.detach().norm()))
-    assert lengths[0] < lengths[1] < lengths[2]
-    client = tiny(head_epochs=5)
-    fit(client, np.zeros((2, 2)))
-    assert not client.node.model.head.weight.detach().any()
-
-
 @pytest.mark.parametrize("batches", [1, 2, 3])
 def test_the_head_trains_as_many_batches_as_it_is_told(batches):
     """Two samples, one a batch, so three batches are a pass and a half. The body comes as the identity: a step for
@@ -97,13 +84,6 @@ def test_the_head_trains_as_many_batches_as_it_is_told(batches):
         odds = np.exp(head[:, sample])
         head[:, sample] += 0.1 * (np.eye(2)[sample] - odds / odds.sum())
     np.testing.assert_allclose(node.model.head.weight.detach(), head, rtol=1e-5)
-
-
-def test_both_parts_can_be_trained_again_after_a_round():
-    client = tiny()
-    fit(client, np.eye(2))
-    assert all(parameter.requires_grad for parameter in client.node.model.parameters())
-    assert all(module.training for module in client.node.model.modules())
 
 
 def test_what_is_measured_is_the_shared_body_under_the_own_head():
@@ -164,10 +144,6 @@ def test_two_rounds_equal_a_loop_by_hand(clients, head_epochs, moments, make_con
         np.testing.assert_array_equal(state["model.head.weight"], node.model.head.weight.detach())
         assert any("head-optimizer" in key for key in state)
         assert any("body-optimizer" in key for key in state) is (moments == "kept")
-
-
-def floats(module: nn.Module) -> dict[str, np.ndarray]:
-    return {key: t.numpy().copy() for key, t in module.state_dict().items() if t.is_floating_point()}
 
 
 def adams(node: Any) -> tuple[torch.optim.Optimizer, ...]:
@@ -232,16 +208,3 @@ def test_a_body_without_weights_is_refused(run, refusal):
 def test_the_head_has_as_many_steps_as_the_body_unless_it_has_its_own(keys, options, passes, make_config, make_node):
     client = FedRepClient(make_node(make_config(algorithm="fedrep", models=NORMED, **keys)), **options)
     assert (client.head_epochs, client.head_batches) == passes
-
-
-def test_clients_begin_with_the_network_whose_body_the_server_sends(make_config, make_node):
-    config = make_config(algorithm="fedrep", models=NORMED)
-    nodes = [make_node(config, client_id) for client_id in (0, 1)]
-    server_s = floats(build_model(NORMED, nodes[0].data.spec, seed=config.seed, scope=("global",)))
-    for node in nodes:
-        for name, array in floats(node.model).items():
-            np.testing.assert_array_equal(array, server_s[name], err_msg=name)
-
-
-def test_every_client_has_one_model_by_default(make_config):
-    assert build_strategy(make_config(algorithm="fedrep")).heterogeneous is False

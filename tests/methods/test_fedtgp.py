@@ -17,7 +17,6 @@ from hetfl_flwr.learning.server_training import ServerTraining
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.strategy import Upload
-from simulations.testing.contract import entries
 from strategies import fedtgp
 from strategies.fedtgp import FedTGP
 
@@ -181,28 +180,6 @@ def test_a_training_that_diverges_is_one_line(refusal):
 
 
 # --- whole runs ----------------------------------------------------------------------------------
-
-
-def test_what_travels_is_what_fedproto_sends_without_counts(make_config, run_federation, tmp_path):
-    sent = []
-    for name, keys in (("fedtgp", {"fedtgp.server-epochs": 1}), ("fedproto", {"fedproto.weighting": "uniform"})):
-        small = {"clients": 3, "width": 6, "partition": "classes:6", "output_dir": str(tmp_path / name)}
-        rounds = entries(run_federation(make_config(algorithm=name, **small, **keys)))
-        sent.append([(entry["bytes_up"], entry["bytes_down"]) for entry in rounds])
-    assert sent[0] == sent[1]
-    assert sent[0][1][0] > 0
-
-
-def test_the_nearest_prototype_predicts_unless_the_head_is_asked_to(make_config, run_federation, tmp_path):
-    """And before there are any, the head."""
-    measured = {}
-    for predict, options in (("head", {"fedtgp.predict": "head"}), ("prototype", {})):
-        keys = {"fedtgp.server-epochs": 1, **options, "output_dir": str(tmp_path / predict)}
-        rounds = entries(run_federation(make_config(algorithm="fedtgp", width=6, **keys)))
-        assert [entry["failures"] for entry in rounds] == [[], [], []]
-        measured[predict] = [entry["accuracy"] for entry in rounds]
-    assert measured["head"][0] == measured["prototype"][0]
-    assert measured["head"][1:] != measured["prototype"][1:]
 
 
 def test_a_weight_of_0_is_local_training_bit_for_bit(ended, monkeypatch):

@@ -1,6 +1,5 @@
 """FML: its equations by hand, against a slow reference loop, and where it must equal something simpler."""
 
-import os
 from dataclasses import replace
 from json import loads
 from math import exp, log, prod
@@ -12,9 +11,6 @@ import torch
 from fixtures.federations.loops import Linear, played, same, softmax, states
 from fixtures.federations.members import robustly
 from fixtures.federations.nodes import linear_node
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays as some_arrays
 from safetensors.torch import load_file
 from torch import nn
 
@@ -169,19 +165,6 @@ def test_multi_krum_leaves_out_a_whole_meme_for_one_array_of_it(caplog):
     assert str(strategy.left_out) == "client 2"
 
 
-memes = some_arrays(np.float32, 4, elements=st.floats(-1e3, 1e3, width=32))
-
-
-@given(sent=st.lists(memes, min_size=1, max_size=7), copies=st.integers(1, 7))
-@settings(max_examples=60)
-def test_the_mean_of_any_memes_and_of_equal_ones(sent, copies):
-    """Equal memes come out as they are, to the bit; so one client's meme is the global model."""
-    merged = FML().aggregate({"w": sent[0]}, [Upload(k, {"w": array}, k) for k, array in enumerate(sent)], 1)["w"]
-    np.testing.assert_allclose(merged, np.mean(np.float64(sent), axis=0), rtol=1e-6, atol=1e-9)
-    same = FML().aggregate({"w": sent[0]}, [Upload(k, {"w": sent[0]}, 1) for k in range(copies)], 1)["w"]
-    assert same.tolist() == sent[0].tolist()
-
-
 # --- two rounds against a slow loop --------------------------------------------------------------
 
 
@@ -328,51 +311,7 @@ def test_an_adaptor_goes_on_from_round_to_round():
     assert losses == pytest.approx([-log(softmax[0]), -log(np.exp(stepped[0]) / np.exp(stepped).sum())], rel=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder of data sets")
-def test_cifar_10_and_cifar_100_share_the_convolutions_of_cnn2(make_config, run_federation, tmp_path):
-    """Section 5.3, objective heterogeneity: LeNet5 on ten classes, CNN1 on a hundred."""
-    config = make_config(
-        algorithm="fml",
-        dataset="uoft-cs/cifar10,uoft-cs/cifar100",
-        data_dir=os.environ["HETFL_DATA_DIR"],
-        image_column="img",
-        label_column="label,fine_label",
-        models="lenet5,cnn1",
-        rounds=1,
-        local_batches=2,
-        test_fraction=0.01,
-        state_dir=str(tmp_path / "state"),
-        **{"fml.share": "body", "fml.meme": "cnn2"},
-    )
-    last = entries(run_federation(config))[-1]
-    assert last["failures"] == []
-    kept = states(tmp_path / "state")
-    assert [tuple(state["adaptor.weight"].shape) for state in kept] == [(10, 512), (100, 512)]
-    convolutions = (3 * 9 + 1) * 128 + 2 * (128 * 9 + 1) * 128
-    assert last["bytes_up"] == last["bytes_down"] == 2 * 4 * convolutions
-
-
 # --- bytes ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        # LeNet-5 on 8x8: 61,706 - (400 - 64) * 120 = 21,386 weights, of them (84 + 1) * 10 in the head
-        ({}, 4 * 21_386),
-        ({"width": 16}, 4 * 21_386),  # which is the own models'
-        ({"fml.share": "body"}, 4 * (21_386 - 850)),
-        # 64 x 8 + 8, batch norm's 4 x 8, 8 x 10 + 10: 642 numbers; and its counter
-        ({"fml.meme": NORMED}, 4 * 642 + 8),
-        ({"fml.meme": NORMED, "fml.share": "body"}, 4 * (642 - 90) + 8),
-    ],
-)
-def test_the_bytes_of_a_client_and_round_are_the_meme_s(keys, expected, make_config, run_federation):
-    run = run_federation(make_config(algorithm="fml", models="mlp", clients=1, rounds=1, **keys))
-    entry = entries(run)[1]
-    assert (entry["bytes_up"], entry["bytes_down"]) == (expected, expected)
-    assert entry["evaluation_wire"] > expected
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """HeteroFL: narrow networks, its averages by hand and against a slow loop, and where it must equal FedAvg."""
 
-from fractions import Fraction
 from math import log
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 import torch
 from fixtures.federations.members import member
 from fixtures.federations.nodes import linear_node
-from fixtures.tiers import exhaustive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -19,11 +17,11 @@ from torch.nn import functional
 from clients.heterofl import HeteroFLClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import FederationError, ModelError
+from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.learning.training import take_statistics
-from hetfl_flwr.methods import build_client, build_strategy, resolve
-from hetfl_flwr.models import SplitModel, build_model, parse_models, trainable_count
+from hetfl_flwr.methods import resolve
+from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
@@ -31,81 +29,12 @@ from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.weights import fingerprint, weights
-from simulations.inference.loading import load_client
 from simulations.testing import AlgorithmContract
 from simulations.testing.contract import entries
 from strategies.heterofl import HeteroFL
 
 NORMED = "simulations.testing.lab:normed"
 DIGITS = DataSpec((1, 8, 8), 10)
-
-
-# --- narrow networks -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name", ["mlp", "lenet5", "cnn1", "fedhe:9", NORMED, *map(exhaustive, ("cnn2", "resnet18", "vgg11_bn"))]
-)
-def test_a_narrow_network_is_the_leading_part_of_the_wide_one(name):
-    """The wide network with the narrow one's weights in the leading block of each array, and 0 elsewhere, gives the
-    same logits."""
-    wide, narrow = (build_model(one, DIGITS, seed=1).eval() for one in (name, f"{name}@0.5"))
-    drawn = narrow.state_dict()
-    with torch.no_grad():
-        for key, tensor in wide.state_dict().items():
-            tensor.zero_()
-            if tensor.ndim:
-                tensor[tuple(map(slice, drawn[key].shape))] = drawn[key]
-        for key, tensor in wide.state_dict().items():
-            if key.endswith("running_var"):
-                tensor[len(drawn[key]) :] = 1
-        images = torch.from_numpy(generator(0, "images").normal(size=(3, 1, 8, 8))).float()
-        torch.testing.assert_close(wide(images), narrow(images), rtol=1e-4, atol=1e-5)
-    sizes = [
-        (len(one), len(other))
-        for one, other in zip(wide.state_dict().values(), drawn.values(), strict=True)
-        if one.ndim
-    ]
-    assert {small / great for great, small in sizes} == {0.5, 1.0}
-
-
-def test_the_weights_of_half_a_perceptron_are_counted():
-    """64 x 100 + 100 + 100 x 100 + 100 + 100 x 10 + 10 = 17,610."""
-    assert trainable_count(build_model("mlp@0.5", DIGITS, seed=0, bounded=True)) == 17_610
-    assert trainable_count(build_model("mlp@1", DIGITS, seed=0)) == trainable_count(build_model("mlp", DIGITS, seed=0))
-
-
-def test_an_embedding_width_for_all_comes_behind_the_narrow_body():
-    model = build_model("mlp@0.5", DIGITS, seed=0, width=6)
-    assert (model.width, model.body[1].in_features) == (6, 100)
-
-
-def test_a_family_can_be_narrow():
-    assert parse_models("mlp, fedhenn@0.25")[::5] == ("mlp", "fedhenn:4@0.25")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("lenet5@0.25", "'body.0' has 6 channels"),
-        ("mlp@0.001", "'body.1' has 200 channels"),
-        ("fixtures.models:linear@0.5", "Flatten"),
-        ("test_heterofl:grouped@0.5", "'body.0' is a GroupNorm"),
-    ],
-)
-def test_a_width_that_a_network_does_not_have_is_refused_in_one_line(name, said, refusal):
-    line = refusal(ModelError, build_model, name, DIGITS, seed=0)
-    assert f"model '{name}'" in line
-    assert said in line
-
-
-def grouped(spec: DataSpec) -> SplitModel:
-    return SplitModel(nn.Sequential(nn.GroupNorm(1, 1), nn.Flatten(), nn.Linear(64, 8)), nn.Linear(8, spec.classes))
-
-
-@pytest.mark.parametrize("part", ["0", "2", "half", "-0.5", "nan", "1e-1", "", "0.5@0.5", "0." + 30 * "1"])
-def test_what_is_no_part_of_a_width_is_refused_by_name(part, refusal):
-    assert f"model 'mlp@{part}'" in refusal(ModelError, parse_models, f"mlp@{part}")
 
 
 @pytest.mark.parametrize(("dataset", "models"), [("digits", "lenet5,lenet5@0.5"), ("breast-cancer", "mlp,mlp@0.5")])
@@ -290,14 +219,6 @@ def test_each_weight_is_the_mean_over_those_that_have_it():
     assert all((state[name] == array).all() for name, array in before.items())
 
 
-def test_what_no_client_of_a_round_has_stays():
-    members = [its(0), its(1, f"{NET}@0.5")]
-    strategy, state = server(*members, mask=False)
-    found = strategy.aggregate(state, [filled(strategy, members[1], 2)], 1)
-    assert (found["body.1.weight"][:2] == 2).all()
-    np.testing.assert_array_equal(found["body.1.weight"][2:], state["body.1.weight"][2:])
-
-
 def test_a_client_is_sent_the_leading_block_and_its_part_of_the_widest_that_there_is():
     members = [its(0, f"{NET}@0.5"), its(1, f"{NET}@0.25")]
     strategy, state = server(*members)
@@ -395,33 +316,6 @@ def test_with_all_widths_1_it_is_fedavg_to_the_bit(make_config, run_federation, 
     assert told["heterofl"] == told["fedavg"]
 
 
-def test_bytes_are_those_of_each_client_s_own_width(make_config, run_federation):
-    """A perceptron's 55,210 weights and its half's 17,610; 4 bytes of the rate down, ten of the classes up."""
-    run = run_federation(make_config(algorithm="heterofl", models="mlp,mlp@0.5", rounds=1, local_batches=1))
-    entry = entries(run)[1]
-    assert entry["bytes_down"] == 4 * (55_210 + 17_610) + 2 * 4
-    assert entry["bytes_up"] == 4 * (55_210 + 17_610) + 2 * 10
-    assert load_file(run / SERVER_STATE_FILE)["body.1.weight"].shape == (200, 64)
-    for client, parameters in ((0, 55_210), (1, 17_610)):
-        assert trainable_count(load_client(run, client).model) == parameters
-
-
-def test_a_client_that_is_half_as_wide_learns_from_one_that_is_wide(make_config, make_node, make_federation):
-    """The wide client alone trains: the narrow one is measured with other weights than before."""
-    config = make_config(algorithm="heterofl", models=f"{NORMED},{NORMED}@0.5", rounds=1)
-    strategy, federation = build_strategy(config), make_federation(config)
-    strategy.prepare(federation.roster, config)
-    state = strategy.initial(federation.roster)
-    wide, narrow = federation.roster
-    client = build_client(config, make_node(config, 0))
-    arrays, samples, _ = client.fit(list(strategy.download_for(wide, state, 1).values()), {ROUND: 1})
-    upload = Upload(0, dict(zip(client.upload_spec().names, arrays, strict=True)), samples)
-    after = strategy.aggregate(state, [upload], 1)
-    before, then = (strategy.download_for(narrow, one, 2)["body.1.weight"] for one in (state, after))
-    assert then.shape == (4, 64)
-    assert not np.array_equal(before, then)
-
-
 @pytest.mark.exhaustive
 class TestTwoWidths(AlgorithmContract):
     """What every method keeps to, with two widths of one network."""
@@ -442,38 +336,3 @@ def test_who_joins_with_a_wider_model_than_the_global_one_is_refused(refusal):
     strategy, _ = server(its(0, f"{NET}@0.5"), its(1, f"{NET}@0.25"))
     strategy.check(Roster([its(0, f"{NET}@0.5"), its(2, f"{NET}@0.25")]))
     assert f"{NET}@0.5" in refusal(FederationError, strategy.check, Roster([its(0, f"{NET}@0.5"), its(2)]))
-
-
-def test_one_client_that_says_it_has_what_cannot_be_built_keeps_nobody_from_the_run(refusal):
-    """It is sent nothing, and nothing is expected of it."""
-    liar = its(2, f"{NET}@0.5", model=f"{NET}@0.3")
-    strategy, state = server(its(0), its(1), liar)
-    assert strategy.download_for(liar, state, 1) == {}
-    assert strategy.upload_spec(liar).names == ()
-    liars = its(0, model=f"{NET}@0.3"), its(1, model=f"{NET}@x")
-    assert "client 0" in refusal(FederationError, server, *liars)
-
-
-@pytest.mark.parametrize("liar", [0, 1])
-def test_one_client_whose_weights_are_no_model_s_of_its_name_is_named_and_keeps_nobody_from_the_run(liar, caplog):
-    members = [its(k, **({"weights": "other"} if k == liar else {})) for k in range(2)]
-    strategy, state = server(*members, its(2, f"{NET}@0.5"))
-    assert set(strategy.upload_spec(members[1 - liar]).names) >= set(state) - {"rate"}
-    [line] = {line for line in caplog.messages if "run other code" in line}
-    assert line.startswith(f"client {liar} ({NET}): its weights differ")
-
-
-def test_who_was_left_out_at_the_start_keeps_no_newcomer_from_the_run():
-    liar = its(2, model=f"{NET}@0.3")
-    strategy, _ = server(its(0), its(1), liar)
-    strategy.check(Roster([its(0), its(1), liar, its(3, f"{NET}@0.5")]))
-    assert strategy.upload_spec(its(3, f"{NET}@0.5")).names
-
-
-def test_parts_are_exact():
-    assert Fraction("0.1") * 30 == 3
-    assert trainable_count(build_model("test_heterofl:tenths@0.1", DIGITS, seed=0)) == 64 * 3 + 3 + 3 * 10 + 10
-
-
-def tenths(spec: DataSpec) -> SplitModel:
-    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 30)), nn.Linear(30, spec.classes))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from fixtures.federations.nodes import linear_node
-from flwr.app import ConfigRecord
 from safetensors.numpy import load_file
 from torch import nn
 from torch.nn import functional
@@ -23,7 +22,6 @@ from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.server.exchange import expected_of
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries
 
@@ -176,22 +174,6 @@ def test_the_part_that_is_shared_travels_alone(keys, numbers, run):
     for entry in entries(run(clients=2, rounds=1, **keys))[1:]:
         assert entry["bytes_up"] == entry["bytes_down"] == 2 * 4 * numbers
         assert (entry["failures"], entry["global_accuracy"]) == ([], None)
-
-
-def test_the_median_of_heads_is_that_of_each_weight(make_config, make_federation):
-    """Of three clients, each with another number of samples: these do not count."""
-    config = make_config(algorithm="lgfedavg", models="mlp", clients=3, robust="median")
-    federation = make_federation(config)
-    strategy = build_strategy(config)
-    start = strategy.prepare(federation.roster, config)
-    replies = federation.exchange(
-        strategy.configure_train(1, start, ConfigRecord(), federation.view(list(federation.roster))),
-        expected_of(strategy),
-    ).replies
-    learnt = strategy.aggregate_replies(1, start, replies)
-    for name in ("weight", "bias"):
-        expected = np.median([reply.arrays[name] for reply in replies], axis=0)
-        np.testing.assert_allclose(learnt[name].numpy(), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -1,0 +1,238 @@
+"""What clients say of their quality: what travels, and what a run leaves of it."""
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, MessageType, MetricRecord, RecordDict
+from sklearn import metrics as reference
+
+from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clients, read_summary
+from hetfl_flwr.wire.classes import listed, wrong_list
+from hetfl_flwr.wire.messages import METRICS
+from simulations.engine.grid import LocalGrid
+from simulations.reports.doubts import notes, still_rising
+from simulations.reports.report import write_report
+from simulations.reports.runs import figures, load_run, selected_accuracy
+from simulations.reports.tables import best_of, summary_table
+from simulations.reports.terminal import client_table, lines
+from simulations.testing.contract import entries
+
+# --- what travels --------------------------------------------------------------------------------
+
+
+class Lying(LocalGrid):
+    """Client 1's answers to evaluations have other metrics."""
+
+    said: dict[str, Any]
+
+    def pull_messages(self, message_ids):
+        return [self._changed(reply) for reply in super().pull_messages(message_ids)]
+
+    def _changed(self, reply: Message) -> Message:
+        kind = reply.metadata.message_type
+        if kind == MessageType.EVALUATE and reply.metadata.src_node_id == max(self.get_node_ids()):
+            metrics = {**reply.content.metric_records[METRICS], **self.said}
+            reply.content = RecordDict({METRICS: MetricRecord(metrics)})
+        return reply
+
+
+LIES = {
+    "auc": 1.5,
+    "majority": -0.5,
+    "recall": [0.5] * 9,
+    "untested": [3, 3],
+    "unpredicted": [10],
+    "precision": [0.5] * 10,
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_what_a_client_says_of_its_quality_is_checked(name, make_config, run_federation):
+    config = make_config(algorithm="local", models="mlp", rounds=1)
+    with LocalGrid(config.to_flat(), config.clients, 7, 1) as _, Lying(config.to_flat(), config.clients, 7, 1) as grid:
+        grid.said = {name: LIES[name]}
+        last = entries(run_federation(config, grid))[-1]
+    assert list(last["classes"]) == ["0"]
+    assert [failure["partition"] for failure in last["failures"]] == [1]
+    assert f"'{name}'" in last["failures"][0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "classes"),
+    [
+        ("recall", [0.5, 1.5], 2),
+        ("recall", [0.5, math.inf], 2),
+        ("recall", [1, 0], 2),
+        ("recall", [0.5] * 300, 300),
+        ("untested", [1, 0], 2),
+        ("untested", [0, 1, 1], 2),
+        ("untested", [0.0], 2),
+        ("untested", [-1], 2),
+        ("loss", [0.5, 0.5], 2),
+    ],
+)
+def test_lists_of_strangers_are_refused(kind, value, classes):
+    assert wrong_list(kind, value, classes)
+
+
+def test_a_metric_of_that_name_of_an_algorithm_s_own_travels_as_it_is():
+    told = {"recall": 0.25, "recall.0": 1.0, "untested.macro": 2.0}
+    assert listed(told, 2) == {"recall": 0.25, "untested.macro": 2.0}
+
+
+# --- what a run leaves ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def skewed(make_config, run_federation) -> Path:
+    """Two clients that lack classes, after one round."""
+    return run_federation(
+        make_config(algorithm="local", models="mlp", rounds=1, partition="shards:3", test_fraction=0.02)
+    )
+
+
+def test_a_run_folder_has_the_figures_of_each_client_and_their_means(skewed):
+    last, clients, summary = entries(skewed)[-1], read_clients(skewed), read_summary(skewed)
+    for name in ("balanced_accuracy", "macro_f1", "auc", "majority"):
+        own = [last["clients"][str(client["partition"])][name.replace("_", "-")] for client in clients]
+        assert [client[name] for client in clients] == own
+        assert summary[name] == last[name] == pytest.approx(sum(own) / 2)
+    for client in clients:
+        listed = last["classes"][str(client["partition"])]
+        assert client["recall"] == {str(n): value for n, value in enumerate(listed["recall"]) if value is not None}
+        assert client["balanced_accuracy"] == pytest.approx(np.mean(list(client["recall"].values())))
+        assert client["unpredicted"] == [str(label) for label in listed.get("unpredicted", [])]
+        assert client["untested"] == [str(label) for label in listed.get("untested", [])]
+    assert 0 < len(clients[0]["recall"]) < 10
+
+
+def test_the_figures_are_those_of_the_saved_model(skewed):
+    """As scikit-learn has them of the model that the folder holds... predictions of the client's test samples."""
+    from simulations.inference.loading import load_client
+
+    for client in read_clients(skewed):
+        node = load_client(skewed, client["partition"])
+        inputs, labels = node.data.test.batch(torch.arange(len(node.data.test)))
+        with torch.no_grad():
+            predicted = node.model.eval()(inputs).argmax(1)
+        assert client["macro_f1"] == pytest.approx(reference.f1_score(labels, predicted, average="macro"))
+        frequent = node.data.train.class_counts(10).argmax()
+        assert client["majority"] == pytest.approx(float((labels == frequent).double().mean()))
+
+
+def test_the_best_model_s_figures_are_kept_together(tmp_path, make_config, run_federation):
+    """With keep-best, each round's figures are those of one round, the one with the best validation accuracy so far."""
+    keys = {"algorithm": "local", "models": "mlp", "rounds": 4, "learning_rate": 0.05}
+    plain = entries(run_federation(make_config(**keys, output_dir=str(tmp_path / "plain"))))
+    kept = entries(run_federation(make_config(**keys, output_dir=str(tmp_path / "kept"), keep_best=True)))
+    for client in ("0", "1"):
+        best = max(plain, key=lambda entry: (entry["clients"][client]["validation-accuracy"], -entry["round"]))
+        assert kept[-1]["classes"][client] == best["classes"][client]
+        assert kept[-1]["clients"][client]["macro-f1"] == best["clients"][client]["macro-f1"]
+
+
+def test_tables_and_report_show_them(skewed, tmp_path):
+    run = load_run(skewed)
+    table = lines(client_table(run.name, run.clients))
+    assert max(map(len, table)) <= 100
+    assert table[1].split()[-6:] == ["bal.", "F1", "AUC", "maj.", "up", "down"]
+    shown = "\n".join(lines(summary_table(run)))
+    assert "balanced / F1 / AUC %" in shown
+    said = notes(run.clients, run.rounds)
+    assert said
+    assert all(line in shown for line in said)
+    page = write_report([skewed], tmp_path / "report.html").read_text()
+    assert "Recall of each class" in page
+    assert "balanced / F1 / AUC %" in page
+    assert all(line in page for line in said)
+    assert len(re.findall(r"\d never", page)) == sum(len(client["unpredicted"]) for client in run.clients) > 0
+
+
+def test_a_run_that_was_killed_has_them_of_its_rounds(skewed):
+    whole = load_run(skewed)
+    (skewed / "clients.json").unlink()
+    (skewed / "summary.json").unlink()
+    run = load_run(skewed)
+    assert [client["macro_f1"] for client in run.clients] == [client["macro_f1"] for client in whole.clients]
+    assert [client["recall"] for client in run.clients] == [client["recall"] for client in whole.clients]
+
+
+def test_classes_have_their_names_where_there_is_one_each():
+    entry = Round(1, 0.0, classes={"3": {"recall": [0.5, None, 1.0], "untested": [1], "unpredicted": [0]}})
+    assert named_classes(entry, 3, ("ill", "well", "dead")) == {
+        "recall": {"ill": 0.5, "dead": 1.0},
+        "untested": ["well"],
+        "unpredicted": ["ill"],
+    }
+    for names in ((), ("ill", "ill", "dead")):
+        assert named_classes(entry, 3, names)["recall"] == {"0": 0.5, "2": 1.0}
+    assert named_classes(entry, 0)["recall"] is None
+
+
+def record(client: int, test: int | None, **known: Any) -> Any:
+    return {"partition": client, "test": test, **known}
+
+
+def test_notes_are_a_line_a_client_and_bounded():
+    few = notes([record(0, 30), record(1, 29), record(2, 1), record(3, 0), record(4, None)], [])
+    assert [line.partition(":")[0] for line in few] == ["client 1", "client 2", "client 3"]
+    both = record(0, 40, untested=["ill"], unpredicted=list("abcdefg"))
+    [hint, line] = notes([both], [])
+    assert ("class-weights" in hint, "class ill" in line, "a, b, c, d, e and 2 more" in line) == (True, True, True)
+    assert notes([both], [], "balanced") == [line]
+    short = [Round(number, 0.0, accuracy=number / 10) for number in range(9)]
+    assert [one == line for one in notes([both], short)] == [False, True]
+    assert notes([record(n, 5) for n in range(9)], [])[-1] == "and 4 more"
+    assert notes([record(n, 0) for n in range(9)], []) == []
+
+
+def test_best_is_chosen_by_validation_where_there_is_any(tmp_path, make_config, run_federation):
+    rounds = [
+        Round(n, 0.0, accuracy=accuracy, validation_accuracy=validated)
+        for n, (accuracy, validated) in enumerate([(0.1, 0.2), (0.5, 0.9), (0.8, 0.9), (0.9, 0.3)])
+    ]
+    folder = run_federation(make_config(algorithm="local", models="mlp", rounds=1))
+    run = replace(load_run(folder), rounds=rounds)
+    assert selected_accuracy(run) == 0.5
+    assert best_of([run]) == ("best by validation %", selected_accuracy)
+    silent = replace(run, rounds=[replace(entry, validation_accuracy=None) for entry in rounds])
+    heading, chosen = best_of([run, silent])
+    assert (heading, chosen(silent)) == ("best test %", 0.9)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "samples", "said"),
+    [
+        ([0.1, 0.3, 0.5, 0.6, 0.7], 400, "10.0 points from round 3 to 4"),
+        ([0.1, 0.3, 0.5, 0.6, 0.7], 80, ""),  # two standard errors are 10.2 points
+        ([0.1, 0.3, None, None, 0.7], 400, "40.0 points from round 1 to 4"),
+        ([0.1, 0.5, 0.7, 0.9, 0.91], 10**6, ""),
+        ([0.1, 0.5, 0.7, 0.9, 0.8], 400, ""),
+        ([0.1, 0.5], 400, "40.0 points from round 0 to 1"),
+        ([None, None, 0.9], 400, ""),
+        ([0.4], 400, ""),
+        ([0.1, 0.3, 0.5, 0.6, 0.7], 0, ""),
+        ([], 400, ""),
+    ],
+)
+def test_a_run_that_ends_while_accuracy_rises_is_noted(accuracies, samples, said):
+    rounds = [Round(number, 0.0, accuracy=value) for number, value in enumerate(accuracies)]
+    found = still_rising(rounds, samples)
+    assert [said in line for line in found] == [True] * bool(said)
+    assert notes([record(0, samples)], rounds)[: len(found)] == found
+
+
+def test_the_mean_recall_of_a_class_is_over_those_who_are_tested_on_it(skewed):
+    clients = [record(0, 9, recall={"ill": 0.5, "well": 1.0}), record(1, 9, recall={"well": 0.5}), record(2, 9)]
+    assert mean_recall(clients) == {"ill": 0.5, "well": 0.75}
+    run = load_run(skewed)
+    assert read_summary(skewed)["recall"] == mean_recall(run.clients) == figures(replace(run, summary=None))["recall"]
+    lowest = min(run.summary["recall"], key=run.summary["recall"].get)
+    [row] = [line for line in lines(summary_table(run)) if line.startswith("recall %")]
+    assert row.split()[2] == lowest
