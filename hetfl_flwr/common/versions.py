@@ -56,7 +56,7 @@ def commit(root: Path) -> str:
         return ""
     git = ["git", "-C", str(root)]
     try:
-        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
         changes = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "*.py"], capture_output=True, check=False)
     except (OSError, subprocess.CalledProcessError):
         return ""
