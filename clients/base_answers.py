@@ -52,10 +52,6 @@ class AnswersClient(KnowledgeClient):
         """Send answers on the rows asked for."""
         return public_answers(Dim("A", len(self.node.pool)), self.node.data.spec.classes, self._answers)
 
-    def own_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the cross-entropy of own samples."""
-        return self.node.data_loss(self.node.model(inputs), labels)
-
     def digested(
         self, download: Arrays, consensus: Tensor, distance: Callable[[Tensor, Tensor], Tensor], round: int
     ) -> float:

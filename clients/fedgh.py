@@ -3,8 +3,6 @@
 Yi, Wang, Liu, Shi and Yu, "FedGH: Heterogeneous Federated Learning with Generalized Global Header", MM 2023.
 """
 
-from torch import Tensor
-
 from clients.base_parts import check_head
 from clients.base_prototypes import own_prototypes
 from hetfl_flwr import SEEN, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec
@@ -53,9 +51,5 @@ class FedGHClient(KnowledgeClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Take the head, train for one round, then take the own prototypes."""
         self.load(self.node.model.head, download)
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return self.node.data_loss(self.node.model(inputs), labels)
-
-        samples, mean_loss = self.train(self.batches(round), loss)
+        samples, mean_loss = self.train(self.batches(round), self.own_loss)
         return own_prototypes(self.node, counted=False), {SEEN: samples, "train-loss": mean_loss}

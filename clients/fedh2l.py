@@ -112,8 +112,7 @@ class FedH2LClient(KnowledgeClient):
 
     def download_spec(self) -> PayloadSpec:
         """Expect the signals of some peers."""
-        node = self.node
-        return relayed_signals(node.clients - 1, node.config.batch_size, node.data.spec.classes)
+        return relayed_signals(self.node.clients - 1, self.node.config.batch_size, self.node.data.spec.classes)
 
     def upload_spec(self) -> PayloadSpec:
         """Send posteriors on a batch of the own public samples, which these are, and the accuracy on them."""
@@ -178,13 +177,10 @@ class FedH2LClient(KnowledgeClient):
         batches = draw_batches(order, len(samples), config.batch_size, epochs=1, batches=self.exchange_every)
         total = self._local.get_buffer("gradient").zero_()
 
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return node.data_loss(node.model(inputs), labels)
-
         def add_up() -> None:
             total.add_(flat_gradient(self._parameters))
 
-        return train(node.training(samples), batches, optimizer, loss, before_step=add_up)
+        return train(node.training(samples), batches, optimizer, self.own_loss, before_step=add_up)
 
     def _trained_on(self) -> Joined:
         """Return the own samples, with the public ones of others if their labels are known."""
@@ -200,8 +196,8 @@ class FedH2LClient(KnowledgeClient):
         rows = torch.from_numpy(indices)
         posteriors, labels = functional.softmax(outputs(node.model, public, rows), 1), public.batch(rows)[1]
         accuracy = (posteriors.argmax(1) == labels).float().mean()
-        names = ("indices", "posteriors", "accuracy")
-        return dict(zip(names, (indices.astype(np.int32), to_numpy(posteriors), to_numpy(accuracy)), strict=True))
+        indices = indices.astype(np.int32)
+        return {"indices": indices, "posteriors": to_numpy(posteriors), "accuracy": to_numpy(accuracy)}
 
     def _taught(self, download: Arrays) -> NDArray[np.int64]:
         """Return the numbers (M,), among all public samples, of those that the teachers' signals are about."""

@@ -67,10 +67,9 @@ class FedKDClient(MutualClient):
         self, node: Node, *, mentee: ModelName = AUTO, energy_start: Energy = 0.95, energy_end: Energy = 0.98
     ) -> None:
         super().__init__(node, "fedkd.mentee", mentee)
-        self.energy = energy_start, energy_end
+        self.energy, self._weights = (energy_start, energy_end), weights(self.small)
         with seeded(node.config.seed, node.client_id, "hidden"):
             self.matrix = nn.Linear(self.small.width, node.model.width, bias=False).to(node.device)
-        self._weights = weights(self.small)
 
     def modules(self) -> Mapping[str, nn.Module]:
         """Keep the mentor, the matrix W, and the mentee as the server sent it."""

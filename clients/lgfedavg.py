@@ -4,7 +4,7 @@ Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov and Morency, "Think Loc
 with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523).
 """
 
-from torch import Tensor, nn
+from torch import nn
 
 from clients.base_parts import SharedPartClient, check_head
 from hetfl_flwr import SEEN, Arrays, Metrics, Node, model_arrays
@@ -49,11 +49,7 @@ class LGFedAvgClient(SharedPartClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train the whole model for one round."""
         self.load(self.shared, download)
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return self.node.data_loss(self.node.model(inputs), labels)
-
-        samples, mean_loss = self.train(self.batches(round), loss)
+        samples, mean_loss = self.train(self.batches(round), self.own_loss)
         return model_arrays(self.shared), {SEEN: samples, "train-loss": mean_loss}
 
 

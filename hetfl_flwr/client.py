@@ -190,6 +190,10 @@ class KnowledgeClient(NumPyClient, ABC):
         samples = self.node.training(self.node.data.train)
         return train(samples, batches, optimizer or self.optimizer(), loss, projection=projection)
 
+    def own_loss(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the model's cross-entropy of own samples (B, ...) with labels (B,), with the run's class weights."""
+        return self.node.data_loss(self.node.model(inputs), labels)
+
     def load(self, module: nn.Module, arrays: Arrays) -> None:
         """Put what the server has sent into a network of this client, or into a part of one.
 

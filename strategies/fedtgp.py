@@ -78,8 +78,9 @@ class FedTGP(PrototypeStrategy):
         with seeded(self.config.seed, "prototypes"):
             parts = nn.ModuleDict({"embedding": nn.Embedding(classes, width)})
             parts.update({name: nn.Linear(width, width) for name in ("hidden", "output")})
-        drawn = {name: tensor.numpy() for name, tensor in parts.state_dict().items()}
-        return _with_prototypes(drawn, np.zeros(classes, np.bool_))
+        return _with_prototypes(
+            {name: t.numpy() for name, t in parts.state_dict().items()}, np.zeros(classes, np.bool_)
+        )
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Train the global prototypes on what has come."""
