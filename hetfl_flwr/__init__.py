@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.data import Joined as Joined
     from hetfl_flwr.data import Samples as Samples
     from hetfl_flwr.errors import ConfigError as ConfigError
+    from hetfl_flwr.errors import DivergedError as DivergedError
     from hetfl_flwr.errors import FederationError as FederationError
     from hetfl_flwr.errors import HetflError as HetflError
     from hetfl_flwr.errors import ModelError as ModelError
@@ -177,7 +178,14 @@ _NAMES = {
     "hetfl_flwr.seeding": ("generator", "seeded"),
     "hetfl_flwr.common.arithmetic": ("torch_threads",),
     "hetfl_flwr.common.flower": ("log",),
-    "hetfl_flwr.errors": ("HetflError", "ConfigError", "FederationError", "ModelError", "PayloadError"),
+    "hetfl_flwr.errors": (
+        "HetflError",
+        "ConfigError",
+        "DivergedError",
+        "FederationError",
+        "ModelError",
+        "PayloadError",
+    ),
     "simulations.testing": ("AlgorithmContract", "Lab"),
     "simulations.testing.fixtures": ("lab",),
 }

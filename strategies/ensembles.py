@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hetfl_flwr import (
     Batches,
+    DivergedError,
     draw_batches,
     generator,
     kl_divergence,
@@ -19,8 +20,6 @@ from hetfl_flwr import (
     torch_threads,
     train,
 )
-from hetfl_flwr.errors import DivergedError
-from hetfl_flwr.learning.optimizers import Adam
 
 
 class Schedule(NamedTuple):
@@ -112,7 +111,7 @@ def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Sche
     order = torch.from_numpy(draw.permutation(len(samples)))
     held, rows = order[: len(order) // 5], order[len(order) // 5 :]
     held = held if len(held) else rows
-    optimizer = Adam(student.parameters(), lr=schedule.rate, fused=True)
+    optimizer = torch.optim.Adam(student.parameters(), lr=schedule.rate, fused=True)
     batches = draw_batches(draw, len(rows), schedule.batch_size, epochs=0, batches=schedule.steps)
     best, rose, state = _nearness(student, samples, targets, held), 0, _copied(student)
     every, step = max(1, schedule.patience // 10), 0
