@@ -5,7 +5,6 @@ The reference is the local engine with one worker.
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -221,8 +220,7 @@ def test_a_mistake_ends_a_deployed_run_with_one_line(
 @pytest.mark.exhaustive
 def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node 2 does not finish its first batch before the server has written down rounds 0, 1 and 2. Of the nine uploads
-    of three rounds it has sent one; the others went on meanwhile. A callback of a user's is told of every round, and
-    the log ends with a table of the clients."""
+    of three rounds it has sent one; the others went on meanwhile. A callback of a user's is told of every round."""
     run = tmp_path / "run"
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("WAIT_FOR", str(run / ROUNDS_FILE))
@@ -244,8 +242,3 @@ def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: 
     assert sum(seconds[:3]) < 500  # node 2 would have held them up for 600
     told = [f"{entry['round']} {entry['accuracy']}" for entry in rounds(run)]
     assert (run / "lines.txt").read_text().splitlines() == ["begin None", *told, "end None"]
-    [row] = re.findall(r"\b2  fixtures\.models:waiting .*", said)
-    figures = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "majority")
-    assert row.split()[6:11] == [f"{100 * clients[2][figure]:.1f}" for figure in figures]
-    assert "  480 bytes" in row
-    assert "partition=" not in said

@@ -61,7 +61,7 @@ def kill(started: Flower, name: str) -> None:
 
 def kill_server_app(started: Flower) -> None:
     found = subprocess.run(
-        ["pgrep", "-f", f"flwr-serverapp.*{started.address}"], capture_output=True, text=True, check=True
+        ["pgrep", "-f", f"flwr-serverapp.*{started.address}"], capture_output=True, text=True, check=False
     )
     for process in found.stdout.split():
         os.kill(int(process), signal.SIGKILL)
@@ -92,6 +92,7 @@ def test_a_killed_server_app_and_a_killed_superlink_cost_the_round_that_was_runn
         reaches(run, 3, started)
         until(lambda: training(started, "supernode-0"), started)
         kill(started, "superlink")
+        kill_server_app(started)
         started.processes.pop("run").kill()
 
         started.superlink(*database)
