@@ -160,7 +160,8 @@ def _together(facts: Mapping[str, Any]) -> str:
 
 def standing(folder: Path) -> RunState:
     """Read a run folder as it stands; raises as `simulations.reports.runs.load_run`."""
-    return RunState(load_run(folder, tell=lambda line: None), _writer(folder))
+    writer = _writer(folder)  # first: a run that ends in between was running
+    return RunState(load_run(folder, tell=lambda line: None), writer)
 
 
 def _writer(folder: Path) -> str:
