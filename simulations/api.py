@@ -25,7 +25,7 @@ from hetfl_flwr.runs.record import QUALITIES, name_of, named_classes
 from hetfl_flwr.seeding import seeded
 from simulations.engine.run import process_as_it_was, run_locally
 from simulations.reports.doubts import notes
-from simulations.reports.runs import Run, differences, figures, load_run, run_folders
+from simulations.reports.runs import Run, differences, load_run, run_folders
 
 Runs = PathLike[str] | str | Iterable[PathLike[str] | str]
 """Results, run folders, or folders of such; or one of them."""
@@ -207,7 +207,7 @@ class Result:
         self.folder = Path(folder).expanduser().resolve()
         self._run = load_run(self.folder)
         self.config: dict[str, Value] = dict(self._run.config)
-        self.summary: dict[str, Any] = dict(figures(self._run))
+        self.summary: dict[str, Any] = dict(self._run.summary)
 
     @property
     def rounds(self) -> pd.DataFrame:

@@ -242,12 +242,17 @@ def flattened(image: "Image", mode: str) -> "Image":
 
 def _decoded(source: Source, cell: Any, row: int) -> "Image":
     """Return the image of a cell, upright."""
-    from PIL import Image, ImageOps
-
     try:
-        image = Image.open(_file(cell))
-        image.load()
-        upright: Image.Image = ImageOps.exif_transpose(image)
+        return upright(_file(cell))
     except Exception as error:
         raise _Unfit("cannot decode ", _called(source, cell, row), f": {reason(error)}") from error
-    return upright
+
+
+def upright(file: Any) -> "Image":
+    """Decode an image, and turn it as its EXIF data say."""
+    from PIL import Image, ImageOps
+
+    image = Image.open(file)
+    image.load()
+    turned: Image.Image = ImageOps.exif_transpose(image)
+    return turned

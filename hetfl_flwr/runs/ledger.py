@@ -10,18 +10,7 @@ from hetfl_flwr.common.versions import environment
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.learning.metrics import mean, weighted_mean
-from hetfl_flwr.runs.record import (
-    QUALITIES,
-    ClientRecord,
-    PerClass,
-    Round,
-    Summary,
-    client_quality,
-    figures_of,
-    last_evaluated,
-    mean_recall,
-    named_classes,
-)
+from hetfl_flwr.runs.record import QUALITIES, ClientRecord, PerClass, Round, Summary, client_of, summary_of
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import simulated_time
 from hetfl_flwr.server.member import Member
@@ -155,65 +144,50 @@ class Ledger:
 
     def summary(self) -> Summary:
         """Return the run in one object. Keys that mean nothing here are None."""
-        latest = _accuracies(last_evaluated(self.rounds))
-        known = {entry.round for entry in self.rounds}
-        summary: Any = {
-            "algorithm": self.config.algorithm,
-            "dataset": self.dataset,
-            "clients": len(self._members),
-            "rounds": self.done,
-            "seed": self.config.seed,
-            "engine": self.engine,
-            **figures_of(self.rounds),
-            "accuracy_per_client": [latest.get(client) for client in sorted(self._members)],
-            "epsilon": self.epsilon(self.uploads.most()),
-            "noise_source": self.noise,
-            "versions": self.versions[-1],
-        }
-        if lost := [number for number in range(self.done + 1) if number not in known]:
-            summary["lost_rounds"] = lost
-        if earlier := self.versions[:-1]:
-            summary["earlier_versions"] = earlier
-        if recall := mean_recall(self.clients()):
-            summary["recall"] = recall
-        return cast(Summary, summary)
+        found = {entry.round for entry in self.rounds}
+        lost = [number for number in range(self.done + 1) if number not in found]
+        return summary_of(
+            self.rounds,
+            self.clients(),
+            algorithm=self.config.algorithm,
+            dataset=self.dataset,
+            clients=len(self._members),
+            rounds=self.done,
+            seed=self.config.seed,
+            engine=self.engine,
+            epsilon=self.epsilon(self.uploads.most()),
+            noise_source=self.noise,
+            versions=self.versions[-1],
+            **({"lost_rounds": lost} if lost else {}),
+            **({"earlier_versions": earlier} if (earlier := self.versions[:-1]) else {}),
+        )
 
     def clients(self) -> list[ClientRecord]:
         """Return one object a client: model, samples, accuracy before and after, bytes."""
-        last = last_evaluated(self.rounds)
-        before, after = _accuracies(next((entry for entry in self.rounds if not entry.round), None)), _accuracies(last)
         names = distinct({client: member.name for client, member in self._members.items()})
         nothing = Traffic()
-        clients: list[Any] = [
-            {
-                "partition": client,
-                "name": names[client] or None,
-                "model": member.model,
-                "dataset": member.dataset,
-                "owners": member.owners or None,
-                "parameters": member.parameters,
-                "train": member.train,
-                "validation": member.validation,
-                "test": member.test,
-                "accuracy_before": before.get(client),
-                "accuracy": after.get(client),
-                "bytes_up": self._traffic.get(client, nothing).bytes_up,
-                "bytes_down": self._traffic.get(client, nothing).bytes_down,
-                "versions": member.versions,
-                "uploads": None if self.uploads.lost else self.uploads.counts.get(client, 0),
-                "epsilon": self.epsilon(self.uploads.counts.get(client, 0)),
-                **client_quality(last, client),
-                **named_classes(last, client, member.class_names),
-                "class_names": list(member.class_names) or None,
-            }
+        return [
+            client_of(
+                self.rounds,
+                client,
+                member.class_names,
+                name=names[client] or None,
+                model=member.model,
+                dataset=member.dataset,
+                owners=member.owners or None,
+                parameters=member.parameters,
+                train=member.train,
+                validation=member.validation,
+                test=member.test,
+                bytes_up=self._traffic.get(client, nothing).bytes_up,
+                bytes_down=self._traffic.get(client, nothing).bytes_down,
+                versions=member.versions,
+                uploads=None if self.uploads.lost else self.uploads.counts.get(client, 0),
+                epsilon=self.epsilon(self.uploads.counts.get(client, 0)),
+                class_names=list(member.class_names) or None,
+            )
             for client, member in sorted(self._members.items())
         ]
-        return clients
-
-
-def _accuracies(entry: Round | None) -> dict[int, float]:
-    clients = entry.clients if entry else {}
-    return {int(client): values["accuracy"] for client, values in clients.items() if "accuracy" in values}
 
 
 def _total(traffic: Iterable[Traffic]) -> Traffic:

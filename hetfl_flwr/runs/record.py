@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypeVar
+from typing import Annotated, Any, NotRequired, TypeVar, cast
 
 from pydantic import (
     BeforeValidator,
@@ -232,15 +232,53 @@ def figures_of(rounds: Sequence[Round]) -> dict[str, Any]:
     last = last_evaluated(rounds)
     validated = [entry.validation_accuracy for entry in rounds if entry.validation_accuracy is not None]
     costs, sums = total_costs(rounds), ("bytes_up", "bytes_down", "wire_up", "wire_down")
+    means = ("accuracy", "acc", "bwt", "fwt", "global_accuracy", *QUALITIES)
     return {
-        **{name: getattr(last, name, None) for name in ("accuracy", "acc", "bwt", "fwt", "global_accuracy")},
+        **{name: getattr(last, name, None) for name in means},
         "best_validation_accuracy": max(validated, default=None),
         **{name: sum(getattr(entry, name) for entry in rounds) for name in sums},
         "seconds": round(sum(entry.seconds for entry in rounds), 3),
         "failures": sum(len(entry.failures) for entry in rounds),
-        **{name: getattr(last, name, None) for name in QUALITIES},
         **({"costs": costs} if costs else {}),
     }
+
+
+def summary_of(rounds: Sequence[Round], clients: Sequence[ClientRecord], /, **known: Any) -> Summary:
+    """Return a `Summary` of what rounds and clients tell, and of what else is known; other figures are None."""
+    accuracies = [client["accuracy"] for client in clients]
+    found = dict.fromkeys(Summary.__required_keys__) | figures_of(rounds) | {"accuracy_per_client": accuracies} | known
+    if recall := mean_recall(clients):
+        found["recall"] = recall
+    ordered: Any = {name: found[name] for name in Summary.__annotations__ if name in found}
+    return cast(Summary, ordered)
+
+
+def client_of(rounds: Sequence[Round], client: int, names: Sequence[str] = (), /, **known: Any) -> ClientRecord:
+    """Return a `ClientRecord` of what rounds tell, and of what else is known; other entries are None.
+
+    Parameters
+    ----------
+    rounds : sequence of Round
+        Those of the run.
+    client : int
+        Which client.
+    names : sequence of str
+        What its classes are called, see `named_classes`.
+    **known
+        Entries of the record that the rounds do not have.
+    """
+    first, last = next((entry for entry in rounds if not entry.round), None), last_evaluated(rounds)
+    before, after = (entry.clients.get(str(client), {}) if entry else {} for entry in (first, last))
+    found: Any = {
+        **dict.fromkeys(ClientRecord.__annotations__),
+        "partition": client,
+        "accuracy_before": before.get("accuracy"),
+        "accuracy": after.get("accuracy"),
+        **{name: after.get(name.replace("_", "-")) for name in QUALITIES},
+        **named_classes(last, client, names),
+        **known,
+    }
+    return cast(ClientRecord, found)
 
 
 def total_costs(rounds: Iterable[Round], client: int | None = None) -> dict[str, float]:
@@ -255,12 +293,6 @@ def total_costs(rounds: Iterable[Round], client: int | None = None) -> dict[str,
                 if name in own and client in (None, int(key)):
                     found.setdefault(name, []).append(own[name])
     return {name: max(values) if name in (MEMORY, DEVICE_MEMORY) else sum(values) for name, values in found.items()}
-
-
-def client_quality(entry: Round | None, client: int) -> dict[str, Any]:
-    """Return the `QUALITIES` of one client in a round; None where it has not measured them."""
-    own = entry.clients.get(str(client), {}) if entry else {}
-    return {name: own.get(name.replace("_", "-")) for name in QUALITIES}
 
 
 def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from simulations.cli.options import JsonOption, RunsArgument, path, target
 from simulations.cli.printing import make_console, print_json, print_tables
 
 if TYPE_CHECKING:
-    from simulations.reports.impact import Standing
+    from simulations.reports.impact import MethodImpact
     from simulations.reports.runs import Run
 
 
@@ -151,7 +151,7 @@ def watch(
         raise typer.Exit(1)
 
 
-def _draw(runs: "list[Run]", standing: "list[Standing]", out: Path) -> list[Path]:
+def _draw(runs: "list[Run]", standing: "list[MethodImpact]", out: Path) -> list[Path]:
     """Draw how runs compare, and whom their methods help; return the pictures."""
     from simulations.reports.plots.comparison import compare_figure
     from simulations.reports.plots.drawing import write_figure

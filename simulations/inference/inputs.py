@@ -15,10 +15,10 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.columns import cleaned, read, rival
 from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
-from hetfl_flwr.data.images import EIGHT_BIT, flattened
+from hetfl_flwr.data.images import EIGHT_BIT, flattened, upright
 from hetfl_flwr.data.reading import parse_vocabulary
 from hetfl_flwr.data.roles import in_words, is_text
-from hetfl_flwr.data.rows import RowsFile, notes_on, read_file
+from hetfl_flwr.data.rows import RowsFile, notes_on, read_file, reason
 from hetfl_flwr.data.series import cells_of, layout_by, missing
 from hetfl_flwr.data.spec import Column
 from hetfl_flwr.data.text_tables import read_letters
@@ -123,15 +123,8 @@ def _ids(table: pa.Table, names: Sequence[str]) -> tuple[tuple[str, Sequence[str
 
 
 def _tells_apart(cells: pa.ChunkedArray) -> bool:
-    if not (is_text(cells.type) or pa.types.is_integer(cells.type)) or cells.null_count:
-        return False
-    return len(cells.unique()) == len(cells)
-
-
-def _which(rows: np.ndarray[Any, Any]) -> str:
-    """Return some rows as messages name them, by their numbers in the file."""
-    first, *more = rows
-    return f"row {first}" + (f" and {len(more)} more" if more else "")
+    is_id = is_text(cells.type) or pa.types.is_integer(cells.type)
+    return is_id and not cells.null_count and len(cells.unique()) == len(cells)
 
 
 def _encoded(
@@ -164,7 +157,8 @@ def _encoded(
             f"{column.kind} as in training, {column.notation}: write them so"
         )
     if others.any():
-        which = _which(numbers[others])
+        first, *more = numbers[others]
+        which = f"row {first}" + (f" and {len(more)} more" if more else "")
         what = "were not there in training" if column.kind == "category" else f"are no {column.kind}s"
         warn(f"'{path}': column '{name}': {others.sum()} of {len(others)} values {what} ({which}): taken as unknown")
     return stored
@@ -241,10 +235,8 @@ def _images(model: Model, path: Path) -> Inputs:
         try:
             pixels.append(_pixels(model, one))
             names.append(str(one))
-        except (OSError, ValueError, SyntaxError) as error:
-            unreadable.append(
-                f"'{one}' cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-            )
+        except Exception as error:
+            unreadable.append(f"'{one}' cannot be read: {reason(error)}")
     if not pixels:
         raise DataError("; ".join(unreadable[:SHOWN]) or f"'{path}' has no images, and {model.called} takes images")
     return Inputs(_in_parts(np.stack(pixels)), "file", names, unreadable)
@@ -256,15 +248,15 @@ def _pixels(model: Model, path: Path) -> np.ndarray[Any, Any]:
 
     _, channels, height, width = model.inputs["shape"]
     mode, top = model.inputs["mode"], model.inputs["top"]
-    with Image.open(path) as file:
-        if file.mode not in EIGHT_BIT:
-            raise ValueError(f"it has pixels of mode {file.mode}: only 8-bit grey or colour is read")
-        image = flattened(file, mode)
-        if model.inputs["resize"]:
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
-        elif image.size != (width, height):
-            raise ValueError(f"it has {image.height} x {image.width} pixels, and the model takes {height} x {width}")
-        pixels = np.asarray(image).reshape(height, width, channels)
+    image = upright(path)
+    if image.mode not in EIGHT_BIT:
+        raise ValueError(f"it has pixels of mode {image.mode}: only 8-bit grey or colour is read")
+    image = flattened(image, mode)
+    if model.inputs["resize"]:
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    elif image.size != (width, height):
+        raise ValueError(f"it has {image.height} x {image.width} pixels, and the model takes {height} x {width}")
+    pixels = np.asarray(image).reshape(height, width, channels)
     return np.moveaxis(np.rint(pixels * (top / 255)).astype(np.uint8), -1, 0)
 
 
@@ -276,14 +268,10 @@ READERS: Mapping[str, Callable[[Model, Path], Inputs]] = {
 }
 
 
-_TAKES = {"table": "rows of a table", "text": "texts", "series": "time series"}
-
-
 def _file(model: Model, path: Path) -> RowsFile:
     """Return the rows of a file, the cells of a text file as texts."""
     if ending(path) not in TABLES or path.is_dir():
-        kind = f"{model.called} takes {_TAKES[model.inputs['kind']]}"
-        raise DataError(f"'{path}' is no file of rows, and {kind}: {advice_on(path)}")
+        raise DataError(f"'{path}' is no file of rows, and {model.called} takes these: {advice_on(path)}")
     file, *others = read_file(path)
     if others:
         raise DataError(f"'{path}' has {len(others) + 1} sheets: give a file of one")

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from simulations.reports.estimates import ACCURACY, Estimate, Measure, over_seeds, points, with_interval
 from simulations.reports.pairing import both, paired
-from simulations.reports.runs import Run, figures, known, mean_of
+from simulations.reports.runs import Run, known, mean_of
 from simulations.reports.terminal import BYTES_NOTE, NOTHING, SHOWN, byte_size, percent, table_of
 
 HARM = 0.01
@@ -89,7 +89,7 @@ class Impact:
 
 
 @dataclass(frozen=True)
-class Standing:
+class MethodImpact:
     """A method among others, as `simulations.reports.runs.group_runs` labels it: its impact, and its paired runs."""
 
     method: str
@@ -98,7 +98,7 @@ class Standing:
 
     def cost(self, name: str) -> float | None:
         """Return the mean over the runs of a cost, as ``summary.json`` has it; None where it is not known."""
-        costs = known(figures(run).get("costs", {}).get(name) for run in self.runs)
+        costs = known(run.summary.get("costs", {}).get(name) for run in self.runs)
         return fmean(costs) if costs else None
 
     @property
@@ -114,7 +114,7 @@ class Standing:
         return facts | means | {"bytes": self.payload, "costs": costs, "clock": _clock(self)}
 
 
-def standings(runs: Sequence[Run], measure: Measure = ACCURACY) -> list[Standing]:
+def standings(runs: Sequence[Run], measure: Measure = ACCURACY) -> list[MethodImpact]:
     """Return the methods by their mean gain, the largest first, with what they are compared with; or nothing.
 
     Parameters
@@ -130,7 +130,7 @@ def standings(runs: Sequence[Run], measure: Measure = ACCURACY) -> list[Standing
     bases = {base.folder: base for pairs in found.pairs.values() for _, base in pairs}
     pairs = {**found.pairs, found.baseline: [(base, base) for base in bases.values()]}
     standing = [
-        Standing(method, Impact.of_pairs(several, measure), tuple(run for run, _ in several))
+        MethodImpact(method, Impact.of_pairs(several, measure), tuple(run for run, _ in several))
         for method, several in pairs.items()
         if any(both(run, base, measure) for run, base in several)
     ]
@@ -141,9 +141,9 @@ def _gains(run: Run, base: Run, measure: Measure) -> dict[int, float]:
     return {client["partition"]: after - alone for client, after, alone in both(run, base, measure)}
 
 
-def impact_table(found: Sequence[Standing], measure: Measure = ACCURACY) -> Table:
+def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> Table:
     """Return a row a method, from the largest mean gain to the least."""
-    columns: dict[str, Callable[[Standing], str]] = {
+    columns: dict[str, Callable[[MethodImpact], str]] = {
         "method": lambda one: one.method,
         "gain (95 %)": lambda one: with_interval(one.impact.gain),
         "harmed %": lambda one: percent(one.impact.harmed),
@@ -170,11 +170,11 @@ def impact_table(found: Sequence[Standing], measure: Measure = ACCURACY) -> Tabl
     return table_of("Methods by gain", columns, found, words={"method"}, notes=notes)
 
 
-def _clock(standing: Standing) -> float | None:
+def _clock(standing: MethodImpact) -> float | None:
     ends = known(run.rounds[-1].clock for run in standing.runs if run.rounds)
     return fmean(ends) if ends else None
 
 
-def _cost(standing: Standing, name: str) -> str:
+def _cost(standing: MethodImpact, name: str) -> str:
     value = standing.cost(name)
     return NOTHING if value is None else SHOWN[name][1](value)

@@ -8,7 +8,7 @@ from typing import Literal
 from hetfl_flwr.config import DATA_KEYS, RunConfig, Value
 from hetfl_flwr.runs.record import ClientRecord
 from simulations.reports.estimates import Measure
-from simulations.reports.runs import INCIDENTAL, POOLED, Run, figures, group_runs, method_of
+from simulations.reports.runs import INCIDENTAL, POOLED, Run, group_runs, method_of
 
 LOCAL = "local"
 """What others are compared with: the algorithm in which each client trains by itself."""
@@ -85,11 +85,11 @@ def _defaults() -> dict[str, Value]:
 
 def _setting(run: Run, key: str) -> Value | None:
     """Return a key's value; a run that is older than the key has its default."""
-    return figures(run)["clients"] if key == "clients" else run.config.get(key, _defaults().get(key))
+    return run.summary["clients"] if key == "clients" else run.config.get(key, _defaults().get(key))
 
 
 def _unfinished(run: Run) -> str:
-    reached, planned = figures(run)["rounds"], run.config["rounds"]
+    reached, planned = run.summary["rounds"], run.config["rounds"]
     return "" if reached == planned else f"it has not ended: {reached} of {planned} rounds"
 
 

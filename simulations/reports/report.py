@@ -29,7 +29,7 @@ from simulations.reports.plots.comparison import compare_figure
 from simulations.reports.plots.impact import methods_figure
 from simulations.reports.plots.partition import split_figure
 from simulations.reports.plots.run import run_figure
-from simulations.reports.runs import Run, curve, figures, group_runs, load_run, method_of, run_folders
+from simulations.reports.runs import Run, curve, group_runs, load_run, method_of, run_folders
 from simulations.reports.tables import compare_table, doubts_of, shared_terms, summary_table, unequal_terms
 from simulations.reports.terminal import NOTHING, client_table, percent, table_of
 
@@ -151,7 +151,7 @@ def _image(draw: Callable[[], Figure], described: str) -> dict[str, str]:
 
 def _part(run: Run) -> dict[str, Any]:
     """Return all that is told of one run."""
-    shown = figures(run)
+    shown = run.summary
     state = "" if shown["rounds"] == run.config["rounds"] else f"{shown['rounds']} of {run.config['rounds']} rounds"
     made = [*shown.get("earlier_versions", []), shown["versions"]]
     said = read_notes(run.folder)
@@ -256,7 +256,7 @@ def _split(run: Run) -> Split | str:
     from hetfl_flwr.methods import resolve
     from simulations.reports.partition import load_split
 
-    clients = figures(run)["clients"]
+    clients = run.summary["clients"]
     if not clients:
         return f"{run.name}: no client is known yet"
     try:

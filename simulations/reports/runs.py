@@ -6,11 +6,11 @@ Accuracies are fractions in [0, 1].
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, NoReturn, NotRequired, TypeVar, cast
+from typing import Annotated, NoReturn, NotRequired, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +27,12 @@ from hetfl_flwr.runs.record import (
     Count,
     Round,
     Summary,
-    client_quality,
-    figures_of,
+    client_of,
     first_problem,
-    last_evaluated,
-    mean_recall,
-    named_classes,
     read_clients,
     read_rounds,
     read_summary,
+    summary_of,
 )
 
 T = TypeVar("T")
@@ -67,16 +64,16 @@ _CONFIG = TypeAdapter(_Settings)
 class Run:
     """One run folder, read.
 
-    `config` is flat (``fedhe.alpha``), `rounds` ascend, and `summary` is None while the run is going on, or if it was
-    killed: see `figures`. `clients` are ordered by partition; where ``clients.json`` is missing they are taken from the
-    rounds, without models and samples. `damage` says which lines of ``rounds.jsonl`` are left out, and why.
+    `config` is flat (``fedhe.alpha``), `rounds` ascend, and `clients` are ordered by partition. Where ``summary.json``
+    or ``clients.json`` is missing, since the run is going on or was killed, `summary` or `clients` have what the rounds
+    tell. `damage` says which lines of ``rounds.jsonl`` are left out, and why.
     """
 
     folder: Path
     name: str
     config: dict[str, Value]
     rounds: list[Round]
-    summary: Summary | None
+    summary: Summary
     clients: list[ClientRecord]
     damage: str = ""
 
@@ -103,7 +100,7 @@ class Group:
 
     def values(self, figure: Callable[[Summary], T]) -> list[T]:
         """Return one figure of each run."""
-        return [figure(figures(run)) for run in self.runs]
+        return [figure(run.summary) for run in self.runs]
 
 
 def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
@@ -126,14 +123,15 @@ def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
     config = _load_config(folder)
     damage = list[str]()
     rounds = read_rounds(folder, damage.append)
-    clients = read_clients(folder)
-    summary = read_summary(folder)
+    clients, summary = read_clients(folder), read_summary(folder)
     if clients is None:
-        clients = _clients_seen(rounds)
-    ordered = sorted(clients, key=lambda client: client["partition"])
+        clients = [client_of(rounds, client) for client in {client for _, client, _ in client_scores(rounds)}]
+    clients.sort(key=lambda client: client["partition"])
     for line in damage:
         tell(line)
-    return Run(folder, folder.resolve().name, config, rounds, summary, ordered, "".join(damage))
+    if summary is None:
+        summary = _so_far(config, rounds, clients)
+    return Run(folder, folder.resolve().name, config, rounds, summary, clients, "".join(damage))
 
 
 def _load_config(folder: Path) -> dict[str, Value]:
@@ -166,47 +164,21 @@ def client_scores(rounds: Iterable[Round]) -> list[tuple[int, int, float]]:
     ]
 
 
-def _clients_seen(rounds: Sequence[Round]) -> list[ClientRecord]:
-    """Return what the rounds tell of each client."""
-    scores = client_scores(rounds)
-    before = {client_id: accuracy for number, client_id, accuracy in scores if number == 0}
-    after = {client_id: accuracy for number, client_id, accuracy in scores if number}
-    last = last_evaluated(rounds)
-    clients: list[Any] = [
-        {
-            **dict.fromkeys(ClientRecord.__annotations__),
-            "partition": client_id,
-            "accuracy_before": before.get(client_id),
-            "accuracy": after.get(client_id),
-            **client_quality(last, client_id),
-            **named_classes(last, client_id),
-        }
-        for client_id in {client_id for _, client_id, _ in scores}
-    ]
-    return clients
-
-
-def figures(run: Run) -> Summary:
-    """Return the run's summary or, where it has none, the same figures as far as its rounds tell them."""
-    if run.summary is not None:
-        return run.summary
-    last = last_evaluated(run.rounds)
-    scores = {client_id: accuracy for _, client_id, accuracy in client_scores([last] if last else [])}
-    clients = int(run.config.get("clients", 0)) or len(run.clients)
-    summary: Any = {
-        **dict.fromkeys(Summary.__required_keys__),
-        "algorithm": run.config["algorithm"],
-        "dataset": dataset_called(str(run.config["dataset"])),
-        "clients": clients,
-        "rounds": run.rounds[-1].round if run.rounds else 0,
-        "seed": run.config["seed"],
-        "accuracy_per_client": [scores.get(client_id) for client_id in range(clients)],
-        "versions": {},
-        **figures_of(run.rounds),
-    }
-    if recall := mean_recall(run.clients):
-        summary["recall"] = recall
-    return cast(Summary, summary)
+def _so_far(config: Mapping[str, Value], rounds: Sequence[Round], clients: Sequence[ClientRecord]) -> Summary:
+    """Return the summary of a run that has none yet."""
+    accuracies = {client["partition"]: client["accuracy"] for client in clients}
+    count = int(config.get("clients", 0)) or len(clients)
+    return summary_of(
+        rounds,
+        clients,
+        algorithm=config["algorithm"],
+        dataset=dataset_called(str(config["dataset"])),
+        clients=count,
+        rounds=rounds[-1].round if rounds else 0,
+        seed=config["seed"],
+        accuracy_per_client=[accuracies.get(client) for client in range(count)],
+        versions={},
+    )
 
 
 def curve(run: Run) -> Curve:
@@ -226,7 +198,7 @@ def known(values: Iterable[float | None]) -> list[float]:
 
 def mean_of(runs: Iterable[Run], key: str) -> float | None:
     """Return the mean over runs of a figure of ``summary.json``; None where none has it."""
-    values = [figures(run).get(key) for run in runs]
+    values = [run.summary.get(key) for run in runs]
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     return fmean(numbers) if numbers else None
 
@@ -296,7 +268,7 @@ def differences(runs: Sequence[Run]) -> list[dict[str, object]]:
     return [
         {"run": run.name}
         | {key: run.config.get(key) for key in differing}
-        | {key: value for key, value in figures(run).items() if key in FIGURES}
+        | {key: value for key, value in run.summary.items() if key in FIGURES}
         for run in runs
     ]
 
@@ -344,12 +316,12 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 def _apart(runs: Sequence[Run]) -> list[list[Run]]:
     """Return runs of the same settings as groups in none of which a seed comes up twice."""
-    seeds = [figures(run)["seed"] for run in runs]
+    seeds = [run.summary["seed"] for run in runs]
     if len(set(seeds)) == len(seeds):
         return [list(runs)]
     groups: list[list[Run]] = []
     for run in runs:
-        free = [group for group in groups if figures(run)["seed"] not in {figures(other)["seed"] for other in group}]
+        free = [group for group in groups if run.summary["seed"] not in {other.summary["seed"] for other in group}]
         beside = [group for group in free if group[0].folder.resolve().parent == run.folder.resolve().parent]
         if beside:
             beside[0].append(run)
@@ -359,7 +331,7 @@ def _apart(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _settings(run: Run) -> dict[str, Value]:
-    shown = figures(run)
+    shown = run.summary
     learning = {key: value for key, value in run.config.items() if key not in INCIDENTAL}
     return learning | {"clients": shown["clients"]}
 

@@ -23,7 +23,6 @@ from simulations.reports.runs import (
     best_accuracy,
     bytes_to,
     clock_to,
-    figures,
     group_runs,
     known,
     mean_of,
@@ -62,7 +61,7 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
 
 def summary_table(run: Run) -> Table:
     """Return the figures of one run, one a row, with the reasons of the first failures."""
-    shown, (best, chosen) = figures(run), best_of([run])
+    shown, (best, chosen) = run.summary, best_of([run])
     rows = {
         "algorithm": shown["algorithm"],
         "dataset": shown["dataset"],
@@ -182,7 +181,7 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     to_goal = "payload to target" if goal is None else f"payload to {percent(goal)} %"
     to_clock = to_goal.replace("payload", "clock")
     best, chosen = best_of(runs)
-    has = {key for run in runs for key, value in figures(run).items() if value is not None}
+    has = {key for run in runs for key, value in run.summary.items() if value is not None}
     columns: dict[str, Callable[[Group], str] | None] = {
         "algorithm": lambda group: group.label,
         **{name: term for name, term in TERMS.items() if len(set(map(term, groups))) > 1},
@@ -265,7 +264,7 @@ def _over_seeds(group: Group) -> str:
 
 def clients_in_words(run: Run) -> str:
     """Return how many clients there are, and how many owners, or files, they were merged of."""
-    clients, owners = figures(run)["clients"], sum(client["owners"] or 1 for client in run.clients)
+    clients, owners = run.summary["clients"], sum(client["owners"] or 1 for client in run.clients)
     what = "files" if run.config.get("partition") == "files" else "owners"
     merged = any((client["owners"] or 1) > 1 for client in run.clients)
     return f"{clients} ({owners} {what}, some of them merged)" if merged else str(clients)
@@ -278,7 +277,7 @@ def privacy(run: Run) -> str | None:
         return None
     from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee  # torch is not needed to compare runs
 
-    shown = figures(run)
+    shown = run.summary
     counted = [client["uploads"] for client in run.clients if client["uploads"] is not None]
     lost = not counted and any(client["epsilon"] is not None for client in run.clients)
     said = UNKNOWN if lost else guarantee(noise, max(counted, default=0) or shown["rounds"])
@@ -301,7 +300,7 @@ def _domains(group: Group) -> str:
 
 
 def _rounds(run: Run) -> str:
-    reached, planned = figures(run)["rounds"], run.config["rounds"]
+    reached, planned = run.summary["rounds"], run.config["rounds"]
     return str(reached) if reached == planned else f"{reached} of {planned}"
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hetfl_flwr.runs.checkpoint import checkpoints
 from hetfl_flwr.runs.lock import LOCK_FILE, holder_of
-from hetfl_flwr.runs.record import RESUME_FILE, name_of
+from hetfl_flwr.runs.record import RESUME_FILE, figures_of, name_of
 from hetfl_flwr.text import printable
 from simulations.reports.runs import Run, load_run
 from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
@@ -30,7 +30,7 @@ RECENT = 20
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunState:
     """A run as it stands.
 
     Parameters
@@ -53,7 +53,7 @@ class Standing:
     def facts(self) -> dict[str, Any]:
         """All that is shown, as JSON can hold it; of clients first those that fail, then the late, then the worst."""
         rounds, wanted = self.run.rounds, int(self.run.config["rounds"])
-        done = rounds[-1].round if rounds else 0
+        done, reached = rounds[-1].round if rounds else 0, figures_of(rounds)
         recent = [one.seconds for one in rounds[-RECENT:] if one.round]
         pace = fmean(recent) if recent and not self.ended else None
         return {
@@ -61,9 +61,9 @@ class Standing:
             "state": "running" if self.writer else "ended" if done >= wanted else "stopped",
             "round": done,
             "rounds": wanted,
-            "accuracy": next((one.accuracy for one in reversed(rounds) if one.accuracy is not None), None),
-            "bytes": sum(one.bytes_up + one.bytes_down for one in rounds),
-            "failures": sum(len(one.failures) for one in rounds),
+            "accuracy": reached["accuracy"],
+            "bytes": reached["bytes_up"] + reached["bytes_down"],
+            "failures": reached["failures"],
             "seconds_a_round": pace,
             "seconds_left": None if pace is None else (wanted - done) * pace,
             "writer": self.writer or None,
@@ -158,9 +158,10 @@ def _together(facts: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def standing(folder: Path) -> Standing:
+def standing(folder: Path) -> RunState:
     """Read a run folder as it stands; raises as `simulations.reports.runs.load_run`."""
-    return Standing(load_run(folder, tell=lambda line: None), _writer(folder))
+    writer = _writer(folder)  # first: a run that ends in between was running
+    return RunState(load_run(folder, tell=lambda line: None), writer)
 
 
 def _writer(folder: Path) -> str:

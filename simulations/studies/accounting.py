@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hetfl_flwr.common.packages import lacking
 from hetfl_flwr.config import RunConfig, idle_clients, sampled_clients
 from hetfl_flwr.wire.privacy import DELTA, UNKNOWN, epsilon
-from simulations.reports.runs import Run, figures
+from simulations.reports.runs import Run
 
 SENSITIVITY = 2.0
 """Of a clipped upload, in clipping norms, where a client's data are replaced."""
@@ -131,7 +131,7 @@ def guarantees(run: Run) -> tuple[list[Guarantee], str]:
     counted = [client["uploads"] for client in run.clients if client["uploads"] is not None]
     if not counted:
         return [], UNKNOWN
-    noise, uploads, rounds = config.noise_multiplier, max(counted), int(figures(run)["rounds"])
+    noise, uploads, rounds = config.noise_multiplier, max(counted), int(run.summary["rounds"])
     found = [Guarantee("everyone, the server too: exact", uploads, 1.0, epsilon(noise, uploads))]
     try:
         found.append(Guarantee("everyone, the server too: dp-accounting", uploads, 1.0, composed(noise, uploads)))

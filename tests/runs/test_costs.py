@@ -18,7 +18,7 @@ from hetfl_flwr.runs.trackers import Tracker, scalars
 from simulations.cli.command import app
 from simulations.reports.impact import impact_table, standings
 from simulations.reports.report import write_report
-from simulations.reports.runs import figures, load_run
+from simulations.reports.runs import load_run
 from simulations.reports.tables import summary_table
 from simulations.reports.terminal import lines
 from simulations.testing.contract import entries
@@ -136,7 +136,7 @@ def test_a_run_has_them_per_client_and_in_all_with_the_same_bits(both):
     assert sorted(summary["costs"]) == ["cpu-seconds", "flops", "wall-seconds"]
     assert "costs" not in json.loads((plain / "summary.json").read_text())
     (fedhe / "summary.json").unlink()
-    assert figures(load_run(fedhe))["costs"] == summary["costs"]
+    assert load_run(fedhe).summary["costs"] == summary["costs"]
 
 
 def test_they_are_shown(both, tmp_path):

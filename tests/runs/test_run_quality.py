@@ -12,13 +12,13 @@ import torch
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from sklearn import metrics as reference
 
-from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clients, read_summary
+from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clients, read_summary, summary_of
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS
 from simulations.engine.grid import LocalGrid
 from simulations.reports.doubts import notes, still_rising
 from simulations.reports.report import write_report
-from simulations.reports.runs import figures, load_run, selected_accuracy
+from simulations.reports.runs import load_run, selected_accuracy
 from simulations.reports.tables import best_of, summary_table
 from simulations.reports.terminal import client_table, lines
 from simulations.testing.contract import entries
@@ -232,7 +232,7 @@ def test_the_mean_recall_of_a_class_is_over_those_who_are_tested_on_it(skewed):
     clients = [record(0, 9, recall={"ill": 0.5, "well": 1.0}), record(1, 9, recall={"well": 0.5}), record(2, 9)]
     assert mean_recall(clients) == {"ill": 0.5, "well": 0.75}
     run = load_run(skewed)
-    assert read_summary(skewed)["recall"] == mean_recall(run.clients) == figures(replace(run, summary=None))["recall"]
+    assert read_summary(skewed)["recall"] == mean_recall(run.clients) == summary_of(run.rounds, run.clients)["recall"]
     lowest = min(run.summary["recall"], key=run.summary["recall"].get)
     [row] = [line for line in lines(summary_table(run)) if line.startswith("recall %")]
     assert row.split()[2] == lowest

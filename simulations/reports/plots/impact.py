@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetfl_flwr.text import printable
-from simulations.reports.impact import Impact, Standing
+from simulations.reports.impact import Impact, MethodImpact
 from simulations.reports.plots.drawing import COLOURS, DPI, LONGEST_LABEL, literal
 from simulations.reports.terminal import byte_size
 
@@ -24,7 +24,7 @@ DOTS_ABREAST, STEP, FARTHEST = 60, 0.12, 0.36
 """Dots that fit beside one another, how far those of a place are moved apart, and at most off their row; in rows."""
 
 
-def methods_figure(found: Sequence[Standing]) -> Figure:
+def methods_figure(found: Sequence[MethodImpact]) -> Figure:
     """Return who gains how much by each method, a row for each, in the order given.
 
     A dot stands for each client, a diamond for their mean, with its 95 % interval over seeds; the payload is on the
@@ -41,7 +41,7 @@ def methods_figure(found: Sequence[Standing]) -> Figure:
     return literal(figure)
 
 
-def _ending(best: Standing) -> str:
+def _ending(best: MethodImpact) -> str:
     """Return in a sentence what the method with the largest mean gain brings its clients."""
     if best.impact.gain.mean <= 0:
         return "No method gains over training alone on average"

@@ -10,7 +10,7 @@ import numpy as np
 from hetfl_flwr.runs.record import name_of
 from simulations.reports.plots.comparison import Course, draw_rounds, require_points, run_courses
 from simulations.reports.plots.drawing import DPI, literal
-from simulations.reports.runs import Run, client_scores, figures, method_of
+from simulations.reports.runs import Run, client_scores, method_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def run_figure(run: Run) -> Figure:
     figure = Figure(figsize=(8, 4.5), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
     draw_rounds(axes, courses, "accuracy")
-    shown = figures(run)
+    shown = run.summary
     axes.set_title(f"{method_of(run)} on {shown['dataset']}, seed {shown['seed']}", loc="left")
     axes.set_ylim(0, 1)
     figure.legend(loc="outside right upper", frameon=False)

@@ -13,7 +13,7 @@ from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import PLACES, Backend, run_all
 from simulations.studies.reproduce.outcome import as_json, lessened, markdown, outcomes, table
 from simulations.studies.reproduce.page import RESULTS, collect, summary
-from simulations.studies.reproduce.pictures import draw
+from simulations.studies.reproduce.pictures import Known, draw
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
 from simulations.studies.reproduce.records import Job, Record, Records, environments, jobs
@@ -153,7 +153,7 @@ def _report(
     (task.folder / "table.md").write_text(text)
     (task.folder / "table.json").write_text(as_json(task.recipe, figures, records, task.command, less))
     if records:
-        draw(task.recipe, figures, runs, records, task.folder / "figure.png")
+        draw(Known(task.recipe, figures, runs, records), task.folder / "figure.png")
     picture = ", figure.png" if (task.folder / "figure.png").exists() else ""
     console.print(f"written: {task.folder}/table.md, table.json{picture}", markup=False, highlight=False)
     return summary(task.recipe, figures, by, less)

@@ -1,10 +1,10 @@
 """Pictures in the form of the paper's own: bars beside the paper's figures, lines, curves, gains, features."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,42 +26,48 @@ ABREAST = 4
 """Most panels of curves beside each other."""
 
 
-def draw(recipe: Recipe, found: Sequence[Outcome], jobs: Sequence[Job], records: Sequence[Record], path: Path) -> None:
+class Known(NamedTuple):
+    """What is known of a recipe: its figures, its runs, and the records of those that have ended."""
+
+    recipe: Recipe
+    found: Sequence[Outcome]
+    jobs: Sequence[Job]
+    records: Sequence[Record]
+
+
+def draw(known: Known, path: Path) -> None:
     """Draw what is there into a PNG.
 
     Nothing is drawn of gains where there are none, and of features where a row is known whose folders, its models, are
     gone.
     """
-    kind = recipe.figure.kind
-    figure: Figure | None
-    if kind == "curves":
-        figure = _curves(recipe, jobs, records)
-    elif kind == "gains":
-        figure = _gains(recipe, found, records)
-    elif kind != "features":
-        figure = {"bars": _bars, "lines": _lines}[kind](recipe, found)
-    else:
-        there = [job for job in jobs if job.finished]
-        if {one.cell for one in records} - {job.cell.folder for job in there}:
-            return
-        figure = _features(recipe, there)
+    figure = FORMS[known.recipe.figure.kind](known)
     if figure is not None:
-        figure.suptitle(recipe.title, wrap=True)
+        figure.suptitle(known.recipe.title, wrap=True)
         write_figure(figure, path)
 
 
-def _figure(width: float, height: float) -> "Figure":
+def _panels(
+    count: int, width: float, height: float, *, abreast: int = ABREAST, margin: float = 0.0, sharey: bool = False
+) -> "tuple[Figure, list[Any]]":
+    """Return a figure of panels of this size in inches, so many of them beside each other."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    across, down = min(count, abreast), ceil(count / abreast)
+    figure = Figure(figsize=(width * across + margin, height * down), dpi=DPI, layout="constrained")
+    places = figure.subplots(down, across, squeeze=False, sharey=sharey).ravel()
+    for axes in places[count:]:
+        axes.remove()
+    return figure, list(places[:count])
 
 
-def _bars(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
+def _bars(known: Known) -> "Figure":
     """Draw a panel a measure: for each row the paper's figure, and the mean and standard deviation of ours."""
+    recipe, found = known.recipe, known.found
     measures = recipe.figure.measures or list(recipe.measures)
     rows = list(dict.fromkeys(outcome.cell.name for outcome in found))
-    figure = _figure(4 * len(measures) + 2, 0.4 * len(rows) + 1.6)
-    panels = figure.subplots(1, len(measures), sharey=True, squeeze=False)[0]
+    count = len(measures)
+    figure, panels = _panels(count, 4, 0.4 * len(rows) + 1.6, abreast=count, margin=2, sharey=True)
     for axes, measure in zip(panels, measures, strict=True):
         those = {outcome.cell.name: outcome for outcome in found if outcome.measure == measure}
         places = np.arange(len(rows))
@@ -81,19 +87,19 @@ def _bars(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
     return figure
 
 
-def _curves(recipe: Recipe, jobs: Sequence[Job], records: Sequence[Record]) -> "Figure":
+def _curves(known: Known) -> "Figure":
     """Draw a panel a column and figure of a round: for each row the mean over the seeds, and their deviation.
 
     Of a single row all figures of a round share a panel.
     """
-    folders = {(job.cell.row, job.cell.column): job.cell.folder for job in jobs}
+    recipe, records = known.recipe, known.records
+    folders = {(job.cell.row, job.cell.column): job.cell.folder for job in known.jobs}
     rows, columns = (dict.fromkeys(names) for names in zip(*folders, strict=True))
     alone = len(rows) == 1
     shown = [recipe.figure.y] if alone else [[y] for y in recipe.figure.y]
     panels = [(column, ys) for column in columns for ys in shown]
-    figure = _figure(5.2 * min(len(panels), ABREAST), 4 * ceil(len(panels) / ABREAST))
-    places = figure.subplots(ceil(len(panels) / ABREAST), min(len(panels), ABREAST), squeeze=False).ravel()
-    for axes, (column, ys) in zip(places, panels, strict=False):
+    figure, places = _panels(len(panels), 5.2, 4)
+    for axes, (column, ys) in zip(places, panels, strict=True):
         for number, (row, y) in enumerate(product(rows, ys)):
             courses = [one.courses[course_name(y)] for one in records if one.cell == folders.get((row, column))]
             shortest = min((len(values) for _, values in courses), default=0)
@@ -110,16 +116,15 @@ def _curves(recipe: Recipe, jobs: Sequence[Job], records: Sequence[Record]) -> "
         axes.set_ylabel("" if len(ys) > 1 else _called(recipe, ys[0]))
         axes.set_title(column)
         axes.grid(alpha=0.3)
-    for axes in places[len(panels) :]:
-        axes.remove()
     return figure
 
 
-def _lines(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
+def _lines(known: Known) -> "Figure":
     """Draw a panel a measure: for each row the mean and standard deviation over the columns."""
+    recipe, found = known.recipe, known.found
     measures = recipe.figure.measures or list(recipe.measures)
-    figure = _figure(5.2 * len(measures), 4)
-    for axes, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
+    figure, panels = _panels(len(measures), 5.2, 4, abreast=len(measures))
+    for axes, measure in zip(panels, measures, strict=True):
         for number, row in enumerate(dict.fromkeys(outcome.cell.row for outcome in found)):
             those = [one for one in found if (one.cell.row, one.measure) == (row, measure) and one.mean is not None]
             names, values = [one.cell.column for one in those], [one.mean for one in those]
@@ -131,31 +136,31 @@ def _lines(recipe: Recipe, found: Sequence[Outcome]) -> "Figure":
     return figure
 
 
-def _gains(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record]) -> "Figure | None":
+def _gains(known: Known) -> "Figure | None":
     """Draw a panel a column: for each row its clients' gains, the largest mean on top, and a measure beside it.
 
     None where no row has a gain: that which it is compared with has not been run.
     """
-    gains, beside = gains_of([one.cell for one in found], records), recipe.figure.measures
+    found, beside = known.found, known.recipe.figure.measures
+    gains = gains_of([one.cell for one in found], known.records)
     impacts = {where: Impact.of(list(seeds.values())) for where, seeds in gains.items()}
     gaining = {column for _, column in gains}
     columns = [column for column in dict.fromkeys(one.cell.column for one in found) if column in gaining]
     if not columns:
         return None
-    known = [one for one in found if one.measure in beside and one.mean is not None]
-    texts = {(one.cell.row, one.cell.column): f"{one.mean:,.1f} {one.unit}".rstrip() for one in known}
-    abreast = min(len(columns), 2)
+    texts = {
+        (one.cell.row, one.cell.column): f"{one.mean:,.1f} {one.unit}".rstrip()
+        for one in found
+        if one.measure in beside and one.mean is not None
+    }
     tallest = max(sum(column == at for _, at in impacts) for column in columns)
-    figure = _figure(7 * abreast, ceil(len(columns) / abreast) * (1.4 + ROW_HEIGHT * tallest))
-    places = figure.subplots(ceil(len(columns) / abreast), abreast, squeeze=False).ravel()
-    for axes, column in zip(places, columns, strict=False):
+    figure, places = _panels(len(columns), 7, 1.4 + ROW_HEIGHT * tallest, abreast=2)
+    for axes, column in zip(places, columns, strict=True):
         rows = {row: impact for (row, at), impact in impacts.items() if at == column}
         ordered = dict(sorted(rows.items(), key=lambda one: -one[1].gain.mean))
         draw_impact(axes, ordered, {row: texts.get((row, column), "") for row in ordered})
         axes.set_title(column)
         axes.set_xlabel("points over the row that a row is compared with")
-    for axes in places[len(columns) :]:
-        axes.remove()
     explain(figure)
     return figure
 
@@ -169,14 +174,17 @@ def _called(recipe: Recipe, key: str) -> str:
     return next((name for name, measure in recipe.measures.items() if measure.key == key), key)
 
 
-def _features(recipe: Recipe, jobs: Sequence[Job]) -> "Figure":
+def _features(known: Known) -> "Figure | None":
     """Draw a panel a row: the first two principal components of all domains' test features, coloured by class."""
     from sklearn.decomposition import PCA
 
+    jobs = [job for job in known.jobs if job.finished]
+    if {one.cell for one in known.records} - {job.cell.folder for job in jobs}:
+        return None
     shown = list({job.cell.name: job for job in reversed(jobs)}.values())[::-1]  # the first seed's
-    figure = _figure(4.5 * len(shown), 4.5)
-    for axes, job in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-        features, labels = _embedded(load_client(job.folder, recipe.figure.client))
+    figure, panels = _panels(len(shown), 4.5, 4.5, abreast=len(shown))
+    for axes, job in zip(panels, shown, strict=True):
+        features, labels = _embedded(load_client(job.folder, known.recipe.figure.client))
         x, y = PCA(2).fit_transform(features).T  # type: ignore[no-untyped-call]
         dots = axes.scatter(x, y, c=labels, s=6, cmap="tab10" if labels.max() < 10 else "viridis")
         axes.set_title(job.cell.name)
@@ -192,3 +200,13 @@ def _embedded(node: Node) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     batches = [samples.batch(torch.arange(len(samples))) for samples in (node.data.test, *node.data.others)]
     features = torch.cat([node.model.body(inputs) for inputs, _ in batches])
     return features.cpu().numpy(), torch.cat([labels for _, labels in batches]).cpu().numpy()
+
+
+FORMS: Mapping[str, "Callable[[Known], Figure | None]"] = {
+    "bars": _bars,
+    "lines": _lines,
+    "curves": _curves,
+    "gains": _gains,
+    "features": _features,
+}
+"""How each kind of picture is drawn; None where there is nothing to draw."""

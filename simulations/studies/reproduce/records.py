@@ -19,7 +19,7 @@ from hetfl_flwr.errors import RunFolderError, unknown
 from hetfl_flwr.runs.record import Round
 from hetfl_flwr.wire.messages import SEEN
 from simulations.reports.estimates import ACCURACY
-from simulations.reports.runs import Run, figures, load_run
+from simulations.reports.runs import Run, load_run
 from simulations.studies import jobs as studies
 from simulations.studies.reproduce.recipe import IMPACT, NUMBERS, PAYLOAD, Cell, Recipe
 
@@ -177,7 +177,7 @@ def _key(cell: str, seed: int, settings: Mapping[str, Value]) -> tuple[str, int,
 def record(job: Job, recipe: Recipe) -> Record:
     """Return what a recipe asks of a run that has ended."""
     run = load_run(job.folder)
-    summary = figures(run)
+    summary = run.summary
     accuracies = {client["partition"]: ACCURACY.of(client) for client in run.clients if recipe.compares_clients}
     return Record(
         cell=job.cell.folder,
@@ -215,7 +215,7 @@ def measured(run: Run, key: str) -> float | None:
     RunFolderError
         No run reports such a figure.
     """
-    summary = figures(run)
+    summary = run.summary
     where, _, name = key.rpartition(":")
     if name in NUMBERS:
         counted = [record for record in run.rounds if (record.round == 0) == (where == "before")]
@@ -223,8 +223,8 @@ def measured(run: Run, key: str) -> float | None:
     if where == "trained":
         return of_trained(run, name)
     if where:
-        course = [value for record in run.rounds if (value := reported(record, key)) is not None]
-        return (max(course) if where == "best" else course[-1]) if course else None
+        _, values = course(run, key)
+        return (max(values) if where == "best" else values[-1]) if values else None
     if name == PAYLOAD:
         return float(summary["bytes_up"] + summary["bytes_down"])
     if name not in summary:

@@ -19,6 +19,7 @@ from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.runs.lock import LOCK_FILE
 from simulations.cli.command import app
 from simulations.engine.run import run_locally
+from simulations.reports import watching
 from simulations.reports.runs import load_run
 from simulations.reports.watching import standing
 from simulations.testing.contract import entries
@@ -166,6 +167,18 @@ def test_of_many_clients_the_failing_the_late_and_the_worst_are_seen(run):
     told = json.loads(watch(run, "--json")[1])
     assert [one["client"] for one in told["clients"]][:4] == [99, 50, 7, 0]
     assert (told["state"], told["round"], told["rounds"], told["failures"]) == ("ended", 3, 3, 4)
+
+
+def test_a_run_that_ends_while_it_is_read_was_not_stopped(run, monkeypatch):
+    def read(folder, **keys):
+        found = load_run(folder, **keys)
+        (run / LOCK_FILE).unlink()
+        return found
+
+    cut(run, 1)
+    monkeypatch.setattr(watching, "load_run", read)
+    with held(run):
+        assert standing(run).facts["state"] == "running"
 
 
 def test_to_a_pipe_it_writes_a_line_for_each_round_until_the_end(run):

@@ -242,6 +242,14 @@ class TestImages:
         assert sorted(told) == sorted(zip(classes, np.round(scores.numpy().astype(float), 4), strict=True))
         assert [name.split("/")[-2] for name in found.names] == list(found.classes)
 
+    def test_a_photo_is_turned_upright_as_in_training(self, images, home):
+        exif = Image.Exif()
+        exif[0x0112] = 6  # of a camera that was held on its side
+        with Image.open(home / "photo.png") as photo:
+            photo.transpose(Image.Transpose.ROTATE_90).save(home / "turned.png", exif=exif)
+        expected = predict(images, home / "photo.png", client=0)
+        assert predict(images, home / "turned.png", client=0).scores == expected.scores
+
     @pytest.mark.exhaustive
     @pytest.mark.slow
     def test_the_lines_of_the_documentation_give_the_same(self, images, home):

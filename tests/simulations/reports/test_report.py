@@ -15,7 +15,7 @@ from hetfl_flwr.errors import ConfigError, RunFolderError
 from simulations.reports.plots.comparison import compare_figure
 from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.run import run_figure
-from simulations.reports.runs import best_accuracy, bytes_to, figures, group_runs, load_run
+from simulations.reports.runs import best_accuracy, bytes_to, group_runs, load_run
 from simulations.reports.tables import compare_table, summary_table, unequal_terms
 from simulations.reports.terminal import client_table
 
@@ -35,8 +35,7 @@ def test_unfinished_run_is_derived_from_its_rounds(tmp_path: Path) -> None:
     """Three rounds of 100 bytes each way, 4 x 1.5 s; round 3 is the last that was evaluated."""
     failure = {"partition": 1, "stage": "train", "reason": "out of\nmemory", "node": 1}
     run = load_run(make(tmp_path / "run", [*LINES[:2], line(2, [], failures=[failure]), LINES[3]], rounds=9))
-    shown = figures(run)
-    assert run.summary is None
+    shown = run.summary
     assert shown["accuracy"] == pytest.approx(0.8)
     assert shown["accuracy_per_client"] == [0.7, 0.9]
     assert (shown["clients"], shown["rounds"], shown["seconds"], shown["failures"]) == (2, 3, 6.0, 1)
@@ -73,26 +72,6 @@ def test_client_table(tmp_path: Path) -> None:
     assert second["client"] == "1"
 
 
-def test_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
-    folder = make(tmp_path / "run")
-    path = folder / "rounds.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-20])
-    assert [record.round for record in load_run(folder).rounds] == [0, 1, 2]
-    path.write_bytes(whole[:-1])
-    assert [record.round for record in load_run(folder).rounds] == [0, 1, 2, 3]
-
-
-def test_a_damaged_line_is_left_out_and_named_with_its_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = make(tmp_path / "run")
-    whole = [json.dumps(line) for line in LINES]
-    (folder / "rounds.jsonl").write_text("\n".join([whole[0], '{"round": 0', '{"round": 1}', *whole[1:]]) + "\n")
-    assert [record.round for record in load_run(folder).rounds] == [0, 1, 2, 3]
-    assert f"{folder / 'rounds.jsonl'}, line 2 (and 1 more) is damaged" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("command", ["report", "compare"])
 @pytest.mark.parametrize(
     ("key", "number"),
@@ -123,7 +102,7 @@ def test_an_infinite_epsilon_is_shown_as_such(tmp_path: Path) -> None:
     folder = finish(make(tmp_path / "run", **noisy), epsilon=inf, noise_source="seed")
     assert '"epsilon": "Infinity"' in (folder / "summary.json").read_text()
     run = load_run(folder)
-    assert figures(run)["epsilon"] == inf
+    assert run.summary["epsilon"] == inf
     assert rows(compare_table([run]))[0]["epsilon"] == "inf"
     assert "inf" in facts(summary_table(run))["privacy"]
 

@@ -18,7 +18,7 @@ from simulations.studies.reproduce import command
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
 from simulations.studies.reproduce.page import collect, counted
-from simulations.studies.reproduce.pictures import _gains
+from simulations.studies.reproduce.pictures import Known, _gains
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, Records, _thinned, jobs, measured, record
@@ -170,7 +170,7 @@ def test_a_picture_of_gains_has_the_largest_mean_on_top_and_a_dot_for_each_clien
     fedhe, private = cells = [*small.cells()]
     records = [of_clients(fedhe, seed, 0.48, 0.60 + seed / 10) for seed in (0, 1)]
     records += [of_clients(private, seed, 0.50, 0.50) for seed in (0, 1)]
-    (axes,) = _gains(small, outcomes(small, cells, records), records).axes
+    (axes,) = _gains(Known(small, outcomes(small, cells, records), [], records)).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["FedHe", "Private"]
     assert axes.yaxis_inverted()
     _, dots, interval, mean, *_ = axes.lines
@@ -179,7 +179,7 @@ def test_a_picture_of_gains_has_the_largest_mean_on_top_and_a_dot_for_each_clien
     low, high = ttest_rel([0.54, 0.59], [0.5, 0.5]).confidence_interval()
     assert interval.get_xdata() == pytest.approx([100 * low, 100 * high])
     assert [text.get_text() for text in axes.texts] == ["1.0 MB", "1.0 MB"]
-    assert _gains(small, outcomes(small, cells, records[:2]), records[:2]) is None
+    assert _gains(Known(small, outcomes(small, cells, records[:2]), [], records[:2])) is None
 
 
 @pytest.mark.slow
