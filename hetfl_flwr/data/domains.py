@@ -7,9 +7,6 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.bundled import resized
@@ -27,9 +24,6 @@ from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.data.tables import read_table
 from hetfl_flwr.data.texts import read_texts
 from hetfl_flwr.errors import ConfigError, DataError, unknown
-
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of ImageNet's red, green and blue, in [0, 1], as torchvision documents them."""
 
 ROTATED_PREFIX = "rotated-"
 """What stands before the name of images that are to be rotated."""
@@ -341,70 +335,6 @@ def _error_of(family: Family, seed: int, with_test: bool, rotation: Rotation) ->
     except DataError as error:
         return error
     return None
-
-
-@cache
-def centred(domains: tuple[Arrays, ...], rows: tuple[Tensor, ...] = ()) -> tuple[Arrays, ...]:
-    """Return the domains of a family of images, not copied, with one centre for all: their mean image.
-
-    Parameters
-    ----------
-    domains : tuple of Arrays
-        The domains, each of which counts alike.
-    rows : tuple of Tensor
-        (N,) int64 for each domain, whose images the mean is of; a domain of no rows does not count. Empty: the rows of
-        the training splits.
-    """
-    if rows:
-        means = [_mean_image(arrays, some) for arrays, some in zip(domains, rows, strict=True) if len(some)]
-    else:
-        means = [_mean_image(arrays, slice(arrays.train_rows)) for arrays in domains]
-    mean = np.mean(means, axis=0)
-    centre = torch.from_numpy(mean.astype(np.float32))
-    return tuple(replace(arrays, centre=centre) for arrays in domains)
-
-
-@cache
-def standardised_colours(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
-    """Return the domains of a family of images, not copied, with mean 0 and standard deviation 1 in each colour.
-
-    Mean and deviation are those of the training splits of all domains together, over all pixels. A colour that never
-    changes is 0.
-    """
-    moments = [_colour_moments(arrays) for arrays in domains]
-    mean = np.mean([first for first, _ in moments], axis=0)
-    deviation = np.sqrt(np.maximum(np.mean([second for _, second in moments], axis=0) - mean**2, 0.0))
-    deviation[deviation < 1e-9] = np.inf
-    peak, centre = (torch.from_numpy(values.astype(np.float32)) for values in (deviation, mean / deviation))
-    centre = centre.expand(domains[0].spec.shape)
-    return tuple(replace(arrays, peak=arrays.peak * peak, centre=centre) for arrays in domains)
-
-
-def _colour_moments(arrays: Arrays) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the mean of each colour and of its square over the training split, in [0, 1]: (channels, 1, 1)."""
-    images = arrays.inputs[: arrays.train_rows].numpy()
-    mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
-    square = np.mean([np.square(image, dtype=np.float64).mean(axis=(1, 2)) for image in images], axis=0)
-    peak = float(arrays.peak)
-    return (mean / peak).reshape(-1, 1, 1), (square / peak**2).reshape(-1, 1, 1)
-
-
-@cache
-def scaled_as_imagenet(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
-    """Return the domains of a family of images, not copied, scaled as torchvision's pretrained networks expect.
-
-    Each colour has the mean and the deviation that it has on ImageNet; grey has the colours' mean ones.
-    """
-    mean, deviation = (torch.tensor(values).reshape(3, 1, 1) for values in IMAGENET)
-    if domains[0].spec.shape[0] == 1:
-        mean, deviation = mean.mean(0, keepdim=True), deviation.mean(0, keepdim=True)
-    centre = (mean / deviation).expand(domains[0].spec.shape)
-    return tuple(replace(arrays, peak=arrays.peak * deviation, centre=centre) for arrays in domains)
-
-
-def _mean_image(arrays: Arrays, rows: Tensor | slice) -> npt.NDArray[np.float64]:
-    mean: npt.NDArray[np.float64] = arrays.inputs[rows].numpy().mean(axis=0, dtype=np.float64)
-    return mean / float(arrays.peak)
 
 
 @cache

@@ -1,8 +1,8 @@
 """Time series: lists of numbers of one shape, as channels and points in time, brought to one scale by channel."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -290,30 +290,3 @@ def _notes(source: "Source", layout: Layout) -> tuple[str, ...]:
         named = ", ".join(others[:_SHOWN]) + (f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
         notes.append(f"column {column!r} of {source.place} holds time series, which are learnt from; left out: {named}")
     return tuple(notes)
-
-
-@cache
-def standardised_channels(series: Arrays, rows: tuple[int, ...]) -> Arrays:
-    """Return series, not copied, each channel of which has mean 0 and standard deviation 1 over some rows.
-
-    Mean and deviation are over all points in time of all these rows. A channel that never changes in them is 0
-    throughout. Equal arguments return one object.
-
-    Parameters
-    ----------
-    series : Arrays
-        Not scaled yet.
-    rows : tuple of int
-        One or more rows: those that a client trains on.
-    """
-    values = series.inputs[torch.tensor(rows)].numpy()
-    mean = values.mean(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
-    deviation = values.std(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
-    deviation[deviation < _STILL * np.abs(mean)] = np.inf
-    deviation[deviation == 0] = np.inf
-    peak, centre = (torch.from_numpy(one.astype(np.float32)) for one in (deviation, mean / deviation))
-    return replace(series, peak=peak, centre=centre.expand(series.spec.shape).contiguous())
-
-
-_STILL = 1e-7
-"""Deviation, as a part of the mean, up to which a channel does not change but by rounding."""

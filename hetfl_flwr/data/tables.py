@@ -272,39 +272,6 @@ def sliced(table: Arrays, columns: tuple[int, ...]) -> Arrays:
     )
 
 
-@cache
-def standardised(table: Arrays, rows: tuple[int, ...]) -> Arrays:
-    """Return a table, its values not copied, whose numbers have mean 0 and standard deviation 1 over some rows.
-
-    Missing values do not count. A column without two different numbers in these rows is 0 throughout. Categories stay
-    as they are. Equal arguments return one object.
-
-    Parameters
-    ----------
-    table : Arrays
-        Not scaled yet.
-    rows : tuple of int
-        One or more rows: those that a client trains on.
-    """
-    values = table.inputs[torch.tensor(rows)].numpy().astype(np.float64)
-    values[:, np.isnan(values).all(axis=0)] = 0
-    deviation = np.nanstd(values, axis=0).astype(np.float32)
-    deviation[deviation == 0] = np.inf
-    mean = (np.nanmean(values, axis=0) / deviation).astype(np.float32)
-    numeric = np.True_ if table.numeric is None else table.numeric.numpy()
-    return replace(
-        table,
-        peak=torch.from_numpy(np.where(numeric, deviation, np.float32(1))),
-        centre=torch.from_numpy(np.where(numeric, mean, np.float32(0))),
-    )
-
-
-@cache
-def scaled_like(table: Arrays, other: Arrays) -> Arrays:
-    """Return a table of the same columns, its values not copied, scaled as another is."""
-    return replace(table, peak=other.peak, centre=other.centre)
-
-
 def groups_of(table: Arrays) -> tuple[int, ...]:
     """Return how many inputs each column of a table became."""
     return table.groups or (1,) * len(table.centre)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Features, Value
-from fixtures.data.columns import decoded, source_of, write_csv
+from fixtures.data.columns import decoded, source_of, standardised, write_csv
 from fixtures.data.loading import load_client
 from fixtures.federations.members import member, roster
 from sklearn.preprocessing import StandardScaler
@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from hetfl_flwr.client_app import _notes
 from hetfl_flwr.data import Samples
 from hetfl_flwr.data.opening import Source
-from hetfl_flwr.data.tables import standardised
 from hetfl_flwr.errors import DataError, FederationError
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.messages import MEMBER

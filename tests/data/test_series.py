@@ -18,8 +18,8 @@ from torch.utils.data import TensorDataset
 from hetfl_flwr import export, run
 from hetfl_flwr.data import DataSpec, Reading, cache, data_spec, kind_of, series
 from hetfl_flwr.data.bundled import read_waveform
-from hetfl_flwr.data.public_scaling import scaled
 from hetfl_flwr.data.samples import MOST_DEVIATIONS
+from hetfl_flwr.data.scaling import scaled_alone
 from hetfl_flwr.data.signals import CHANNELS
 from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models import build_model, parameter_count
@@ -260,7 +260,9 @@ class TestScale:
         assert float(far.max()) == pytest.approx(MOST_DEVIATIONS, rel=1e-3)
 
     def test_samples_that_are_shown_are_scaled_by_themselves(self, arrays):
-        inputs = scaled(arrays["x"], DataSpec((CHANNEL_COUNT, LENGTH), 3), "mean-image").batch(torch.arange(ROWS))[0]
+        inputs = scaled_alone(arrays["x"], DataSpec((CHANNEL_COUNT, LENGTH), 3), "mean-image").batch(
+            torch.arange(ROWS)
+        )[0]
         torch.testing.assert_close(inputs.std(dim=(0, 2), correction=0), torch.ones(CHANNEL_COUNT))
 
 
