@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.data.client_data import ClientData
-from hetfl_flwr.data.domains import (
-    Family,
-    arrays_of,
-    domain_labels,
-    parse_families,
-)
+from hetfl_flwr.data.domains import Family, domain_labels, family_arrays, parse_families
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.samples import Arrays, Samples
@@ -122,7 +117,7 @@ def most_clients(split: Split) -> int:
     if not form.by_owner:
         return 0
     families, owners = _families(split, form), list[int]()
-    for domains in arrays_of(families, families, split.seed, split.test_set == "global", split.rotation):
+    for domains in _arrays_of(families, split):
         for arrays in domains:
             owners.append(_Domain.of(split, form, len(owners), arrays, 1).all_owners)
     return len(owners) * min(owners)
@@ -130,6 +125,10 @@ def most_clients(split: Split) -> int:
 
 def _families(split: Split, form: Partition) -> tuple[Family, ...]:
     return parse_families(split.dataset, replace(split.reading, id_column=form.column, by_file=form.by_file))
+
+
+def _arrays_of(families: Sequence[Family], split: Split) -> list[tuple[Arrays, ...]]:
+    return [family_arrays(family, split.seed, split.test_set == "global", split.rotation) for family in families]
 
 
 TEST, VALIDATION, TRAIN = 0, 1, 2
@@ -239,7 +238,7 @@ def _domains_for(families: Sequence[Family], index: int, split: Split) -> tuple[
     """Return the domains of a family, or of all where rows are pooled, and the number of the first."""
     number, first = _family_of(families, index)
     wanted = families if split.pooled else families[number : number + 1]
-    arrays = arrays_of(wanted, families, split.seed, split.test_set == "global", split.rotation)
+    arrays = _arrays_of(wanted, split)
     for family, domains in zip(wanted, arrays, strict=True):
         _check_family(family.name, domains[0], split)
     if split.pooled:

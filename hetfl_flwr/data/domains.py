@@ -1,14 +1,12 @@
 """From the name of a data set, or a list of names, to its domains: one array each, decoded once a process."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
 
-from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
@@ -78,7 +76,9 @@ class Family:
         """What its domains are called: angles, the values of a column of domains, or the data set's name."""
         if self.is_rotated:
             return tuple(f"{angle}°" for angle in ANGLES)
-        return tuple(map(str, _domain_names(self))) if self.reading.domain_column else (self.name,)
+        if not self.reading.domain_column:
+            return (self.name,)
+        return tuple(map(str, _domains(_source(self.base, self.reading))[0]))
 
 
 def absolute(dataset: str) -> str:
@@ -228,8 +228,7 @@ def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
         return entry.spec_for(family.reading)
     source = _source(family.base, family.reading)
     if source.kind == "image":
-        with suppress(DataError):  # told below, with all else that is wrong
-            return image_spec(source)
+        return image_spec(source)
     return _arrays(family.base, family.reading)[0].spec
 
 
@@ -302,41 +301,6 @@ def family_arrays(family: Family, seed: int, with_test: bool, rotation: Rotation
     return rotated(arrays[0], seed, with_test, rotation)
 
 
-def arrays_of(
-    wanted: Sequence[Family], families: Sequence[Family], seed: int, with_test: bool, rotation: Rotation
-) -> list[tuple[Arrays, ...]]:
-    """Return the arrays of some families, each as `family_arrays` does.
-
-    Parameters
-    ----------
-    wanted : sequence of Family
-        Which ones.
-    families : sequence of Family
-        All of a run: if one of those that are wanted cannot be read, what is wrong with any of them is told.
-    seed, with_test, rotation
-        As in `family_arrays`.
-
-    Raises
-    ------
-    DataError
-        If one cannot be found or read.
-    """
-    try:
-        return [family_arrays(family, seed, with_test, rotation) for family in wanted]
-    except DataError as first:
-        errors = [error for family in families if (error := _error_of(family, seed, with_test, rotation))]
-        lines = dict.fromkeys(str(error) for error in errors or [first])
-        raise DataError("; ".join(lines)) from first
-
-
-def _error_of(family: Family, seed: int, with_test: bool, rotation: Rotation) -> DataError | None:
-    try:
-        family_arrays(family, seed, with_test, rotation)
-    except DataError as error:
-        return error
-    return None
-
-
 @cache
 def _source(base: str, reading: Reading) -> Source:
     return open_source(CATALOGUE[base].place if base in CATALOGUE else base, reading, CATALOGUE.get(base))
@@ -354,26 +318,11 @@ def opened(family: Family) -> Source | None:
     return None if entry and entry.bundled else _source(family.base, family.reading)
 
 
-def _domain_names(family: Family) -> tuple[int | str, ...]:
-    try:
-        return _domains(_source(family.base, family.reading))[0]
-    except DataError:
-        _arrays(family.base, family.reading)  # which raises an error of this, and of all else that is wrong
-        raise
-
-
 @cache
 def _domains(source: Source) -> tuple[tuple[int | str, ...], IntArray]:
     """Return the names of a data set's domains, and of each row (N,) the number of its own."""
     column = source.reading.domain_column
     return read_codes(source, column, "domain-column") if column else (("",), np.zeros(len(source), np.int64))
-
-
-def _domains_of(source: Source, problems: Problems) -> tuple[tuple[int | str, ...], IntArray]:
-    """Return what `_domains` does or, where something is wrong, one domain: then it is one of the problems."""
-    with problems.collecting():
-        return _domains(source)
-    return ("",), np.zeros(len(source), np.int64)
 
 
 @cache
@@ -385,11 +334,10 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
         numbers = tuple(map(str, range(arrays.spec.classes)))
         return (declared(replace(arrays, class_names=arrays.class_names or numbers), reading.classes, base),)
     source = _source(base, reading)
-    problems = Problems(source.place)
-    names, domains = _domains_of(source, problems)
+    names, domains = _domains(source)
     rows = np.argsort(domains, kind="stable")
     called = entry.names if entry and not reading.classes else ()
-    whole = replace(_read(source, rows, problems), class_names=called or class_names(source))
+    whole = replace(_read(source, rows), class_names=called or class_names(source))
     whole = replace(whole, notes=(*source.notes, *label_notes(source), *whole.notes))
     ends = np.cumsum(np.bincount(domains)).tolist()
     trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
@@ -410,19 +358,19 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     )
 
 
-_READERS: Mapping[str, Callable[[Source, Problems], Arrays]] = {
+_READERS: Mapping[str, Callable[[Source], Arrays]] = {
     "table": read_table,
     "text": read_texts,
     "series": read_series,
 }
 
 
-def _read(source: Source, rows: IntArray, problems: Problems) -> Arrays:
+def _read(source: Source, rows: IntArray) -> Arrays:
     """Return all rows of a data set in a given order."""
-    names, owners = read_owners(source, rows, problems)
+    names, owners = read_owners(source, rows)
     if source.kind == "image":
-        return replace(read_images(source, rows, problems), owners=owners, owner_names=names)
-    arrays = _READERS[source.kind](source, problems)
+        return replace(read_images(source, rows), owners=owners, owner_names=names)
+    arrays = _READERS[source.kind](source)
     if source.reading.domain_column:
         arrays = replace(arrays, inputs=arrays.inputs[rows], labels=arrays.labels[rows])
     return replace(arrays, owners=owners, owner_names=names)

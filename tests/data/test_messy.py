@@ -351,29 +351,6 @@ def test_a_table_of_the_catalogue_is_read_as_it_is():
     assert (table.input_names, table.notes) == (("patient", "ward=W", "day=2024-01-02"), ())
 
 
-def test_all_that_is_wrong_is_one_message(refusal):
-    columns = {
-        "note": [f"many words that differ {row}" for row in range(80)],
-        "seen": ["1/2/2024", "3/4/2024"] * 40,
-        "cost": ["1,234", "2,500"] * 40,
-        "high": [np.inf, *range(79)],
-        "deep": [[1]] * 80,
-        "label": [row / 3 for row in range(80)],
-    }
-    line = refusal(DataError, decoded, source_of(columns))
-    columns = (
-        "6 problems: (1) column 'label'",
-        "'note' has",
-        "'seen' holds",
-        "'cost' holds",
-        "infinite high",
-        "'deep'",
-    )
-    assert [what for what in columns if what not in line] == []
-    ways = line.split("ways out: ")[1]
-    assert all(way in ways for way in ("(2)", "ignore-columns", "(4)"))
-
-
 class TestLabels:
     LINES = "size,label\n" + "".join(f"{row / 7},{'' if row in (3, 5) else 'ab'[row % 2]}\n" for row in range(20))
 
