@@ -1,6 +1,6 @@
 """One client's share of a data set."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -9,21 +9,13 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.data.client_data import ClientData
-from hetfl_flwr.data.domains import (
-    Family,
-    arrays_of,
-    centred,
-    domain_labels,
-    parse_families,
-    scaled_as_imagenet,
-    standardised_colours,
-)
+from hetfl_flwr.data.domains import Family, domain_labels, family_arrays, parse_families
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.samples import Arrays, Samples
-from hetfl_flwr.data.series import standardised_channels
+from hetfl_flwr.data.scaling import scaled, scaled_as
 from hetfl_flwr.data.split import Split
-from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, scaled_like, sliced, standardised
+from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, sliced
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.text import LONGEST_NAME, printable
@@ -91,16 +83,16 @@ def load_client_data(split: Split, client: int) -> ClientData:
         train = _pooled(start + train, *_of_everybody(places, family, halved, split))
     if family[0].spec.is_table:
         columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, split.seed)
-        family = _own_tables(family, columns, sliced(whole, columns), train, split.normalize)
-    elif family[0].spec.is_series:
-        family = _scaled_by(standardised_channels, family, whole, train, split.normalize)
-    elif family[0].spec.is_image and split.normalize != "none":
-        family = _scaled_images(family, split.normalize, [domains.get(first + number) for number in range(len(family))])
+        family, whole = tuple(sliced(table, columns) for table in family), sliced(whole, columns)
+    trained = [(whole, train)]
+    if split.normalize == "mean-training-image" and family[0].spec.is_image:
+        trained = [(domain.arrays, _held_of_all(domain, TRAIN)) for domain in domains.values()]
+    family = scaled(family, split.normalize, trained)
     source = family[index - first]
     others = [other for other in domains if other != index and len(families) == 1]
     return ClientData(
         spec=source.spec,
-        train=Samples(scaled_like(whole, source) if split.pooled and len(family) > 1 else source, train),
+        train=Samples(scaled_as(whole, source) if split.pooled and len(family) > 1 else source, train),
         validation=Samples(source, validation),
         test=Samples(source, tests),
         public_rows=public_rows,
@@ -125,7 +117,7 @@ def most_clients(split: Split) -> int:
     if not form.by_owner:
         return 0
     families, owners = _families(split, form), list[int]()
-    for domains in arrays_of(families, families, split.seed, split.test_set == "global", split.rotation):
+    for domains in _arrays_of(families, split):
         for arrays in domains:
             owners.append(_Domain.of(split, form, len(owners), arrays, 1).all_owners)
     return len(owners) * min(owners)
@@ -135,8 +127,9 @@ def _families(split: Split, form: Partition) -> tuple[Family, ...]:
     return parse_families(split.dataset, replace(split.reading, id_column=form.column, by_file=form.by_file))
 
 
-WHOLE_SPLIT = {"mean-image": centred, "standard": standardised_colours, "imagenet": scaled_as_imagenet}
-"""Ways to scale images, by the value of ``normalize``, that do not depend on which rows clients train on."""
+def _arrays_of(families: Sequence[Family], split: Split) -> list[tuple[Arrays, ...]]:
+    return [family_arrays(family, split.seed, split.test_set == "global", split.rotation) for family in families]
+
 
 TEST, VALIDATION, TRAIN = 0, 1, 2
 """Parts that `_Domain.cut` gives."""
@@ -241,18 +234,11 @@ def _no_rows() -> Tensor:
     return torch.arange(0)
 
 
-def _scaled_images(family: tuple[Arrays, ...], normalize: str, domains: Sequence[_Domain | None]) -> tuple[Arrays, ...]:
-    """Return the domains of a family of images, scaled as asked for; None stands for a domain without clients."""
-    if normalize in WHOLE_SPLIT:
-        return WHOLE_SPLIT[normalize](family)
-    return centred(family, tuple(_held_of_all(one, TRAIN) if one else _no_rows() for one in domains))
-
-
 def _domains_for(families: Sequence[Family], index: int, split: Split) -> tuple[tuple[Arrays, ...], int]:
     """Return the domains of a family, or of all where rows are pooled, and the number of the first."""
     number, first = _family_of(families, index)
     wanted = families if split.pooled else families[number : number + 1]
-    arrays = arrays_of(wanted, families, split.seed, split.test_set == "global", split.rotation)
+    arrays = _arrays_of(wanted, split)
     for family, domains in zip(wanted, arrays, strict=True):
         _check_family(family.name, domains[0], split)
     if split.pooled:
@@ -306,27 +292,6 @@ def _family_of(families: Sequence[Family], domain: int) -> tuple[int, int]:
             return number, first
         first += family.domains
     raise IndexError(domain)
-
-
-def _own_tables(
-    domains: Sequence[Arrays], columns: tuple[int, ...], trained: Arrays, train: Tensor, normalize: str
-) -> tuple[Arrays, ...]:
-    """Return some columns of all domains, scaled as the rows that the client trains on, of a table, ask for."""
-    return _scaled_by(standardised, [sliced(table, columns) for table in domains], trained, train, normalize)
-
-
-def _scaled_by(
-    scale: Callable[[Arrays, tuple[int, ...]], Arrays],
-    domains: Sequence[Arrays],
-    trained: Arrays,
-    train: Tensor,
-    normalize: str,
-) -> tuple[Arrays, ...]:
-    """Return domains scaled as the rows that the client trains on, of one of them or of all together, ask for."""
-    if normalize == "none":
-        return tuple(domains)
-    scaled = scale(trained, tuple(train.tolist()))
-    return tuple(scaled if arrays is trained else scaled_like(arrays, scaled) for arrays in domains)
 
 
 def _check_family(name: str, arrays: Arrays, split: Split) -> None:

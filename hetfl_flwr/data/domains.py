@@ -1,17 +1,12 @@
 """From the name of a data set, or a list of names, to its domains: one array each, decoded once a process."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
@@ -27,9 +22,6 @@ from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.data.tables import read_table
 from hetfl_flwr.data.texts import read_texts
 from hetfl_flwr.errors import ConfigError, DataError, unknown
-
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of ImageNet's red, green and blue, in [0, 1], as torchvision documents them."""
 
 ROTATED_PREFIX = "rotated-"
 """What stands before the name of images that are to be rotated."""
@@ -84,7 +76,9 @@ class Family:
         """What its domains are called: angles, the values of a column of domains, or the data set's name."""
         if self.is_rotated:
             return tuple(f"{angle}°" for angle in ANGLES)
-        return tuple(map(str, _domain_names(self))) if self.reading.domain_column else (self.name,)
+        if not self.reading.domain_column:
+            return (self.name,)
+        return tuple(map(str, _domains(_source(self.base, self.reading))[0]))
 
 
 def absolute(dataset: str) -> str:
@@ -234,8 +228,7 @@ def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
         return entry.spec_for(family.reading)
     source = _source(family.base, family.reading)
     if source.kind == "image":
-        with suppress(DataError):  # told below, with all else that is wrong
-            return image_spec(source)
+        return image_spec(source)
     return _arrays(family.base, family.reading)[0].spec
 
 
@@ -308,105 +301,6 @@ def family_arrays(family: Family, seed: int, with_test: bool, rotation: Rotation
     return rotated(arrays[0], seed, with_test, rotation)
 
 
-def arrays_of(
-    wanted: Sequence[Family], families: Sequence[Family], seed: int, with_test: bool, rotation: Rotation
-) -> list[tuple[Arrays, ...]]:
-    """Return the arrays of some families, each as `family_arrays` does.
-
-    Parameters
-    ----------
-    wanted : sequence of Family
-        Which ones.
-    families : sequence of Family
-        All of a run: if one of those that are wanted cannot be read, what is wrong with any of them is told.
-    seed, with_test, rotation
-        As in `family_arrays`.
-
-    Raises
-    ------
-    DataError
-        If one cannot be found or read.
-    """
-    try:
-        return [family_arrays(family, seed, with_test, rotation) for family in wanted]
-    except DataError as first:
-        errors = [error for family in families if (error := _error_of(family, seed, with_test, rotation))]
-        lines = dict.fromkeys(str(error) for error in errors or [first])
-        raise DataError("; ".join(lines)) from first
-
-
-def _error_of(family: Family, seed: int, with_test: bool, rotation: Rotation) -> DataError | None:
-    try:
-        family_arrays(family, seed, with_test, rotation)
-    except DataError as error:
-        return error
-    return None
-
-
-@cache
-def centred(domains: tuple[Arrays, ...], rows: tuple[Tensor, ...] = ()) -> tuple[Arrays, ...]:
-    """Return the domains of a family of images, not copied, with one centre for all: their mean image.
-
-    Parameters
-    ----------
-    domains : tuple of Arrays
-        The domains, each of which counts alike.
-    rows : tuple of Tensor
-        (N,) int64 for each domain, whose images the mean is of; a domain of no rows does not count. Empty: the rows of
-        the training splits.
-    """
-    if rows:
-        means = [_mean_image(arrays, some) for arrays, some in zip(domains, rows, strict=True) if len(some)]
-    else:
-        means = [_mean_image(arrays, slice(arrays.train_rows)) for arrays in domains]
-    mean = np.mean(means, axis=0)
-    centre = torch.from_numpy(mean.astype(np.float32))
-    return tuple(replace(arrays, centre=centre) for arrays in domains)
-
-
-@cache
-def standardised_colours(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
-    """Return the domains of a family of images, not copied, with mean 0 and standard deviation 1 in each colour.
-
-    Mean and deviation are those of the training splits of all domains together, over all pixels. A colour that never
-    changes is 0.
-    """
-    moments = [_colour_moments(arrays) for arrays in domains]
-    mean = np.mean([first for first, _ in moments], axis=0)
-    deviation = np.sqrt(np.maximum(np.mean([second for _, second in moments], axis=0) - mean**2, 0.0))
-    deviation[deviation < 1e-9] = np.inf
-    peak, centre = (torch.from_numpy(values.astype(np.float32)) for values in (deviation, mean / deviation))
-    centre = centre.expand(domains[0].spec.shape)
-    return tuple(replace(arrays, peak=arrays.peak * peak, centre=centre) for arrays in domains)
-
-
-def _colour_moments(arrays: Arrays) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the mean of each colour and of its square over the training split, in [0, 1]: (channels, 1, 1)."""
-    images = arrays.inputs[: arrays.train_rows].numpy()
-    mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
-    square = np.mean([np.square(image, dtype=np.float64).mean(axis=(1, 2)) for image in images], axis=0)
-    peak = float(arrays.peak)
-    return (mean / peak).reshape(-1, 1, 1), (square / peak**2).reshape(-1, 1, 1)
-
-
-@cache
-def scaled_as_imagenet(domains: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
-    """Return the domains of a family of images, not copied, scaled as torchvision's pretrained networks expect.
-
-    Each colour has the mean and the deviation that it has on ImageNet; grey has the colours' mean ones.
-    """
-    mean, deviation = (torch.tensor(values).reshape(3, 1, 1) for values in IMAGENET)
-    if domains[0].spec.shape[0] == 1:
-        mean, deviation = mean.mean(0, keepdim=True), deviation.mean(0, keepdim=True)
-    centre = (mean / deviation).expand(domains[0].spec.shape)
-    return tuple(replace(arrays, peak=arrays.peak * deviation, centre=centre) for arrays in domains)
-
-
-def _mean_image(arrays: Arrays, rows: Tensor | slice) -> npt.NDArray[np.float64]:
-    mean: npt.NDArray[np.float64] = arrays.inputs[rows].numpy().mean(axis=0, dtype=np.float64)
-    return mean / float(arrays.peak)
-
-
 @cache
 def _source(base: str, reading: Reading) -> Source:
     return open_source(CATALOGUE[base].place if base in CATALOGUE else base, reading, CATALOGUE.get(base))
@@ -424,26 +318,11 @@ def opened(family: Family) -> Source | None:
     return None if entry and entry.bundled else _source(family.base, family.reading)
 
 
-def _domain_names(family: Family) -> tuple[int | str, ...]:
-    try:
-        return _domains(_source(family.base, family.reading))[0]
-    except DataError:
-        _arrays(family.base, family.reading)  # which raises an error of this, and of all else that is wrong
-        raise
-
-
 @cache
 def _domains(source: Source) -> tuple[tuple[int | str, ...], IntArray]:
     """Return the names of a data set's domains, and of each row (N,) the number of its own."""
     column = source.reading.domain_column
     return read_codes(source, column, "domain-column") if column else (("",), np.zeros(len(source), np.int64))
-
-
-def _domains_of(source: Source, problems: Problems) -> tuple[tuple[int | str, ...], IntArray]:
-    """Return what `_domains` does or, where something is wrong, one domain: then it is one of the problems."""
-    with problems.collecting():
-        return _domains(source)
-    return ("",), np.zeros(len(source), np.int64)
 
 
 @cache
@@ -455,11 +334,10 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
         numbers = tuple(map(str, range(arrays.spec.classes)))
         return (declared(replace(arrays, class_names=arrays.class_names or numbers), reading.classes, base),)
     source = _source(base, reading)
-    problems = Problems(source.place)
-    names, domains = _domains_of(source, problems)
+    names, domains = _domains(source)
     rows = np.argsort(domains, kind="stable")
     called = entry.names if entry and not reading.classes else ()
-    whole = replace(_read(source, rows, problems), class_names=called or class_names(source))
+    whole = replace(_read(source, rows), class_names=called or class_names(source))
     whole = replace(whole, notes=(*source.notes, *label_notes(source), *whole.notes))
     ends = np.cumsum(np.bincount(domains)).tolist()
     trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
@@ -480,19 +358,19 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     )
 
 
-_READERS: Mapping[str, Callable[[Source, Problems], Arrays]] = {
+_READERS: Mapping[str, Callable[[Source], Arrays]] = {
     "table": read_table,
     "text": read_texts,
     "series": read_series,
 }
 
 
-def _read(source: Source, rows: IntArray, problems: Problems) -> Arrays:
+def _read(source: Source, rows: IntArray) -> Arrays:
     """Return all rows of a data set in a given order."""
-    names, owners = read_owners(source, rows, problems)
+    names, owners = read_owners(source, rows)
     if source.kind == "image":
-        return replace(read_images(source, rows, problems), owners=owners, owner_names=names)
-    arrays = _READERS[source.kind](source, problems)
+        return replace(read_images(source, rows), owners=owners, owner_names=names)
+    arrays = _READERS[source.kind](source)
     if source.reading.domain_column:
         arrays = replace(arrays, inputs=arrays.inputs[rows], labels=arrays.labels[rows])
     return replace(arrays, owners=owners, owner_names=names)

@@ -1,7 +1,7 @@
 """Images of a data set, decoded into one array."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.cache import kept
-from hetfl_flwr.data.labels import IntArray, labels_of, read_labels
+from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.roles import is_text
 from hetfl_flwr.data.rows import reason
@@ -51,7 +50,7 @@ def image_spec(source: Source) -> DataSpec:
     return DataSpec(_shape(source), read_labels(source)[0])
 
 
-def read_images(source: Source, rows: IntArray, problems: Problems) -> Arrays:
+def read_images(source: Source, rows: IntArray) -> Arrays:
     """Decode a whole data set into one uint8 array; large ones are decoded once a machine, see `kept`.
 
     Parameters
@@ -61,25 +60,21 @@ def read_images(source: Source, rows: IntArray, problems: Problems) -> Arrays:
     rows : ndarray
         (N,) int64, all its rows, in the order that they are wanted in: counted through the training split and then
         the test split.
-    problems : Problems
-        What has been found wrong with it before, and takes down the rest.
 
     Raises
     ------
     DataError
-        If images cannot be decoded or are not of the shape, or a label is none of the classes; with what has been found
-        before.
+        If images cannot be decoded or are not of the shape, or a label is none of the classes.
     """
-    classes, labels = labels_of(source, problems)
+    classes, labels = read_labels(source)
     shape = _shape(source)
     notes = (*_notes(source, shape[0]),)
     inputs = kept(
         (source.digest, _files_changed(source), sha256(rows.tobytes()).hexdigest()),
         (len(rows), *shape),
         np.uint8,
-        partial(_batches, source, shape, rows, problems),
+        partial(_batches, source, shape, rows),
     )
-    problems.refuse()
     return Arrays(
         spec=DataSpec(shape, classes),
         inputs=torch.from_numpy(inputs),
@@ -122,7 +117,7 @@ def _first(source: Source) -> "Image | None":
     """Return the first image that can be decoded; None if there is none."""
     cell = _cells(source)
     for row in range(len(source)):
-        with suppress(_Unfit):
+        with suppress(DataError):
             return _decoded(source, cell(row), row)
     return None
 
@@ -158,45 +153,25 @@ def _files_changed(source: Source) -> list[tuple[int, int]]:
     return found
 
 
-class _Unfit(DataError):
-    """An image that cannot be learnt from: what messages call it, and what they say before and after that."""
-
-    def __init__(self, before: str, called: str, after: str) -> None:
-        super().__init__(f"{before}{called}{after}")
-        self.said = before, called, after
-
-
-def _batches(
-    source: Source, shape: tuple[int, int, int], rows: IntArray, problems: Problems
-) -> Iterator[npt.NDArray[np.uint8]]:
+def _batches(source: Source, shape: tuple[int, int, int], rows: IntArray) -> Iterator[npt.NDArray[np.uint8]]:
     """Decode all images, batch by batch: each (B, *shape); afterwards refuse them if some cannot be learnt from."""
     channels, height, width = shape
-    cell_of, unfit = _cells(source), list[_Unfit]()
+    cell_of, unfit = _cells(source), list[DataError]()
 
     def pixels(row: int) -> npt.NDArray[np.uint8]:
         cell = cell_of(row)
         try:
             return _pixels(source, _decoded(source, cell, row), _called(source, cell, row), shape)
-        except _Unfit as error:
+        except DataError as error:
             unfit.append(error)
             return np.zeros((height, width, channels), np.uint8)
 
     for first in range(0, len(rows), _BATCH):
         images = [pixels(row).reshape(height, width, channels) for row in rows[first : first + _BATCH].tolist()]
         yield np.moveaxis(np.stack(images), -1, 1)
-    for (before, called, after), more in _counted(unfit):
-        problems.add(f"{before}{called}{f' (and {more} more such)' if more else ''}{after}")
-    problems.refuse()
-
-
-def _counted(unfit: Sequence[_Unfit]) -> Iterator[tuple[tuple[str, str, str], int]]:
-    """Go through what is wrong with images: what is said of the first, and of how many more it holds."""
-    alike: dict[str, list[_Unfit]] = {}
-    for one in unfit:
-        before, _, after = one.said
-        alike.setdefault(before or after.rpartition(":")[2], []).append(one)
-    for same in alike.values():
-        yield same[0].said, len(same) - 1
+    if unfit:
+        more = f" ({len(unfit) - 1} more images cannot be learnt from)" * (len(unfit) > 1)
+        raise DataError(f"{unfit[0]}{more}") from unfit[0]
 
 
 def _called(source: Source, cell: Any, row: int) -> str:
@@ -208,9 +183,9 @@ def _called(source: Source, cell: Any, row: int) -> str:
 def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
     """Return an image as (height, width[, 3]); grey is made colour where asked, never the reverse."""
     if image.mode not in EIGHT_BIT:
-        raise _Unfit("", called, f" has pixels of mode {image.mode}: only 8-bit grey or colour is read")
+        raise DataError(f"{called} has pixels of mode {image.mode}: only 8-bit grey or colour is read")
     if shape[0] == 1 and image.mode in _COLOUR:
-        raise _Unfit("", called, " is in colour, others are grey: save all in one mode")
+        raise DataError(f"{called} is in colour, others are grey: save all in one mode")
     image = flattened(image, "L" if shape[0] == 1 else "RGB")
     size = source.reading.image_size
     if size:
@@ -218,10 +193,8 @@ def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, 
 
         return np.asarray(image.resize((size, size), Resampling.BILINEAR))
     if (image.height, image.width) != shape[1:]:
-        raise _Unfit(
-            "",
-            called,
-            f" is {image.height}x{image.width} pixels, others are {shape[1]}x{shape[2]}: "
+        raise DataError(
+            f"{called} is {image.height}x{image.width} pixels, others are {shape[1]}x{shape[2]}: "
             "set image-size to the height and width that all are to have",
         )
     return np.asarray(image)
@@ -245,7 +218,7 @@ def _decoded(source: Source, cell: Any, row: int) -> "Image":
     try:
         return upright(_file(cell))
     except Exception as error:
-        raise _Unfit("cannot decode ", _called(source, cell, row), f": {reason(error)}") from error
+        raise DataError(f"cannot decode {_called(source, cell, row)}: {reason(error)}") from error
 
 
 def upright(file: Any) -> "Image":

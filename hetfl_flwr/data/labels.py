@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_classes
 from hetfl_flwr.data.roles import check_spelling, in_words, is_text
@@ -65,13 +64,6 @@ TRUTH = ("False", "True")
 def _is_truth(source: Source) -> bool:
     """Say whether labels are truth values."""
     return bool(pa.types.is_boolean(source.splits["train"][source.label].type))
-
-
-def labels_of(source: Source, problems: Problems) -> tuple[int, dict[str, IntArray]]:
-    """Return what `read_labels` does or, where something is wrong, nothing: then it is one of the problems."""
-    with problems.collecting():
-        return read_labels(source)
-    return 0, {}
 
 
 def class_names(source: Source) -> tuple[str, ...]:
@@ -323,7 +315,7 @@ def _shown(values: Sequence[int | str]) -> str:
     return ", ".join(shown) + (", ..." if len(values) > 20 else "")
 
 
-def read_owners(source: Source, rows: IntArray, problems: Problems) -> tuple[tuple[str, ...], torch.Tensor | None]:
+def read_owners(source: Source, rows: IntArray) -> tuple[tuple[str, ...], torch.Tensor | None]:
     """Return the names of a data set's owners, and the number of each row's own.
 
     Parameters
@@ -332,8 +324,6 @@ def read_owners(source: Source, rows: IntArray, problems: Problems) -> tuple[tup
         Its owners are the files it was read from, or the values of its ``id_column``, ascending.
     rows : ndarray
         (N,) int64, the rows in the order that is wanted.
-    problems : Problems
-        Takes down what is wrong with the column; then nobody owns the rows.
 
     Returns
     -------
@@ -341,16 +331,20 @@ def read_owners(source: Source, rows: IntArray, problems: Problems) -> tuple[tup
         By number; empty where nobody owns the rows.
     owners : Tensor or None
         (N,) int64; None where nobody does.
+
+    Raises
+    ------
+    DataError
+        If a row has no owner.
     """
-    names, codes = _owners(source, problems)
+    names, codes = _owners(source)
     return tuple(map(str, names)), None if codes is None else torch.from_numpy(codes[rows])
 
 
-def _owners(source: Source, problems: Problems) -> tuple[Sequence[int | str], IntArray | None]:
+def _owners(source: Source) -> tuple[Sequence[int | str], IntArray | None]:
     if source.files:
         names = [name for name, _ in source.files]
         return names, np.repeat(np.arange(len(names)), [count for _, count in source.files])
     if source.reading.id_column:
-        with problems.collecting():
-            return read_codes(source, source.reading.id_column, "partition")
+        return read_codes(source, source.reading.id_column, "partition")
     return (), None

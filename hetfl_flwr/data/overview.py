@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.columns import Decision, are_filled, cleaned, read
 from hetfl_flwr.data.domains import family_arrays, opened, parse_families
-from hetfl_flwr.data.labels import class_names, label_notes, labels_of, read_owners
+from hetfl_flwr.data.labels import class_names, label_notes, read_labels, read_owners
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.tables import opened_table
@@ -112,27 +111,30 @@ def overview(dataset: str, reading: Reading) -> Overview:
             classes=dict(zip(arrays.class_names, counts, strict=True)),
             standardised=standardised,
         )
-    problems = Problems(source.place)
     columns = [_aside(source, name, part) for name, part in _parts(source).items()]
     if source.kind == "table":
-        columns += [_facts(decision, cells) for decision, cells in opened_table(source, problems)]
-        for one in columns:
-            if one.becomes == "refused":
-                problems.add(f"column '{one.name}' of {source.place} {one.why}")
+        columns += [_facts(decision, cells) for decision, cells in opened_table(source)]
     else:
         columns += [_aside(source, name, source.kind) for name in source.inputs]
     order = {name: place for place, name in enumerate(source.splits["train"].names)}
     columns += [ColumnFacts(name, "nothing") for name in order if name not in {one.name for one in columns}]
+    classes, owners, problem = dict[str, int](), dict[str, int](), ""
+    try:
+        owners, classes = _owners(source), _classes(source)
+    except DataError as error:
+        problem = str(error)
+    refused = (f"column '{one.name}' of {source.place} {one.why}" for one in columns if one.becomes == "refused")
+    problem = problem or next(refused, "")
     return Overview(
         source.place,
         source.kind,
         {split: len(data) for split, data in source.splits.items()},
         tuple(sorted(columns, key=lambda one: order[one.name])),
-        _classes(source, problems),
-        _owners(source, problems),
+        classes,
+        owners,
         tuple(one.name for one in columns if one.becomes in ("number", "date", "series")),
-        (*source.notes, *(label_notes(source) if not problems.found else ())),
-        str(problems.error) if problems.found else "",
+        (*source.notes, *(label_notes(source) if classes and not problem else ())),
+        problem,
     )
 
 
@@ -169,16 +171,14 @@ def _facts(decision: Decision, cells: pa.ChunkedArray) -> ColumnFacts:
     return ColumnFacts(decision.name, column.kind, len(column.input_names), missing, decision.example, why)
 
 
-def _classes(source: Source, problems: Problems) -> dict[str, int]:
-    count, labels = labels_of(source, problems)
-    if not labels:
-        return {}
+def _classes(source: Source) -> dict[str, int]:
+    count, labels = read_labels(source)
     counts = np.bincount(np.concatenate(list(labels.values())), minlength=count).tolist()
     return dict(zip(class_names(source), counts, strict=True))
 
 
-def _owners(source: Source, problems: Problems) -> dict[str, int]:
-    names, owners = read_owners(source, np.arange(len(source)), problems)
+def _owners(source: Source) -> dict[str, int]:
+    names, owners = read_owners(source, np.arange(len(source)))
     if owners is None:
         return {}
     return dict(zip(names, np.bincount(owners, minlength=len(names)).tolist(), strict=True))

@@ -8,7 +8,6 @@ from unicodedata import category, normalize
 
 import pyarrow as pa
 
-from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.reading import Reading, parse_names
 from hetfl_flwr.errors import ConfigError, DataError, unknown
@@ -36,20 +35,15 @@ def roles(place: str, splits: Mapping[str, Frame], reading: Reading) -> tuple[st
     ConfigError
         If the columns of two kinds of input are named.
     DataError
-        If there is no training split; or with all columns that are not there, in a table also those that a key names;
-        or if none is left to learn from.
+        If there is no training split, a column is not there, or none is left to learn from.
     """
     if "train" not in splits:
         raise DataError(f"{place} has no split 'train', only: {', '.join(splits)}")
     splits = {name: columns for name, columns in splits.items() if name in ("train", "test")}
-    problems, label = Problems(place), ""
-    with problems.collecting():
-        label = _column(place, splits, reading.label_column, "ClassLabel", "label-column")
+    label = _column(place, splits, reading.label_column, "ClassLabel", "label-column")
     for key, column in _aside(reading).items():
-        with problems.collecting():
-            _column(place, splits, column, "", key)
-    kind, inputs = _inputs_beside(problems, splits, reading, label)
-    problems.refuse()
+        _column(place, splits, column, "", key)
+    kind, inputs = _inputs(place, splits, reading, label)
     if kind == "table":
         learnt_columns(place, label, inputs, reading)
     return label, kind, inputs
@@ -59,23 +53,6 @@ def _aside(reading: Reading) -> dict[str, str]:
     """Return the columns that say whose a row is, by their keys."""
     columns = {"domain-column": reading.domain_column, "COLUMN in partition=natural:COLUMN": reading.id_column}
     return {key: column for key, column in columns.items() if column}
-
-
-def _inputs_beside(
-    problems: Problems, splits: Mapping[str, Frame], reading: Reading, label: str
-) -> tuple[Kind, tuple[str, ...]]:
-    """Return what `_inputs` does; if other columns are not there, take down what the keys of a table name as well."""
-    try:
-        kind, inputs = _inputs(problems.place, splits, reading, label)
-    except DataError:
-        if problems.found:  # nobody knows what is left beside a label that is not there
-            return "table", ()
-        raise
-    if kind == "table" and problems.found:
-        for key in TABLE_KEYS:
-            with problems.collecting():
-                _named(problems.place, [name for name in splits["train"].names if name != label], reading, key)
-    return kind, inputs
 
 
 TABLE_KEYS = ("ignore-columns", "categorical-columns", "numeric-columns")
@@ -92,12 +69,8 @@ def learnt_columns(
     DataError
         If a key names a column that is not there, two keys name one, or none is left.
     """
-    problems, named = Problems(place), {key: set[str]() for key in TABLE_KEYS}
-    for key in TABLE_KEYS:
-        with problems.collecting():
-            named[key] = _named(place, (*inputs, *_aside(reading).values()), reading, key)
-    problems.refuse()
-    ignored, categories, numbers = named.values()
+    there = (*inputs, *_aside(reading).values())
+    ignored, categories, numbers = (_named(place, there, reading, key) for key in TABLE_KEYS)
     columns = [name for name in inputs if name not in ignored]
     if not columns:
         raise DataError(f"{place} has no column to learn from besides '{label}' and those of ignore-columns")

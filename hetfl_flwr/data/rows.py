@@ -205,7 +205,6 @@ def _depth(line: bytes) -> int:
 
 def _check_columns(files: Sequence[RowsFile], ignored: Collection[str]) -> None:
     """Refuse files in which a column stands twice, or that have other columns than the first."""
-    lines: list[str] = []
     names = [{name for name in file.table.column_names if _is_needed(name, ignored)} for file in files]
     for file, own in zip(files, names, strict=True):
         for name, count in Counter(" ".join(name.split()) for name in file.table.column_names).items():
@@ -216,10 +215,10 @@ def _check_columns(files: Sequence[RowsFile], ignored: Collection[str]) -> None:
                 )
         for one, other, lacking in ((file, files[0], names[0] - own), (files[0], file, own - names[0])):
             if lacking:
-                lines.append(f"'{one.path}' has no {_listed(lacking)}, which '{other.path}' has")
-    if lines:
-        what = "it" if len(lines) == 1 and " no column " in lines[0] else "them"
-        raise DataError(f"{'; '.join(lines)}: add {what}, or name {what} in ignore-columns")
+                raise DataError(
+                    f"'{one.path}' has no {_listed(lacking)}, which '{other.path}' has: add what lacks, or name it in "
+                    "ignore-columns"
+                )
 
 
 def _is_needed(name: str, ignored: Collection[str]) -> bool:
@@ -311,24 +310,18 @@ def _joined(files: Sequence[RowsFile], tables: Sequence[pa.Table], reading: Read
         return frames[0]
     first: dict[str, tuple[Path, Frame]] = {}
     kinds: dict[str, pa.DataType] = {}
-    clashes: dict[str, str] = {}
     for file, frame in zip(files, frames, strict=True):
         for name in frame.names:
             before, other = first.setdefault(name, (file.path, frame))
             kind = pa.null() if _is_empty(frame[name]) else frame[name].type
             if frame.classes.get(name) != other.classes.get(name) and kind != pa.null():
-                clashes.setdefault(
-                    name,
-                    f"column {name!r} of '{file.path}' declares other classes than that of '{before}': declare the "
-                    "same",
+                raise DataError(
+                    f"column {name!r} of '{file.path}' declares other classes than that of '{before}': declare the same"
                 )
-                continue
             try:
                 kinds[name] = _both(kinds.get(name, kind), kind)
             except pa.ArrowTypeError:
-                clashes.setdefault(name, _clash(file.path, before, name, (kind, kinds[name]), reading))
-    if clashes:
-        raise DataError("; ".join(clashes.values()))
+                raise DataError(_clash(file.path, before, name, (kind, kinds[name]), reading)) from None
     whole = pa.concat_tables([_cast(frame.table, kinds) for frame in frames], promote_options="permissive")
     classes = {name: frame.classes[name] for name, (_, frame) in first.items() if name in frame.classes}
     return Frame(whole.select(list(kinds)), classes, frozenset().union(*(frame.images for frame in frames)))

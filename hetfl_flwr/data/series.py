@@ -1,8 +1,8 @@
 """Time series: lists of numbers of one shape, as channels and points in time, brought to one scale by channel."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.cache import kept
-from hetfl_flwr.data.labels import IntArray, labels_of
+from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.reading import SeriesLayout
 from hetfl_flwr.data.roles import in_words
 from hetfl_flwr.data.samples import Arrays
@@ -107,13 +106,7 @@ class _Wrong:
         self.count += int(rows.sum())
 
 
-@dataclass
-class _Odd:
-    shape: _Wrong = field(default_factory=_Wrong)
-    missing: _Wrong = field(default_factory=_Wrong)
-
-
-def read_series(source: "Source", problems: Problems) -> Arrays:
+def read_series(source: "Source") -> Arrays:
     """Turn each cell of a column into a series (channels, length); a large set is turned once a machine, see `kept`.
 
     A cell is a list of numbers, which is one channel, or a list of such lists, all of one length. The outer list is the
@@ -125,8 +118,6 @@ def read_series(source: "Source", problems: Problems) -> Arrays:
     ----------
     source : Source
         It has one column of series.
-    problems : Problems
-        What has been found wrong with it before, and takes down the rest.
 
     Returns
     -------
@@ -137,18 +128,12 @@ def read_series(source: "Source", problems: Problems) -> Arrays:
     ------
     DataError
         If the column holds no such lists, they differ in shape, or a number is missing or infinite; or the labels are
-        not as they should be; with what has been found before.
+        not as they should be.
     """
-    classes, labels = labels_of(source, problems)
-    with problems.collecting():
-        layout = layout_of(source)
-        inputs = kept(
-            (source.digest, layout),
-            (len(source), *layout.shape),
-            np.float32,
-            partial(_batches, source, layout),
-        )
-    problems.refuse()
+    classes, labels = read_labels(source)
+    layout = layout_of(source)
+    shape = len(source), *layout.shape
+    inputs = kept((source.digest, layout), shape, np.float32, partial(_batches, source, layout))
     return Arrays(
         spec=DataSpec(layout.shape, classes),
         inputs=torch.from_numpy(inputs),
@@ -234,7 +219,7 @@ def _is_number(kind: pa.DataType) -> bool:
 def _batches(source: "Source", layout: Layout) -> Iterator[FloatArray]:
     """Turn all cells into series, batch by batch, and refuse them afterwards if some cannot be learnt from."""
     [column] = source.inputs
-    wrong, called = _Odd(), f"column '{column}' of {source.place}"
+    shape, lack, called = _Wrong(), _Wrong(), f"column '{column}' of {source.place}"
     for split, data in source.splits.items():
         first_row = 0 if split == "train" else source.train_rows
         row = 0
@@ -243,35 +228,28 @@ def _batches(source: "Source", layout: Layout) -> Iterator[FloatArray]:
             series = layout.series(cells.values)
             if cells.odd.any():
                 first = int(np.argmax(cells.odd))
-                wrong.shape.add(cells.odd, f"row {source.where(first_row + row + first)}: {cells.shape(first)}")
+                shape.add(cells.odd, f"row {source.where(first_row + row + first)}: {cells.shape(first)}")
             bad = missing(series)
             if bad.any():
                 first = row + int(np.flatnonzero(~cells.odd)[np.argmax(bad)])
-                wrong.missing.add(bad, f"row {source.where(first_row + first)}")
+                lack.add(bad, f"row {source.where(first_row + first)}")
             yield np.zeros((len(cells.odd), *layout.shape), np.float32) if cells.odd.any() else series
             row += len(cells.odd)
-    _refuse(wrong, called, " x ".join(map(str, layout.cell)), len(source))
+    if shape.count:
+        raise DataError(
+            f"{called}: {shape.count} of {len(source)} rows have another shape than the first, "
+            f"{' x '.join(map(str, layout.cell))} ({shape.first}): cut or fill them to one length, or leave them out"
+        )
+    if lack.count:
+        raise DataError(
+            f"{called}: {lack.count} of {len(source)} rows have numbers that are missing or infinite ({lack.first}): "
+            "fill them in, or leave these rows out"
+        )
 
 
 def missing(series: FloatArray) -> npt.NDArray[np.bool_]:
     """Say of each of some series (B, channels, length) whether a number of it is missing or infinite: (B,)."""
     return np.asarray(~np.isfinite(series).all(axis=(1, 2)))
-
-
-def _refuse(wrong: _Odd, called: str, shape: str, rows: int) -> None:
-    problems = []
-    if wrong.shape.count:
-        problems.append(
-            f"{wrong.shape.count} of {rows} rows have another shape than the first, {shape} ({wrong.shape.first}): "
-            "cut or fill them to one length, or leave them out"
-        )
-    if wrong.missing.count:
-        problems.append(
-            f"{wrong.missing.count} of {rows} rows have numbers that are missing or infinite "
-            f"({wrong.missing.first}): fill them in, or leave these rows out"
-        )
-    if problems:
-        raise DataError(f"{called}: {'; '.join(problems)}")
 
 
 def _notes(source: "Source", layout: Layout) -> tuple[str, ...]:
@@ -290,30 +268,3 @@ def _notes(source: "Source", layout: Layout) -> tuple[str, ...]:
         named = ", ".join(others[:_SHOWN]) + (f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
         notes.append(f"column {column!r} of {source.place} holds time series, which are learnt from; left out: {named}")
     return tuple(notes)
-
-
-@cache
-def standardised_channels(series: Arrays, rows: tuple[int, ...]) -> Arrays:
-    """Return series, not copied, each channel of which has mean 0 and standard deviation 1 over some rows.
-
-    Mean and deviation are over all points in time of all these rows. A channel that never changes in them is 0
-    throughout. Equal arguments return one object.
-
-    Parameters
-    ----------
-    series : Arrays
-        Not scaled yet.
-    rows : tuple of int
-        One or more rows: those that a client trains on.
-    """
-    values = series.inputs[torch.tensor(rows)].numpy()
-    mean = values.mean(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
-    deviation = values.std(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
-    deviation[deviation < _STILL * np.abs(mean)] = np.inf
-    deviation[deviation == 0] = np.inf
-    peak, centre = (torch.from_numpy(one.astype(np.float32)) for one in (deviation, mean / deviation))
-    return replace(series, peak=peak, centre=centre.expand(series.spec.shape).contiguous())
-
-
-_STILL = 1e-7
-"""Deviation, as a part of the mean, up to which a channel does not change but by rounding."""

@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray, Wanted, are_filled, cleaned, decide, read
-from hetfl_flwr.data.labels import IntArray, labels_of
+from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.roles import columns_called, learnt_columns
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import Column, DataSpec
@@ -27,7 +26,7 @@ FEWEST_COPIES, MOST_COPIES = 20, 3
 """Training rows from which on a column that tells all classes is noted, and the values a class that it may have."""
 
 
-def read_table(source: "Source", problems: Problems) -> Arrays:
+def read_table(source: "Source") -> Arrays:
     """Turn each row of a table into numbers, NaN where a number is missing; `hetfl_flwr.data.columns` says how.
 
     A column of numbers or dates is one input. A category has an input for each value that the training split has, 1
@@ -38,8 +37,6 @@ def read_table(source: "Source", problems: Problems) -> Arrays:
     ----------
     source : Source
         The table.
-    problems : Problems
-        What has been found wrong with it before, and takes down the rest.
 
     Returns
     -------
@@ -49,30 +46,30 @@ def read_table(source: "Source", problems: Problems) -> Arrays:
     Raises
     ------
     DataError
-        If a key names no column of the table, or none is left; or names all columns that cannot be learnt from, and
-        what is wrong with the labels, or has been found before.
+        If a key names no column of the table, or none is left, or one cannot be learnt from; or the labels are not as
+        they should be.
     """
-    classes, labels = labels_of(source, problems)
-    table = opened_table(source, problems)
+    classes, labels = read_labels(source)
+    table = opened_table(source)
+    if refused := [decision for decision, _ in table if decision.problem]:
+        more = f"; {len(refused) - 1} more columns cannot be learnt from, see hetfl data" * (len(refused) > 1)
+        raise DataError(refusal(source, refused[0]) + more)
     kept, blocks, notes = list[Column](), list[npt.NDArray[np.float32]](), list[tuple[str, str]]()
     copies = list[tuple[str, str]]()
     for decision, cells in table:
         name, column = decision.name, decision.column
         notes += [(name, note) for note in decision.notes]
-        if decision.problem:
-            problems.add(f"column '{name}' of {source.place} {decision.problem}", decision.way_out)
         if column is None:
             continue
         inputs, others = read(column, cells)
         if column.kind != "category":
             notes += _missing(source, column, cells, others)
-            _check_finite(source, column, inputs, problems)
+            _check_finite(source, column, inputs)
             inputs = inputs[:, None]
         copies += _copies(source, name, inputs, labels["train"]) if labels else []
         kept.append(column)
         with np.errstate(over="ignore"):
             blocks.append(inputs.astype(np.float32))
-    problems.refuse()
     if not kept:
         raise DataError(f"{source.place} has no column to learn from: {'; '.join(said(source.place, notes))}")
     notes += copies
@@ -92,11 +89,11 @@ def read_table(source: "Source", problems: Problems) -> Arrays:
     )
 
 
-def opened_table(source: "Source", problems: Problems) -> list[tuple[Decision, pa.ChunkedArray]]:
+def opened_table(source: "Source") -> list[tuple[Decision, pa.ChunkedArray]]:
     """Return what each column of a table that is not ignored is, and its cells of all splits, cleaned."""
     columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
     declared: dict[str, Wanted] = {**dict.fromkeys(source.splits["train"].classes, "category"), **wanted}
-    table, found = _whole(source, columns, problems), []
+    table, found = _whole(source, columns), []
     for name in columns:
         try:
             cells = cleaned(table[name], source.reading.missing)
@@ -110,6 +107,11 @@ def opened_table(source: "Source", problems: Problems) -> list[tuple[Decision, p
             decision = replace(decision, column=replace(decision.column, missing=source.reading.missing))
         found.append((decision, cells))
     return found
+
+
+def refusal(source: "Source", decision: Decision) -> str:
+    """Return why a column cannot be learnt from, and the way out."""
+    return f"column '{decision.name}' of {source.place} {decision.problem}: {decision.way_out}"
 
 
 def said(place: str, notes: Sequence[tuple[str, str]]) -> tuple[str, ...]:
@@ -130,13 +132,15 @@ def _missing(source: "Source", column: Column, cells: pa.ChunkedArray, others: B
     return [(column.name, f"{count} of {filled} values {are} ({source.rows_said(others)}): taken as missing")]
 
 
-def _check_finite(source: "Source", column: Column, numbers: FloatArray, problems: Problems) -> None:
+def _check_finite(source: "Source", column: Column, numbers: FloatArray) -> None:
     infinite = np.abs(np.nan_to_num(numbers, posinf=np.inf, neginf=-np.inf)) > np.finfo(np.float32).max
     if infinite.any():
         first, more = source.where(int(np.argmax(infinite))), int(infinite.sum()) - 1
         have = f"row {first} and {more} more have" if more else f"row {first} has"
-        what = f"{have} an infinite {column.name}, or one above 3e38"
-        problems.add(what, "write a number below that, or nothing where it is missing")
+        raise DataError(
+            f"{have} an infinite {column.name}, or one above 3e38: write a number below that, or nothing where it is "
+            "missing"
+        )
 
 
 def _copies(source: "Source", name: str, inputs: FloatArray, labels: IntArray) -> list[tuple[str, str]]:
@@ -155,14 +159,13 @@ def _copies(source: "Source", name: str, inputs: FloatArray, labels: IntArray) -
     return [(name, note)]
 
 
-def _whole(source: "Source", columns: Sequence[str], problems: Problems) -> pa.Table:
+def _whole(source: "Source", columns: Sequence[str]) -> pa.Table:
     """Return some columns of all splits, one after the other."""
     splits = [data.table.select(list(columns)) for data in source.splits.values()]
     try:
         return pa.concat_tables(splits, promote_options="permissive")
     except pa.ArrowTypeError as error:
-        problems.add(f"the splits of {source.place} differ in the type of a column: {error}")
-        raise problems.error from error
+        raise DataError(f"the splits of {source.place} differ in the type of a column: {error}") from error
 
 
 def parse_features(text: str) -> float | None:
@@ -270,39 +273,6 @@ def sliced(table: Arrays, columns: tuple[int, ...]) -> Arrays:
         input_names=tuple(table.input_names[number] for number in kept) if table.input_names else (),
         columns=tuple(table.columns[column] for column in columns) if table.columns else (),
     )
-
-
-@cache
-def standardised(table: Arrays, rows: tuple[int, ...]) -> Arrays:
-    """Return a table, its values not copied, whose numbers have mean 0 and standard deviation 1 over some rows.
-
-    Missing values do not count. A column without two different numbers in these rows is 0 throughout. Categories stay
-    as they are. Equal arguments return one object.
-
-    Parameters
-    ----------
-    table : Arrays
-        Not scaled yet.
-    rows : tuple of int
-        One or more rows: those that a client trains on.
-    """
-    values = table.inputs[torch.tensor(rows)].numpy().astype(np.float64)
-    values[:, np.isnan(values).all(axis=0)] = 0
-    deviation = np.nanstd(values, axis=0).astype(np.float32)
-    deviation[deviation == 0] = np.inf
-    mean = (np.nanmean(values, axis=0) / deviation).astype(np.float32)
-    numeric = np.True_ if table.numeric is None else table.numeric.numpy()
-    return replace(
-        table,
-        peak=torch.from_numpy(np.where(numeric, deviation, np.float32(1))),
-        centre=torch.from_numpy(np.where(numeric, mean, np.float32(0))),
-    )
-
-
-@cache
-def scaled_like(table: Arrays, other: Arrays) -> Arrays:
-    """Return a table of the same columns, its values not copied, scaled as another is."""
-    return replace(table, peak=other.peak, centre=other.centre)
 
 
 def groups_of(table: Arrays) -> tuple[int, ...]:

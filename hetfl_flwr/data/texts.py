@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.cache import kept
-from hetfl_flwr.data.labels import IntArray, filled, labels_of
+from hetfl_flwr.data.labels import IntArray, filled, read_labels
 from hetfl_flwr.data.reading import parse_vocabulary
 from hetfl_flwr.data.roles import in_words, is_text
 from hetfl_flwr.data.samples import Arrays
@@ -29,7 +28,7 @@ _BATCH = 50_000  # texts that are cut into words at a time
 _FILL, _UNKNOWN, _FIRST = 0, 1, 2
 
 
-def read_texts(source: "Source", problems: Problems) -> Arrays:
+def read_texts(source: "Source") -> Arrays:
     """Turn each text of a data set into a row of tokens; a large one is turned once a machine, see `kept`.
 
     A word is a run of letters, digits and underscores, in lower case. Token 0 fills a short text up at its end; a text
@@ -43,8 +42,6 @@ def read_texts(source: "Source", problems: Problems) -> Arrays:
     ----------
     source : Source
         It has one column of texts.
-    problems : Problems
-        What has been found wrong with it before, and takes down the rest.
 
     Returns
     -------
@@ -54,15 +51,12 @@ def read_texts(source: "Source", problems: Problems) -> Arrays:
     Raises
     ------
     DataError
-        If the column holds no texts, or a row none, or the labels are not as they should be; with what has
-        been found before.
+        If the column holds no texts, or a row none, or the labels are not as they should be.
     """
     length = source.reading.text_length
     kind, size = parse_vocabulary(source.reading.vocabulary)
-    classes, labels = labels_of(source, problems)
-    with problems.collecting():
-        _check(source)
-    problems.refuse()
+    classes, labels = read_labels(source)
+    _check(source)
     inputs = kept(
         (source.digest, source.reading.vocabulary),
         (len(source), length),

@@ -3,7 +3,7 @@
 import numpy as np
 
 from hetfl_flwr.data import Samples
-from hetfl_flwr.data.public_scaling import scaled
+from hetfl_flwr.data.scaling import scaled_alone
 from hetfl_flwr.server.roster import Roster
 
 
@@ -27,5 +27,5 @@ class PublicSamples:
         shared = self._roster.public_samples
         if self._made is None or self._made[0] != tuple(shared):
             inputs = np.concatenate([block["inputs"] for block in shared.values()])
-            self._made = tuple(shared), scaled(inputs, next(iter(self._roster)).spec, self._normalize)
+            self._made = tuple(shared), scaled_alone(inputs, next(iter(self._roster)).spec, self._normalize)
         return self._made[1]

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.common.problems import Problems
 from hetfl_flwr.data.columns import cleaned, read, rival
 from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
 from hetfl_flwr.data.images import EIGHT_BIT, flattened, upright
@@ -98,11 +97,7 @@ def _rows(model: Model, path: Path) -> Inputs:
     ids = _ids(table, [name for name in extra if name != model.told["outputs"].get("column")])
     if ignored := [name for name in extra if name not in dict(ids)]:
         warn(f"'{path}': columns that the model does not know are ignored: {listed(ignored)}")
-    problems, blocks = Problems(f"'{path}'"), list[np.ndarray[Any, Any]]()
-    for column in columns:
-        with problems.collecting():
-            blocks.append(_encoded(path, column, here[column.name], table, numbers))
-    problems.refuse()
+    blocks = [_encoded(path, column, here[column.name], table, numbers) for column in columns]
     return Inputs(_in_parts(np.hstack(blocks)), "row", [*map(str, numbers)], ids=ids)
 
 

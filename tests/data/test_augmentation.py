@@ -2,14 +2,12 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 from fixtures.tiers import exhaustive
 
 from clients.local import LocalClient
 from hetfl_flwr.data import Augmented, DataSpec, Samples, Split, load_client_data
-from hetfl_flwr.data.domains import standardised_colours
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.models import assign, drawn_order
@@ -86,20 +84,6 @@ def test_a_run_is_the_same_for_any_number_of_workers_and_unlike_one_without(
         folder = run_federation(make_config(**keys), workers=workers)
         ends[name] = (folder / "knowledge.safetensors").read_bytes()
     assert ends["one"] == ends["two"] != ends["none"]
-
-
-def test_standard_colours_have_mean_0_and_deviation_1_over_the_training_split():
-    draw = np.random.default_rng(0)
-    pixels = torch.from_numpy(draw.integers(0, 256, (30, 3, 4, 5)).astype(np.uint8))
-    pixels[:, 2] = 7  # a colour that never changes
-    arrays = Arrays(DataSpec((3, 4, 5), 2), pixels, torch.zeros(30, dtype=torch.int64), 20, 255.0, torch.zeros(1))
-    [scaled] = standardised_colours((arrays,))
-    inputs, _ = Samples(scaled, torch.arange(20)).batch(torch.arange(20))
-    expected = pixels[:20].double().numpy() / 255
-    for colour in (0, 1):
-        own = expected[:, colour]
-        np.testing.assert_allclose(inputs[:, colour], (own - own.mean()) / own.std(), rtol=1e-4, atol=1e-5)
-    assert not inputs[:, 2].any()
 
 
 def test_standard_digits_and_rotated_ones(make_config):

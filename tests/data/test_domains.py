@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import hetfl_flwr
 from hetfl_flwr.data import DataSpec, Joined, Reading, Samples, data_spec
-from hetfl_flwr.data.domains import Family, centred, family_arrays, parse_families
+from hetfl_flwr.data.domains import Family, family_arrays, parse_families
 from hetfl_flwr.data.rotation import ANGLES, rotate, rotated
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError, DataError
@@ -490,12 +490,6 @@ class TestJoined:
             Joined(tuple(client.train for client in data))
         with pytest.raises(ValueError, match="samples"):
             Joined(())
-
-
-def test_the_centre_of_one_domain_is_its_own_mean():
-    """Greys 0, 1, 2 of a peak of 4 have the mean 1, a quarter."""
-    [own] = centred((toy(5, peak=4.0, train_rows=3),))
-    assert torch.equal(own.centre, torch.full((1, 2, 2), 0.25))
 
 
 def test_the_settings_reach_the_node(make_config, make_node):

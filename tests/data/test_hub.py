@@ -176,7 +176,7 @@ def numbered(*labels):
         (numbered(5, 7), partial(table, labels=["5", "7"], feature=Value("string")), "one type"),
         (three(grey(0), grey(0), grey(0, (5, 4))), None, "image 3 of split 'train' of {place} is 5x4"),
         (three(grey(0), colour(1, 2, 3), grey(0)), None, "image 2 of split 'train' of {place} is in"),
-        (three(DEEP, DEEP, DEEP), None, "image 1 of split 'train' of {place} (and 2 more such)"),
+        (three(DEEP, DEEP, DEEP), None, "image 1 of split 'train' of {place} has pixels"),
         (partial(table, [grey(0), BROKEN], [0, 1]), None, "cannot decode image 2 of split 'train' of {place}"),
         (table, partial(table, names=("image", "kind")), "no column 'label' in its split 'test'"),
         (None, table, "{place} has no split 'train', only: test"),

@@ -223,15 +223,18 @@ class TestOwnFolder:
             (root / "cat" / "a.png").write_bytes(content)
             assert f"'{root}/cat/a.png'" in refusal(DataError, load, root)
 
-    def test_all_that_is_wrong_with_images_is_told_at_once(self, tmp_path, refusal):
-        """Owners are the folders; the first picture of all is broken, and a label is none of the classes."""
-        root = self.photos(tmp_path / "mine", "anna/cat/b.png", "anna/dog/c.png", "bert/cat/d.png", "bert/dog/e.png")
-        (root / "anna" / "cat" / "a.png").write_bytes(png(grey(0))[:40])
-        (root / "bert" / "dog" / "f.png").write_bytes(b"GIF")
-        Image.new("L", (9, 8)).save(root / "bert" / "dog" / "g.png")
-        said = refusal(DataError, load, root, classes="cat,cow")
-        words = ("3 problems: (1) row 3", "3 more", "(2)", "anna/cat/a.png' (and 1 more", "(3)", "g.png' is 8x9", "4x5")
-        assert [word for word in words if word not in said] == []
+    def test_images_that_cannot_be_learnt_from_are_counted(self, tmp_path, refusal):
+        """The first picture of all is broken, another is no picture, and one has another size."""
+        root = self.photos(tmp_path / "mine", "cat/b.png", "cat/d.png", "dog/c.png", "dog/e.png")
+        (root / "cat" / "a.png").write_bytes(png(grey(0))[:40])
+        (root / "dog" / "f.png").write_bytes(b"GIF")
+        Image.new("L", (9, 8)).save(root / "dog" / "g.png")
+        said = refusal(DataError, load, root)
+        assert [word for word in ("cat/a.png'", "2 more") if word not in said] == []
+        root = self.photos(tmp_path / "sound", "cat/b.png", "cat/d.png", "dog/c.png", "dog/e.png")
+        Image.new("L", (9, 8)).save(root / "dog" / "g.png")
+        said = refusal(DataError, load, root)
+        assert [word for word in ("g.png' is 8x9", "4x5", "image-size") if word not in said] == []
 
     def test_a_run_keeps_its_absolute_path(self, tmp_path, monkeypatch, make_config):
         from hetfl_flwr.runs.settings import resolved

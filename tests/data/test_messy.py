@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Features, Value
-from fixtures.data.columns import decoded, source_of, write_csv
+from fixtures.data.columns import decoded, source_of, standardised, write_csv
 from fixtures.data.loading import load_client
 from fixtures.federations.members import member, roster
 from sklearn.preprocessing import StandardScaler
@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from hetfl_flwr.client_app import _notes
 from hetfl_flwr.data import Samples
 from hetfl_flwr.data.opening import Source
-from hetfl_flwr.data.tables import standardised
 from hetfl_flwr.errors import DataError, FederationError
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.messages import MEMBER
@@ -350,29 +349,6 @@ def test_a_table_of_the_catalogue_is_read_as_it_is():
     listed = Source(source.place, source.splits, "table", source.inputs, "label", source.reading, values=(0, 1))
     table = decoded(listed)
     assert (table.input_names, table.notes) == (("patient", "ward=W", "day=2024-01-02"), ())
-
-
-def test_all_that_is_wrong_is_one_message(refusal):
-    columns = {
-        "note": [f"many words that differ {row}" for row in range(80)],
-        "seen": ["1/2/2024", "3/4/2024"] * 40,
-        "cost": ["1,234", "2,500"] * 40,
-        "high": [np.inf, *range(79)],
-        "deep": [[1]] * 80,
-        "label": [row / 3 for row in range(80)],
-    }
-    line = refusal(DataError, decoded, source_of(columns))
-    columns = (
-        "6 problems: (1) column 'label'",
-        "'note' has",
-        "'seen' holds",
-        "'cost' holds",
-        "infinite high",
-        "'deep'",
-    )
-    assert [what for what in columns if what not in line] == []
-    ways = line.split("ways out: ")[1]
-    assert all(way in ways for way in ("(2)", "ignore-columns", "(4)"))
 
 
 class TestLabels:

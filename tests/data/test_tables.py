@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
-from fixtures.data.columns import decoded, source_of, write_csv, write_parquet
+from fixtures.data.columns import decoded, source_of, standardised, write_csv, write_parquet
 from fixtures.data.loading import load_client
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, parse_features
 from hetfl_flwr.data.samples import Arrays
-from hetfl_flwr.data.tables import feature_slice, sliced, standardised
+from hetfl_flwr.data.tables import feature_slice, sliced
 from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models import build_model
 from hetfl_flwr.seeding import generator

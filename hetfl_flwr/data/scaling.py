@@ -1,0 +1,171 @@
+"""What inputs are divided by, and what is subtracted then: the scale that ``normalize`` asks for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hetfl_flwr.data.samples import Arrays, Samples
+from hetfl_flwr.data.spec import DataSpec
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation of ImageNet's red, green and blue, in [0, 1], as torchvision documents them."""
+
+_STILL = 1e-7
+"""Deviation, as a part of the mean, up to which a channel does not change but by rounding."""
+
+_Float: TypeAlias = npt.NDArray[np.float64]
+_Parts: TypeAlias = Sequence[tuple[Arrays, Tensor | slice]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Scale:
+    peak: float | Tensor
+    centre: Tensor
+
+
+def scaled(
+    domains: tuple[Arrays, ...], normalize: str, trained: Sequence[tuple[Arrays, Tensor]] = ()
+) -> tuple[Arrays, ...]:
+    """Return data sets of one form, their values not copied, brought to one scale. Equal arguments give one object.
+
+    Columns of a table that are numbers, and channels of a series, get mean 0 and standard deviation 1. Missing values
+    do not count, categories and texts stay as they are. Images are centred on the mean image, in which each domain
+    counts alike, or scaled by colour. What never changes is 0 throughout.
+
+    Parameters
+    ----------
+    domains : tuple of Arrays
+        Not scaled yet.
+    normalize : str
+        The run config's.
+    trained : sequence of (Arrays, Tensor)
+        Some of the data sets, or all of them together, and (N,) int64, the rows of each that are trained on: these say
+        the scale. Of images the rows of all training splits do, unless ``normalize`` is ``"mean-training-image"``.
+
+    Returns
+    -------
+    tuple of Arrays
+        Each with the scale.
+    """
+    if normalize == "none" or domains[0].spec.is_text:
+        return domains
+    kind = normalize if domains[0].spec.is_image else domains[0].spec.kind
+    if kind in _COLOURS:
+        parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...] = tuple((arrays, None) for arrays in domains)
+    else:
+        parts = tuple((arrays, tuple(rows.tolist())) for arrays, rows in trained if len(rows))
+    scale = _fitted(kind, parts)
+    return tuple(scaled_as(arrays, scale) for arrays in domains)
+
+
+@cache
+def scaled_as(arrays: Arrays, other: Arrays | _Scale) -> Arrays:
+    """Return a data set, its values not copied, scaled as another one of the same form is."""
+    return replace(arrays, peak=other.peak, centre=other.centre)
+
+
+def scaled_alone(inputs: npt.NDArray[Any], spec: DataSpec, normalize: str) -> Samples:
+    """Return public samples scaled as a client would scale them that had these alone.
+
+    Parameters
+    ----------
+    inputs : array
+        (N, *shape), as they are stored, N at least 1. The largest value of images stands for 1.0; a missing value of a
+        table is its column's mean.
+    spec : DataSpec
+        What they are.
+    normalize : str
+        The run config's.
+
+    Returns
+    -------
+    Samples
+        All of them, in order; their labels are 0.
+    """
+    stored = torch.from_numpy(inputs)
+    peak = max(float(stored.max()), 1.0) if spec.is_image else 1.0
+    labels = torch.zeros(len(stored), dtype=torch.int64)
+    arrays = Arrays(spec, stored, labels, len(stored), peak, torch.zeros(spec.shape))
+    rows = torch.arange(len(stored))
+    return Samples(scaled((arrays,), normalize, [(arrays, rows)])[0], rows)
+
+
+@cache
+def _fitted(kind: str, parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...]) -> _Scale:
+    chosen = [
+        (arrays, slice(arrays.train_rows) if rows is None else torch.tensor(rows, dtype=torch.int64))
+        for arrays, rows in parts
+    ]
+    return {**_COLOURS, "table": _columns, "series": _channels}.get(kind, _mean_image)(chosen)
+
+
+def _mean_image(parts: _Parts) -> _Scale:
+    means = [arrays.inputs[rows].numpy().mean(0, dtype=np.float64) / float(arrays.peak) for arrays, rows in parts]
+    return _Scale(parts[0][0].peak, _float32(np.mean(means, axis=0)))
+
+
+def _standard(parts: _Parts) -> _Scale:
+    """Scale each colour by its mean and deviation over all pixels."""
+    moments = [_colour_moments(arrays, rows) for arrays, rows in parts]
+    mean = np.mean([first for first, _ in moments], axis=0)
+    deviation = np.sqrt(np.maximum(np.mean([second for _, second in moments], axis=0) - mean**2, 0.0))
+    deviation[deviation < 1e-9] = np.inf
+    first = parts[0][0]
+    return _Scale(first.peak * _float32(deviation), _float32(mean / deviation).expand(first.spec.shape))
+
+
+def _colour_moments(arrays: Arrays, rows: Tensor | slice) -> tuple[_Float, _Float]:
+    """Return the mean of each colour and of its square, in [0, 1]: (channels, 1, 1)."""
+    images = arrays.inputs[rows].numpy()
+    mean = images.mean(axis=(0, 2, 3), dtype=np.float64)
+    square = np.mean([np.square(image, dtype=np.float64).mean(axis=(1, 2)) for image in images], axis=0)
+    peak = float(arrays.peak)
+    return (mean / peak).reshape(-1, 1, 1), (square / peak**2).reshape(-1, 1, 1)
+
+
+def _imagenet(parts: _Parts) -> _Scale:
+    """Scale each colour as torchvision's pretrained networks expect; grey has the colours' mean ones."""
+    first = parts[0][0]
+    mean, deviation = (torch.tensor(values).reshape(3, 1, 1) for values in IMAGENET)
+    if first.spec.shape[0] == 1:
+        mean, deviation = mean.mean(0, keepdim=True), deviation.mean(0, keepdim=True)
+    return _Scale(first.peak * deviation, (mean / deviation).expand(first.spec.shape))
+
+
+_COLOURS: Mapping[str, Callable[[_Parts], _Scale]] = {
+    "mean-image": _mean_image,
+    "standard": _standard,
+    "imagenet": _imagenet,
+}
+"""Ways to scale images, by the value of ``normalize``, that do not depend on which rows clients train on."""
+
+
+def _columns(parts: _Parts) -> _Scale:
+    [(table, rows)] = parts
+    values = table.inputs[rows].numpy().astype(np.float64)
+    values[:, np.isnan(values).all(axis=0)] = 0
+    deviation = np.nanstd(values, axis=0).astype(np.float32)
+    deviation[deviation == 0] = np.inf
+    mean = np.nanmean(values, axis=0) / deviation
+    numeric = np.True_ if table.numeric is None else table.numeric.numpy()
+    return _Scale(_float32(np.where(numeric, deviation, 1)), _float32(np.where(numeric, mean, 0)))
+
+
+def _channels(parts: _Parts) -> _Scale:
+    """Scale each channel by its mean and deviation over all points in time."""
+    [(series, rows)] = parts
+    values = series.inputs[rows].numpy()
+    mean = values.mean(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
+    deviation = values.std(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
+    deviation[(deviation < _STILL * np.abs(mean)) | (deviation == 0)] = np.inf
+    return _Scale(_float32(deviation), _float32(mean / deviation).expand(series.spec.shape).contiguous())
+
+
+def _float32(values: npt.NDArray[np.floating]) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32))
