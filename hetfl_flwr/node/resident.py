@@ -66,10 +66,10 @@ class Resident:
         node, up, session = self.node, self.form("up"), self.client._session
         if self._measured:
             with Meter(self._measured, node.device) as meter:
-                learnt, metrics = session.learn(self.client, download, round, up)
+                learnt, metrics = session.learn(self.client, _own(download), round, up)
             metrics |= {**meter.costs, EXAMPLES: metrics.pop(EXAMPLES)}
         else:
-            learnt, metrics = session.learn(self.client, download, round, up)
+            learnt, metrics = session.learn(self.client, _own(download), round, up)
         return learnt if self.uploads_as_learnt else self._released(learnt, up, download, round), metrics
 
     def _released(self, learnt: Arrays, up: Form, download: Arrays, round: int) -> Arrays:
@@ -85,7 +85,7 @@ class Resident:
 
     def measure(self, download: Arrays, round: int | None) -> Metrics:
         """Measure with a download that has been checked."""
-        return self.client._session.assess(self.client, download, round)
+        return self.client._session.assess(self.client, _own(download), round)
 
 
 def resident_of(context: Context, before: str = "") -> Resident:
@@ -120,6 +120,11 @@ def forget(context: Context) -> None:
     keeper = keeper_of(context)
     if keeper is not None:
         keeper.resident = None
+
+
+def _own(download: Arrays) -> Arrays:
+    """Return copies: whatever a client does to them, others have been sent the same arrays."""
+    return {name: array.copy() for name, array in download.items()}
 
 
 def _bytes(network: nn.Module) -> int:

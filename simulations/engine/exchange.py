@@ -61,7 +61,7 @@ class Seat:
     def check(self, metrics: Mapping[str, Any]) -> None:
         """Raise `PayloadError` unless metrics of training may be used; their names are looked at where they are new."""
         names = tuple(metrics)
-        if names == self._names and all(map(isfinite, metrics.values())):
+        if names == self._names and all(not isinstance(one, list) and isfinite(one) for one in metrics.values()):
             examples, seen, most = metrics[EXAMPLES], metrics.get(SEEN, 0), self.most
             counted = type(examples) is type(seen) is int and 0 <= examples <= most.samples and 0 <= seen <= most.seen
             if counted and not [name for name in self._fractions if not 0 <= metrics[name] <= 1]:
@@ -109,14 +109,16 @@ class LocalExchange:
             except PayloadError as error:
                 self._failed(result, member, MessageType.TRAIN, error)
                 continue
+            finally:
+                if timed:  # an error has no content, which links would take time for
+                    up = traffic.wire_up if answer.error is None else 0
+                    self._engine.passed(member.client_id, traffic.wire_down, up, answer.metrics)
             seen = min(int(reply.metrics.get(SEEN, reply.metrics[EXAMPLES])), seat.most.seen)
             result.sizes[member.client_id] = seat.gauge(reply.arrays, download, seen, measured)
             if messenger.received is not None:
                 messenger.received(member, download, reply)
             result.replies.append(reply)
             roster.trained[member.client_id] = number
-            if timed:
-                self._engine.passed(member.client_id, traffic, answer.metrics)
         messenger.reject_outliers(result, MessageType.TRAIN)
         return result.ordered()
 

@@ -29,7 +29,6 @@ from hetfl_flwr.node.stores import FileStore, run_store
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.grids import InFlight
 from hetfl_flwr.server.messenger import Messenger
-from hetfl_flwr.server.replies import Traffic
 from hetfl_flwr.wire.codec import wire_bytes
 from hetfl_flwr.wire.cost_metrics import FLOPS
 from hetfl_flwr.wire.messages import METRICS
@@ -326,12 +325,12 @@ class LocalEngine(LocalGrid):
         self._sent += len(jobs)
         return self._host.ask(kind, round, jobs)
 
-    def passed(self, client_id: int, traffic: Traffic, metrics: Mapping[str, Any]) -> None:
-        """Let the time pass that a client has taken to train."""
+    def passed(self, client_id: int, down: int, up: int, metrics: Mapping[str, Any]) -> None:
+        """Let the time pass that a client has taken to train, and its messages of so many bytes to travel."""
         number = self._numbers[client_id]
         when = self._began + self._trained(client_id, number, MessageType.TRAIN)
-        when += self._carried(client_id, 0, traffic.wire_down)
+        when += self._carried(client_id, 0, down)
         took = self._operations(client_id, number, metrics)
         if self._config.client_mbits:
-            took += self._carried(client_id, 1, traffic.wire_up)
+            took += self._carried(client_id, 1, up)
         self.clock = max(self.clock, when + took)

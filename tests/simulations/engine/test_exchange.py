@@ -58,33 +58,50 @@ def test_so_it_is_in_whatever_form_arrays_travel(name, way, lab, tmp_path):
     assert without == with_messages
 
 
-@pytest.mark.parametrize("wrong", ["raises", "diverges", "metric", "huge", "shape"])
+@pytest.mark.parametrize("wrong", ["raises", "diverges", "metric", "huge", "list", "shape"])
 def test_so_it_is_where_a_client_does_something_wrong(wrong, lab, tmp_path, monkeypatch):
     client = chosen(lab.config(algorithm="fedhe")).client
     learn = client.learn
 
     def broken(self: Any, download: Any, round: int) -> Any:
         upload, metrics = learn(self, download, round)
-        if self.node.client_id != 1 or round != 1:
+        if wrong == "list":
+            metrics = {**metrics, "mood": 1.0}
+        if self.node.client_id != 1 or round != 2:
             return upload, metrics
         if wrong == "raises":
             raise RuntimeError("broke")
         if wrong == "metric":
             return upload, {**metrics, "mood": "good"}
-        if wrong == "huge":
-            return upload, {**metrics, "mood": 2**70}
+        if wrong in ("huge", "list"):
+            return upload, {**metrics, "mood": 2**70 if wrong == "huge" else [1.0, 2.0]}
         logits = {"diverges": upload["logits"] * np.nan, "shape": upload["logits"][1:]}[wrong]
         return {**upload, "logits": logits}, metrics
 
     monkeypatch.setattr(client, "learn", broken)
-    keys = {"algorithm": "fedhe", "models": "mlp"}
+    keys = {"algorithm": "fedhe", "models": "mlp", "rounds": 3, **WAYS["plain" if wrong == "huge" else "timed"]}
     with_messages, without = (run(one, lab, tmp_path / one.__name__, **keys) for one in (LocalGrid, LocalEngine))
     for found in (with_messages, without):
-        for failure in found[0][1]["failures"]:
+        for failure in found[0][2]["failures"]:
             failure["reason"] = failure["reason"].partition(" (")[0] if wrong == "raises" else failure["reason"]
     assert without == with_messages
-    assert len(without[0][1]["failures"]) == 1
-    assert without[0][2]["failures"] == []
+    assert [len(entry["failures"]) for entry in without[0]] == [0, 0, 1, 0]
+
+
+def test_what_a_client_does_to_its_download_is_not_done_to_that_of_others(lab, tmp_path, monkeypatch):
+    client = chosen(lab.config(algorithm="fedavg")).client
+    learn = client.learn
+
+    def wasteful(self: Any, download: Any, round: int) -> Any:
+        answer = learn(self, download, round)
+        for array in download.values():
+            torch.from_numpy(array).zero_()
+        return answer
+
+    keys = {"algorithm": "fedavg", "models": "mlp", "rounds": 3}
+    expected = run(LocalEngine, lab, tmp_path / "thrifty", **keys)
+    monkeypatch.setattr(client, "learn", wasteful)
+    assert run(LocalEngine, lab, tmp_path / "wasteful", **keys) == expected
 
 
 @pytest.mark.parametrize(
