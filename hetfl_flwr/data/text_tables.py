@@ -133,6 +133,7 @@ def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, TextTabl
 
     book = load_workbook(path, read_only=True, data_only=True)
     for sheet in book.worksheets:
+        sheet.reset_dimensions()  # programs write them too small
         rows = [[_as_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
         width = max((column + 1 for row in rows for column, cell in enumerate(row) if cell), default=0)
         if width and sheet.sheet_state == "visible":
@@ -337,21 +338,21 @@ def _cells(
     """Return the columns of all rows below the header, the number of each row, and what was left out or filled up."""
     chunks: list[list[pa.Array]] = []
     kept, numbers, repeated, short = list[list[str]](), list[int](), list[int](), list[int]()
+    again = _alike(header)
     for number, row in enumerate(rows, start=first):
         if not any(cell.strip() for cell in row) and len(row) < 2:
             continue
-        if header and row == header:
+        if header and _alike(row) == again:
             repeated.append(number)
             continue
         if len(row) != width:
-            if any(cell.strip() for cell in row[width:]):
+            if len(row) > width:
                 raise DataError(
                     f"row {number} of '{path}' has {len(row)} fields, its header {width}: put quotes around cells that "
                     "hold a separator, or give each column a name"
                 )
-            if len(row) < width:
-                short.append(number)
-            row = (row + [""] * width)[:width]
+            short.append(number)
+            row = row + [""] * (width - len(row))
         kept.append(row)
         numbers.append(number)
         if len(kept) == _AT_ONCE:
@@ -370,6 +371,11 @@ def _cells(
         if where
     ]
     return columns, np.array(numbers, np.int64), lines
+
+
+def _alike(row: Sequence[str]) -> list[str]:
+    """Return cells as they are compared with the header: another program may have written it once more."""
+    return [cell.strip("\ufeff \t").casefold() for cell in row]
 
 
 def _check_closed(path: Path, number: int) -> None:

@@ -4,6 +4,7 @@ import csv
 import subprocess
 import sys
 from random import Random
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from scipy.io import savemat
 
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.rows import as_written, typed
-from hetfl_flwr.data.text_tables import read_text_table
+from hetfl_flwr.data.text_tables import read_sheets, read_text_table
 from hetfl_flwr.errors import DataError
 
 ROWS = 60
@@ -115,9 +116,10 @@ class TestLayouts:
         frame = pd.read_csv(path, sep=";", index_col=False, dtype=str, skiprows=int(bool(first)))
         assert {name: found[name] for name in "aby"} == frame.to_dict("list")
 
-    def test_a_header_that_is_repeated_is_no_row(self, tmp_path):
+    @pytest.mark.parametrize("again", [NAMES, ["\ufeffage", "name", "y"], [" Age", "NAME ", "Y"]])
+    def test_a_header_that_is_repeated_is_no_row(self, tmp_path, again):
         """As files that were put together with ``cat`` have it."""
-        table = read_text_table(written(tmp_path / "t.csv", [*CELLS[:9], NAMES, *CELLS[9:]]))
+        table = read_text_table(written(tmp_path / "t.csv", [*CELLS[:9], again, *CELLS[9:]]))
         assert table.cells.to_pydict() == expected()
         assert ["row 11" in note for note in table.notes] == [True]
 
@@ -129,6 +131,12 @@ class TestLayouts:
 
     def test_rows_with_more_cells_than_the_header_are_named(self, tmp_path, refusal):
         path = written(tmp_path / "t.csv", [*CELLS[:9], [*CELLS[9], "x"], *CELLS[10:]])
+        assert "row 11 of" in refusal(DataError, read_text_table, path)
+
+    def test_a_comma_within_a_name_shifts_no_cell_into_a_last_column_that_is_empty(self, tmp_path, refusal):
+        path = tmp_path / "t.csv"
+        lines = [f"Ann,{row},a," for row in range(30)]
+        path.write_text("\n".join(["name,age,y,comment", *lines[:9], "Doe, John,50,a,", *lines[9:]]) + "\n")
         assert "row 11 of" in refusal(DataError, read_text_table, path)
 
     @pytest.mark.parametrize(
@@ -252,6 +260,15 @@ class TestForms:
         frame.to_csv(tmp_path / f"t.{ending}", index=False)
         arrays = data_of(tmp_path / f"t.{ending}", test_set="client").train.arrays
         assert arrays.inputs[:, 0].tolist() == frame.a.tolist()
+
+    def test_all_rows_of_a_sheet_are_read_whatever_it_says_of_its_size(self, tmp_path):
+        pytest.importorskip("openpyxl", reason="openpyxl is not installed")
+        pd.DataFrame({"a": range(40), "y": ["u", "v"] * 20}).to_excel(tmp_path / "whole.xlsx", index=False)
+        with ZipFile(tmp_path / "whole.xlsx") as whole, ZipFile(tmp_path / "small.xlsx", "w") as small:
+            for name in whole.namelist():
+                small.writestr(name, whole.read(name).replace(b'ref="A1:B41"', b'ref="A1:B11"'))
+        [(_, table)] = read_sheets(tmp_path / "small.xlsx")
+        assert table.cells.num_rows == 40
 
     def test_each_sheet_is_an_owner_and_all_are_one_table(self, tmp_path):
         """Cells are as pandas reads them: whole numbers, fractions, dates, truth values, nothing."""
