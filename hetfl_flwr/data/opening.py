@@ -481,7 +481,7 @@ def _gone(source: Source, rows: Mapping[str, npt.NDArray[np.int64]]) -> list[str
 
 def _missing(found: pa.ChunkedArray, unknown: Sequence[str]) -> npt.NDArray[np.bool_]:
     missing = found.is_null(nan_is_null=True)
-    if is_text(found.type):
+    if is_text(found.type) or pa.types.is_integer(found.type) or pa.types.is_floating(found.type):
         texts = pc.utf8_trim_whitespace(found.cast(pa.large_string()))
         missing = pc.or_(missing, pc.is_in(texts, value_set=pa.array(["", *unknown], pa.large_string())))
     without: npt.NDArray[np.bool_] = missing.to_numpy()

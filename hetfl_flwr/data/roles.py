@@ -183,13 +183,13 @@ def check_spelling(called: str, names: Sequence[str | int], way_out: str, *, cas
 
 
 def is_nameless(column: str) -> bool:
-    """Say whether a column has the name that pandas gives to one without, or to the names of the rows."""
-    return re.fullmatch(r"Unnamed: \d+|__index_level_\d+__", column) is not None
+    """Say whether a column has the name that pandas or readr give to one without, or to the names of the rows."""
+    return re.fullmatch(r"Unnamed: \d+(\.\d+)?|\.\.\.\d+|__index_level_\d+__", column) is not None
 
 
 def is_between(column: str) -> bool:
     """Say whether a nameless column has another before it, so that it holds no names of the rows."""
-    return re.fullmatch(r"Unnamed: [1-9]\d*", column) is not None
+    return re.fullmatch(r"Unnamed: [1-9]\d*|\.\.\.([2-9]|[1-9]\d+)", column) is not None
 
 
 def header_hint(names: Iterable[str]) -> str:

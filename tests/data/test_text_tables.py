@@ -385,6 +385,13 @@ class TestTypes:
         assert ["'NA'" in note and "classes" in note for note in arrays.notes] == [True]
         assert data_of(tmp_path / "t.csv", classes="NA,EU,AF").train.arrays.labels.bincount().tolist() == [10, 20, 10]
 
+    @pytest.mark.parametrize("kind", [int, float, str])
+    def test_a_code_for_missing_is_no_class_either(self, tmp_path, kind):
+        labels = [kind(-9 if row % 4 == 0 else row % 2) for row in range(60)]
+        pd.DataFrame({"a": [row * 37 % 41 for row in range(60)], "y": labels}).to_parquet(tmp_path / "t.parquet")
+        arrays = data_of(tmp_path / "t.parquet", missing_values="-9").train.arrays
+        assert arrays.labels.bincount().tolist() == [15, 30]
+
     def test_names_of_rows_are_not_learnt_from_unless_a_key_names_them(self, tmp_path):
         """As `pandas.concat` leaves an index: 0 to 29 twice."""
         frame = pd.DataFrame({"a": [row * 37 % 41 for row in range(60)], "y": ["u"] * 30 + ["v"] * 30})
@@ -392,7 +399,13 @@ class TestTypes:
         frame.to_csv(tmp_path / "t.csv")
         frame.index = pd.Index(frame.index, name="__index_level_0__")
         frame.reset_index().to_parquet(tmp_path / "t.parquet")
-        for name, column in (("t.csv", "Unnamed: 0"), ("t.parquet", "__index_level_0__")):
+        twice = pd.read_csv(tmp_path / "t.csv").rename(columns={"Unnamed: 0": "Unnamed: 0.1"})
+        twice.to_csv(tmp_path / "twice.csv", index=False)
+        twice.rename(columns={"Unnamed: 0.1": "...1"}).to_csv(tmp_path / "readr.csv", index=False)
+        for name, column in (
+            *(("t.csv", "Unnamed: 0"), ("t.parquet", "__index_level_0__")),
+            *(("twice.csv", "Unnamed: 0.1"), ("readr.csv", "...1")),
+        ):
             arrays = data_of(tmp_path / name).train.arrays
             assert arrays.input_names == ("a",)
             assert [column in note for note in arrays.notes] == [True]
