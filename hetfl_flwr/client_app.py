@@ -104,6 +104,7 @@ def complaint(raised: BaseException, context: Context, kind: str, round: object)
 def register(message: Message, context: Context) -> Message:
     """Answer who this client is and what it has."""
     origin = message.content.config_records.get(CONFIG) or ConfigRecord()
+    forget(context)  # it begins with what is saved, which may be less than it has
     client = _client(context, str(origin.get(RUN, ""))).client
     node = client.node
     if client.keeps_state and isinstance(node.store, FileStore):

@@ -5,7 +5,7 @@ from flwr.app import Context
 from torch import nn
 
 from hetfl_flwr.learning.metrics import Metrics
-from hetfl_flwr.methods import build_client
+from hetfl_flwr.methods import build_client, names
 from hetfl_flwr.models import ZOO, network_of
 from hetfl_flwr.node.keepers import keeper_of
 from hetfl_flwr.node.meter import Meter
@@ -108,8 +108,8 @@ def resident_of(context: Context, before: str = "") -> Resident:
         return Resident(Node.from_context(context, before))
     if keeper.resident is None:
         node = Node.from_context(context, before)
-        if network_of(node.model_name) not in ZOO:  # a model of the user's own may keep what no state holds
-            return Resident(node)
+        if network_of(node.model_name) not in ZOO or node.config.algorithm not in names():
+            return Resident(node)  # a user's own may keep what no state holds
         keeper.resident = Resident(node, stays=True)
     torch.set_num_threads(keeper.resident.node.config.threads)
     return keeper.resident

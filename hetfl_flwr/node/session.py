@@ -62,6 +62,7 @@ class Session:
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
         self._options: dict[str, list[dict[str, Any]]] = {}
         self._handed: set[str] = set()
+        self._idle: set[str] = set()  # optimizers of earlier rounds that nobody has asked for in this one
         self._replaced = set[nn.Parameter]()
         self._layers: dict[nn.Module, list[tuple[str, nn.Module]] | None] = {}
 
@@ -150,6 +151,7 @@ class Session:
         for group, options in zip(optimizer.param_groups, self._options[name], strict=True):
             group.update(options, params=group["params"])
         self._handed.add(name)
+        self._idle.discard(name)
         self._drop_moments()
         return optimizer
 
@@ -157,6 +159,7 @@ class Session:
         """Give an optimizer its moments of the last round; `save` saves those of this one."""
         load_optimizer(optimizer, _under(f"{name}.", self._saved.tensors))
         self._optimizers[name] = optimizer
+        self._idle.discard(name)
         self._drop_moments()
 
     def replaced(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -172,12 +175,13 @@ class Session:
     def restore(self, client: "KnowledgeClient") -> None:
         """Bring a client to what was saved after the last round; where nothing was, to what it was built as."""
         self._handed.clear()
+        self._idle = {*self._optimizers}
         self._replaced.clear()
         saved = self._node.read_state()
         if self._built is not None:
             self._built.reset(saved is None)
         if saved is None or saved is not self._has:
-            self._optimizers = {}
+            self._optimizers, self._idle = {}, set()
             self._saved = saved or ClientState()
             if saved is not None:
                 client.numbers = dict(saved.numbers)
@@ -214,6 +218,9 @@ class Session:
         for name, module in client.modules().items():
             tensors |= self._tensors(name, module)
         self._drop_moments()
+        for name in self._idle:
+            del self._optimizers[name]
+        self._idle = set()
         for name, optimizer in self._optimizers.items():
             tensors |= optimizer_tensors(optimizer, f"{name}.")
         self._has = self._write(self._node, ClientState(tensors, client.numbers, round))

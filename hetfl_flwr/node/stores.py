@@ -82,9 +82,9 @@ class FileStore(StateStore):
             raise StateError(f"{self.where}: cannot be written: {error.strerror}") from None
 
     def give(self, path: Path) -> str | None:
-        """Write the content to a file that is not there yet; or give it a second name, for nothing.
+        """Write the content to a file that is not there yet; or give it a second name.
 
-        What is written here later is another file, and changes nothing there.
+        What is written here later is another file, and changes nothing there. It survives the machine's failure.
 
         Returns
         -------
@@ -97,6 +97,9 @@ class FileStore(StateStore):
             path.hardlink_to(self._path)
         except OSError:  # another disk, or one without second names
             path.write_bytes(read_file(self._path))
+        if not self._lasting:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
         return checksum_in(path, STATE)
 
     def keep(self) -> None:

@@ -81,5 +81,6 @@ class FolderLock:
     def release(self) -> None:
         """Release the lock."""
         if self._lock.is_locked:
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
             self._lock.release()

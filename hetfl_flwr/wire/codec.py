@@ -148,6 +148,14 @@ def halved(arrays: Arrays) -> dict[str, NDArray[Any]]:
     }
 
 
+def widened(spec: PayloadSpec, arrays: Arrays, where: str) -> dict[str, NDArray[Any]]:
+    """Return arrays that came in half precision in the declared dtypes; others than `halved` are a `PayloadError`."""
+    spec.check_names(arrays, where)
+    for one in spec.arrays:
+        one.halved().check_form(arrays[one.name].dtype, arrays[one.name].shape, where)
+    return {one.name: one.widened(arrays[one.name]) for one in spec.arrays}
+
+
 def check_halves(arrays: Arrays, where: str) -> None:
     """Raise `PayloadError` where `halved` would cut off a client's numbers."""
     for name, array in arrays.items():

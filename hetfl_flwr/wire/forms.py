@@ -129,7 +129,7 @@ def sizes(values: Mapping[Any, Any]) -> tuple[object, ...]:
         *[
             "f"
             if isinstance(one, float)
-            else one.bit_length() * (1 - 2 * (one < 0))
+            else (2 * one if one >= 0 else -2 * one - 1).bit_length()  # as protobuf writes it
             if isinstance(one, int)
             else sizes(dict(enumerate(one)))
             if isinstance(one, list)

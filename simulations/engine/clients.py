@@ -17,6 +17,7 @@ from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.resident import Resident, resident_of
 from hetfl_flwr.node.stores import FileStore
 from hetfl_flwr.wire.classes import listed
+from hetfl_flwr.wire.codec import widened
 from hetfl_flwr.wire.forms import Form, frozen
 from hetfl_flwr.wire.spec import Arrays
 from simulations.engine.resident import ResidentContext
@@ -149,8 +150,7 @@ class Clients:
         if key not in self._checked:
             arrays = download
             if client.half:
-                form.spec.check_names(download, "server")
-                arrays = frozen({one.name: one.widened(download[one.name]) for one in form.spec.arrays})
+                arrays = frozen(widened(form.spec, download, "server"))
             form.check(arrays, "server")
             self._checked[key] = download, arrays
         return self._checked[key][1]

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 
-from hetfl_flwr.common.flower import ErrorCode, name_message
+from hetfl_flwr.common.flower import LARGEST_CHUNK, ErrorCode, name_message
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.exchange import Downloads
 from hetfl_flwr.server.failure import Failure
@@ -26,7 +26,7 @@ from hetfl_flwr.server.replies import (
 )
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.classes import numbered
-from hetfl_flwr.wire.codec import halved, payload_bytes, payload_numbers, to_record, wire_bytes
+from hetfl_flwr.wire.codec import NPY_HEADER, halved, payload_bytes, payload_numbers, to_record, widened, wire_bytes
 from hetfl_flwr.wire.forms import form_of, frozen, sizes, twins
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEN
 from hetfl_flwr.wire.spec import Arrays
@@ -143,6 +143,8 @@ class LocalExchange:
     def weigh(self, kind: str, arrays: Arrays, numbers: Mapping[str, Any], node: int = 0) -> tuple[int, int, int]:
         """Return the numbers, payload bytes and wire bytes of a message; of a reply where it is from a `node`."""
         values = arrays.values()
+        if any(one.nbytes + NPY_HEADER > LARGEST_CHUNK for one in values):  # of its pieces some may be equal
+            return _weighed(kind, arrays, numbers, self._engine.get_node_ids()[0], reply=bool(node))
         forms = *arrays, *[(one.dtype, one.shape) for one in values]
         key = kind, bool(node), forms, twins(values), sizes(numbers)
         if key not in self._costs:
@@ -162,8 +164,7 @@ class LocalExchange:
         seat.check(metrics)
         arrays = answer.arrays
         if self._half:
-            seat.form.spec.check_names(arrays, seat.name)
-            arrays = {one.name: one.widened(arrays[one.name]) for one in seat.form.spec.arrays}
+            arrays = widened(seat.form.spec, arrays, seat.name)
         if answer.form is not seat.form:
             seat.form.check(arrays, seat.name)
         return Reply(member.client_id, metrics, arrays)

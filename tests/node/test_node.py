@@ -132,6 +132,33 @@ def test_a_client_that_stays_forgets_a_round_that_has_failed(make_config, make_c
     assert len(said[Context]) == 2
 
 
+def test_a_client_that_stays_drops_the_moments_that_a_round_has_not_asked_for(make_config, make_context, monkeypatch):
+    """So does one that is built anew: it saves those of its optimizers of the round. Measuring changes nothing."""
+    config, said = make_config(algorithm="local", models="lenet5"), {}
+
+    def two(self, download, round):
+        def loss(inputs, labels):
+            return self.node.data_loss(self.node.model(inputs), labels)
+
+        optimizer = self.optimizer("odd" if round % 2 else "even")
+        return {}, {"train-loss": self.train(self.batches(round), loss, optimizer)[1]}
+
+    monkeypatch.setattr(chosen(config).client, "learn", two)
+    for kind in (ResidentContext, Context):
+        context = kind(**vars(make_context(config)))
+        said[kind] = [resident_of(context).train({}, round)[1] for round in (1, 2)]
+        resident_of(context).measure({}, 2)
+        said[kind] += [resident_of(context).train({}, round)[1] for round in (3, 4)]
+    assert said[Context] == said[ResidentContext]
+
+
+def test_a_client_of_an_own_method_is_built_anew_for_each_message(make_config, make_context):
+    """It may keep what no state holds, as in a list of its own."""
+    for algorithm, stays in (("fedhe", True), ("fixtures.echo", False)):
+        context = ResidentContext(**vars(make_context(make_config(algorithm=algorithm, models="lenet5"))))
+        assert (resident_of(context).client is resident_of(context).client) == stays
+
+
 def first_download(context):
     """Zeros, as declared."""
     return {one.name: np.zeros(one.shape, one.dtype) for one in resident_of(context).form("down").spec.arrays}

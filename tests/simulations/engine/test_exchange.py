@@ -1,15 +1,19 @@
 """Rounds without messages are those with them: the same bits, bytes, failures and times."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.methods import chosen, names
 from hetfl_flwr.server.guard import Gauge, measure
+from hetfl_flwr.wire.codec import to_record, widened, wire_bytes
 from hetfl_flwr.wire.forms import Form, frozen, twins
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, ROUND
 from hetfl_flwr.wire.spec import (
     ArraySpec,
     Dim,
@@ -20,6 +24,7 @@ from hetfl_flwr.wire.spec import (
     row_numbers,
     sample_counts,
 )
+from simulations.engine.exchange import LocalExchange
 from simulations.engine.grid import LocalEngine, LocalGrid
 from simulations.testing.contract import entries
 from simulations.testing.lab import NORMED
@@ -142,6 +147,27 @@ def test_arrays_are_handed_on_in_memory_that_nobody_writes_to():
     assert kept["shared"].tolist() == [1, 1, 1]
     assert all(array.flags.c_contiguous and not array.flags.writeable for array in kept.values())
     assert frozen(kept)["shared"] is kept["shared"]
+
+
+def test_whatever_is_in_it_a_message_weighs_what_is_serialised():
+    """Flower sends equal pieces of a large array once, and small numbers in fewer bytes."""
+    exchange = object.__new__(LocalExchange)
+    exchange._costs, exchange._engine = {}, SimpleNamespace(get_node_ids=lambda: [1])
+    noise = np.random.default_rng(0).normal(size=(2000, 2000)).astype(np.float32)
+    for array in (np.zeros((2, 2), np.float32), noise, np.zeros_like(noise)):
+        for number in (-65, -64, 0, 63, 64, 2**40):
+            content = RecordDict({ARRAYS: to_record({"a": array}), CONFIG: ConfigRecord({ROUND: number})})
+            message = Message(content, 1, MessageType.TRAIN)
+            assert exchange.weigh(MessageType.TRAIN, {"a": array}, {ROUND: number})[2] == wire_bytes(message)
+
+
+def test_half_precision_is_no_way_round_the_declared_dtypes():
+    spec = PayloadSpec((learnt("logits", (2,)), sample_counts("counts", (2,))))
+    sent = {"logits": np.float16([1, 2]), "counts": np.array([1, 2])}
+    assert [array.dtype for array in widened(spec, sent, "client 1").values()] == [np.float32, np.int64]
+    for wrong in ({"counts": np.float32([1.7, 2.9])}, {"logits": np.float64([1, 2])}):
+        with pytest.raises(PayloadError, match=f"client 1: array '{next(iter(wrong))}' has dtype"):
+            widened(spec, sent | wrong, "client 1")
 
 
 def test_equal_arrays_are_found():
