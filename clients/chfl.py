@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from clients.base_parts import check_head
@@ -25,6 +25,7 @@ from hetfl_flwr import (
     decoupled_kd,
     model_arrays,
     outputs,
+    seeded,
 )
 from strategies.chfl import Mode, linear_head, summed_heads
 
@@ -41,8 +42,8 @@ class CHFLClient(KnowledgeClient):
     Wire   as in `strategies.chfl.CHFL`.
     State  the model, the optimizer's moments; in "avg" and "avgkd" the head's with ``moments = "kept"`` alone.
     Departs from the paper: by default the teacher is the mean of the heads: see ``reduce``. The paper's round is one
-    epoch: ``local-batches = 0``. Heads begin with weights of their own, which Algorithm 1 leaves open. A client is
-    measured with its own head as it has trained it, also where the next round begins with the mean.
+    epoch: ``local-batches = 0``. A client is measured with its own head as it has trained it, also where the next round
+    begins with the mean.
 
     Parameters
     ----------
@@ -58,6 +59,9 @@ class CHFLClient(KnowledgeClient):
     alpha : float
         Weight of the distillation, 0 or more. With 0, "kd" is local training and "avgkd" is "avg". It counts once: line
         8 of Algorithm 1 weighs again what Eq. (6) has weighed.
+    initial_head : {"own", "shared"}
+        What the head's first weights are: drawn for each client, as its body's are, or for all clients the same.
+        Algorithm 1 begins with one global head (line 2 of the server) and leaves open what local heads begin with.
     beta : float
         Half the height of the temperature's fall, which begins at nearly ``2 beta + 1`` and ends at 1; 0 or more.
     """
@@ -71,11 +75,16 @@ class CHFLClient(KnowledgeClient):
         mode: Mode = "kd",
         reduce: Literal["sum", "mean"] = "mean",
         alpha: Annotated[float, Field(ge=0)] = 0.5,
+        initial_head: Literal["own", "shared"] = "own",
         beta: Annotated[float, Field(ge=0)] = 5.0,
     ) -> None:
         super().__init__(node)
         check_head(node, bias=True)
         self.mode, self.reduce, self.alpha, self.beta = mode, reduce, alpha, beta
+        if initial_head == "shared":
+            with seeded(node.config.seed, "head"):
+                first = nn.Linear(node.model.width, node.model.classes)
+            node.model.head.load_state_dict(first.state_dict())
 
     def download_spec(self) -> PayloadSpec:
         """Expect the sum of all heads, and their number."""
