@@ -58,7 +58,7 @@ class FedKDClient(MutualClient):
     Parameters
     ----------
     node, mentee, energy_start, energy_end
-        As in `strategies.fedkd.FedKD`, beside the client's surroundings.
+        The client's surroundings; the others as in `strategies.fedkd.FedKD`.
     """
 
     tuned = ""  # its numbers say how much is compressed
@@ -111,8 +111,7 @@ class FedKDClient(MutualClient):
     def _take_up(self, download: Arrays) -> bool:
         """Load the global mentee, or add its update, and return True; False: it is one of a mentee that is not here."""
         came, round, before = multiplied(download, self._weights, DOWN), download["round"], download["before"]
-        held = self.numbers.get("mentee-round", -1)
-        if before >= 0 and held != before:
+        if before >= 0 and (held := self.numbers.get("mentee-round", -1)) != before:
             return bool(held == round)  # then it was sent before, in a round that came to nothing
         if before >= 0:
             came = bounded({name: it + came[name] for name, it in model_arrays(self.small).items()}, self._weights)

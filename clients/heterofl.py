@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from hetfl_flwr import (
@@ -24,7 +24,7 @@ from hetfl_flwr import (
     model_arrays,
     take_statistics,
 )
-from strategies.heterofl import down, part_weights, up
+from strategies.widths import down, part_weights, scaled_parameters, up
 
 
 class HeteroFLClient(KnowledgeClient):
@@ -108,10 +108,7 @@ class HeteroFLClient(KnowledgeClient):
         self.load(self.node.model, {name: array for name, array in download.items() if name != "rate"})
 
     def _settle(self, rate: float) -> None:
-        """Divide the weights, and give batch norm the statistics of the client's training samples.
-
-        From then on the model by itself is what was trained.
-        """
+        """Make the model by itself what was trained: divide weights, take batch norm's statistics of all samples."""
         with torch.no_grad():
             for parameter in scaled_parameters(self.node.model.body).values():
                 parameter.div_(rate)
@@ -119,10 +116,3 @@ class HeteroFLClient(KnowledgeClient):
             samples = self.node.data.train
             parts = torch.arange(len(samples)).tensor_split(-(-len(samples) // EVALUATION_BATCH))
             take_statistics(self.node.model, (samples.batch(rows)[0] for rows in parts))
-
-
-def scaled_parameters(body: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters of the layers whose outputs are divided, by name; of those that layers share one name."""
-    layers = [layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)]
-    own = {parameter for layer in layers for parameter in layer.parameters(recurse=False)}
-    return {name: parameter for name, parameter in body.named_parameters() if parameter in own}

@@ -18,8 +18,7 @@ from torch.nn import functional
 from hetfl_flwr import Arrays, Member, Roster, ServerTraining, Tensors, Upload, check_size, seeded, torch_threads
 from strategies.base_prototypes import Predict, PrototypeStrategy, distances
 
-MARGIN_CAP = 100.0
-"""Largest margin: that of the authors' published code."""
+MARGIN_CAP = 100.0  # that of the authors' published code
 
 
 class FedTGP(PrototypeStrategy):
@@ -78,9 +77,8 @@ class FedTGP(PrototypeStrategy):
         with seeded(self.config.seed, "prototypes"):
             parts = nn.ModuleDict({"embedding": nn.Embedding(classes, width)})
             parts.update({name: nn.Linear(width, width) for name in ("hidden", "output")})
-        return _with_prototypes(
-            {name: t.numpy() for name, t in parts.state_dict().items()}, np.zeros(classes, np.bool_)
-        )
+        layers = {name: tensor.numpy() for name, tensor in parts.state_dict().items()}
+        return _with_prototypes(layers, np.zeros(classes, np.bool_))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Train the global prototypes on what has come."""

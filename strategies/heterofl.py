@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from hetfl_flwr import (
     Arrays,
-    ArraySpec,
-    Dim,
     FederationError,
     Member,
     PayloadSpec,
@@ -21,28 +19,11 @@ from hetfl_flwr import (
     Upload,
     model_arrays,
     parse_width,
-    weights,
 )
 from strategies.base_models import ModelsStrategy
+from strategies.widths import leading_block, part_weights, up
 
 Has = NDArray[np.bool_]
-
-
-def part_weights(model: SplitModel) -> PayloadSpec:
-    """Declare the weights of a part of the network; batch norm's statistics stay with the client."""
-    trained = {name for name, _ in model.named_parameters()}
-    return PayloadSpec(tuple(one for one in weights(model).arrays if one.name in trained))
-
-
-def down(part: PayloadSpec) -> PayloadSpec:
-    """Declare what goes down: ``rate`` (), the client's part of the global model's width, and the weights of it."""
-    return PayloadSpec((ArraySpec("rate", (), "float32", minimum=1e-4, maximum=1),)) + part
-
-
-def up(part: PayloadSpec, classes: int, *, mask: bool) -> PayloadSpec:
-    """Declare what goes up: the trained weights, and which classes the client has, (C,), 1 or 0."""
-    has = ArraySpec("classes", (classes,), "uint8", minimum=0, maximum=1, sensitive=True)
-    return PayloadSpec((has,)) + part if mask else part
 
 
 class HeteroFL(ModelsStrategy):
@@ -102,7 +83,9 @@ class HeteroFL(ModelsStrategy):
         if model is None:
             return {}
         rate = np.array(float(parse_width(member.model)[1]) / server_state["rate"], np.float32)
-        blocks = {one.name: server_state[one.name][_block(one.shape)].copy() for one in part_weights(model).arrays}
+        blocks = {
+            one.name: server_state[one.name][leading_block(one.shape)].copy() for one in part_weights(model).arrays
+        }
         return {"rate": rate, **blocks}
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
@@ -123,12 +106,8 @@ class HeteroFL(ModelsStrategy):
         has = np.zeros((len(uploads), *array.shape), bool)
         sent = np.zeros(has.shape, array.dtype)
         for one, its, values in zip(uploads, has, sent, strict=True):
-            block = _block(one.arrays[name].shape)
+            block = leading_block(one.arrays[name].shape)
             its[block], values[block] = True, one.arrays[name]
             if self.mask and name.startswith("head."):
                 its[one.arrays["classes"] == 0] = False
         return sent, has
-
-
-def _block(shape: Sequence[int | Dim]) -> tuple[slice, ...]:
-    return tuple(slice(size) for size in shape if isinstance(size, int))
