@@ -22,7 +22,7 @@ from hetfl_flwr.models import SplitModel
 from hetfl_flwr.wire.factors import multiplied
 from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import loaded, weights
-from simulations.studies.audit.sent import as_sent
+from simulations.studies.audit.sent import as_sent, sent_as_changes
 from simulations.studies.audit.subject import UNKNOWN, Rows, Subject
 from simulations.studies.audit.training import (
     Predictor,
@@ -211,12 +211,22 @@ class Head:
         return lambda inputs: functional.linear(embedded(self.subject.model, inputs), weight, offset)
 
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Train the client's head further on other samples, its body standing still, for a run's steps."""
-        model = deepcopy(self.subject.model)
-        nn.init.zeros_(model.head.weight)
+        """Train a head on other samples, the client's body standing still, as long as the client has.
+
+        It begins with the head that the client was first sent; where heads are not sent down, with zeros. Where changes
+        are clipped, it begins with the head of the last round, and takes one round.
+        """
+        subject, shared = self.subject, sent_as_changes(self.subject)
+        one_round = bool(shared) and subject.config.clipping_norm > 0
+        began = (subject.last if one_round else subject.kept[0]).download
+        model = deepcopy(subject.model)
         for parameter in model.body.parameters():
             parameter.requires_grad_(False)
-        return self.predictor(_imitated(trained(model, rows, self.subject, rng).head, self.subject, rng))
+        with torch.no_grad():
+            for name, parameter in model.head.named_parameters():
+                parameter.copy_(_tensor(began[name] if name in shared else np.zeros(parameter.shape), subject))
+        head = trained(model, rows, subject, rng, rounds=int(one_round)).head
+        return self.predictor(_imitated(head, subject, rng))
 
 
 @dataclass

@@ -31,6 +31,11 @@ def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Array
     return private_upload(upload, spec, subject.last.download, sent_spec, config, "audit", int(rng.integers(2**62)))
 
 
+def sent_as_changes(subject: Subject) -> tuple[str, ...]:
+    """Return the arrays of an upload that are the client's version of what it was sent: the change is clipped."""
+    return _specs(subject, subject.last.upload, subject.last.download)[1].names
+
+
 def read_together(subject: Subject) -> list[KeptUpload]:
     """Return the uploads of a client that are read together; the last one is among them.
 

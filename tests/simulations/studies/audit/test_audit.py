@@ -19,7 +19,7 @@ from hetfl_flwr.runs.uploads import UPLOADS
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.weights import loaded
 from simulations.deployment.rehearsal import write_digits
-from simulations.studies.audit import reconstruction, training
+from simulations.studies.audit import readings, reconstruction, training
 from simulations.studies.audit.attacks import (
     by_counts,
     by_gradient,
@@ -30,6 +30,7 @@ from simulations.studies.audit.attacks import (
     fits_gradient,
     separation,
 )
+from simulations.studies.audit.readings import Head
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.sent import as_sent, pooled_upload, read_together
 from simulations.studies.audit.subject import Rows, subjects_of
@@ -371,6 +372,30 @@ def test_an_imitated_client_clips_and_adds_noise_as_the_client_does(lab, algorit
     name = max((name for name in own if own[name].dtype.kind == "f"), key=lambda name: own[name].size)
     assert np.std(imitated[name]) == pytest.approx(50.0, rel=0.2)
     assert np.std(own[name]) == pytest.approx(50.0, rel=0.2)
+
+
+@pytest.mark.parametrize("algorithm", ["chfl", "lgfedavg"])
+def test_a_head_is_imitated_from_what_was_sent_and_not_from_what_the_client_has_learnt(lab, algorithm):
+    """The client's own head, its bias above all, tells of the very labels that the imitation is to find out."""
+    [subject] = subjects_of(lab.run(lab.config(**KEPT | {"clients": 2}, algorithm=algorithm)), most=1)
+    rows, inputs = subject.known.some(np.arange(40)), subject.known.inputs
+    before = Head(subject).imitated(rows, subject.rng("test"))(inputs)
+    with torch.no_grad():
+        for parameter in subject.model.head.parameters():
+            parameter.fill_(7.0)
+    assert torch.equal(before, Head(subject).imitated(rows, subject.rng("test"))(inputs))
+
+
+def test_the_change_of_a_head_that_is_clipped_is_imitated_from_where_the_client_began_the_round(lab, monkeypatch):
+    """Of the client's own samples, the imitated change points where the client's own does."""
+    sent = []
+    monkeypatch.setattr(readings, "as_sent", lambda subject, learnt, rng: sent.append(learnt) or learnt)
+    keys = KEPT | {"algorithm": "lgfedavg", "clients": 2, "rounds": 4, "clipping_norm": 1.0, "local_batches": 20}
+    [subject] = subjects_of(lab.run(lab.config(**keys)), most=1)
+    Head(subject).imitated(subject.members, subject.rng("test"))
+    began = subject.last.download["weight"]
+    own, imitated = subject.last.upload["weight"] - began, sent[0]["weight"] - began
+    assert np.sum(own * imitated) > 0.7 * np.linalg.norm(own) * np.linalg.norm(imitated)
 
 
 @pytest.mark.parametrize("algorithm", ["fedproto", "fedavg"])
