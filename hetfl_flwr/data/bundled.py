@@ -51,7 +51,7 @@ def read_breast_cancer() -> Arrays:
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
-    arrays = _arrays(bunch.data.astype(np.float32), bunch.target, classes=2, peak=1.0)
+    arrays = _arrays(bunch.data, bunch.target, classes=2, peak=1.0)
     names = tuple(map(str, bunch.feature_names))
     return replace(
         arrays,

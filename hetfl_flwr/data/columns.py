@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from math import floor, log10
 from typing import Literal
 
 import numpy as np
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hetfl_flwr.data.roles import in_words, is_text
-from hetfl_flwr.data.spec import Column
+from hetfl_flwr.data.spec import CLOCK, Column
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -53,8 +52,8 @@ PATTERNS = {PLAIN: _PLAIN, POINTS: rf"[+-]?[1-9]\d{{0,2}}(?:,\d{{3}})+(?:\.\d*)?
 """What the whole text of a number looks like in each notation; blanks between thousands come on top."""
 
 ISO, DOTTED, DAY_FIRST, MONTH_FIRST = "year-month-day", "day.month.year", "day/month/year", "month/day/year"
-DAY_NAME, NAME_DAY, CLOCK, TYPED = "day month-name year", "month-name day, year", "hour:minute:second", "date"
-"""Notations of dates; `CLOCK`: times of day, as parts of one; `TYPED`: the column has a type of dates."""
+DAY_NAME, NAME_DAY, TYPED = "day month-name year", "month-name day, year", "date"
+"""Notations of dates, beside `CLOCK`; `TYPED`: the column has a type of dates."""
 
 FORMATS = {
     **{ISO: "ISO8601", TYPED: "ISO8601", DOTTED: "%d.%m.%Y", DAY_FIRST: "%d/%m/%Y", MONTH_FIRST: "%m/%d/%Y"},
@@ -96,7 +95,6 @@ _TRUTH = (("f", "t"), ("false", "true"), ("n", "y"), ("no", "yes"), ("nein", "ja
 _YEARS = 1500, 2100
 _SPARSE = 1.06  # whole numbers that count rows leave out fewer than this
 _SAMPLE = 1000  # different texts by which it is told whether any could be dates, or have a unit
-_SHARP = 1e-4  # of the deviation, by which float32 may change a number
 
 
 class _Undecided(Exception):
@@ -143,12 +141,19 @@ def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedAr
         cells = cells.cast(cells.type.value_type)
     null = pa.scalar(None, TEXT if is_text(cells.type) else cells.type)
     if is_text(cells.type):
-        texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(cells.cast(TEXT)), _MINUS, r"-\1")
+        texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(_in_one_form(cells.cast(TEXT))), _MINUS, r"-\1")
         return pc.if_else(pc.is_in(texts, pa.array([*MISSING, *missing], TEXT)), null, texts)
     codes = [float(word) for word in missing if re.fullmatch(_PLAIN, word)]
     if codes and _is_number(cells.type):
         cells = pc.if_else(pc.is_in(cells.cast(pa.float64(), safe=False), pa.array(codes, pa.float64())), null, cells)
     return pc.if_else(pc.is_nan(cells), null, cells) if pa.types.is_floating(cells.type) else cells
+
+
+def _in_one_form(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return texts with each letter in one form, and without what nobody sees."""
+    if pc.all(pc.string_is_ascii(texts)).as_py() is not False:
+        return texts
+    return pc.replace_substring_regex(pc.utf8_normalize(texts, form="NFC"), r"\p{Cf}", "")
 
 
 def are_filled(cells: pa.ChunkedArray) -> BoolArray:
@@ -215,26 +220,14 @@ def _all_match(texts: pa.ChunkedArray, pattern: str) -> bool:
 
 
 def _number(column: Column, cells: pa.ChunkedArray, notes: tuple[str, ...] = ()) -> Decision:
-    """Return a column of numbers or dates, less an origin where float32 would not tell them apart."""
+    """Return a column of numbers or dates."""
     numbers, _ = read(column, cells)
     values = np.unique(numbers[np.isfinite(numbers)])
     if len(values) < 2 and not np.isinf(numbers).any():
         are = "one number throughout" if len(values) else "no number at all"
         notes += (f"{are} in the training rows: it is ignored (0 throughout)",)
         return Decision(column.name, replace(column, constant=True), notes)
-    if len(values) > 1 and (origin := _origin(values)):
-        column = replace(column, origin=origin)
     return Decision(column.name, column, notes)
-
-
-def _origin(values: FloatArray) -> float:
-    """Return a round number among some that are too far from 0 for float32 to tell them apart; else 0."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        deviation = float(values.std())
-        lost = np.abs(values - values.astype(np.float32)).max()
-    if not np.isfinite([deviation, lost]).all() or lost <= _SHARP * deviation:
-        return 0.0
-    return float(round(float(values.mean()), -floor(log10(deviation)))) if deviation > 0 else 0.0
 
 
 def _code_of_missing(numbers: pa.ChunkedArray) -> tuple[str, ...]:
@@ -287,7 +280,7 @@ def _texts(name: str, texts: pa.ChunkedArray, wanted: Wanted, called: Callable[[
         return _words(name, texts, called)
     notes: tuple[str, ...] = ()
     if column.kind == "date":
-        read_as = "parts of a day" if column.notation == CLOCK else "days since 1970"
+        read_as = "parts of a day" if column.is_clock else "days since 1970"
         notes = (f"dates, {column.notation}, read as {read_as}",)
     elif column.unit:
         notes = (f"numbers with {column.unit!r}, read as {column.notation} without it",)
@@ -388,26 +381,27 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
     else:
         texts = cells.fill_null("")
         numbers = _days(column.notation, texts) if column.kind == "date" else _numbers(column, texts)
-    return numbers - column.origin, np.isnan(numbers) & are_filled(cells)
+    return numbers, np.isnan(numbers) & are_filled(cells)
 
 
 def _codes(known: Sequence[str | None], cells: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-    """Return the number of each cell's value, -1 for others; 2 and 2.0 are one, and so are True and true."""
+    """Return the number of each cell's value, -1 for others; 2 and 2.0 are one, of words for truth True and true."""
     coded = pa.chunked_array([cells.combine_chunks()]) if cells.num_chunks != 1 else cells
     coded = coded.dictionary_encode(null_encoding="encode").chunk(0)
-    alike = {_alike(value): number for number, value in reversed(list(enumerate(known)))}
+    of_truth = {str(value).casefold() for value in known if value is not None} in map(set, _TRUTH)
+    alike = {_alike(value, of_truth): number for number, value in reversed(list(enumerate(known)))}
     exact = {value: number for number, value in enumerate(known)}
     values = coded.dictionary.to_pylist()
-    codes = [exact.get(None if one is None else str(one), alike.get(_alike(one), -1)) for one in values]
+    codes = [exact.get(None if one is None else str(one), alike.get(_alike(one, of_truth), -1)) for one in values]
     found: npt.NDArray[np.int32] = np.array(codes, np.int32)[coded.indices.to_numpy(zero_copy_only=False)]
     return found
 
 
-def _alike(value: object) -> object:
+def _alike(value: object, of_truth: bool) -> object:
     try:
         return None if value is None else float(str(value))
     except ValueError:
-        return str(value).casefold()
+        return str(value).casefold() if of_truth else str(value)
 
 
 def _plain_numbers(texts: pa.ChunkedArray) -> FloatArray:

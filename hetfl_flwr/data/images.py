@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _GREY = {"1", "L", "LA"}
-_COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
+COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
 _BATCH = 1000
 
 MOST_LOOKED_AT = 20_000
 """Images that are looked at for what can be told without decoding them."""
 
-EIGHT_BIT = _GREY | _COLOUR
+EIGHT_BIT = _GREY | COLOUR
 """Modes of images, as Pillow calls them, whose pixels have 8 bits a colour."""
 
 
@@ -184,7 +184,7 @@ def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, 
     """Return an image as (height, width[, 3]); grey is made colour where asked, never the reverse."""
     if image.mode not in EIGHT_BIT:
         raise DataError(f"{called} has pixels of mode {image.mode}: only 8-bit grey or colour is read")
-    if shape[0] == 1 and image.mode in _COLOUR:
+    if shape[0] == 1 and image.mode in COLOUR:
         raise DataError(f"{called} is in colour, others are grey: save all in one mode")
     image = flattened(image, "L" if shape[0] == 1 else "RGB")
     size = source.reading.image_size

@@ -28,8 +28,8 @@ class Arrays:
     spec : DataSpec
         Shape of one input and number of classes.
     inputs : Tensor
-        (N, *shape), in the type it is stored in: uint8 for images, int32 for texts, float32 for series and for tables,
-        in which NaN stands for a value that is missing.
+        (N, *shape), in the type it is stored in: uint8 for images, int32 for texts, float32 for series, float64 for
+        tables, in which NaN stands for a value that is missing. A table of float32 is counted from `origin` already.
     labels : Tensor
         (N,) int64, 0..C-1.
     train_rows : int
@@ -40,6 +40,9 @@ class Arrays:
         0 throughout.
     centre : Tensor
         (*shape) float32, subtracted from each scaled input.
+    origin : Tensor, optional
+        (features,) float64, subtracted from the stored inputs of a table before they become float32, which does not
+        tell large numbers apart; None: 0.
     groups : tuple of int
         How many inputs each column of a table became, a category one for each of its values; their sum is the number
         of features. Empty: one each.
@@ -70,6 +73,7 @@ class Arrays:
     train_rows: int
     peak: float | Tensor
     centre: Tensor
+    origin: Tensor | None = None
     groups: tuple[int, ...] = ()
     numeric: Tensor | None = None
     owners: Tensor | None = None
@@ -97,21 +101,32 @@ def counts_in_words(samples: "Batches", spec: DataSpec, names: Sequence[str]) ->
 
 @cache
 def _placed(arrays: Arrays, device: torch.device) -> Arrays:
-    """Return the one copy of the arrays on a device, which all clients there share."""
+    """Return the one copy of the arrays on a device, which all clients there share; a table's there as float32."""
+    inputs = arrays.inputs
+    if inputs.dtype == torch.float64 and device.type != "cpu":  # some devices have no float64
+        inputs = _counted(inputs, arrays.origin)
     return replace(
         arrays,
-        inputs=arrays.inputs.to(device),
+        inputs=inputs.to(device),
         labels=arrays.labels.to(device),
         peak=arrays.peak.to(device) if isinstance(arrays.peak, Tensor) else arrays.peak,
         centre=arrays.centre.to(device),
     )
 
 
-def prepared(inputs: Tensor, spec: DataSpec, peak: float | Tensor, centre: Tensor) -> Tensor:
+def _counted(inputs: Tensor, origin: Tensor | None) -> Tensor:
+    """Return stored inputs as float32, those of a table counted from its origin."""
+    counted = inputs - origin if origin is not None and inputs.dtype == torch.float64 else inputs
+    return counted.to(torch.float32)
+
+
+def prepared(
+    inputs: Tensor, spec: DataSpec, peak: float | Tensor, centre: Tensor, origin: Tensor | None = None
+) -> Tensor:
     """Return stored inputs (B, *shape) as a model takes them; `Arrays` says what the rest is."""
     if spec.is_text:
         return inputs.long()
-    scaled = inputs.to(torch.float32) / peak - centre
+    scaled = _counted(inputs, origin) / peak - centre
     return scaled.nan_to_num(nan=0.0) if spec.is_table else scaled
 
 
@@ -204,7 +219,8 @@ class Samples:
         return self.arrays.inputs[chosen], self.arrays.labels[chosen]
 
     def _prepared(self, inputs: Tensor) -> Tensor:
-        return prepared(inputs, self.arrays.spec, self.arrays.peak, self.arrays.centre)
+        arrays = self.arrays
+        return prepared(inputs, arrays.spec, arrays.peak, arrays.centre, arrays.origin)
 
     def class_counts(self, classes: int) -> Tensor:
         """Return how many samples there are of each class: (C,) int64, C the number of classes."""
@@ -225,11 +241,15 @@ class Samples:
         labels : Tensor
             (N,) int64, on the CPU.
         """
-        inputs = self.arrays.inputs[self.rows]
-        if self.arrays.spec.is_table:
-            usual = self.arrays.centre * self.arrays.peak
+        inputs, arrays = self.arrays.inputs[self.rows], self.arrays
+        if arrays.spec.is_table:
+            usual = arrays.centre * arrays.peak
+            inputs, usual = inputs.cpu().to(torch.float64), usual.cpu()
+            if arrays.origin is not None:
+                usual = usual + arrays.origin
+                inputs = inputs if arrays.inputs.dtype == torch.float64 else inputs + arrays.origin
             usual = torch.where(usual.isnan(), inputs.nanmean(0), usual)  # 0 x inf: a column of one number only
-            inputs = torch.where(inputs.isnan(), usual.nan_to_num(0.0), inputs)
+            inputs = torch.where(inputs.isnan(), usual.nan_to_num(0.0), inputs).to(torch.float32)
         return inputs.cpu(), self.labels.cpu()
 
     def like(self, inputs: Tensor, labels: Tensor) -> "Samples":
@@ -251,9 +271,10 @@ class Samples:
             its vocabulary.
         """
         mine = self.arrays.inputs
-        if inputs.shape[1:] != mine.shape[1:] or inputs.dtype != mine.dtype:
+        shown = torch.float32 if mine.dtype == torch.float64 else mine.dtype
+        if inputs.shape[1:] != mine.shape[1:] or inputs.dtype != shown:
             raise DataError(
-                f"rows of others are {inputs.dtype} of shape {tuple(inputs.shape[1:])}, this client's are {mine.dtype} "
+                f"rows of others are {inputs.dtype} of shape {tuple(inputs.shape[1:])}, this client's are {shown} "
                 f"of shape {tuple(mine.shape[1:])}: rows can be shared among clients of one data set or family only"
             )
         classes = self.arrays.spec.classes
@@ -264,7 +285,7 @@ class Samples:
             raise DataError(f"texts of others have tokens outside 0..{vocabulary - 1}")
         theirs = replace(
             self.arrays,
-            inputs=self._cut(inputs.to(mine.device)),
+            inputs=self._cut(inputs).to(mine.device),
             labels=labels.to(mine.device),
             train_rows=len(labels),
             owners=None,
@@ -272,11 +293,17 @@ class Samples:
         return Samples(theirs, torch.arange(len(labels), device=mine.device))
 
     def _cut(self, inputs: Tensor) -> Tensor:
-        peak, centre = self.arrays.peak, self.arrays.centre
-        if not (isinstance(peak, Tensor) and (self.arrays.spec.is_table or self.arrays.spec.is_series)):
-            return inputs
-        low, high = (peak * (centre + end) for end in (-MOST_DEVIATIONS, MOST_DEVIATIONS))
-        return inputs.clamp(low.nan_to_num(nan=-inf), high.nan_to_num(nan=inf))  # 0 x inf: of one number only
+        """Return inputs as `stored` gives them, far values cut, in the type and from the origin of these."""
+        arrays = self.arrays
+        if arrays.origin is not None:
+            inputs = inputs - arrays.origin
+        if isinstance(arrays.peak, Tensor) and (arrays.spec.is_table or arrays.spec.is_series):
+            peak, centre = arrays.peak.cpu(), arrays.centre.cpu()
+            low, high = (peak * (centre + end) for end in (-MOST_DEVIATIONS, MOST_DEVIATIONS))
+            inputs = inputs.clamp(low.nan_to_num(nan=-inf), high.nan_to_num(nan=inf))  # 0 x inf: of one number only
+        if arrays.origin is not None and arrays.inputs.dtype == torch.float64:
+            inputs = inputs + arrays.origin
+        return inputs.to(arrays.inputs.dtype)
 
     def to(self, device: torch.device | str) -> "Samples":
         """Return these samples on a device; one copy of the data set is kept there for all clients."""
@@ -375,7 +402,10 @@ class Joined:
         """Whether all parts are scaled and centred alike, so that a batch of them can be at once."""
         first = self.parts[0].arrays
         return all(
-            part.arrays.peak is first.peak and part.arrays.centre is first.centre and part.arrays.spec == first.spec
+            part.arrays.peak is first.peak
+            and part.arrays.centre is first.centre
+            and part.arrays.spec == first.spec
+            and part.arrays.origin is first.origin
             for part in self.parts
         )
 

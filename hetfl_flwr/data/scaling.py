@@ -19,6 +19,9 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _STILL = 1e-7
 """Deviation, as a part of the mean, up to which a channel does not change but by rounding."""
 
+_SHARP = 1e-4
+"""Part of a column's deviation by which float32 may change a number of it."""
+
 _Float: TypeAlias = npt.NDArray[np.float64]
 _Parts: TypeAlias = Sequence[tuple[Arrays, Tensor | slice]]
 
@@ -27,6 +30,7 @@ _Parts: TypeAlias = Sequence[tuple[Arrays, Tensor | slice]]
 class _Scale:
     peak: float | Tensor
     centre: Tensor
+    origin: Tensor | None = None
 
 
 def scaled(
@@ -67,7 +71,7 @@ def scaled(
 @cache
 def scaled_as(arrays: Arrays, other: Arrays | _Scale) -> Arrays:
     """Return a data set, its values not copied, scaled as another one of the same form is."""
-    return replace(arrays, peak=other.peak, centre=other.centre)
+    return replace(arrays, peak=other.peak, centre=other.centre, origin=other.origin)
 
 
 def scaled_alone(inputs: npt.NDArray[Any], spec: DataSpec, normalize: str) -> Samples:
@@ -150,11 +154,23 @@ def _columns(parts: _Parts) -> _Scale:
     [(table, rows)] = parts
     values = table.inputs[rows].numpy().astype(np.float64)
     values[:, np.isnan(values).all(axis=0)] = 0
-    deviation = np.nanstd(values, axis=0).astype(np.float32)
+    origin = _origin(values)
+    counted = (values - origin).astype(np.float32).astype(np.float64)
+    deviation = np.nanstd(counted, axis=0).astype(np.float32)
     deviation[deviation == 0] = np.inf
-    mean = np.nanmean(values, axis=0) / deviation
+    mean = np.nanmean(counted, axis=0) / deviation
     numeric = np.True_ if table.numeric is None else table.numeric.numpy()
-    return _Scale(_float32(np.where(numeric, deviation, 1)), _float32(np.where(numeric, mean, 0)))
+    return _Scale(
+        _float32(np.where(numeric, deviation, 1)),
+        _float32(np.where(numeric, mean, 0)),
+        torch.from_numpy(origin) if origin.any() else None,
+    )
+
+
+def _origin(values: _Float) -> _Float:
+    """Return what each column is counted from: its mean where float32 does not tell its numbers apart, else 0."""
+    lost = np.nanmax(np.abs(values - values.astype(np.float32)), axis=0)
+    return np.where(lost > _SHARP * np.nanstd(values, axis=0), np.nanmean(values, axis=0), 0.0)
 
 
 def _channels(parts: _Parts) -> _Scale:

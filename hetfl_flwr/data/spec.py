@@ -51,6 +51,10 @@ class DataSpec:
         return len(self.shape) == 2
 
 
+CLOCK = "hour:minute:second"
+"""The notation of times of day, as parts of one."""
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table: what its cells are, and how they became inputs.
@@ -69,8 +73,6 @@ class Column:
         Whether it holds one number only: it then has no influence.
     unit : str
         What stands before or after each number, such as ``$``.
-    origin : float
-        What numbers are counted from: they are stored as float32, which does not tell large ones apart.
     missing : tuple of str
         Words and numbers for what is missing, as ``missing-values`` has them.
     """
@@ -81,7 +83,6 @@ class Column:
     values: tuple[str | None, ...] = ()
     constant: bool = False
     unit: str = ""
-    origin: float = 0.0
     missing: tuple[str, ...] = ()
 
     @classmethod
@@ -93,13 +94,16 @@ class Column:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """What its inputs are called."""
+        """What its inputs are called; what is measured otherwise has another name."""
         if self.kind == "category":
             return tuple(f"{self.name}={value}" for value in self.values[len(self.values) == 2 :])
-        since = "days since 1970" * (self.kind == "date")
-        origin = f"from {self.origin:.15g}" * bool(self.origin)
-        said = ", ".join(filter(None, (since, origin)))
-        return (f"{self.name} ({said})" if said else self.name,)
+        counted = self.unit if self.kind == "number" else "parts of a day" if self.is_clock else "days since 1970"
+        return (f"{self.name} ({counted})" if counted else self.name,)
+
+    @property
+    def is_clock(self) -> bool:
+        """Whether it holds times of day."""
+        return self.notation == CLOCK
 
 
 def inputs_in_words(spec: DataSpec) -> str:

@@ -6,7 +6,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import torch
 
@@ -41,7 +40,7 @@ def read_table(source: "Source") -> Arrays:
     Returns
     -------
     Arrays
-        Inputs (N, features) float32, neither scaled nor centred.
+        Inputs (N, features) float64, neither scaled nor centred.
 
     Raises
     ------
@@ -54,7 +53,7 @@ def read_table(source: "Source") -> Arrays:
     if refused := [decision for decision, _ in table if decision.problem]:
         more = f"; {len(refused) - 1} more columns cannot be learnt from, see hetfl data" * (len(refused) > 1)
         raise DataError(refusal(source, refused[0]) + more)
-    kept, blocks, notes = list[Column](), list[npt.NDArray[np.float32]](), list[tuple[str, str]]()
+    kept, blocks, notes = list[Column](), list[FloatArray](), list[tuple[str, str]]()
     copies = list[tuple[str, str]]()
     for decision, cells in table:
         name, column = decision.name, decision.column
@@ -68,8 +67,7 @@ def read_table(source: "Source") -> Arrays:
             inputs = inputs[:, None]
         copies += _copies(source, name, inputs, labels["train"]) if labels else []
         kept.append(column)
-        with np.errstate(over="ignore"):
-            blocks.append(inputs.astype(np.float32))
+        blocks.append(inputs)
     if not kept:
         raise DataError(f"{source.place} has no column to learn from: {'; '.join(said(source.place, notes))}")
     notes += copies

@@ -35,6 +35,8 @@ def pack_inputs(config: RunConfig, data: ClientData) -> bytes:
     tensors = {"centre": arrays.centre, "inputs": arrays.inputs[:0]}
     if isinstance(arrays.peak, torch.Tensor):
         tensors["peak"] = arrays.peak
+    if arrays.origin is not None:
+        tensors["origin"] = arrays.origin
     return pack(INPUTS, values, {name: tensor.cpu().numpy() for name, tensor in tensors.items()})
 
 

@@ -35,7 +35,7 @@ KINDS = (".pt2", ".onnx")
 EXTRA = "hetfl.json"
 """Name of what travels within a ``.pt2`` file."""
 
-FORMAT = 3
+FORMAT = 4
 """Version of the description."""
 
 WORD = r"\w+"
@@ -74,6 +74,7 @@ class Program(nn.Module):
 
     peak: Tensor
     centre: Tensor
+    origin: Tensor | None
 
     def __init__(self, model: nn.Module, samples: Samples) -> None:
         super().__init__()
@@ -81,10 +82,11 @@ class Program(nn.Module):
         self.model, self.spec = model, arrays.spec
         self.register_buffer("peak", torch.as_tensor(arrays.peak, dtype=torch.float32))
         self.register_buffer("centre", arrays.centre)
+        self.register_buffer("origin", arrays.origin)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits (B, C) of stored inputs (B, *shape)."""
-        logits: Tensor = self.model(prepared(inputs, self.spec, self.peak, self.centre))
+        logits: Tensor = self.model(prepared(inputs, self.spec, self.peak, self.centre, self.origin))
         return logits
 
 
@@ -133,7 +135,7 @@ def description(node: Node) -> dict[str, Any]:
         "inputs": {
             "kind": arrays.spec.kind,
             "shape": ["batch", *arrays.spec.shape],
-            "dtype": node.dtype,
+            "dtype": str(arrays.inputs.dtype).removeprefix("torch."),
             "meaning": MEANING[arrays.spec.kind].format(top=arrays.brightest, vocabulary=config.vocabulary),
             "names": list(arrays.input_names),
             **_OWN[arrays.spec.kind](node),

@@ -14,7 +14,7 @@ from torch import Tensor
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.data.columns import cleaned, read, rival
 from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
-from hetfl_flwr.data.images import EIGHT_BIT, flattened, upright
+from hetfl_flwr.data.images import COLOUR, EIGHT_BIT, flattened, upright
 from hetfl_flwr.data.reading import parse_vocabulary
 from hetfl_flwr.data.roles import in_words, is_text
 from hetfl_flwr.data.rows import RowsFile, notes_on, read_file, reason
@@ -127,7 +127,7 @@ def _encoded(
 ) -> np.ndarray[Any, Any]:
     """Return a column as the inputs that it was in training; what it was not is said."""
     if name is None:
-        return np.full((table.num_rows, 1), np.nan, np.float32)
+        return np.full((table.num_rows, 1), np.nan)
     try:
         cells = cleaned(table[name], column.missing)
         other = rival(column, cells) if column.kind != "category" and is_text(cells.type) else ""
@@ -141,9 +141,8 @@ def _encoded(
             f"column '{name}' of '{path}' has {column.kind}s written as {other}, and the model "
             f"reads them as {column.notation}: write them alike"
         )
-    with np.errstate(over="ignore"):
-        stored = inputs.astype(np.float32).reshape(len(cells), -1)
-    infinite = np.flatnonzero(np.isinf(stored).any(axis=1))
+    stored = inputs.reshape(len(cells), -1)
+    infinite = np.flatnonzero((np.abs(stored) > np.finfo(np.float32).max).any(axis=1))
     if len(infinite):
         raise DataError(f"row {numbers[infinite[0]]} of '{path}' has an infinite {name}")
     if column.kind != "category" and not column.constant and others.any() and np.isnan(stored).all():
@@ -246,6 +245,8 @@ def _pixels(model: Model, path: Path) -> np.ndarray[Any, Any]:
     image = upright(path)
     if image.mode not in EIGHT_BIT:
         raise ValueError(f"it has pixels of mode {image.mode}: only 8-bit grey or colour is read")
+    if mode == "L" and image.mode in COLOUR:
+        raise ValueError("it is in colour, and the model takes grey")
     image = flattened(image, mode)
     if model.inputs["resize"]:
         image = image.resize((width, height), Image.Resampling.BILINEAR)

@@ -31,6 +31,7 @@ def unpack_inputs(path: Path) -> tuple[RunConfig, ClientData]:
         train_rows=0,
         peak=tensors["peak"] if metadata["peak"] is None else metadata["peak"],
         centre=tensors["centre"],
+        origin=tensors.get("origin"),
         class_names=tuple(metadata["class names"]),
         input_names=tuple(metadata["input names"]),
         columns=tuple(Column.of(one) for one in metadata["columns"]),

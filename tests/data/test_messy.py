@@ -50,7 +50,7 @@ class TestNumbers:
         """2 of 46 filled cells are below 5 %; rows 0 and 7 are empty, and do not count."""
         cells = [None, *map(str, range(6)), "", *(str(row / 2) for row in range(38)), "unknown", "n.a."]
         table = decoded(source_of({"age": cells, "label": [row % 2 for row in range(len(cells))]}))
-        expected = pd.to_numeric(pd.Series(cells), errors="coerce").astype(np.float32)
+        expected = pd.to_numeric(pd.Series(cells), errors="coerce")
         assert np.array_equal(table.inputs[:, 0], expected, equal_nan=True)
         assert ["2 of 46" in line and "row 47 and 1 more" in line for line in said(table)] == [True]
 
@@ -88,17 +88,37 @@ class TestNumbers:
         source = source_of({"seen": many, "label": [row % 2 for row in range(len(many))]})
         assert "dates in two" in refusal(DataError, decoded, source)
 
-    def test_float32_is_told_apart_from_an_origin(self):
-        """300 seconds of one day: as float32 they are two numbers."""
-        seconds = [1_700_000_000 + row for row in range(300)]
-        draw = np.random.default_rng(0).permutation(seconds).tolist()
-        source = source_of({"time": [float(one) for one in draw], "label": [row % 2 for row in range(300)]})
-        table = decoded(source)
-        assert len(table.inputs[:, 0].unique()) == 300
-        scaled = Samples(standardised(table, tuple(range(300))), torch.arange(300)).batch(torch.arange(300))[0][:, 0]
-        right = StandardScaler().fit_transform(np.float64(draw)[:, None])[:, 0]
-        assert np.allclose(scaled, right, atol=1e-3)
-        assert table.input_names[0].startswith("time (from 1700000")
+    @pytest.mark.parametrize("first", [0, 300])
+    def test_numbers_that_float32_does_not_tell_apart_are_told_apart_on_each_client(self, first):
+        """300 seconds of one day on one client, and of another year on the other: as float32 they are three numbers."""
+        draw = np.random.default_rng(0).permutation(300)
+        seconds = np.concatenate([1_500_000_000 + draw, 1_700_000_000 + draw]).astype(float)
+        table = decoded(source_of({"time": seconds.tolist(), "label": [row % 2 for row in range(600)]}))
+        rows = torch.arange(first, first + 300)
+        own = Samples(standardised(table, tuple(rows.tolist())), rows)
+        right = StandardScaler().fit_transform(seconds[rows][:, None])
+        assert np.allclose(own.batch(torch.arange(300))[0], right, atol=1e-3)
+        assert own.to("meta").arrays.inputs.dtype == torch.float32
+        assert table.input_names == ("time",)
+
+    def test_what_is_measured_otherwise_has_another_name(self):
+        """Clients that have 60 kg and 130 lb, or a day and a time of day, are not alike."""
+        weights = [40 + row % 30 for row in range(ROWS)]
+        times = [f"{hour}:30" for hour in range(20)] * 2
+        units = [f"{one} kg" for one in weights], [f"{one} lb" for one in weights], [str(one) for one in weights]
+        assert [read(x=[*cells]).input_names for cells in (*units, times)] == [
+            ("size", "x (kg)"),
+            ("size", "x (lb)"),
+            ("size", "x"),
+            ("size", "x (parts of a day)"),
+        ]
+
+    def test_letters_in_two_forms_are_one_value_and_capitals_tell_values_apart(self):
+        cells = ["Zo\u00eb", "Zoe\u0308", "Al", "al"] * 10
+        table = decoded(source_of({"x": cells, "label": LABELS}, {"x": ["ZO\u00cb"] * 40, "label": LABELS}))
+        assert table.input_names == ("x=Al", "x=Zo\u00eb", "x=al")
+        assert table.inputs[:4].tolist() == [[0, 1, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]]
+        assert not table.inputs[40:].any()
 
     @pytest.mark.parametrize("cells", [["yes", "YES", "no", "No"], ["True", "true", "FALSE", "false"]])
     def test_truth_in_several_ways_is_one_input(self, cells):
@@ -113,7 +133,7 @@ class TestNumbers:
         assert ["missing-values=-999" in line for line in said(read(age=cells))] == [True]
         table = read(age=cells, missing_values="-999, x")
         right = pd.Series(cells).astype(float).replace(-999, np.nan)
-        assert np.array_equal(column(table), right.astype(np.float32), equal_nan=True)
+        assert np.array_equal(column(table), right, equal_nan=True)
         assert said(table) == []
         words = read(kind=["x", "a", "b", "a"] * 10, missing_values="x")
         assert words.columns[1].values == ("a", "b", None)
@@ -163,7 +183,7 @@ class TestNumbers:
         (tmp_path / "table.csv").write_text("cost;other\n" + "".join(f"{cell};0\n" for cell in cells))
         expected = pd.read_csv(tmp_path / "table.csv", sep=";", **how).cost
         table = read(cost=cells)
-        assert column(table) == expected.astype(np.float32).tolist()
+        assert column(table) == expected.tolist()
         assert "'cost'" in said(table)[0]
 
     def test_blanks_and_quotes_between_thousands(self):
@@ -181,7 +201,7 @@ class TestNumbers:
     def test_usual_words_for_missing_numbers_are_missing_however_many_they_are(self, word):
         """A quarter of the cells; `pandas.to_numeric` has the same."""
         cells = [word if row % 4 == 0 else str(row / 2) for row in range(ROWS)]
-        right = pd.to_numeric(pd.Series(cells), errors="coerce").astype(np.float32)
+        right = pd.to_numeric(pd.Series(cells), errors="coerce")
         table = read(cost=cells)
         assert np.array_equal(table.inputs[:, 1], right, equal_nan=True)
         assert ["10 of 40" in line for line in said(table)] == [True]
@@ -210,7 +230,7 @@ class TestDates:
         moments = [pd.to_datetime(cell, format=format, utc=True) for cell in cells]
         days = (pd.Series(moments) - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
         table = read(seen=cells)
-        assert column(table) == days.astype(np.float32).tolist()
+        assert column(table) == days.tolist()
         assert [called in line for line in said(table)] == [True]
         assert table.input_names == ("size", "seen (days since 1970)")
 

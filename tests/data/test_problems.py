@@ -140,7 +140,7 @@ def test_a_few_words_among_the_numbers_of_one_file_are_missing_numbers(frame, tm
         return
     arrays = load_client_data(split, 0).train.arrays
     numbers = [*plain.age, np.nan, *plain.age[1:]]
-    assert np.array_equal(arrays.inputs[:, 0], np.array(numbers, np.float32), equal_nan=True)
+    assert np.array_equal(arrays.inputs[:, 0], np.array(numbers), equal_nan=True)
     assert any("1 of 80" in note and "row 2 of file 'b'" in note for note in arrays.notes)
 
 

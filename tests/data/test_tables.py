@@ -52,10 +52,10 @@ def slices(columns, clients, overlap, seed=0):
 def test_breast_cancer_is_the_table_of_scikit_learn_with_a_stratified_fifth_for_testing():
     bunch = load_breast_cancer()
     arrays = load(normalize="none").train.arrays
-    assert arrays.inputs.dtype == torch.float32
+    assert arrays.inputs.dtype == torch.float64
     assert arrays.labels.dtype == torch.int64
     table = np.column_stack([arrays.inputs, arrays.labels])
-    whole = np.column_stack([bunch.data.astype(np.float32), bunch.target])
+    whole = np.column_stack([bunch.data, bunch.target])
     assert np.array_equal(table[np.lexsort(table.T)], whole[np.lexsort(whole.T)])
     test = load(test="global").test
     assert test.class_counts(2).tolist() == [42, 72]  # a fifth of 212 and of 357
@@ -502,6 +502,6 @@ class TestRealTables:
             if name != "sex"
         ]
         place = frame.columns.get_loc("sex")
-        expected = np.column_stack([*columns[:place], frame["sex"], *columns[place:]]).astype(np.float32)
+        expected = np.column_stack([*columns[:place], frame["sex"], *columns[place:]])
         assert np.array_equal(arrays.inputs.numpy(), expected)
         assert torch.bincount(arrays.labels).tolist() == [37_155, 11_687]

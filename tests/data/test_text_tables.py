@@ -295,7 +295,7 @@ class TestForms:
         right = pd.DataFrame(
             {"stay": frame.stay, "cost": frame.cost, "seen": days, "smoker": frame.smoker.astype(float)}
         )
-        assert np.array_equal(arrays.inputs, np.float32(pd.concat([right, right])), equal_nan=True)
+        assert np.array_equal(arrays.inputs, pd.concat([right, right]), equal_nan=True)
 
     @pytest.mark.parametrize("ending", ["arff", "dta", "orc", "mat"])
     def test_others_are_refused_with_the_line_that_converts_them(self, tmp_path, refusal, ending):

@@ -93,7 +93,7 @@ def test_a_table_comes_with_the_names_of_its_columns_and_classes(trained, tmp_pa
     torch.testing.assert_close(program(raw), logits)
     assert told["inputs"]["names"] == ["age", "colour=blue", "colour=green", "colour=red"]
     assert told["outputs"]["classes"] == ["no", "yes"]
-    assert [told["inputs"][key] for key in ("kind", "dtype", "shape")] == ["table", "float32", ["batch", 4]]
+    assert [told["inputs"][key] for key in ("kind", "dtype", "shape")] == ["table", "float64", ["batch", 4]]
 
 
 @pytest.mark.exhaustive

@@ -273,6 +273,8 @@ class TestImages:
         for number, pixels in enumerate(raw):
             Image.fromarray(np.rint(pixels * (255 / 16)).astype(np.uint8)).save(home / f"{number}.png")
         assert list(predict(folder, home / "1.png", 0).classes) == by_model(folder)[0][1:2]
+        Image.new("RGB", (8, 8)).save(home / "red.png")
+        assert "grey" in refusal(DataError, predict, folder, home / "red.png", 0)
         Image.new("L", (9, 8)).save(home / "large.png")
         assert "8 x 9" in refusal(DataError, predict, folder, home / "large.png", 0)
 
