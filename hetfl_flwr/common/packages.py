@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 """The folder that this project's packages lie in."""
 
 EXTRAS = {
-    **dict.fromkeys(("flwr_datasets", "ray", "sklearn"), "simulation"),
+    **dict.fromkeys(("ray", "sklearn"), "simulation"),
     **dict.fromkeys(("jinja2", "matplotlib"), "reports"),
     **{
         "dp_accounting": "accounting",

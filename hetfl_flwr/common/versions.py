@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGES = ("hetfl", "flwr", "torch", "numpy")
 """Packages whose versions every client tells the server."""
 
-OPTIONAL = ("torchvision", "scipy", "scikit-learn", "flwr-datasets", "pandas", "pillow")
+OPTIONAL = ("torchvision", "scipy", "scikit-learn", "pandas", "pillow")
 """Packages that some data sets, models or methods use."""
 
 

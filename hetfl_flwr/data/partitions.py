@@ -1,11 +1,8 @@
-"""How samples are shared out over clients, mostly by the partitioners of flwr-datasets."""
+"""How samples are shared out over clients."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,21 +10,13 @@ import numpy.typing as npt
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.seeding import generator
 
-if TYPE_CHECKING:
-    from flwr_datasets.partitioner import Partitioner
-
 IntArray = npt.NDArray[np.int64]
 Parts = tuple[IntArray, ...]
 
 _LOGGER = getLogger(__name__)
-_KEY = "key"  # the column that a partitioner goes by
 _MOST = 10**9  # classes or samples that a text may ask for
-_MIN_SAMPLES = 3  # so that train, validation and test get one each
-_SIZES: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
-    "linear": np.positive,
-    "square": np.square,
-    "exponential": np.exp,
-}
+_MIN_SAMPLES = 3  # of a client, so that train, validation and test get one each
+_TRIES = 11  # draws of Dirichlet proportions until each client has these
 
 
 @dataclass(frozen=True)
@@ -50,11 +39,6 @@ class Partition:
     def column(self) -> str:
         """The column whose values say who a row belongs to; empty where that does not matter."""
         return self.value if isinstance(self.value, str) else ""
-
-    @property
-    def number(self) -> float:
-        """The value of the forms whose value is one number; 0 of the others."""
-        return 0 if isinstance(self.value, str | tuple) else self.value
 
     @property
     def by_file(self) -> bool:
@@ -109,7 +93,7 @@ def parse_partition(text: str) -> Partition:
     """
     name, _, value = text.partition(":")
     try:
-        return Partition(name, _FORMS[name].parse(value))
+        return Partition(name, _FORMS[name][0](value))
     except (KeyError, ValueError):
         raise ConfigError(
             f"partition {text!r} is not one of: "
@@ -154,17 +138,16 @@ def split(
     ConfigError
         If there are fewer rows or owners than clients, or the partition cannot be met.
     """
-    assign, draw = _FORMS[partition.form].assign, generator(seed, "partition", *scope)
-    if assign is None:
+    draw = generator(seed, "partition", *scope)
+    if partition.form == "all":
         return (draw.permutation(len(labels)),) * num_partitions
     if num_partitions > len(labels):
         raise ConfigError(
             f"{num_partitions} clients cannot share {len(labels)} samples: use {len(labels)} clients or fewer"
         )
     keys = _dealt(owners, partition, num_partitions) if partition.by_owner else labels
-    parts = assign(keys, partition, num_partitions, draw)
-    unused = len(labels) - sum(map(len, parts))
-    if unused:
+    parts = _FORMS[partition.form][1](keys, partition, num_partitions, draw)
+    if unused := len(labels) - sum(map(len, parts)):
         _LOGGER.warning("partition '%s' leaves %d of %d samples unused", partition, unused, len(labels))
     return parts
 
@@ -187,51 +170,102 @@ def _dealt(owners: IntArray | None, partition: Partition, num_partitions: int) -
         _LOGGER.warning(
             "partition '%s' merges %d %s into %d clients: client k has those of numbers k, k + %d and so on; take %d "
             "clients for one each",
-            partition,
-            len(present),
-            what,
-            num_partitions,
-            num_partitions,
-            len(present),
+            *(partition, len(present), what, num_partitions, num_partitions, len(present)),
         )
     return codes % num_partitions
 
 
-def _equal(keys: IntArray, partition: Partition, num_partitions: int, draw: np.random.Generator) -> Parts:
-    """Cut as flwr-datasets' IidPartitioner does, without its library, which is slow to import."""
-    return tuple(np.array_split(draw.permutation(len(keys)), num_partitions))
+def _impossible(keys: IntArray, partition: Partition, clients: int) -> ConfigError:
+    return ConfigError(
+        f"partition '{partition}' cannot share {len(keys)} samples over {clients} clients: "
+        "use fewer clients, or a more even partition (a higher ALPHA, a lower N)"
+    )
 
 
-def _assigned(
-    build: "Build", keys: IntArray, partition: Partition, num_partitions: int, draw: np.random.Generator
-) -> Parts:
-    from datasets.arrow_dataset import Dataset
-
+def _shuffled(keys: IntArray, draw: np.random.Generator) -> tuple[IntArray, IntArray, np.random.Generator]:
+    """Return all rows in random order, their keys, and a source of chance of its own for what follows."""
     order = draw.permutation(len(keys))
-    partitioner = build(keys, partition, num_partitions, int(draw.integers(2**32)))
-    partitioner.dataset = Dataset.from_dict({_KEY: keys[order], "row": order})
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            parts = [partitioner.load_partition(k) for k in range(num_partitions)]
-    except ValueError as error:
+    return order, keys[order], np.random.default_rng(int(draw.integers(2**32)))
+
+
+def _equal(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
+    return tuple(np.array_split(draw.permutation(len(keys)), clients))
+
+
+def _dirichlet(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
+    order, labels, chance = _shuffled(keys, draw)
+    for _ in range(_TRIES):
+        parts: list[list[IntArray]] = [[] for _ in range(clients)]
+        for label in np.unique(labels):
+            rows, shares = np.flatnonzero(labels == label), chance.dirichlet([float(str(partition.value))] * clients)
+            for part, own in zip(parts, np.split(rows, (np.cumsum(shares) * len(rows)).astype(int)[:-1]), strict=True):
+                part.append(own)
+        whole = [np.concatenate(part) for part in parts]
+        if min(map(len, whole)) >= _MIN_SAMPLES:
+            return _reordered(whole, order, chance)
+    raise _impossible(keys, partition, clients)
+
+
+def _reordered(parts: list[IntArray], order: IntArray, chance: np.random.Generator) -> Parts:
+    for part in parts:
+        chance.shuffle(part)
+    return tuple(order[part] for part in parts)
+
+
+def _classes(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
+    present, wanted = _present(keys, partition, int(str(partition.value)))
+    order, labels, chance = _shuffled(keys, draw)
+    chosen: list[list[int]] = []
+    for client in range(clients):
+        own = [present[client % len(present)]]
+        while len(own) < wanted:
+            if (label := chance.choice(present, size=1)[0]) not in own:
+                own.append(label)
+        chosen.append(own)
+    parts: list[list[IntArray]] = [[] for _ in range(clients)]
+    for label in present:
+        rows, takers = np.flatnonzero(labels == label), [number for number, own in enumerate(chosen) if label in own]
+        if len(takers) > len(rows):
+            raise _impossible(keys, partition, clients)
+        for client, some in zip(takers, np.array_split(rows, max(len(takers), 1)), strict=False):
+            parts[client].append(some)
+    return _reordered([np.concatenate(part) for part in parts], order, chance)
+
+
+def _present(keys: IntArray, partition: Partition, wanted: int) -> tuple[IntArray, int]:
+    """Return the classes that are there, and how many of them each client is to have."""
+    present = np.unique(keys)
+    if wanted > len(present):
+        raise ConfigError(f"partition '{partition}': the data has {len(present)} classes, ask for no more")
+    return present, wanted
+
+
+def _shards(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
+    most, wanted = len(keys) // clients, int(str(partition.value))
+    if wanted > most:
         raise ConfigError(
-            f"partition '{partition}' cannot share {len(keys)} samples over {num_partitions} clients: "
-            "use fewer clients, or a more even partition (a higher ALPHA, a lower N)"
-        ) from error
-    return tuple(np.asarray(part.with_format("numpy")[:]["row"]) for part in parts)
+            f"partition '{partition}': {len(keys)} samples over {clients} clients make at most {most} shards a client"
+        )
+    order, labels, chance = _shuffled(keys, draw)
+    size = len(keys) // (clients * wanted)
+    shards = np.argsort(labels, kind="stable")[: len(keys) // size * size].reshape(-1, size)
+    given = chance.permutation(len(shards))[: clients * wanted].reshape(clients, wanted)
+    return _reordered([shards[own].ravel() for own in given], order, chance)
 
 
-def _ways(keys: IntArray, partition: Partition, num_partitions: int, draw: np.random.Generator) -> Parts:
+def _natural(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
+    order = draw.permutation(len(keys))
+    return tuple(order[keys[order] == client] for client in range(clients))
+
+
+def _ways(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
     assert isinstance(partition.value, tuple)
     ways, deviation, shots = partition.value
-    present, slack = np.unique(keys), max(deviation - 1, 0)
+    present, slack = _present(keys, partition, ways)[0], max(deviation - 1, 0)
     fewest, most = min(max(2, ways - deviation), ways), min(len(present), ways + deviation)
-    if ways > len(present):
-        raise ConfigError(f"partition '{partition}': the data has {len(present)} classes, ask for no more")
     left = {label: list(draw.permutation(np.flatnonzero(keys == label))) for label in present.tolist()}
     parts = []
-    for client in range(num_partitions):
+    for client in range(clients):
         chosen = draw.choice(present, int(draw.integers(fewest, most + 1)), replace=False)
         each, rows = int(draw.integers(shots - slack, shots + slack + 1)), list[int]()
         for label in np.sort(chosen).tolist():
@@ -246,54 +280,22 @@ def _ways(keys: IntArray, partition: Partition, num_partitions: int, draw: np.ra
     return tuple(parts)
 
 
-def _dirichlet(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
-    from flwr_datasets.partitioner import DirichletPartitioner
+def _sized(grows: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]) -> "Assign":
+    """Return the way to give each client a share that grows with its number."""
 
-    return DirichletPartitioner(
-        num_partitions, _KEY, alpha=partition.number, min_partition_size=_MIN_SAMPLES, seed=seed
-    )
+    def assign(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
+        with np.errstate(over="ignore"):
+            units = grows(np.arange(1.0, clients + 1))
+        most = int(np.count_nonzero(units[0] / np.cumsum(units) * len(keys) >= 1))
+        if clients > most:
+            raise ConfigError(
+                f"partition '{partition}' of {len(keys)} samples leaves the first of {clients} clients without any: "
+                f"use {most} clients or fewer"
+            )
+        ends = np.cumsum((units / units.sum() * len(keys)).astype(np.int64))[:-1]
+        return tuple(np.split(draw.permutation(len(keys)), ends))
 
-
-def _classes(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
-    from flwr_datasets.partitioner import PathologicalPartitioner
-
-    present, wanted = len(np.unique(keys)), int(partition.number)
-    if wanted > present:
-        raise ConfigError(f"partition '{partition}': the data has {present} classes, ask for no more")
-    return PathologicalPartitioner(num_partitions, _KEY, wanted, class_assignment_mode="first-deterministic", seed=seed)
-
-
-def _shards(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
-    from flwr_datasets.partitioner import ShardPartitioner
-
-    most, wanted = len(keys) // num_partitions, int(partition.number)
-    if wanted > most:
-        raise ConfigError(
-            f"partition '{partition}': {len(keys)} samples over {num_partitions} clients "
-            f"make at most {most} shards a client"
-        )
-    return ShardPartitioner(num_partitions, _KEY, num_shards_per_partition=wanted, seed=seed)
-
-
-def _natural(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
-    from flwr_datasets.partitioner import GroupedNaturalIdPartitioner
-
-    return GroupedNaturalIdPartitioner(_KEY, group_size=1, sort_unique_ids=True)
-
-
-def _sized(keys: IntArray, partition: Partition, num_partitions: int, seed: int) -> "Partitioner":
-    from flwr_datasets.partitioner import IdToSizeFncPartitioner
-
-    size = _SIZES[partition.form]
-    with np.errstate(over="ignore"):
-        units = size(np.arange(1.0, num_partitions + 1))
-    most = int(np.count_nonzero(units[0] / np.cumsum(units) * len(keys) >= 1))  # how the partitioner counts
-    if num_partitions > most:
-        raise ConfigError(
-            f"partition '{partition}' of {len(keys)} samples leaves the first of {num_partitions} clients without any: "
-            f"use {most} clients or fewer"
-        )
-    return IdToSizeFncPartitioner(num_partitions, size)
+    return assign
 
 
 def _nothing(text: str) -> int:
@@ -327,27 +329,20 @@ def _name(text: str) -> str:
     return text
 
 
-Build = Callable[[IntArray, Partition, int, int], "Partitioner"]
-"""From the keys to go by (labels, or clients), partition, number of partitions and seed to the dealing partitioner."""
-
+Parse = Callable[[str], float | str | tuple[int, int, int]]
 Assign = Callable[[IntArray, Partition, int, np.random.Generator], Parts]
-"""From the keys to go by, partition, number of partitions and source of the order to the rows of each partition."""
+"""From the keys to go by (labels, or clients), partition, number of clients and source of chance to their rows."""
 
-
-@dataclass(frozen=True)
-class _Form:
-    parse: Callable[[str], float | str | tuple[int, int, int]]
-    assign: Assign | None  # None: nothing is assigned, every client has every row
-
-
-_FORMS = {
-    "iid": _Form(_nothing, _equal),
-    "dirichlet": _Form(_alpha, partial(_assigned, _dirichlet)),
-    "classes": _Form(_count, partial(_assigned, _classes)),
-    "shards": _Form(_count, partial(_assigned, _shards)),
-    "ways": _Form(_ways_of, _ways),
-    "natural": _Form(_name, partial(_assigned, _natural)),
-    "files": _Form(_nothing, partial(_assigned, _natural)),
-    **{form: _Form(_nothing, partial(_assigned, _sized)) for form in _SIZES},
-    "all": _Form(_nothing, None),
+_FORMS: dict[str, tuple[Parse, Assign]] = {
+    "iid": (_nothing, _equal),
+    "dirichlet": (_alpha, _dirichlet),
+    "classes": (_count, _classes),
+    "shards": (_count, _shards),
+    "ways": (_ways_of, _ways),
+    "natural": (_name, _natural),
+    "files": (_nothing, _natural),
+    "linear": (_nothing, _sized(np.positive)),
+    "square": (_nothing, _sized(np.square)),
+    "exponential": (_nothing, _sized(np.exp)),
+    "all": (_nothing, _equal),
 }

@@ -9,7 +9,7 @@ import torch
 
 from hetfl_flwr.learning.training import make_optimizer
 
-UNNEEDED = ("torch._dynamo", "sympy", "triton", "datasets", "sqlalchemy", "flwr_datasets", "matplotlib", "torchvision")
+UNNEEDED = ("torch._dynamo", "sympy", "triton", "datasets", "sqlalchemy", "matplotlib", "torchvision")
 UNNEEDED += ("ray", "sklearn", "scipy", "pandas")
 
 
