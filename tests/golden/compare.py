@@ -4,7 +4,8 @@
     python tests/golden/compare.py --write    # renew the file
 
 Each method runs two rounds on unequal classes and on shifted domains, with unlike models where it can have them, for
-three seeds. Bits hold for the versions and the processor of the file: with others a difference is no fault by itself.
+three seeds. FedHe runs in simulated time, too, synchronously and asynchronously, with one worker and with two. Bits
+hold for the versions and the processor of the file: with others a difference is no fault by itself.
 """
 
 import argparse
@@ -27,6 +28,13 @@ ONE_MODEL = {"classes": "lenet5", "domains": "mlp"}
 PARTS = {"classes": "lenet5,lenet5@0.5", "domains": "cnn1,cnn1@0.5"}
 OWN = {"feddf": {"feddf.server-steps": 4}, "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}}
 SEEDS = 3
+TIMED = {
+    "seconds": {"client-seconds": "1,1.7,4", "fedhe.mode": "async"},
+    "speed": {"client-speed": "1,0.2,0.5", "client-mbits": "10:1", "fedhe.mode": "async"},
+    "links": {"client-seconds": "1", "client-mbits": "1:0.02,10", "client-latency": "0.1", "fedhe.mode": "async"},
+    "together": {"client-speed": "1,0.2", "client-mbits": "1:0.02,10", "client-latency": "0.1"},
+}
+"""Settings of runs in simulated time, of FedHe on unequal classes; their last number is of workers, not a seed."""
 
 
 def versions() -> dict[str, str]:
@@ -47,14 +55,18 @@ def outcome(case: tuple[str, str, int]) -> dict[str, object]:
 
     method, scenario, seed = case
     server = find(method).strategy
-    chosen = dict(SCENARIOS[scenario])
+    chosen = dict(SCENARIOS.get(scenario, SCENARIOS["classes"]))
     if not server.heterogeneous:
         chosen["models"] = (PARTS if server.parts else ONE_MODEL)[scenario]
+    workers = 1
+    if scenario in TIMED:
+        chosen |= {**TIMED[scenario], "rounds": 5, "evaluate-every": 2}
+        workers, seed = seed, 0
     settings = {"rounds": 2, "clients": 3, "local-batches": 2, "batch-size": 16, "public-fraction": 0.1, "seed": seed}
     with TemporaryDirectory() as folder:
-        result = run(
-            method, out=f"{folder}/run", progress=False, settings={**settings, **chosen, **OWN.get(method, {})}
-        )
+        settings |= chosen | OWN.get(method, {})
+        result = run(method, out=f"{folder}/run", progress=False, workers=workers, settings=settings)
+        clock = json.loads((result.folder / "rounds.jsonl").read_text().splitlines()[-1])["clock"]
         digest = hashlib.sha256()
         for name, array in sorted(load_file(result.folder / "knowledge.safetensors").items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
@@ -63,6 +75,7 @@ def outcome(case: tuple[str, str, int]) -> dict[str, object]:
         "accuracy": summary["accuracy_per_client"],
         "payload": [summary["bytes_up"], summary["bytes_down"]],
         "server": digest.hexdigest()[:16],
+        **({} if clock is None else {"clock": clock}),
     }
 
 
@@ -87,6 +100,7 @@ def main() -> int:
 
     methods = arguments.methods or names()
     cases = [(method, scenario, seed) for method in methods for scenario in SCENARIOS for seed in range(SEEDS)]
+    cases += [("fedhe", scenario, workers) for scenario in TIMED for workers in (1, 2) if "fedhe" in methods]
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), silent) as pool:
         found = dict(zip(map(name_of, cases), pool.map(outcome, cases), strict=True))
     held = json.loads(FILE.read_text()) if FILE.exists() else {"versions": {}, "runs": {}}
