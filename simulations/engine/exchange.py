@@ -10,9 +10,8 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, Re
 from hetfl_flwr.common.flower import LARGEST_CHUNK, ErrorCode, name_message
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.exchange import Downloads
-from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.guard import Gauge
-from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.member import Failure, Member
 from hetfl_flwr.server.messenger import Messenger
 from hetfl_flwr.server.replies import (
     FRACTIONS,
