@@ -553,7 +553,7 @@ class RunConfig(BaseModel):
 
     start_clients: Annotated[int, Field(ge=0), AfterValidator(_check_start_clients)] = 0
     """Number of clients with which a deployment may start; it aborts if fewer have registered after start-timeout. 0:
-    wait for all of clients or node-keys, and after start-timeout start with more than half of them."""
+    wait for all of clients or node-keys, and after start-timeout start with those that are there."""
 
     start_timeout: Annotated[float, Field(ge=0)] = 0.0
     """Seconds to wait for nodes before round 1, and in a deployment whenever there are fewer than min-clients. 0:

@@ -131,7 +131,9 @@ class KnowledgeStrategy(Strategy, ABC):
     def check(self, roster: Roster) -> None:
         """Refuse a federation in which the algorithm makes no sense. By default: clients must agree on the classes.
 
-        Called before round 1, and again with each client that joins later.
+        Called before round 1, and with the first client and each one that joins later; in a deployment, where a client
+        that does not fit the first one is refused, also with the first and each other one. So it compares clients, and
+        does not count them.
 
         Raises
         ------

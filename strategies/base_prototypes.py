@@ -193,7 +193,7 @@ class PrototypeStrategy(KnowledgeStrategy):
         means = np.zeros(prototypes.shape[1:])
         for label in np.flatnonzero(known):
             its = has[:, label]
-            rows = self.left_out.rows_of_class(np.array(client_ids)[its].tolist(), int(label), prototypes[its, label])
+            rows = self.left_out.kept_rows(np.array(client_ids)[its].tolist(), prototypes[its, label])
             means[label] = self.robust.among_kept.mean(rows)
         return means, known
 

@@ -112,7 +112,7 @@ class FD(KnowledgeStrategy):
             holders = [key for key in keys if server_state[f"known.{key}"][label]]
             rows = [server_state[f"averages.{key}"][label] for key in holders]
             if rows:
-                rows = self.left_out.rows_of_class(map(int, holders), label, rows)
+                rows = self.left_out.kept_rows(map(int, holders), rows)
                 known[label], teacher[label] = True, self.robust.among_kept.mean(rows)
         if self.robust.form != "none":
             scores = np.maximum(teacher[known], np.finfo(np.float32).tiny)  # a median can be 0 in all classes

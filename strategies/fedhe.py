@@ -87,7 +87,7 @@ class FedHe(KnowledgeStrategy):
         for label in range(len(sums)):
             seen = [upload for upload in uploads if upload.arrays["counts"][label] > 0]
             rows = [upload.arrays["logits"][label] for upload in seen]
-            self.left_out.rows_of_class([upload.client_id for upload in seen], label, rows)
+            self.left_out.kept_rows([upload.client_id for upload in seen], rows)
             sums[label] = self.robust.total(rows, sums[label])
             count[label] += len(seen)
         return {"sums": sums, "uploads": count}

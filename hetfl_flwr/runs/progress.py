@@ -20,8 +20,8 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import FLOWER_LOGGER, log, warn_or_log
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.record import NOTES_FILE, Round, Summary
-from hetfl_flwr.server.differences import listed, unlike_columns
 from hetfl_flwr.server.member import MAX_NOTES, Member
+from hetfl_flwr.server.roster import listed, unlike_columns
 from hetfl_flwr.text import quoted
 
 visible: ContextVar[bool] = ContextVar("visible", default=True)

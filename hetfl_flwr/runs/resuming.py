@@ -13,9 +13,9 @@ from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, choose, newest, 
 from hetfl_flwr.runs.folder import RunFolder
 from hetfl_flwr.runs.record import Round, Summary
 from hetfl_flwr.runs.settings import check_unchanged, lasting
-from hetfl_flwr.server.attendance import Origin
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import KeepsClients
+from hetfl_flwr.server.registration import Origin
 from hetfl_flwr.server.rounds import Rounds
 from hetfl_flwr.strategy import KnowledgeStrategy
 from hetfl_flwr.wire.forms import frozen

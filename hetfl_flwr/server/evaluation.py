@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hetfl_flwr.server.draw import draw_to_evaluate
 from hetfl_flwr.server.exchange import Exchange
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import engine_of
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.replies import Outcome, Reply
+from hetfl_flwr.server.roster import draw_to_evaluate
 from hetfl_flwr.wire.spec import Arrays
 
 if TYPE_CHECKING:

@@ -13,16 +13,13 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.server.attendance import Origin
-from hetfl_flwr.server.draw import draw
-from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.grids import GridView, engine_of, is_stopped
-from hetfl_flwr.server.member import Member, Sharing
-from hetfl_flwr.server.messenger import Messenger
+from hetfl_flwr.server.member import Failure, Member, Sharing
+from hetfl_flwr.server.messenger import LOST, Messenger
 from hetfl_flwr.server.node_keys import NodeKeys
-from hetfl_flwr.server.registration import Check, Registration
+from hetfl_flwr.server.registration import Check, Origin, Registration
 from hetfl_flwr.server.replies import METRICS_ALONE, Expected, Outcome
-from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.server.roster import Roster, draw
 from hetfl_flwr.server.sharing import SampleSharing
 from hetfl_flwr.server.upload_counts import UploadCounts
 
@@ -88,8 +85,8 @@ class Federation:
 
     def has_lost(self, failures: Iterable[Failure]) -> bool:
         """Say whether the nodes of some failures have left, or restarted, since they were sent their last messages."""
-        gone = self.registration.gone() | self.messenger.have_lost()
-        return any(failure.node in gone for failure in failures)
+        gone = self.registration.gone()
+        return any(failure.node in gone or failure.reason.endswith(LOST) for failure in failures)
 
     def notes(self) -> list[Failure]:
         """Return what has been noticed about clients since the last call."""

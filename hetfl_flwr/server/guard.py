@@ -6,8 +6,9 @@ algorithm's ``robust`` is there.
 """
 
 from collections.abc import Collection, Mapping, Sequence, Set
+from functools import cached_property
 from math import exp, inf, log, sqrt
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +80,6 @@ class Size(NamedTuple):
         return 1 / sqrt(2 * self.numbers) if self.numbers else 0.0
 
 
-_NONE = Size(0.0, most=0.0)
-
 Sizes = Mapping[str, Size]
 """The sizes of an upload's arrays, by name."""
 
@@ -142,37 +141,26 @@ class Guard:
         """
         if self.factor == 0 or not came:
             return {}
-        came = self._counted(came)
-        all_sizes = {**self.newest, **came}
+        came = {client: self._counted(client, sizes) for client, sizes in came.items()}
+        everybody = {client: sizes for client, sizes in {**self.newest, **came}.items() if _has_learnt(sizes)}
+        early = others_follow and len({**self.newest, **came}) < MIN_KNOWN
         reasons: dict[int, str] = {}
-        unknown = others_follow and len(all_sizes) < MIN_KNOWN
-        for name, sizes in _by_array(all_sizes).items():
-            near = -1.0 if unknown else self._near([one.value for one in sizes.values()])
-            doubtful = [client for client in came.keys() & sizes.keys() - reasons.keys() if sizes[client].value > near]
-            known = _Known.of(sizes.values()) if doubtful else None
-            for client in doubtful:
-                if known and (reason := self._far(sizes[client], known, unknown=unknown)):
-                    reasons[client] = f"array '{name}' has {reason}"
-        self.newest |= {client: sizes for client, sizes in came.items() if unknown or client not in reasons}
+        for name in dict.fromkeys(name for sizes in everybody.values() for name in sizes):
+            known = _Known([sizes[name] for sizes in everybody.values() if name in sizes], self.factor, early=early)
+            for client in came.keys() & everybody.keys() - reasons.keys():
+                size = came[client].get(name)
+                if size is not None and size.value > known.near and (reason := known.far(size)):
+                    reasons[client] = f"array '{name}' has size {size.value:.3g}, {reason}"
+        self.newest |= {client: sizes for client, sizes in came.items() if early or client not in reasons}
         return dict(sorted(reasons.items()))
 
-    def _near(self, values: list[float]) -> float:
-        """Return a value up to which none of some sizes is far, found out faster than `_far` does; below 0: unknown."""
-        heard = sorted([value for value in values if value > 0])
-        count = len(heard)
-        if count < MIN_KNOWN or 2 * count < len(values):
-            return -1.0
-        return 0.999 * self.factor * sqrt(heard[(count - 1) // 2]) * sqrt(heard[count // 2])
-
-    def _counted(self, came: Mapping[int, Sizes]) -> dict[int, Sizes]:
-        """Return sizes with these uploads counted among each client's."""
-        counted: dict[int, Sizes] = {}
-        for client, sizes in came.items():
-            before, now = self.newest.get(client, {}), dict[str, Size]()
-            for name, (value, work, usual, numbers, still, most) in sizes.items():
-                last = before.get(name, _NONE)
-                now[name] = Size(value, work or 1 + last.work, usual, numbers, still, max(most, last.most))
-            counted[client] = now
+    def _counted(self, client: int, sizes: Sizes) -> Sizes:
+        """Return the sizes of an upload that is counted among its client's."""
+        before = self.newest.get(client, {})
+        counted = dict[str, Size]()
+        for name, (value, work, usual, numbers, still, most) in sizes.items():
+            last = before.get(name) or Size(0.0, most=0.0)
+            counted[name] = Size(value, work or 1 + last.work, usual, numbers, still, max(most, last.most))
         return counted
 
     def keep(self, clients: Set[int]) -> None:
@@ -188,56 +176,65 @@ class Guard:
         }
 
     def restore(self, counts: Mapping[int, Mapping[str, Sequence[Any]]]) -> None:
-        """Take up what `counts` has returned."""
+        """Restore what `counts` has returned."""
         self.newest = {
-            client: {name: Size(*map(_from_json, size)) for name, size in sizes.items()}
-            for client, sizes in counts.items()
+            client: {name: _from_json(size) for name, size in sizes.items()} for client, sizes in counts.items()
         }
 
-    def _far(self, size: Size, known: "_Known", *, unknown: bool) -> str | None:
-        if unknown and size.value > MAX_SIZE:
-            return f"size {size.value:.3g}, more than {MAX_SIZE:g}, and too few clients are known to compare it with"
-        if known.clients >= MIN_KNOWN and 2 * known.heard < known.clients:
-            return f"size {size.value:.3g}, and most clients' is 0" if size.value > size.still else None
-        if known.clients >= MIN_KNOWN > known.heard and size.value > (most := max(MAX_SIZE, size.still)):
-            return f"size {size.value:.3g}, more than {most:.3g}, and too few clients' is not 0 to compare it with"
-        if known.heard < MIN_KNOWN or size.value <= min(size.usual, known.most):
+
+def _from_json(size: Sequence[Any]) -> Size:
+    value, work, usual, numbers, still, most = (float(one) if isinstance(one, str) else one for one in size)
+    return Size(value, work, usual, int(numbers), still, most)
+
+
+class _Known:
+    """All clients' newest sizes of one array, and which size is far from them."""
+
+    def __init__(self, sizes: Collection[Size], factor: float, *, early: bool) -> None:
+        self.sizes, self.factor, self.early = sizes, factor, early
+        self.heard = sorted([one.value for one in sizes if one.value > 0])
+
+    @property
+    def near(self) -> float:
+        """A value up to which no size is far, found out fast. Below 0: unknown."""
+        count = len(self.heard)
+        if self.early or count < MIN_KNOWN or 2 * count < len(self.sizes):
+            return -1.0
+        return 0.999 * self.factor * sqrt(self.heard[(count - 1) // 2]) * sqrt(self.heard[count // 2])
+
+    def far(self, size: Size) -> str | None:
+        """Return in what a size is far; None where it is not."""
+        clients, heard = len(self.sizes), len(self.heard)
+        if self.early and size.value > MAX_SIZE:
+            return f"more than {MAX_SIZE:g}, and too few clients are known to compare it with"
+        if clients >= MIN_KNOWN and 2 * heard < clients:
+            return "and most clients' is 0" if size.value > size.still else None
+        if clients >= MIN_KNOWN > heard and size.value > (most := max(MAX_SIZE, size.still)):
+            return f"more than {most:.3g}, and too few clients' is not 0 to compare it with"
+        if heard < MIN_KNOWN or size.value <= min(size.usual, self._most):
             return None
-        more = min(max(1.0, size.work / known.work), MAX_MORE) if known.work else 1.0
-        distance = log(size.value) - known.middle
-        spread = max(log(self.factor), min(DEVIATIONS * known.deviation, log(WIDEST)))
+        middle, deviation, work = self._spread
+        more = min(max(1.0, size.work / work), MAX_MORE) if work else 1.0
+        distance = log(size.value) - middle
+        spread = max(log(self.factor), min(DEVIATIONS * deviation, log(WIDEST)))
         inexact = min(DEVIATIONS * size.error, log(MAX_MORE))
         bound = max(spread, min(spread + inexact, log(WIDEST)))
         if distance <= bound + log(more):
             return None
-        return f"size {size.value:.3g}, {exp(distance):.3g} times the clients' median {exp(known.middle):.3g}"
+        return f"{exp(distance):.3g} times the clients' median {exp(middle):.3g}"
 
+    @cached_property
+    def _most(self) -> float:
+        """The median of the clients' largest values so far."""
+        return float(np.median([one.most for one in self.sizes if one.most > 0]))
 
-class _Known(NamedTuple):
-    """What all clients' newest sizes of an array come to; medians of those that are not 0, where they are enough."""
-
-    clients: int
-    heard: int
-    most: float = inf
-    work: float = 0.0
-    middle: float = 0.0
-    deviation: float = 0.0
-
-    @classmethod
-    def of(cls, sizes: Collection[Size]) -> Self:
-        """Compute it. Middle and deviation are of the logarithms."""
-        heard = [one for one in sizes if one.value > 0]
-        if len(heard) < MIN_KNOWN:
-            return cls(len(sizes), len(heard))
-        logs = np.log([one.value for one in heard])
+    @cached_property
+    def _spread(self) -> tuple[float, float, float]:
+        """The median and deviation of the logarithms of sizes that are not 0, and the median work behind them."""
+        logs = np.log(self.heard)
         middle = float(np.median(logs))
         deviation = MAD_TO_DEVIATION * float(np.median(np.abs(logs - middle)))
-        most = float(np.median([one.most for one in sizes if one.most > 0]))
-        return cls(len(sizes), len(heard), most, float(np.median([one.work for one in heard])), middle, deviation)
-
-
-def _from_json(number: Any) -> Any:
-    return float(number) if isinstance(number, str) else number
+        return middle, deviation, float(np.median([one.work for one in self.sizes if one.value > 0]))
 
 
 class Guards:
@@ -297,17 +294,14 @@ def _claimed(samples: Mapping[int, int]) -> dict[int, Sizes]:
     return {client: {EXAMPLES: Size(number)} for client, number in samples.items()}
 
 
-def _by_array(uploads: Mapping[int, Sizes]) -> dict[str, dict[int, Size]]:
-    """Return the sizes of each array by client, without the clients that have sent zeros alone."""
-    found: dict[str, dict[int, Size]] = {}
-    for client, sizes in uploads.items():
-        if any([size.value > 0 for size in sizes.values()]):  # noqa: C419  # a list is faster here
-            for name, size in sizes.items():
-                found.setdefault(name, {})[client] = size
-    return found
+def _has_learnt(sizes: Sizes) -> bool:
+    """Return whether an upload has anything but zeros: else it is not compared."""
+    return any([size.value > 0 for size in sizes.values()])  # noqa: C419  # a list is faster here
 
 
-def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> dict[str, Size]:
+def measure(
+    upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int, known: dict[int, float] | None = None
+) -> dict[str, Size]:
     """Return the sizes of an upload's arrays: of all that hold amounts, not numbers of rows or distributions.
 
     A matrix is measured as what it comes to, whether it has come whole or as factors.
@@ -320,83 +314,31 @@ def measure(upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int) -> di
         The upload's declaration.
     samples : int
         How many samples the client has trained on, repeats included.
+    known : dict, optional
+        Remembers `Size.still` of the arrays that many were sent, by their ids.
     """
-    sizes = {}
-    factors = {name for one in spec.arrays for name in one.factors}
-    for one in spec.arrays:
-        if not one.is_amount or one.name in factors:
-            continue
-        values = upload[one.name].astype(np.float64)
+    sizes, known, work = dict[str, Size](), {} if known is None else known, sqrt(max(samples, 1))  # 0: not counted yet
+    for one in spec.amounts:
+        values: NDArray[Any] = upload[one.name]
         if one.factors and not len(values):
             values = product(*(upload[name] for name in one.factors))
-        if one.update and one.name in sent:
-            before = sent[one.name].astype(np.float64)
-            work = sqrt(max(samples, 1))  # 0 would be that of an upload whose client's uploads are counted instead
-            change = _size(values - before, work, inf, SLIGHT * (root_mean_square(before) or 1.0))
-            sizes[one.name] = change._replace(most=change.value)
-        else:
-            sizes[one.name] = _size(values, usual=0.0 if one.update else one.usual)
+        before = sent.get(one.name) if one.update else None
+        if before is None:
+            size, count = _magnitude(values)
+            sizes[one.name] = Size(size, 0, 0.0 if one.update else one.usual, count)
+            continue
+        if id(before) not in known:
+            known[id(before)] = SLIGHT * (root_mean_square(before) or 1.0)
+        exact = values if values.dtype == before.dtype == np.float32 else values.astype(np.float64)
+        size, count = _magnitude(exact - before)
+        sizes[one.name] = Size(size, work, inf, count, known[id(before)], size)
     return sizes
-
-
-class Gauge:
-    """Measures uploads of one declaration, as `measure`.
-
-    Parameters
-    ----------
-    spec : PayloadSpec
-        The declaration.
-    """
-
-    def __init__(self, spec: PayloadSpec) -> None:
-        self._spec = spec
-        self._plain = not any(one.factors for one in spec.arrays)
-        self._amounts = [
-            (one.name, one.update, 0.0 if one.update else one.usual) for one in spec.arrays if one.is_amount
-        ]
-
-    def __call__(self, upload: Arrays, sent: Arrays, samples: int, measured: dict[int, float]) -> dict[str, Size]:
-        """Measure an upload, in the precision of its arrays.
-
-        Parameters
-        ----------
-        upload, sent, samples
-            As there.
-        measured : dict
-            Remembers how large the arrays are that many were sent, by their ids.
-        """
-        sizes, work = dict[str, Size](), sqrt(max(samples, 1))
-        for name, update, usual in self._amounts:
-            values, before = upload[name], sent.get(name) if update else None
-            if not self._plain:
-                return measure(upload, self._spec, sent, samples)
-            if values.dtype != np.float32:
-                values = values.astype(np.float64)
-            if before is not None:
-                values = values - before
-                still = measured.get(id(before))
-                if still is None:
-                    still = SLIGHT * (root_mean_square(before.astype(np.float64)) or 1.0)
-                    measured[id(before)] = still
-            count = int(np.count_nonzero(values))
-            square = float(np.add.reduce(np.square(values), None, np.float64))
-            if count and not 0 < square < inf:
-                return measure(upload, self._spec, sent, samples)
-            value = sqrt(square / count) if count else 0.0
-            sizes[name] = (
-                Size(value, 0, usual, count) if before is None else Size(value, work, inf, count, still or 0.0, value)
-            )
-        return sizes
 
 
 def measure_learnt(name: str, values: NDArray[Any]) -> dict[str, Size]:
     """Return the size of an array that somebody has learnt, as `measure`; what is not finite counts as infinite."""
     spec = PayloadSpec((learnt(name, values.shape, usual=TRAINED_SIZE),))
     return measure({name: np.where(np.isfinite(values), values, np.inf)}, spec, {}, 0)
-
-
-def _size(values: NDArray[np.float64], work: float = 0, usual: float = 0.0, still: float = MAX_SIZE) -> Size:
-    return Size(root_mean_square(values), work, usual, int(np.count_nonzero(values)), still)
 
 
 def measure_rows(inputs: NDArray[Any]) -> dict[str, Size]:
@@ -406,15 +348,23 @@ def measure_rows(inputs: NDArray[Any]) -> dict[str, Size]:
     """
     if inputs.dtype.kind != "f":
         return {}
-    values = inputs.astype(np.float64)
-    if values.ndim != 2:
-        return {"inputs": Size(root_mean_square(values), still=inf)}
-    squares, filled = np.square(values).sum(0), np.maximum((values != 0).sum(0), 1)
-    sizes = np.sqrt(squares / filled).tolist()
+    if inputs.ndim != 2:
+        return {"inputs": Size(root_mean_square(inputs), still=inf)}
+    sizes = map(root_mean_square, inputs.T)
     return {f"inputs, column {column}": Size(size, still=inf) for column, size in enumerate(sizes)}
 
 
 def root_mean_square(values: NDArray[Any]) -> float:
     """Return the root mean square of the entries that are not zero, by which arrays are compared; 0 of none."""
-    nonzero = values[values != 0]
-    return float(np.sqrt(np.mean(np.square(nonzero)))) if nonzero.size else 0.0
+    return _magnitude(values)[0]
+
+
+def _magnitude(values: NDArray[Any]) -> tuple[float, int]:
+    """Return the root mean square of the entries that are not zero, and how many these are."""
+    if values.dtype != np.float32:
+        values = values.astype(np.float64)
+    count = int(np.count_nonzero(values))
+    square = float(np.add.reduce(np.square(values), None, np.float64))
+    if count and values.dtype == np.float32 and not 0 < square < inf:  # float32 has no such squares
+        square = float(np.add.reduce(np.square(values, dtype=np.float64), None))
+    return (sqrt(square / count) if count else 0.0), count

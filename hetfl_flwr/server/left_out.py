@@ -1,7 +1,6 @@
 """Whose uploads a robust average leaves out: said by name, since an honest client's may be among them."""
 
-from collections.abc import Collection, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from logging import INFO
 from typing import Any
 
@@ -34,20 +33,14 @@ class LeftOut:
 
     def __init__(self, robust: Average) -> None:
         self._robust = robust
-        self._whole: set[int] = set()
-        self._classes: dict[int, set[int]] = {}
+        self._clients: set[int] = set()
         self._told = ""
         self._uploads = 0
         self._since: set[int] = set()
 
     def __str__(self) -> str:
         """Return who has been left out since the last round was told; empty: nobody."""
-        whole = {client_id: called(client_id) for client_id in self._whole}
-        parts = {
-            client_id: f"{called(client_id)} (class{'es' * (len(labels) > 1)} {_ranges(labels)})"
-            for client_id, labels in self._classes.items()
-        }
-        return ", ".join(text for _, text in sorted((parts | whole).items()))
+        return ", ".join(map(called, sorted(self._clients)))
 
     def kept(
         self, client_ids: Iterable[int], arrays: Sequence[NDArray[Any]], has: Sequence[NDArray[np.bool_]] | None = None
@@ -71,22 +64,18 @@ class LeftOut:
         kept = self.kept([one.client_id for one in uploads], sent)
         return [one for one, its in zip(uploads, kept, strict=True) if its]
 
-    def note(self, client_ids: Iterable[int], kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Take note of those whose uploads are not averaged, and return ``kept`` (K,)."""
-        self._uploads = max(self._uploads, len(kept))
-        self._whole |= {client_id for client_id, its in zip(client_ids, kept, strict=True) if not its}
-        return kept
-
-    def rows_of_class(self, client_ids: Iterable[int], label: int, rows: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return those of the rows of a class, one of each client, that are averaged, and take note of the others."""
+    def kept_rows(self, client_ids: Iterable[int], rows: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return those rows, one of each client, that are averaged, and take note of the others."""
         if self._robust.form != "multikrum" or len(rows) == 0:
             return list(rows)
-        kept = self._robust.kept([np.stack(rows)])
-        self._uploads = max(self._uploads, len(rows))
-        for client_id, its in zip(client_ids, kept, strict=True):
-            if not its:
-                self._classes.setdefault(client_id, set()).add(label)
+        kept = self.kept(client_ids, [np.stack(rows)])
         return [row for row, its in zip(rows, kept, strict=True) if its]
+
+    def note(self, client_ids: Iterable[int], kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Take note of those of whose uploads something is not averaged, and return ``kept`` (K,)."""
+        self._uploads = max(self._uploads, len(kept))
+        self._clients |= {client_id for client_id, its in zip(client_ids, kept, strict=True) if not its}
+        return kept
 
     def tell(self, algorithm: str, round: int, *, again: bool = True) -> None:
         """Log who has been left out since the last call; nothing where nobody has.
@@ -106,22 +95,13 @@ class LeftOut:
         text, form, uploads = str(self), self._robust.form, self._uploads
         if form == "multikrum" and 0 < uploads <= 2 * self._robust.wrong and (text or again):
             text = f"{text or 'nobody'}: of {uploads} uploads {(uploads - 1) // 2} at most, not {self._robust.wrong}"
-        self._since |= self._whole | self._classes.keys()
-        self._whole, self._classes, self._uploads = set(), {}, 0
+        self._since |= self._clients
+        self._clients, self._uploads = set(), 0
         if text and (again or text != self._told):
             log(INFO, "%s, round %d: %s leaves out %s", algorithm, round, form, text)
         self._told = text
 
     def taken(self) -> list[int]:
         """Return the clients of whose uploads something has been left out since the last call."""
-        taken = sorted(self._since | self._whole | self._classes.keys())
-        self._since = set()
+        taken, self._since = sorted(self._since | self._clients), set()
         return taken
-
-
-def _ranges(labels: Collection[int]) -> str:
-    """Return numbers as text, those that follow each other as one range."""
-    ordered = sorted(labels)
-    breaks = [place + 1 for place, (one, next_one) in enumerate(pairwise(ordered)) if next_one != one + 1]
-    runs = [ordered[start:end] for start, end in pairwise([0, *breaks, len(ordered)])]
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

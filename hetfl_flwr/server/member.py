@@ -210,6 +210,19 @@ def _wrong(error: ValidationError) -> str:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """What went wrong with one client in one round; `client_id` is ``partition`` in the files of a run folder.
+
+    It is -1 where the client has not said which it is.
+    """
+
+    client_id: Annotated[int, Field(ge=-1, lt=10**9, alias="partition")]
+    stage: str
+    reason: str
+    node: Annotated[int, Field(ge=0, lt=2**64)]
+
+
+@dataclass(frozen=True)
 class Sharing:
     """What an algorithm needs of the clients' public samples; exchanged once, before the first round.
 

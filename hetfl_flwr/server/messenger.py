@@ -1,7 +1,7 @@
 """Messages to clients, and their replies: sent, waited for, counted, checked and compared."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -9,10 +9,9 @@ from flwr.serverapp import Grid
 from hetfl_flwr.common.flower import ErrorCode
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.grids import engine_of, pull_interval
 from hetfl_flwr.server.guard import Guards, measure
-from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.member import Failure, Member
 from hetfl_flwr.server.replies import (
     LONGEST_REASON,
     METRICS_ALONE,
@@ -83,7 +82,6 @@ class Messenger:
         self._under_way: dict[str, int] = {}  # messages that are waited for, and their nodes
         self._late: dict[str, int] = {}  # those that nobody waits for any longer
         self._doubtful: set[str] = set()  # those that are lost, unless their replies have come by now
-        self._have_lost: set[int] = set()
 
     def exchange(self, messages: Iterable[Message], expected: Expected = METRICS_ALONE) -> Outcome:
         """Send messages, wait for the replies, and set aside those that cannot be used.
@@ -196,7 +194,6 @@ class Messenger:
     def expect(self, messages: Mapping[str, int]) -> None:
         """Wait for the answers to messages that nodes have been sent."""
         self._under_way |= messages
-        self._have_lost.difference_update(messages.values())
 
     def pull(self, messages: Iterable[str]) -> list[Message]:
         """Return the answers to messages that have come, and take note which of the others are lost.
@@ -208,9 +205,8 @@ class Messenger:
         replies = list(self.grid.pull_messages(wanted))
         came = {reply.metadata.reply_to_message_id for reply in replies}
         for message in came | doubtful:
-            node = self._under_way.pop(message, None) or self._late.pop(message, None)
-            if message not in came and node is not None:
-                self._have_lost.add(node)
+            self._under_way.pop(message, None)
+            self._late.pop(message, None)
         self._doubtful -= came | doubtful
         return replies
 
@@ -229,10 +225,6 @@ class Messenger:
     def is_under_way(self, message: str) -> bool:
         """Return whether a message is waited for, and not known to be lost."""
         return message in self._under_way
-
-    def have_lost(self) -> Set[int]:
-        """Return the nodes that have lost what they were sent last, as they left or restarted."""
-        return self._have_lost
 
     def _count_back(self, reply: Message | str, sent: Request, member: Member) -> None:
         """Count no upload where the client says that it has come to an error instead."""

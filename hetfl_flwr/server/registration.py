@@ -1,48 +1,104 @@
-"""Client registration: nodes register and are accepted as clients, or refused with a reason."""
+"""Admission: nodes are asked to register, and each is taken in as a client or refused by name.
+
+By keys, or first come: a number belongs to the node whose key is listed for it or, without a list, to the node that
+takes it first. Each client has to fit the first one.
+"""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from logging import INFO, WARNING
+from math import inf
+from typing import Literal
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, MessageType, Metadata, RecordDict
 
-from hetfl_flwr.common.flower import ErrorCode, log
+from hetfl_flwr.common.flower import log
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import FederationError
-from hetfl_flwr.server import attendance
-from hetfl_flwr.server.attendance import Attendance, Origin, Presence, checked
-from hetfl_flwr.server.draw import draw
-from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.grids import is_stopped
-from hetfl_flwr.server.member import Member
-from hetfl_flwr.server.messenger import BUSY, Messenger
+from hetfl_flwr.errors import ConfigError, FederationError
+from hetfl_flwr.server.grids import ListsNodes, is_stopped
+from hetfl_flwr.server.member import Failure, Member
+from hetfl_flwr.server.messenger import Messenger
 from hetfl_flwr.server.node_keys import NodeKeys
-from hetfl_flwr.server.replies import reason
-from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.server.start import FIRST_REPORT, Start, patience
-from hetfl_flwr.wire.messages import REGISTRATION
+from hetfl_flwr.server.replies import misaddressed, reason
+from hetfl_flwr.server.roster import Roster, draw, listed
+from hetfl_flwr.wire.messages import CONFIG, REGISTRATION, ROUND, RUN
 
 Check = Callable[[Roster], object]
-"""Raises FederationError for a roster that an algorithm cannot work with."""
+"""Raises FederationError for clients that an algorithm cannot work with."""
+
+MAX_START = 600.0
+"""Seconds that a deployment waits for nodes, at most, unless ``start-timeout`` is set."""
+
+FIRST_REPORT = 10.0
+"""Seconds until the log lists missing clients again; each time, twice as many as before."""
+
+SILENCE = 60.0
+"""Seconds after which a node of a deployment that has not answered is named."""
+
+RETRY = 10.0
+"""Seconds after which a refused node is asked again: the number that it wants may be free by then."""
 
 NEWCOMERS = 5.0
 """Seconds between two checks for new nodes while a round of a deployment is running."""
 
 MAX_NAMED = 20
-"""Nodes refused during a wait for others that are named one by one."""
-
-MAX_UNAVAILABLE = 3
-"""Times in a row that a node may be unreachable, although it is online, before it is refused."""
+"""Refused nodes that are named one by one before a round."""
 
 MAX_AHEAD = 1_000_000
 """Rounds, or messages of an asynchronous run, that a client's state may be ahead of the server's checkpoint."""
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The run that this one goes on with, where the clients have its state on their disks.
+
+    Parameters
+    ----------
+    run : int
+        Its id.
+    round : int
+        The round after which the server goes on; `NEWEST` where clients are not in step with it.
+    trained : mapping of int to int
+        The round in which each client had trained last, by client id.
+    sent : int
+        The number of the last message that an asynchronous run had sent.
+    """
+
+    run: int
+    round: int
+    trained: Mapping[int, int]
+    sent: int = 0
+
+
+@dataclass
+class Node:
+    """A node that is online.
+
+    Parameters
+    ----------
+    since : str
+        Since when it is online, where the Grid knows it.
+    client_id : int
+        The client that its key is listed for in ``node-keys``. -1: none, or there is no list.
+    state : {"asked", "here", "refused"}
+        Whether it has been asked to register, is a client, or is none.
+    at : float
+        When it was asked or refused.
+    refusal : str
+        Why it was refused last. Empty: it was not.
+    """
+
+    since: str
+    client_id: int
+    state: Literal["asked", "here", "refused"] = "asked"
+    at: float = 0.0
+    refusal: str = ""
+
+
 class Registration:
-    """Keeps the roster: adds nodes as they register, and removes those that have left.
+    """Keeps the roster: asks nodes that come or restart to register, and drops those that have left.
 
     Parameters
     ----------
@@ -58,6 +114,11 @@ class Registration:
         The run that this one goes on with.
     own : bool
         Whether all nodes are the user's own, as in the local engine and the simulation.
+
+    Attributes
+    ----------
+    clients : int
+        How many clients there are, whether they are online or not. 0 before the start.
     """
 
     def __init__(
@@ -72,21 +133,21 @@ class Registration:
     ) -> None:
         self.config = config
         self.roster = roster
+        self.clients = 0
         self._messenger = messenger
         self._keys = keys
         self._origin = origin
         self._own = own
-        self._bound = 0 if own or keys else config.clients
+        self._numbers = keys.clients if keys else range(config.clients)
+        self._nodes: dict[int, Node] = {}
+        self._asked: dict[int, Metadata] = {}
+        self._answers: dict[int, Message | str] = {}
+        self._first: Member | None = None
         self._number_of: dict[int, int] = {}
-        self._founders: list[Member] = []
-        self._unavailable = Counter[int]()
-        self.clients = 0
         self._noted: list[Failure] = []
         self._next_look = 0.0
-        self._attendance = Attendance(messenger.grid, keys, origin, config.round_timeout)
-        self._answers: dict[int, Message | str] = {}
-        messenger.engaged = self._attendance.asked
-        messenger.idle = self._look
+        messenger.engaged = lambda: {*self._asked}
+        messenger.idle = self._look_meanwhile
 
     def assemble(self, check: Check | None = None) -> None:
         """Wait for the nodes and register them.
@@ -97,100 +158,50 @@ class Registration:
         Parameters
         ----------
         check : callable, optional
-            Raises FederationError for a roster that the algorithm cannot work with. In a deployment, a client that does
-            not fit those who registered before is refused.
+            Raises FederationError for clients that the algorithm cannot work with. In a deployment, it is called with
+            the first client and each other one.
 
         Raises
         ------
         ConfigError
-            A deployment whose operator does not say how many clients there are.
+            A deployment whose operator does not say how many clients there are, or wants more than have keys.
         FederationError
             Too few nodes within ``start-timeout``, or clients that cannot take part: names them and the reason.
         """
-        listed = self._keys.clients if self._keys else ()
-        start = Start(self.config, self.roster, fixed=self._own, listed=listed)
-        self._wait(start)
-        start.check_enough()
-        if check is not None:
-            self._settle(check, start)
-            start.check_enough()
-        self._founders = list(self.roster)
-        self.clients = start.announced or len(self.roster)
-        self._number_of = {member.node: member.client_id for member in self._founders}
-        self._noted += start.failures
+        self._check_numbers()
+        self._wait_to_begin(None if self._own else check)
+        self._check_enough()
+        self.clients = self._announced or len(self.roster)
+        self._first = self.roster.first
+        self._number_of = {member.node: member.client_id for member in self.roster}
+        self._noted += self._refused()
         self._name_versions(self.roster)
         self._check_origin()
 
-    def _wait(self, start: Start) -> None:
-        """Register nodes as they answer, until the run may begin."""
-        began = time.monotonic()
-        deadline, report, pause = began + start.seconds, began, FIRST_REPORT
-        while True:
-            present = self._attendance.present()
-            self._drop_departed(present, start)
-            for refusal in self._attendance.ask(present):
-                start.refuse(refusal)
-            self._register_answered(present, start, deadline)
-            start.check_refused()
-            now, pending = time.monotonic(), len(self._attendance.asked())
-            self._attendance.name_silent()
-            if start.may_begin(pending) or now > deadline:
-                break
-            if now >= report:
-                log(INFO, "waiting for nodes: %s; %.0f s left", start.missing(), deadline - now)
-                report, pause = now + pause, 2 * pause
-            time.sleep(max(self._messenger.poll, 0.1))
-        if not start.may_begin(len(self._attendance.asked())):
-            log(WARNING, "waited %.0f s for nodes: %s", now - began, start.missing())
-            for node in self._attendance.asked():
-                line = f"node {node}: no reply within {start.seconds:g} s"
-                start.refused[node] = Failure(present[node].client_id, REGISTRATION, line, node)
-        if self._own:
-            self._messenger.leave(self._attendance.cancel())
+    def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
+        """Drop nodes that left, ask new and restarted ones to register, and return what was noted.
 
-    def _drop_departed(self, present: Mapping[int, Presence], start: Start) -> None:
-        """Drop nodes that have left or restarted. Their numbers are free, so refused nodes are asked again."""
-        left = self._attendance.left(present)
-        if any(node in self.roster for node in left):
-            for node in left:
-                self.roster.remove(node)
-            left |= start.refused.keys()
-        for node in left:
-            start.refused.pop(node, None)
-            self._attendance.forget(node)
+        In a deployment nobody waits for their answers, unless the round can draw fewer clients than ``min-clients``.
 
-    def _register_answered(self, present: Mapping[int, Presence], start: Start, deadline: float) -> None:
-        while answers := self._attendance.answered():
-            for refusal in self._registered_all(answers, present):
-                start.refuse(refusal)
-            if time.monotonic() > deadline:
-                break
-
-    def _settle(self, check: Check, start: Start) -> None:
-        """Refuse, in a deployment, each client that the algorithm cannot work with, together with those before it.
-
-        Raises
-        ------
-        FederationError
-            It cannot work with the user's own clients, or too few are left.
+        Parameters
+        ----------
+        round : int
+            The round before which this is.
+        check : callable, optional
+            As `assemble`.
         """
-        try:
-            check(self.roster)
-        except FederationError:
-            if self._own:
-                raise
-            fitting = Roster([])
-            for member in self.roster.as_they_came():
-                fitting.add(member)
-                try:
-                    check(fitting)
-                except FederationError as error:
-                    fitting.remove(member.node)
-                    self.roster.remove(member.node)
-                    why = f"{member}: does not fit those who came before: {error}"
-                    start.refuse(Failure(member.client_id, REGISTRATION, why, member.node))
-            if not start.are_enough(self.roster):
-                raise
+        before, refused = {member.node for member in self.roster}, list[Failure]()
+        for look, refusals in enumerate(self._looks(check)):
+            refused += refusals
+            if self._all_have_answered() if self._own else self._is_enough(round):
+                break
+            if look == 0 and not self._own:
+                here = len(self.roster), self.config.min_clients, self._seconds
+                log(WARNING, "%d clients are online, too few for min-clients = %d: waiting up to %.0f s", *here)
+        self._name_versions(member for member in self.roster if member.node not in before)
+        if (more := len(refused) - MAX_NAMED) > 0:
+            refused[MAX_NAMED:] = [Failure(-1, REGISTRATION, f"{more} more nodes were refused", 0)]
+        return [*self.notes(), *sorted(refused, key=lambda refusal: refusal.reason)]
 
     def notes(self) -> list[Failure]:
         """Return what was noted about clients since the last call."""
@@ -201,212 +212,324 @@ class Registration:
         """Add what was lost when the run went on to the notes."""
         self._noted += [Failure(-1, "resume", loss, 0) for loss in losses]
 
-    def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
-        """Drop nodes that left, ask new and restarted ones to register, and return what was noted.
-
-        In a deployment in which a round can ask fewer clients than ``min-clients``, wait for others as at the start.
-
-        Parameters
-        ----------
-        round : int
-            The round before which this is.
-        check : callable, optional
-            Raises FederationError for a roster that the algorithm cannot work with; a node that causes it is refused.
-        """
-        present = self._attendance.present()
-        if self._own:
-            self._messenger.drop_departed(present)
-        self._forget_absent(present)
-        before = {member.node for member in self.roster}
-        failures = (self._query_all if self._own else self._query_on)(present, check)
-        if not self._own:
-            failures += self._wait_for_others(round, check)
-        self._name_versions(member for member in self.roster if member.node not in before)
-        return [*self.notes(), *sorted(failures, key=lambda failure: failure.reason)]
-
-    def _query_all(self, present: Mapping[int, Presence], check: Check | None) -> list[Failure]:
-        """Ask each node that is new, or has restarted, to register, and wait; return why others were refused."""
-        wanted = [
-            node
-            for node in sorted(present)
-            if node not in self.roster or self._attendance.has_restarted(node, present[node])
-        ]
-        queries = {node: self._attendance.query(node) for node in wanted}
-        answers = {
-            node: checked(reply, queries[node].metadata) for node, reply in self._messenger.answers([*queries.values()])
-        }
-        return self._registered_all(answers, present, check)
-
-    def _query_on(self, present: Mapping[int, Presence], check: Check | None) -> list[Failure]:
-        """Register nodes that have answered since, and ask others without waiting for their answers.
-
-        Refused nodes are asked once more in each round.
-        """
-        self._record(present)
-        refused = self._registered_all(self._answered(), present, check)
-        line = f"no answer to the client registration within {attendance.SILENCE:g} s"
-        silent = [
-            Failure(present[node].client_id, REGISTRATION, f"node {node}: {line}", node)
-            for node in self._attendance.name_silent()
-        ]
-        self._attendance.forget_others(self.roster)
-        refused += self._attendance.ask(present)
-        return [*silent, *refused]
-
-    def _record(self, present: Mapping[int, Presence]) -> None:
-        """Record which nodes have left or restarted, and what those that have registered since have lost."""
-        for node in self._attendance.left(present):
-            self._answers.pop(node, None)
-        came = self._attendance.answered()
-        for node in came:
-            self._messenger.answers_again(node)
-        self._answers |= came
-
-    def _answered(self) -> dict[int, Message | str]:
-        """Return the answers that were received and not processed yet."""
-        answers, self._answers = self._answers, {}
-        return answers
-
     def gone(self) -> set[int]:
-        """Return nodes that have left, or restarted, since they registered."""
-        return self._attendance.gone(self._attendance.present())
+        """Return the nodes of clients that have left, or restarted, since they registered."""
+        online = self._online()
+        here = {
+            node
+            for node, known in self._nodes.items()
+            if known.state == "here" and node in online and online[node][0] == known.since
+        }
+        return {member.node for member in self.roster} - here
 
-    def _wait_for_others(self, round: int, check: Check | None) -> list[Failure]:
-        """Register nodes until a round may draw ``min-clients`` of them, or the time is up.
+    # --- the start -------------------------------------------------------------------------------
 
-        If a node leaves meanwhile, its number is free, so refused nodes are asked again.
-        """
-        seconds = patience(self.config, fixed=False)
-        deadline, failures = time.monotonic() + seconds, list[Failure]()
-        if not self._enough(round):
-            here = len(self.roster), self.config.min_clients, seconds
-            log(WARNING, "%d clients are online, too few for min-clients = %d: waiting up to %.0f s for others", *here)
-        while not self._enough(round) and time.monotonic() < deadline and not is_stopped(self._messenger.grid):
-            time.sleep(max(self._messenger.poll, 0.1))
-            present = self._attendance.present()
-            self._record(present)
-            if self._forget_absent(present):
-                self._attendance.forget_others(self.roster)
-            refused = self._registered_all(self._answered(), present, check)
-            failures += [*refused, *self._attendance.ask(present)]
-        more = len(failures) - MAX_NAMED
-        if more > 0:
-            line = f"{more} more nodes were refused while others were waited for"
-            failures[MAX_NAMED:] = [Failure(-1, REGISTRATION, line, 0)]
-        return failures
+    @property
+    def _seconds(self) -> float:
+        """How long nodes are waited for."""
+        longest = self.config.round_timeout
+        return self.config.start_timeout or (longest if self._own else min(longest, MAX_START))
 
-    def _enough(self, round: int) -> bool:
-        """Return whether a round draws ``min-clients`` clients that are not busy."""
-        overdue = self._messenger.overdue()
-        free = [one for one in draw(self.roster, self.config, self.clients, round) if one.node not in overdue]
-        return len(free) >= self.config.min_clients
+    @property
+    def _announced(self) -> int:
+        """How many clients there are, as the operator or the user's own nodes say; 0 where nobody has said it."""
+        if self.config.clients or self._keys:
+            return self.config.clients or self._numbers[-1] + 1
+        return max((member.clients for member in self.roster if self._own), default=0)
 
-    def _forget_absent(self, present: Mapping[int, Presence]) -> bool:
-        """Remove nodes that have left from the roster; return whether there were any."""
-        absent = [member.node for member in self.roster if member.node not in present]
-        for node in absent:
-            self._forget(node)
-        return bool(absent)
+    def _check_numbers(self) -> None:
+        clients, quorum, listed = self.config.clients, self.config.start_clients, len(self._numbers)
+        if not (self._own or self._keys or clients or quorum):
+            raise ConfigError(
+                "a deployment does not learn from its nodes how many clients there are: set clients, start-clients "
+                "or node-keys"
+            )
+        for key, wanted in (("clients", clients), ("start-clients", quorum)):
+            if self._keys and wanted > listed:
+                raise ConfigError(f"{key} = {wanted}: more than the {listed} clients in node-keys")
 
-    def _registered_all(
-        self, answers: Mapping[int, Message | str], present: Mapping[int, Presence], check: Check | None = None
-    ) -> list[Failure]:
-        """Register nodes by their answers; return why others were refused."""
-        refusals = (self._registered(node, answers[node], present[node], check) for node in sorted(answers))
-        return [refusal for refusal in refusals if refusal is not None]
+    def _wait_to_begin(self, check: Check | None) -> None:
+        """Register nodes until the run may begin, or ``start-timeout`` is over."""
+        began = time.monotonic()
+        report, pause = began, FIRST_REPORT
+        for refusals in self._looks(check):
+            self._check_own()
+            for refusal in refusals:
+                log(INFO if self._own else WARNING, "not taken in: %s", refusal.reason)
+            if self._may_begin():
+                return
+            if (now := time.monotonic()) >= report:
+                log(INFO, "waiting for nodes: %s; %.0f s left", self._missing(), began + self._seconds - now)
+                report, pause = now + pause, 2 * pause
+        log(WARNING, "waited %.0f s for nodes: %s", time.monotonic() - began, self._missing())
 
-    def _registered(self, node: int, reply: Message | str, presence: Presence, check: Check | None) -> Failure | None:
-        """Register a node, or return why it is refused."""
-        if reply == BUSY and node in self.roster:
-            return None  # restarted, and what it was sent before is not given up yet
-        if isinstance(reply, Message) and reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE:
-            self._forget(node)
-            self._unavailable[node] += 1
-            if self._unavailable[node] > MAX_UNAVAILABLE:
-                why = f"node {node}: could not be reached {self._unavailable[node]} times in a row, and is online"
-                return Failure(presence.client_id, REGISTRATION, why, node)
-            self._attendance.forget(node)
-            return None  # where it comes back, it is asked again
-        self.roster.remove(node)
-        try:
-            member = self._identified(node, reply, presence)
-            self._take_in(member, check)
-        except FederationError as error:
-            return Failure(presence.client_id, REGISTRATION, str(error), node)
-        self._attendance.remember(node, presence)
-        self._unavailable.pop(node, None)
-        if self._founders:
-            self._number_of[node] = member.client_id
-        return None
+    def _may_begin(self) -> bool:
+        """Return whether the run may begin without waiting any longer."""
+        here, config = len(self.roster), self.config
+        if self._own:
+            return self._all_have_answered() and 0 < self._announced <= here + len(self._refused())
+        if 0 < config.start_clients <= here and self._drawn(1) >= config.min_clients:
+            return True
+        if 0 < (config.clients or len(self._numbers)) <= here:
+            return True
+        failed = {
+            known.client_id
+            for node, known in self._nodes.items()
+            if known.state == "refused" and node not in self._asked
+        }
+        return self._keys is not None and {*self.roster.client_ids(), *failed}.issuperset(self._numbers)
 
-    def _identified(self, node: int, reply: Message | str, presence: Presence) -> Member:
-        """Read a registration and check it against the run.
+    def _check_own(self) -> None:
+        """Refuse to begin where the user's own clients cannot take part: each of ``clients``, or all there are.
 
         Raises
         ------
         FederationError
-            It cannot be read, its key is another client's, there is no client of its number, it has been another client
-            in this run, its state is of a round that is far from being reached, or its client has shared another number
-            of public samples before.
+            The first reason; without the client's name where it is that of all, as of a file that all of them read.
         """
-        member = _member(reply, node, own=self._own)
-        latest = max([self._origin.sent if self._origin else 0, *self.roster.trained.values()])
-        if member.round > latest + MAX_AHEAD:
-            raise FederationError(f"node {node}: says that its state is of round {member.round}, after round {latest}")
-        if self._keys and member.client_id != presence.client_id:
-            raise FederationError(
-                f"node {node}: says that it is client {member.client_id}, "
-                f"but its key is that of client {presence.client_id} in node-keys"
-            )
-        if self._bound and member.client_id >= self._bound:
-            raise FederationError(_beyond(member, self._bound))
-        before = self._number_of.get(node, member.client_id)
-        if member.client_id != before:
-            raise FederationError(
-                f"node {node}: says that it is client {member.client_id}, but in this run it has been client {before}"
-            )
-        shared = self.roster.shared_rows(member)
-        if member.public != shared:
-            raise FederationError(
-                f"node {node}: says that client {member.client_id} has {member.public} public samples, but it has "
-                f"shared {shared} in this run: start it with the data, the seed and the public-fraction that it had; "
-                "if another node has taken its number, list its key in node-keys and begin a new run"
-            )
-        return member
+        if not self._own or (not self.config.clients and len(self.roster)):
+            return
+        if reasons := [refusal.reason for refusal in self._refused()]:
+            causes = {reason.partition(f", {REGISTRATION}: ")[2] for reason in reasons}
+            shared = len(causes) == 1 < len(reasons) and not len(self.roster)
+            raise FederationError(causes.pop() or reasons[0] if shared else reasons[0])
 
-    def _take_in(self, member: Member, check: Check | None) -> None:
-        self._fit(member, check)
+    def _check_enough(self) -> None:
+        """Refuse to begin with too few clients.
+
+        Raises
+        ------
+        FederationError
+            Names the key that asks for more, and why some were refused.
+        """
+        here, drawn, config = len(self.roster), self._drawn(1), self.config
+        few = f", of whom a round draws {drawn}" if drawn < here else ""
+        for key, wanted, count in (
+            ("start-clients", config.start_clients, here),
+            ("min-clients", config.min_clients, drawn),
+        ):
+            if count < wanted:
+                reasons = [refusal.reason for refusal in self._refused()]
+                more = [f"{len(reasons) - 3} more were refused"] if len(reasons) > 3 else []
+                line = f"{key} = {wanted}, but there are {here} clients{few}"
+                raise FederationError("; ".join([line, *reasons[:3], *more]))
+
+    def _missing(self) -> str:
+        """Say in words who is not here yet."""
+        numbers, here = self._numbers or range(self._announced), self.roster.client_ids()
+        if not numbers:
+            return f"{len(here)} clients are here"
+        missing = listed([number for number in numbers if number not in here])
+        return f"{len(here)} of {self.config.clients or len(numbers)} clients are here; missing: client {missing}"
+
+    def _check_origin(self) -> None:
+        before = [member for member in self.roster if self.roster.trained.get(member.client_id)]
+        if self._origin is not None and before and all(map(self._is_behind, before)):
+            raise FederationError(
+                f"no client has its state of run {self._origin.run}: resume needs nodes that were started with "
+                "the state-dir that they had"
+            )
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def _online(self) -> dict[int, tuple[str, int]]:
+        """Return since when each node is online, as far as the Grid knows it, and the client that its key is for."""
+        grid = self._messenger.grid
+        if not isinstance(grid, ListsNodes):
+            return dict.fromkeys(grid.get_node_ids(), ("", -1))
+        keys = self._keys
+        return {
+            node.node_id: (node.last_activated_at, keys.number(node.public_key) if keys else -1)
+            for node in grid.get_nodes()
+        }
+
+    def _looks(self, check: Check | None) -> Iterator[list[Failure]]:
+        """Take nodes in again and again until the time is up; yield each time which were refused."""
+        deadline = time.monotonic() + self._seconds
+        while True:
+            online = self._updated()
+            self._drop_departed(online)
+            refusals = self._ask(online)
+            self._collect()
+            yield refusals + self._admitted(check) + self._silent()
+            if time.monotonic() > deadline or is_stopped(self._messenger.grid):
+                return
+            time.sleep(max(self._messenger.poll, 0.1))
+
+    def _look_meanwhile(self) -> None:
+        """In a deployment, ask nodes that have come or restarted during a round, and collect answers."""
+        if not self._own and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + NEWCOMERS
+            self._ask(self._updated())
+            self._collect()
+
+    def _updated(self) -> dict[int, tuple[str, int]]:
+        """Return the nodes that are online; forget those that have left or restarted."""
+        online = self._online()
+        for node in [node for node, known in self._nodes.items() if online.get(node, ("left",))[0] != known.since]:
+            for table in (self._nodes, self._asked, self._answers):
+                table.pop(node, None)
+        return online
+
+    def _drop_departed(self, online: Mapping[int, object]) -> None:
+        """Remove clients whose nodes have left from the roster; before the start, those that have restarted, too."""
+        self._messenger.drop_departed(online)
+        for member in [one for one in self.roster if one.node not in (online if self.clients else self._nodes)]:
+            self.roster.remove(member.node)
+            if self.clients:
+                self._note(member, "its node has left")
+
+    def _ask(self, online: Mapping[int, tuple[str, int]]) -> list[Failure]:
+        """Ask nodes that are new, or were refused a while ago, to register; refuse those whose keys are not listed."""
+        now, queries, refusals = time.monotonic(), list[Message](), list[Failure]()
+        for node in sorted(node for node in online if self._is_to_be_asked(node, now)):
+            known = self._nodes.setdefault(node, Node(*online[node]))
+            if self._keys and known.client_id < 0:
+                refusals += self._refuse(node, f"node {node}: its key is not in node-keys")
+            else:
+                known.state, known.at = "asked", now
+                queries.append(self._query(node))
+        if queries:
+            self._messenger.grid.push_messages(queries)
+            self._asked |= {one.metadata.dst_node_id: one.metadata for one in queries}
+        return refusals
+
+    def _is_to_be_asked(self, node: int, now: float) -> bool:
+        known = self._nodes.get(node)
+        return known is None or (known.state == "refused" and now >= known.at + RETRY and node not in self._asked)
+
+    def _query(self, node: int) -> Message:
+        """Return a message that asks a node to register."""
+        content = RecordDict()
+        if self._origin is not None:
+            content[CONFIG] = ConfigRecord({RUN: str(self._origin.run), ROUND: self._origin.round})
+        message = Message(content, node, MessageType.QUERY)
+        message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
+        return message
+
+    def _collect(self) -> None:
+        """Receive the answers that have come."""
+        asked = {metadata.message_id: node for node, metadata in self._asked.items()}
+        while asked and (replies := list(self._messenger.grid.pull_messages(asked.keys()))):
+            for reply in replies:
+                node = asked.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:
+                    self._answers[node] = misaddressed(reply, self._asked.pop(node)) or reply
+                    self._messenger.answers_again(node)
+
+    def _silent(self) -> list[Failure]:
+        """Refuse nodes that have not answered for long, until they do; in the end, all of the user's own."""
+        longest = self._seconds if self._own else min(self._seconds, SILENCE)
+        silent = [node for node in self._asked if self._is_waited_for(node, time.monotonic() - longest)]
+        line = f"no answer to the client registration within {longest:g} s: restart it if its log says nothing new"
+        return [refusal for node in silent for refusal in self._refuse(node, f"node {node}: {line}")]
+
+    def _is_waited_for(self, node: int, since: float = inf) -> bool:
+        return self._nodes[node].state == "asked" and self._nodes[node].at <= since
+
+    def _all_have_answered(self) -> bool:
+        return not any(map(self._is_waited_for, self._asked))
+
+    def _refuse(self, node: int, why: str) -> list[Failure]:
+        """Refuse a node; return that where it has not been refused for this reason before."""
+        known = self._nodes[node]
+        known.state, known.at, before, known.refusal = "refused", time.monotonic(), known.refusal, why
+        return [] if why == before else [Failure(known.client_id, REGISTRATION, why, node)]
+
+    def _refused(self) -> list[Failure]:
+        """Return the nodes that are refused, and why."""
+        refused = [(node, known) for node, known in sorted(self._nodes.items()) if known.state == "refused"]
+        return [Failure(known.client_id, REGISTRATION, known.refusal, node) for node, known in refused]
+
+    # --- clients ---------------------------------------------------------------------------------
+
+    def _drawn(self, round: int, busy: Collection[int] = ()) -> int:
+        """Return how many clients a round draws of those that are here, without busy ones."""
+        clients = self.clients or self._announced or len(self.roster)
+        return sum(member.node not in busy for member in draw(self.roster, self.config, clients, round))
+
+    def _is_enough(self, round: int) -> bool:
+        """Return whether a round draws ``min-clients`` clients that are not busy."""
+        return self._drawn(round, self._messenger.overdue()) >= self.config.min_clients
+
+    def _admitted(self, check: Check | None) -> list[Failure]:
+        """Take in the nodes that have answered; return those that are refused."""
+        answers, self._answers = sorted(self._answers.items()), {}
+        refusals = list[Failure]()
+        for node, answer in answers:
+            self.roster.remove(node)
+            try:
+                self._admit(_member(answer, node, own=self._own), check)
+            except FederationError as error:
+                refusals += self._refuse(node, str(error))
+        return refusals
+
+    def _admit(self, member: Member, check: Check | None) -> None:
+        """Put a client on the roster.
+
+        Raises
+        ------
+        FederationError
+            It cannot be the client that it says it is, its number is taken, or it does not fit the first client.
+        """
+        self._check_claims(member)
+        first = self._first or self.roster.first
+        self.roster.add(member)
+        if check is not None and first is not None:
+            try:
+                check(Roster([replace(first, node=-1), member]))  # the first's node may have come back as this one
+            except FederationError as error:
+                self.roster.remove(member.node)
+                raise FederationError(f"{member}: does not fit the first client: {error}") from None
+        known = self._nodes[member.node]
+        known.state, known.refusal = "here", ""
+        if self.clients:
+            self._number_of[member.node] = member.client_id
         if self._is_behind(member):
             has = f"with its state of round {member.round}" if member.round else "without its state"
-            self._note(
-                member,
-                f"comes {has}, but it has trained until round {self.roster.trained[member.client_id]}: see state-dir",
-            )
+            trained = self.roster.trained[member.client_id]
+            self._note(member, f"comes {has}, but it has trained until round {trained}: see state-dir")
 
-    def _fit(self, member: Member, check: Check | None) -> None:
-        """Put a client on the roster, unless its number is taken or it does not fit there.
+    def _check_claims(self, member: Member) -> None:
+        """Hold what a client says of itself against the run.
 
-        Once the run has begun, it also has to fit the clients with which the run began, whether they are connected or
-        not.
+        Raises
+        ------
+        FederationError
+            Its key is another client's, there is no client of its number, its node has been another client in this run,
+            its state is of a round that is far from being reached, or its client has shared another number of public
+            samples before.
         """
-        self.roster.add(member)
-        try:
-            if check is not None:
-                check(self.roster)
-                check(Roster([*self._founders, replace(member, node=-1)]))  # a founder's node may have come back as it
-        except FederationError:
-            self.roster.remove(member.node)
-            raise
+        number, listed = member.client_id, self._nodes[member.node].client_id
+        before, shared = self._number_of.get(member.node, number), self.roster.shared_rows(member)
+        wrong = ""
+        if self._keys and member.client_id != listed:
+            wrong = f"its key is that of client {listed} in node-keys"
+        elif not (self._own or self._keys) and 0 < self.config.clients <= number:
+            wrong = f"there are {self.config.clients} clients, with numbers from 0: see partition-id and clients"
+        elif number != before:
+            wrong = f"in this run it has been client {before}"
+        elif member.round > MAX_AHEAD and member.round > MAX_AHEAD + self._latest:
+            wrong = f"with state of round {member.round}, after round {self._latest}"
+        elif member.public != shared:
+            wrong = (
+                f"with {member.public} public samples, and that client has shared {shared} in this run: start it with "
+                "the data, the seed and the public-fraction that it had; if another node has taken its number, list "
+                "its key in node-keys and begin a new run"
+            )
+        if wrong:
+            raise FederationError(f"node {member.node}: says that it is client {number}, but {wrong}")
+
+    @property
+    def _latest(self) -> int:
+        """The last round, or message of an asynchronous run, that is known."""
+        return max([self._origin.sent if self._origin else 0, *self.roster.trained.values()])
 
     def _is_behind(self, member: Member) -> bool:
         return 0 <= member.round < self.roster.trained.get(member.client_id, 0)
 
-    def _forget(self, node: int) -> None:
-        """Remove a node from the roster, if it is there, and note that it has left."""
-        if node in self.roster:
-            self._note(self.roster.of(node), "its node has left")
-            self.roster.remove(node)
-            self._attendance.dismiss(node)
+    def _note(self, member: Member, what: str) -> None:
+        self._noted.append(Failure(member.client_id, REGISTRATION, f"{member}: {what}", member.node))
 
     def _name_versions(self, members: Iterable[Member]) -> None:
         """Log in one line which clients run other versions than the server."""
@@ -421,25 +544,6 @@ class Registration:
             ours = ", ".join(f"{name} {value}" for name, value in here.items())
             log(WARNING, "versions differ, and bits may: the server has %s; %s%s", ours, "; ".join(others[:5]), more)
 
-    def _note(self, member: Member, what: str) -> None:
-        self._noted.append(Failure(member.client_id, REGISTRATION, f"{member}: {what}", member.node))
-
-    def _check_origin(self) -> None:
-        before = [member for member in self.roster if self.roster.trained.get(member.client_id)]
-        if self._origin is not None and before and all(map(self._is_behind, before)):
-            raise FederationError(
-                f"no client has its state of run {self._origin.run}: resume needs nodes that were started with "
-                "the state-dir that they had"
-            )
-
-    def _look(self) -> None:
-        """In a deployment, find nodes that have connected, left or restarted meanwhile, and ask them to register."""
-        if not self._own and time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + NEWCOMERS
-            present = self._attendance.present()
-            self._record(present)
-            self._attendance.ask(present)
-
 
 def _member(reply: Message | str, node: int, *, own: bool) -> Member:
     """Read a registration, or raise a FederationError that says why there is none.
@@ -453,10 +557,3 @@ def _member(reply: Message | str, node: int, *, own: bool) -> Member:
         named = line.removeprefix(f"node {node}: ")
         raise FederationError(named if own and named.startswith("client ") else line)
     return Member.from_reply(reply)
-
-
-def _beyond(member: Member, clients: int) -> str:
-    return (
-        f"node {member.node}: says that it is client {member.client_id}, but there are {clients} clients, with numbers "
-        "from 0: see partition-id and clients"
-    )

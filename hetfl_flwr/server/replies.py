@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.flower import SUPERLINK_NODE_ID
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.guard import Sizes
-from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.member import Failure, Member
 from hetfl_flwr.text import LONGEST_NAME, LONGEST_TEXT, brief, printable, quoted
 from hetfl_flwr.wire.classes import numbered, wrong_list
 from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, wire_bytes

@@ -1,22 +1,26 @@
-"""The clients of a federation as the server knows them, and whether an algorithm can work with them."""
+"""The clients of a federation as the server knows them: who is drawn, and whether an algorithm can work with them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from typing import TypeVar
+from typing import Literal, TypeVar
 
+from hetfl_flwr.config import RunConfig, idle_clients, sampled_clients
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models import network_of
-from hetfl_flwr.server.differences import (
-    Kind,
-    different_names,
-    lacking,
-    listed,
-    names_of,
-)
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
+from hetfl_flwr.wire.naming import called
 from hetfl_flwr.wire.samples import MOST_SHARED
 from hetfl_flwr.wire.spec import Arrays
 
 T = TypeVar("T")
+
+Kind = Literal["class", "column"]
+"""What has a name that clients must agree on."""
+
+_REMEDIES = {
+    "class": "give all the same names in the same order, or set classes = 'NAME,NAME,...' on each",
+    "column": "give all tables the same columns, with the same categories, in the same order; see ignore-columns",
+}
 
 
 class Roster:
@@ -55,6 +59,11 @@ class Roster:
         """Say whether a node is a member."""
         return node in self._by_node
 
+    @property
+    def first(self) -> Member | None:
+        """The member that was taken in before all others that are here; None where nobody is."""
+        return next(iter(self._by_node.values()), None)
+
     def client_ids(self) -> Set[int]:
         """Return the members' client ids."""
         return self._nodes.keys()
@@ -85,9 +94,10 @@ class Roster:
         held = self.public_samples.get(member.client_id)
         return member.public if held is None else len(held["inputs"])
 
-    def as_they_came(self) -> list[Member]:
-        """Return the members in the order in which they were taken in."""
-        return list(self._by_node.values())
+    def public_rows_of_others(self, member: Member) -> int:
+        """Return how many public samples all others have shared, which a client may have been brought."""
+        others = (block["inputs"] for client_id, block in self.public_samples.items() if client_id != member.client_id)
+        return sum(map(len, others))
 
     @property
     def classes(self) -> int:
@@ -98,15 +108,11 @@ class Roster:
         FederationError
             They do not share one, a class has two names, or there is no client.
         """
-        values = self._first_with(lambda member: member.classes)
-        if len(values) != 1:
-            said = ", ".join(f"{member} has {value}" for value, member in values.items()) or "no client is here"
-            raise FederationError(
-                f"the clients must have the same number of classes: {said}; if some data lack a class, set classes to "
-                "the names of all"
-            )
+        found = self._first_with(lambda member: member.classes)
+        way_out = "if some data lack a class, set classes to the names of all"
+        self._check_one(found, "the clients must have the same number of classes", way_out)
         self._check_same_names("class")
-        return next(iter(values))
+        return next(iter(found))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -117,30 +123,11 @@ class Roster:
         FederationError
             They do not share one, a column has two names, or there is no client.
         """
-        values = self._first_with(lambda member: (member.shape, member.dtype, member.vocabulary))
-        if len(values) != 1:
-            said = ", ".join(
-                f"{member} has {shape} {dtype}" + f" of {tokens} tokens" * (tokens > 0)
-                for (shape, dtype, tokens), member in values.items()
-            )
-            raise FederationError(
-                f"the clients must have inputs of the same shape: {said or 'no client is here'}"
-                + lacking(list(values.values()))
-            )
+        found = self._first_with(_form)
+        unlike = unlike_columns([*found.values()])
+        self._check_one(found, "the clients must have inputs of the same shape", unlike)
         self._check_same_names("column")
-        return next(iter(values))[0]
-
-    def _check_same_names(self, kind: Kind) -> None:
-        """Refuse clients that call a class or a column by another name than the first client does."""
-        first, *others = self._first_with(lambda member: names_of(member, kind)[0]).values()
-        if others:
-            raise FederationError(different_names(kind, first, others[0]))
-
-    def _first_with(self, value: Callable[[Member], T]) -> dict[T, Member]:
-        first: dict[T, Member] = {}
-        for member in self:
-            first.setdefault(value(member), member)
-        return first
+        return next(iter(self)).shape
 
     def check_sharing(self, algorithm: str, *, labelled: bool = True) -> None:
         """Refuse clients whose public samples cannot be shared: none, too many, or of another shape or class count.
@@ -158,18 +145,12 @@ class Roster:
             Names the clients.
         """
         _ = (self.classes if labelled else None), self.shape
-        without = [member.client_id for member in self if member.public == 0]
-        if without:
+        wrong = [member for member in self if not 0 < member.public <= MOST_SHARED]
+        if wrong:
             raise FederationError(
-                f"{algorithm} needs public samples of each client, but client {listed(without)} has none: "
-                "raise public-fraction"
+                f"{algorithm} needs public samples of each client, {MOST_SHARED} at most, but "
+                f"client {listed([member.client_id for member in wrong])} has {wrong[0].public}: change public-fraction"
             )
-        for member in self:
-            if member.public > MOST_SHARED:
-                raise FederationError(
-                    f"{algorithm} shares at most {MOST_SHARED} public samples of a client, but {member} has "
-                    f"{member.public}: lower public-fraction"
-                )
 
     def check_same_width(self, algorithm: str, suggested: int) -> None:
         """Refuse different embedding widths, for an algorithm that averages what depends on them.
@@ -186,13 +167,27 @@ class Roster:
         FederationError
             Names the clients that differ.
         """
-        first = self._first_with(lambda member: member.width)
-        if len(first) > 1:
-            said = ", ".join(f"{member} has {width}" for width, member in first.items())
-            raise FederationError(
-                f"{algorithm} needs the same embedding width of all clients: {said}; set width, such as "
-                f"width = {suggested}, or give models an equal width"
-            )
+        way_out = f"set width, such as width = {suggested}, or give models an equal width"
+        found = self._first_with(lambda member: member.width)
+        self._check_one(found, f"{algorithm} needs the same embedding width of all clients", way_out)
+
+    def check_same_network(self, algorithm: str) -> None:
+        """Refuse models of different networks, for an algorithm that averages parts of one.
+
+        Parameters
+        ----------
+        algorithm : str
+            Its name.
+
+        Raises
+        ------
+        FederationError
+            Names a client of each network.
+        """
+        found = self._first_with(lambda member: network_of(member.model))
+        one = next(iter(found), "NAME")
+        way_out = f"set one of several widths, such as models = '{one},{one}@0.5'"
+        self._check_one(found, f"{algorithm} averages parts of one network", way_out)
 
     def check_same_weights(self, algorithm: str, instead: Sequence[str], *, bodies: bool = False) -> None:
         """Refuse heterogeneous models, columns or classes, for an algorithm that averages weights.
@@ -216,7 +211,10 @@ class Roster:
             kinds.setdefault(member.body if bodies else member.weights, []).append(member)
         what, same = ("the weights of bodies", "body") if bodies else ("weights", "model")
         if len(kinds) > 1:
-            self._explain(what, algorithm, bodies=bodies)
+            if (
+                len({member.model for member in self}) == 1
+            ):  # inputs of another shape, or other classes, make the difference
+                _ = self.shape, (None if bodies else self.classes)
             said = "; ".join(
                 f"{group[0].model} on client {listed([member.client_id for member in group])}"
                 for group in kinds.values()
@@ -230,38 +228,123 @@ class Roster:
         if not bodies:
             self._check_same_names("class")
 
-    def check_same_network(self, algorithm: str) -> None:
-        """Refuse models of different networks, for an algorithm that averages parts of one.
+    def _first_with(self, value: Callable[[Member], T]) -> dict[T, Member]:
+        first: dict[T, Member] = {}
+        for member in self:
+            first.setdefault(value(member), member)
+        return first
 
-        Parameters
-        ----------
-        algorithm : str
-            Its name.
+    def _check_one(self, found: dict[T, Member], need: str, way_out: str) -> None:
+        """Refuse clients that do not have one value in common."""
+        if len(found) != 1:
+            said = ", ".join(f"{member} has {value}" for value, member in found.items()) or "no client is here"
+            raise FederationError("; ".join(filter(None, (f"{need}: {said}", way_out))))
 
-        Raises
-        ------
-        FederationError
-            Names a client of each network.
-        """
-        first = self._first_with(lambda member: network_of(member.model))
-        if len(first) > 1:
-            said = "; ".join(f"{network} on client {member.client_id}" for network, member in first.items())
-            network = next(iter(first))
-            raise FederationError(
-                f"{algorithm} averages parts of one network, but there are {said}. Set one of several widths, such as "
-                f"models = '{network},{network}@0.5'"
-            )
+    def _check_same_names(self, kind: Kind) -> None:
+        """Refuse clients that call a class or a column by another name than the first client does."""
+        first, *others = self._first_with(lambda member: _names_of(member, kind)[0]).values()
+        if others:
+            raise FederationError(f"{_different_names(kind, first, others[0])}: {_REMEDIES[kind]}")
 
-    def public_rows_of_others(self, member: Member) -> int:
-        """Return how many public samples all others have shared, which a client may have been brought."""
-        others = (block["inputs"] for client_id, block in self.public_samples.items() if client_id != member.client_id)
-        return sum(map(len, others))
 
-    def _explain(self, what: str, algorithm: str, *, bodies: bool) -> None:
-        """Refuse what makes equal architectures different models: inputs of another shape, or other classes."""
-        if len(self._first_with(lambda member: member.model)) > 1:
-            return
-        try:
-            _ = self.shape, (None if bodies else self.classes)
-        except FederationError as error:
-            raise FederationError(f"{algorithm} averages {what}: {error}") from None
+def draw(members: Iterable[Member], config: RunConfig, clients: int, round: int) -> list[Member]:
+    """Draw the clients of a round: ``fraction`` of those that may train, rounded up, by the run's own generator.
+
+    All may train but ``nonparticipating-fraction``, rounded, of the clients.
+
+    Parameters
+    ----------
+    members : iterable of Member
+        All clients that are here.
+    config : RunConfig
+        The run.
+    clients : int
+        How many clients the federation has, whether they are here or not: the same in all rounds.
+    round : int
+        The round, from 1.
+    """
+    here = list(members)
+    if config.nonparticipating_fraction:
+        absent = generator(config.seed, "absent").permutation(clients)
+        idle = set(absent[: idle_clients(config.nonparticipating_fraction, clients)].tolist())
+        here = [member for member in here if member.client_id not in idle]
+    return _sampled(here, config.fraction, config.seed, round, "draw")
+
+
+def draw_to_evaluate(members: Iterable[Member], config: RunConfig, round: int) -> list[Member]:
+    """Draw the clients that are evaluated after a round: ``evaluate-fraction`` of all, rounded up; of the last, all.
+
+    Parameters
+    ----------
+    members : iterable of Member
+        All clients that are here.
+    config : RunConfig
+        The run.
+    round : int
+        The round; 0: before any training.
+    """
+    fraction = 1.0 if round == config.rounds else config.evaluate_fraction
+    return _sampled(list(members), fraction, config.seed, round, "evaluate")
+
+
+def _sampled(members: list[Member], fraction: float, seed: int, round: int, purpose: str) -> list[Member]:
+    count = sampled_clients(fraction, len(members))
+    if count == len(members):
+        return members
+    chosen = generator(seed, round, purpose).choice(len(members), count, replace=False)
+    return [members[index] for index in sorted(chosen)]
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return numbers in a line: the first five, and how many more."""
+    return ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+
+
+def unlike_columns(members: Sequence[Member]) -> str:
+    """Return a note where two clients have different columns, as a misspelt name makes them; else nothing."""
+    for member in members[1:]:
+        first, ours, theirs = members[0], members[0].input_digests, member.input_digests
+        if min(len(ours), len(theirs)) < 2 or first.vocabulary or member.vocabulary:
+            continue
+        pairs = ((first, {*ours} - {*theirs}), (member, {*theirs} - {*ours}))
+        if said := [f"client {one.client_id} alone has {_columns(one, beyond)}" for one, beyond in pairs if beyond]:
+            way_out = "write them alike where they mean the same, or name them in ignore-columns"
+            return f"clients have different columns: {', and '.join(said)}: {way_out}"
+    return ""
+
+
+def _columns(member: Member, digests: set[str]) -> str:
+    """Return what some of a client's columns are called."""
+    numbers = [number for number, digest in enumerate(member.input_digests) if digest in digests]
+    if len(member.input_names) != len(member.input_digests):
+        return f"columns {listed(numbers)} (its log says their names)"
+    more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
+    return ", ".join(f"'{member.input_names[number]}'" for number in numbers[:5]) + more
+
+
+def _names_of(member: Member, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return digests and names of a client's classes or columns."""
+    if kind == "class":
+        return member.class_digests, member.class_names
+    return member.input_digests, member.input_names
+
+
+def _different_names(kind: Kind, first: Member, other: Member) -> str:
+    """Return in a line what two clients call by different names."""
+    (digests, names), (their_digests, their_names) = _names_of(first, kind), _names_of(other, kind)
+    here, there = (called(member.client_id, member.name) for member in (first, other))
+    if kind == "column" and first.vocabulary:
+        return (
+            f"{here} and {there} have other words for the same tokens, for vocabulary = 'shared:{first.vocabulary}' "
+            f"numbers the words of each data set by itself: set vocabulary = 'hashed:{first.vocabulary}'"
+        )
+    differing = [number for number, pair in enumerate(zip(digests, their_digests, strict=False)) if pair[0] != pair[1]]
+    if not differing or len(digests) != len(their_digests) or len(digests) == 1:
+        return f"{here} and {there} have different names of {'classes' if kind == 'class' else 'columns'}"
+    if (number := differing[0]) < min(len(names), len(their_names)):
+        return f"{here}'s {kind} {number} is '{names[number]}', {there}'s is '{their_names[number]}'"
+    return f"{here}'s {kind} {number} has another name than {there}'s (each node's log says its own)"
+
+
+def _form(member: Member) -> str:
+    return f"{member.shape} {member.dtype}" + f" of {member.vocabulary} tokens" * (member.vocabulary > 0)

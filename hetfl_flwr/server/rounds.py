@@ -11,14 +11,13 @@ from flwr.app import Error, Message, MessageType
 from hetfl_flwr.common.flower import ErrorCode
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
-from hetfl_flwr.server.draw import draw_to_evaluate
 from hetfl_flwr.server.evaluation import Evaluation
 from hetfl_flwr.server.exchange import FlowerExchange, exchange_of, read_only
-from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import InFlight, KeepsClients, UnderWay
-from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.member import Failure, Member
 from hetfl_flwr.server.replies import METRICS_ALONE, Outcome, Reply, Request, Traffic
+from hetfl_flwr.server.roster import draw_to_evaluate
 from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.messages import packed, unpacked
 from hetfl_flwr.wire.spec import Arrays

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.guard import measure_rows
-from hetfl_flwr.server.member import Member, Sharing
+from hetfl_flwr.server.member import Failure, Member, Sharing
 from hetfl_flwr.server.messenger import Messenger
 from hetfl_flwr.server.replies import Expected, Outcome
 from hetfl_flwr.server.roster import Roster

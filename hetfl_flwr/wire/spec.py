@@ -7,6 +7,7 @@ R alignment samples.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -190,6 +191,12 @@ class PayloadSpec:
     def names(self) -> tuple[str, ...]:
         """Names of the arrays, in order."""
         return tuple(spec.name for spec in self.arrays)
+
+    @cached_property
+    def amounts(self) -> tuple[ArraySpec, ...]:
+        """The arrays whose sizes say something: amounts, and no factors of others."""
+        factors = {name for one in self.arrays for name in one.factors}
+        return tuple(one for one in self.arrays if one.is_amount and one.name not in factors)
 
     @property
     def nbytes(self) -> int:

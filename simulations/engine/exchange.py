@@ -10,9 +10,8 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, Re
 from hetfl_flwr.common.flower import LARGEST_CHUNK, ErrorCode, name_message
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.exchange import Downloads
-from hetfl_flwr.server.failure import Failure
-from hetfl_flwr.server.guard import Gauge
-from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.guard import measure
+from hetfl_flwr.server.member import Failure, Member
 from hetfl_flwr.server.messenger import Messenger
 from hetfl_flwr.server.replies import (
     FRACTIONS,
@@ -54,7 +53,6 @@ class Seat:
     def __init__(self, member: Member, strategy: "KnowledgeStrategy") -> None:
         self.member, self.name = member, str(member)
         self.form, self.most = form_of(strategy.upload_spec(member)), strategy.most_samples(member)
-        self.gauge = Gauge(self.form.spec)
         self._names: tuple[str, ...] = ()
         self._fractions: list[str] = []
 
@@ -114,7 +112,7 @@ class LocalExchange:
                     up = traffic.wire_up if answer.error is None else 0
                     self._engine.passed(member.client_id, traffic.wire_down, up, answer.metrics)
             seen = min(int(reply.metrics.get(SEEN, reply.metrics[EXAMPLES])), seat.most.seen)
-            result.sizes[member.client_id] = seat.gauge(reply.arrays, download, seen, measured)
+            result.sizes[member.client_id] = measure(reply.arrays, seat.form.spec, download, seen, measured)
             if messenger.received is not None:
                 messenger.received(member, download, reply)
             result.replies.append(reply)

@@ -26,7 +26,7 @@ from hetfl_flwr.runs.record import (
     round_line,
     summary_file,
 )
-from hetfl_flwr.server.failure import Failure
+from hetfl_flwr.server.member import Failure
 
 ROUND = Round(
     3,

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server import evaluation
-from hetfl_flwr.server.draw import draw_to_evaluate
+from hetfl_flwr.server.roster import draw_to_evaluate
 from hetfl_flwr.wire.messages import CONFIG, ROUND
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid

@@ -19,9 +19,9 @@ from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from hetfl_flwr.server.failure import Failure
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.guard import Guard, Size, measure
+from hetfl_flwr.server.member import Failure
 from hetfl_flwr.server.replies import Expected
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, SEEN, SHARE

@@ -15,7 +15,7 @@ from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.node.machine import find_device
-from hetfl_flwr.server.differences import listed
+from hetfl_flwr.server.roster import listed
 from hetfl_flwr.wire.privacy import DELTA
 from simulations.reports.runs import load_run
 from simulations.reports.terminal import table_of

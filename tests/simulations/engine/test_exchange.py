@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.methods import chosen, names
-from hetfl_flwr.server.guard import Gauge, measure
+from hetfl_flwr.server.guard import measure
 from hetfl_flwr.wire.codec import to_record, widened, wire_bytes
 from hetfl_flwr.wire.forms import Form, frozen, twins
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, ROUND
@@ -176,14 +176,17 @@ def test_equal_arrays_are_found():
     assert twins(arrays[2:]) == ()
 
 
-def test_a_gauge_measures_as_the_slow_way_does():
+def test_sizes_are_those_in_double_precision():
     rng = np.random.default_rng(0)
     spec = PayloadSpec((ArraySpec("w", (5, 4), "float32", update=True), learnt("b", (4,)), sample_counts("n", (2,))))
     sent = {"w": rng.normal(size=(5, 4)).astype(np.float32)}
     upload = {**sent, "b": np.float32([0, 1e-30, 2, 3]), "n": np.array([1, 2])}
-    for change in (0.0, 1e-25, 0.1):
+    for change, tiny in ((0.0, 1e-30), (1e-25, 1e30), (0.1, 1.0)):
         upload["w"] = (sent["w"] + np.float32(change) * (rng.random((5, 4)) > 0.5)).astype(np.float32)
-        found, expected = Gauge(spec)(upload, sent, 9, {}), measure(upload, spec, sent, 9)
-        assert list(found) == list(expected)
-        for name in found:
-            np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
+        upload["b"] = np.float32([0, tiny, 2 * tiny, 3 * tiny])
+        for name, size in measure(upload, spec, sent, 9).items():
+            values = upload[name].astype(np.float64) - (sent[name] if name == "w" else 0.0)
+            values = values[values != 0]
+            expected = np.sqrt(np.mean(values**2)) if values.size else 0.0
+            np.testing.assert_allclose(size.value, expected, rtol=1e-6)
+            assert size.numbers == values.size
