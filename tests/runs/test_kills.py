@@ -407,7 +407,7 @@ def test_a_run_refuses_the_state_of_something_else_by_name(other, make_config, r
     assert entries(tmp_path / "after")[1]["failures"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("spawned_workers")
 def test_the_harness_of_random_kills_sees_a_difference(tmp_path):
     case = "fedhe, half of the clients"
