@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -31,14 +32,20 @@ then differ; words a text, on average."""
 MOST_EXCEPTIONS, FEWEST_BESIDE = 0.05, 3
 """Part of the filled cells that may be no numbers in a column of numbers; different numbers beside words for none."""
 
-MISSING = ("", "?", "NA")
-"""Cells that are missing in any column."""
+MISSING = ("", "?", "NA", "NaN", "nan", "null", "<NA>")
+"""Words for what is missing in any column, and for a label that is not known."""
+
+NO_NUMBER = (
+    *(".", "N/A", "n/a", "na", "#N/A", "#N/A N/A", "#NA", "NULL", "None", "\\N", "-NaN", "-nan"),
+    *("#DIV/0!", "#VALUE!", "#REF!", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+)
+"""What programs write in a column of numbers for one that is missing."""
 
 ABSENT = (
-    *("-", "--", ".", "..", "*", "?", "na", "n/a", "n.a.", "nd", "n.d."),
-    *("none", "nil", "null", "missing", "unknown", "#ref!"),
+    *("-", "--", "..", "*", "na", "n/a", "n.a.", "nd", "n.d."),
+    *("none", "nil", "null", "missing", "unknown"),
 )
-"""Words, in small letters, that stand beside numbers for one that is missing, however many they are."""
+"""What people write for it, in small letters, beside more than `FEWEST_BESIDE` different numbers."""
 
 PLAIN, POINTS, COMMAS = "1234.5", "1,234.5", "1.234,5"
 """Notations of numbers: without thousands separators, with a decimal point, with a decimal comma."""
@@ -51,6 +58,9 @@ _COMMAS = r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d+)(?:,\d+)?"  # 0.125 is never 12
 PATTERNS = {PLAIN: _PLAIN, POINTS: rf"[+-]?[1-9]\d{{0,2}}(?:,\d{{3}})+(?:\.\d*)?|{_PLAIN}", COMMAS: _COMMAS}
 """What the whole text of a number looks like in each notation; blanks between thousands come on top."""
 
+NUMBER = re.compile("|".join(f"(?:{one})" for one in PATTERNS.values()))
+"""A number in any notation."""
+
 ISO, DOTTED, DAY_FIRST, MONTH_FIRST = "year-month-day", "day.month.year", "day/month/year", "month/day/year"
 DAY_NAME, NAME_DAY, TYPED = "day month-name year", "month-name day, year", "date"
 """Notations of dates, beside `CLOCK`; `TYPED`: the column has a type of dates."""
@@ -58,7 +68,7 @@ DAY_NAME, NAME_DAY, TYPED = "day month-name year", "month-name day, year", "date
 FORMATS = {
     **{ISO: "ISO8601", TYPED: "ISO8601", DOTTED: "%d.%m.%Y", DAY_FIRST: "%d/%m/%Y", MONTH_FIRST: "%m/%d/%Y"},
     **{f"{DOTTED[:-4]}yy": "%d.%m.%y", f"{DAY_FIRST[:-4]}yy": "%d/%m/%y", f"{MONTH_FIRST[:-4]}yy": "%m/%d/%y"},
-    **{DAY_NAME: "%d%b%Y", NAME_DAY: "%B %d, %Y", CLOCK: "%H:%M:%S"},
+    **{DAY_NAME: "%d%b%Y", f"{DAY_NAME[:-4]}yy": "%d%b%y", NAME_DAY: "%B %d, %Y", CLOCK: "%H:%M:%S"},
 }
 """How pandas calls each notation of dates."""
 
@@ -72,7 +82,7 @@ DATES: Mapping[str, re.Pattern[str]] = {
     **{f"day.month.{end}": re.compile(rf"{_D}\.{_M}\.{year}{_TIME}") for end, year in _LAST.items()},
     **{f"day/month/{end}": re.compile(rf"{_D}(?P<k>[-/]){_M}(?P=k){year}{_TIME}") for end, year in _LAST.items()},
     **{f"month/day/{end}": re.compile(rf"{_M}(?P<k>[-/]){_D}(?P=k){year}{_TIME}") for end, year in _LAST.items()},
-    DAY_NAME: re.compile(rf"{_D}[-/. ]*{_N}[-/., ]*(?P<y>\d{{4}}){_TIME}"),
+    **{f"day month-name {end}": re.compile(rf"{_D}[-/. ]*{_N}[-/., ]*{year}{_TIME}") for end, year in _LAST.items()},
     NAME_DAY: re.compile(rf"{_N} *{_D},? +(?P<y>\d{{4}}){_TIME}"),
     CLOCK: re.compile(_CLOCK),
 }
@@ -82,12 +92,13 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _PIVOT = 69  # of years of two digits: 69 is 1969, 68 is 2068, as C and pandas have it
 _SECONDS = 24 * 60 * 60
 
-_MINUS = r"^[\x{2212}\x{2012}\x{2013}\x{ff0d}]([\d.])"  # as typesetters and spreadsheets write it
+_MINUS = r"^(\s*)[\x{2212}\x{2012}\x{2013}\x{ff0d}]([\d.])"  # as typesetters and spreadsheets write it
 _BLANKS = r"[ '\x{a0}\x{202f}]"
 _GROUPED = rf"[+-]?[1-9]\d{{0,2}}(?:{_BLANKS}\d{{3}})+(?:[.,]\d+)?"  # 1 234,5 and 1'234.5
 _MONEY = r"[$€£¥₹₽]|USD|EUR|GBP|CHF"
 _WITH_UNIT = re.compile(rf"[+-]?(?:({_MONEY})\s*)?[+-]?\d[\d.,' \xa0\u202f]*?\s*([^\d\s.,'+-][^\d]*)?")
-_NAN = "^[+-]?(?i:nan)$"
+_WHOLE = r"^-?(?:0|[1-9]\d*)(?:\.0*)?$"
+_COUNTS = re.compile(r"X(?:\.\d+)?|index|level_\d+|Unnamed: \d+(?:\.\d+)?|\.\.\.\d+")  # an index, written as a column
 _IDS = r"p?id|ids|u?uid|guid|ind(?:e)?x|rownames?|row|record|patient|subject|sample|person|obs|no|nr|key"
 IDS = re.compile(rf"(?i:(?:.*[\W_])?(?:{_IDS})\W*)|.*[a-z](?:ID|Id|No|Nr)")
 """Names of columns of ids."""
@@ -139,10 +150,10 @@ def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedAr
     """
     if pa.types.is_dictionary(cells.type):
         cells = cells.cast(cells.type.value_type)
-    null = pa.scalar(None, TEXT if is_text(cells.type) else cells.type)
     if is_text(cells.type):
-        texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(_in_one_form(cells.cast(TEXT))), _MINUS, r"-\1")
-        return pc.if_else(pc.is_in(texts, pa.array([*MISSING, *missing], TEXT)), null, texts)
+        texts = pc.utf8_trim_whitespace(_in_one_form(cells.cast(TEXT)))
+        return pc.if_else(pc.is_in(texts, pa.array([*MISSING, *missing], TEXT)), pa.scalar(None, TEXT), texts)
+    null = pa.scalar(None, cells.type)
     codes = [float(word) for word in missing if re.fullmatch(_PLAIN, word)]
     if codes and _is_number(cells.type):
         cells = pc.if_else(pc.is_in(cells.cast(pa.float64(), safe=False), pa.array(codes, pa.float64())), null, cells)
@@ -150,18 +161,38 @@ def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedAr
 
 
 def _in_one_form(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts with each letter in one form, and without what nobody sees."""
+    """Return texts with each letter and minus in one form, and without what nobody sees."""
     if pc.all(pc.string_is_ascii(texts)).as_py() is not False:
         return texts
-    return pc.replace_substring_regex(pc.utf8_normalize(texts, form="NFC"), r"\p{Cf}", "")
+    seen = pc.replace_substring_regex(pc.utf8_normalize(texts, form="NFC"), r"\p{Cf}", "")
+    return pc.replace_substring_regex(seen, _MINUS, r"\1-\2")
 
 
 def are_filled(cells: pa.ChunkedArray) -> BoolArray:
     """Return which cells (N,) of a cleaned column hold something."""
     filled: BoolArray = cells.is_valid().to_numpy()
-    if is_text(cells.type):
-        filled = filled & ~pc.match_substring_regex(cells, _NAN).fill_null(False).to_numpy()
     return filled
+
+
+def as_written(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return texts of labels, owners or domains as whole numbers or truth values if all are; 007 stays a text."""
+    if not is_text(cells.type):
+        return cells
+    if _all_match(cells, _WHOLE):
+        with suppress(pa.ArrowInvalid):  # too large a number
+            return cells.cast(pa.float64()).cast(pa.int64())
+    if _all_match(cells, r"^-?(?:0|[1-9]\d*)\.\d+$|" + _WHOLE):
+        return cells.cast(pa.float64())
+    truth = _as_truth(cells)
+    return cells if truth is None else truth
+
+
+def _as_truth(cells: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Return texts as truth values; None where they are none, or one is written in two ways."""
+    few = cells.unique().drop_null()
+    words = {word.lower() for word in few[:3].to_pylist()}
+    alike = 0 < len(few) == len(words) and words <= {"true", "false"}
+    return pc.equal(pc.utf8_lower(cells), "true") if alike else None
 
 
 def decide(
@@ -171,25 +202,55 @@ def decide(
     called: Callable[[BoolArray], str] = str,
     *,
     plainly: bool = False,
+    train_rows: int | None = None,
 ) -> Decision:
-    """Return what a column is, told from the cells of all training rows.
+    """Return what a column is, told from the cells of all training rows; those of the test rows must be alike.
 
     Parameters
     ----------
     name : str
         What it is called.
     cells : ChunkedArray
-        (N,) as `cleaned` returns them.
+        (N,) as `cleaned` returns them, the training rows first.
     wanted : {"", "category", "number"}
         What it is to be.
     called : callable
         Returns how messages call some of the rows, (N,) bool.
     plainly : bool
         Whether texts are numbers only if all are, and no column is left out: tables of the catalogue.
+    train_rows : int, optional
+        How many of the rows are for training; None: all.
     """
-    decision = _decided(name, cells, wanted, called, plainly)
-    filled = cells.slice(0, _SAMPLE).drop_null()
-    return replace(decision, example=str(filled[0].as_py())[:60] if len(filled) else "")
+    own = cells.slice(0, train_rows)
+    decision = _decided(name, own, wanted, called, plainly)
+    filled = own.slice(0, _SAMPLE).drop_null()
+    decision = replace(decision, example=str(filled[0].as_py())[:60] if len(filled) else "")
+    column = decision.column
+    if column is None or plainly:
+        return decision
+    if column.kind == "category":
+        return _known(decision, column, cells, len(own), called) if len(own) < len(cells) else decision
+    if is_text(cells.type) and (other := rival(column, cells.slice(len(own)))):
+        what = f"has {column.kind}s written as {column.notation} in the training rows and as {other} in the test rows"
+        return replace(decision, column=None, problem=what, way_out="write them alike")
+    infinite = np.abs(read(column, cells)[0]) > np.finfo(np.float32).max
+    if infinite.any():
+        what = f"has in {called(infinite)} an infinite {name}, or one above 3e38"
+        way_out = "write a number below that, or nothing where it is missing"
+        return replace(decision, column=None, problem=what, way_out=way_out)
+    return decision
+
+
+def _known(
+    decision: Decision, column: Column, cells: pa.ChunkedArray, first: int, called: Callable[[BoolArray], str]
+) -> Decision:
+    """Note values of test rows that no training row has."""
+    others = read(column, cells)[1]
+    if not others[first:].any():
+        return decision
+    instead = f"taken as {column.values[0]!r}" if len(column.values) == 2 else "0 throughout"
+    note = f"{others.sum()} values of test rows ({called(others)}) are in no training row: {instead}"
+    return replace(decision, notes=(*decision.notes, note))
 
 
 def _decided(
@@ -203,14 +264,16 @@ def _decided(
         return _category(name, cells, MOST_DECLARED)
     if is_date(kind):
         return _number(Column(name, "date", TYPED), cells, ("dates, read as days since 1970",))
-    if pa.types.is_boolean(kind):
-        return _category(name, cells) if plainly else _words(name, cells, called)
     try:
-        numbers = cells.cast(pa.float64(), safe=False)
+        numbers = None if pa.types.is_boolean(kind) else cells.cast(pa.float64(), safe=False)
     except pa.ArrowInvalid:
-        return _category(name, cells) if plainly else _texts(name, cells, wanted, called)
-    whole = pa.types.is_integer(kind) or (is_text(kind) and bool(_all_match(cells, r"^[+-]?\d+$")))
-    if whole and not wanted and not plainly and (why := _why_ids(name, numbers, cells)):
+        numbers = None
+    if numbers is None:
+        truth = _as_truth(cells) if is_text(kind) else cells
+        if plainly:
+            return _category(name, cells if truth is None else truth)
+        return _texts(name, cells, wanted, called) if truth is None else _words(name, truth, called)
+    if not wanted and not plainly and (why := _why_ids(name, numbers, cells)):
         return Decision(name, notes=(why,))
     return _number(Column(name, "number", PLAIN), cells, _code_of_missing(numbers) if not plainly else ())
 
@@ -227,6 +290,9 @@ def _number(column: Column, cells: pa.ChunkedArray, notes: tuple[str, ...] = ())
         are = "one number throughout" if len(values) else "no number at all"
         notes += (f"{are} in the training rows: it is ignored (0 throughout)",)
         return Decision(column.name, replace(column, constant=True), notes)
+    if column.notation.endswith("yy"):
+        first, last = (datetime.fromtimestamp(day * _SECONDS, UTC).date() for day in values[[0, -1]])
+        notes += (f"years of two digits: these are {first} to {last}; write four digits if that is wrong",)
     return Decision(column.name, column, notes)
 
 
@@ -245,16 +311,19 @@ def _code_of_missing(numbers: pa.ChunkedArray) -> tuple[str, ...]:
 
 def _why_ids(name: str, numbers: pa.ChunkedArray, cells: pa.ChunkedArray) -> str:
     """Return a note where whole numbers tell rows apart and nothing else; else nothing."""
-    filled = numbers.drop_null()
+    filled = numbers.drop_null().to_numpy()
     count = len(filled)
-    if count < FEWEST_IDS or count < (1 - MOST_EXCEPTIONS) * len(cells):
+    if count < FEWEST_IDS or count < (1 - MOST_EXCEPTIONS) * len(cells) or pa.types.is_floating(cells.type):
         return ""
-    different, named = len(filled.unique()), IDS.fullmatch(name) is not None
-    low, high = pc.min(filled).as_py(), pc.max(filled).as_py()
+    if not (filled == np.floor(filled)).all() or (is_text(cells.type) and not _all_match(cells, r"^[+-]?\d+$")):
+        return ""
+    different, named = len(np.unique(filled)), IDS.fullmatch(name) is not None
+    low, high, steps = filled.min(), filled.max(), np.diff(filled)
     counting = different == count and high - low < _SPARSE * count and not _YEARS[0] < low < _YEARS[1]
-    counting = counting and (count >= FEWEST_UNORDERED or len(np.unique(np.sign(np.diff(filled.to_numpy())))) == 1)
+    counting = counting and (count >= FEWEST_UNORDERED or len(np.unique(np.sign(steps))) == 1)
+    again = _COUNTS.fullmatch(name) is not None and (steps == 1).mean() > 1 / 2  # from the start in each of some files
     repeated = named and different > max(MOST_VALUES, count / 5)
-    if not (counting or repeated or (named and different == count)):
+    if not (counting or again or repeated or (named and different == count)):
         return ""
     return (
         f"{different} different values in {count} training rows, as ids are: it is ignored; numeric-columns or "
@@ -274,8 +343,8 @@ def _texts(name: str, texts: pa.ChunkedArray, wanted: Wanted, called: Callable[[
         column = Column(name, "number", PLAIN)
         if np.isnan(read(column, texts)[0]).all():
             what = f"is named in numeric-columns, and none of its {are_filled(texts).sum()} values is a number"
-            way_out = f"{_two_notations(texts) or 'name it in categorical-columns'}, or name it in ignore-columns"
-            return Decision(name, problem=what, way_out=f"{way_out} to leave it out")
+            way_out = "name it in categorical-columns, or name it in ignore-columns to leave it out"
+            return Decision(name, problem=what, way_out=way_out)
     if column is None:
         return _words(name, texts, called)
     notes: tuple[str, ...] = ()
@@ -300,11 +369,8 @@ def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]
     decision = _category(name, cells)
     if decision.column is None or not words:
         return decision
-    if way_out := _two_notations(cells):
-        looks = f"what looks like dates in two notations is taken as a category; {way_out} if that is meant"
-        return replace(decision, notes=(looks,))
     filled = are_filled(cells)
-    others = np.isnan(_plain_numbers(cells)) & filled
+    others = np.isnan(_numbers(Column("", "number", PLAIN), cells.fill_null(""))) & filled
     if not 0 < others.sum() < filled.sum() / 2:
         return decision
     why = f"{others.sum()} of {filled.sum()} values ({called(others)}) are no numbers: taken as a category; "
@@ -319,38 +385,41 @@ def _why_names(texts: pa.ChunkedArray) -> str:
         return ""
     if pc.mean(pc.list_value_length(pc.utf8_split_whitespace(filled))).as_py() > WORDS_OF_AN_ID:
         return ""
-    keeps = "categorical-columns keeps it"
-    if way_out := _two_notations(texts):
-        keeps += f"; {way_out} if it holds dates in two notations"
-    return f"{different} different values in {len(filled)} training rows, as ids are: it is ignored; {keeps}"
+    return (
+        f"{different} different values in {len(filled)} training rows, as ids are: it is ignored; categorical-columns "
+        "keeps it"
+    )
 
 
 def _category(name: str, cells: pa.ChunkedArray, most: int = MOST_VALUES) -> Decision:
-    known = cells.unique().sort().to_pylist()  # null is the last
+    found = cells.unique().to_pylist()
+    known: list[str | None] = [*sorted({_written(value) for value in found if value is not None}, key=_rank)]
+    known += [None] * (None in found)
     if len(known) > most:
-        way_out = "name it in ignore-columns to leave it out" + (most == MOST_VALUES) * (
-            f", in categorical-columns to take up to {MOST_DECLARED}, or in text-column to learn from its words alone"
-        )
-        if is_text(cells.type) and (looks := _two_notations(cells)):
-            what = f"has {len(known)} different values, more than {most}, which look like dates in two notations"
-            return Decision(name, problem=what, way_out=f"{looks}, or name it in ignore-columns to leave it out")
         if is_text(cells.type) and _all_match(cells.drop_null(), r"^\[.*\]$"):
             what = "holds lists written as texts"
             return Decision(name, problem=what, way_out="write them as lists, in a parquet or json file, for series")
+        way_out = "name it in ignore-columns to leave it out" + (most == MOST_VALUES) * (
+            f", in categorical-columns to take up to {MOST_DECLARED}, or in text-column to learn from its words alone"
+        )
         return Decision(name, problem=f"has {len(known)} different values, more than {most}", way_out=way_out)
-    folded = {str(value).casefold(): _written(value) for value in reversed(known) if value is not None}
+    folded = {value.casefold(): value for value in reversed(known) if value is not None}
     pair = next((pair for pair in _TRUTH if {*pair} == {*folded}), None)
     if pair and len(folded) < len(known) - (None in known):  # yes, YES, no, No
         both = (*(folded[value] for value in pair), *[None] * (None in known))
         note = f"written in several ways, and read as {' and '.join(pair)}"
         return Decision(name, Column(name, "category", values=both), (note,))
-    values = tuple(None if value is None else _written(value) for value in known)
-    return Decision(name, Column(name, "category", values=values))
+    return Decision(name, Column(name, "category", values=(*known,)))
 
 
 def _written(value: object) -> str:
     """Return a value as text, a whole number without the point that it has where others of its column are missing."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return re.sub(r"^(-?(?:0|[1-9]\d*))\.0*$", r"\1", str(value))
+
+
+def _rank(value: str) -> tuple[float, str]:
+    """Return what values are sorted by: numbers first, by their size."""
+    return (float(value) if re.fullmatch(_PLAIN, value) and value.lower() != "nan" else np.inf, value)
 
 
 def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]:
@@ -373,14 +442,14 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
     if column.kind == "category":
         codes = _codes(column.values, cells)
         return (codes[:, None] == np.arange(len(column.values)))[:, len(column.values) == 2 :].astype(float), codes < 0
-    if is_date(cells.type):
-        numbers = _days_of(cells) if column.kind == "date" else np.full(len(cells), np.nan)
-    elif not is_text(cells.type):
-        numbers = cells.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
-        numbers = np.full(len(cells), np.nan) if column.kind == "date" else numbers
+    if column.kind == "date" and not is_text(cells.type):
+        numbers = _days_of(cells) if is_date(cells.type) else np.full(len(cells), np.nan)
+    elif is_date(cells.type):
+        numbers = np.full(len(cells), np.nan)
+    elif column.kind == "date":
+        numbers = _days(column.notation, cells.fill_null(""))
     else:
-        texts = cells.fill_null("")
-        numbers = _days(column.notation, texts) if column.kind == "date" else _numbers(column, texts)
+        numbers = _numbers(column, cells)
     return numbers, np.isnan(numbers) & are_filled(cells)
 
 
@@ -398,29 +467,39 @@ def _codes(known: Sequence[str | None], cells: pa.ChunkedArray) -> npt.NDArray[n
 
 
 def _alike(value: object, of_truth: bool) -> object:
+    """Return what is equal for values that are one: numbers, but for codes such as 007, and words for truth."""
+    text = str(value)
+    if value is None or re.match(r"[+-]?0\d", text):
+        return value
     try:
-        return None if value is None else float(str(value))
+        return float(text)
     except ValueError:
-        return str(value).casefold() if of_truth else str(value)
+        return text.casefold() if of_truth else text
 
 
-def _plain_numbers(texts: pa.ChunkedArray) -> FloatArray:
-    return _numbers(Column("", "number", PLAIN), texts.fill_null(""))
-
-
-def _numbers(column: Column, texts: pa.ChunkedArray) -> FloatArray:
-    """Return the numbers (N,) of texts in a notation, NaN for what is none."""
+def _numbers(column: Column, cells: pa.ChunkedArray) -> FloatArray:
+    """Return the numbers (N,) of cells in a notation, NaN for what is none."""
+    numbers: FloatArray
+    if not is_text(cells.type) or (column.notation == PLAIN and not column.unit):
+        try:
+            numbers = cells.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
+        except pa.ArrowInvalid:
+            pass
+        else:
+            return numbers
+    texts, fits = cells, pa.scalar(True)
     if column.unit:
         unit = re.escape(column.unit)
         texts = pc.replace_substring_regex(texts, rf"^([+-]?)\s*{unit}\s*|\s*{unit}$", r"\1")
+        fits = pc.not_equal(texts, cells)
     grouped = pc.match_substring_regex(texts, f"^(?:{_GROUPED})$")
     texts = pc.if_else(grouped, pc.replace_substring_regex(texts, _BLANKS, ""), texts)
-    fits = pc.match_substring_regex(texts, f"^(?:{PATTERNS[column.notation]})$")
+    fits = pc.and_(fits, pc.match_substring_regex(texts, f"^(?:{PATTERNS[column.notation]})$"))
     texts = pc.if_else(fits, texts, pa.scalar(None, texts.type))
     thousands, decimal = MARKS[column.notation]
     for mark, instead in ((thousands, ""), (decimal, ".")):
         texts = pc.replace_substring(texts, mark, instead) if mark and mark != instead else texts
-    numbers: FloatArray = pc.replace_substring(texts, "+", "").cast(pa.float64()).to_numpy().astype(np.float64)
+    numbers = pc.replace_substring(texts, "+", "").cast(pa.float64()).to_numpy().astype(np.float64)
     return numbers
 
 
@@ -469,14 +548,15 @@ def recognised(name: str, texts: pa.ChunkedArray) -> Column | None:
     """Return how texts are to be read as numbers or dates; None where they are words.
 
     At most `MOST_EXCEPTIONS` of those that are filled may be something else, and if some are, the others must be more
-    than two different numbers. Beside more than three different texts, those of `ABSENT` do not count.
+    than two different numbers. `NO_NUMBER` does not count, and neither does `ABSENT` beside more than three others.
 
     Raises
     ------
     _Undecided
         They are numbers, or dates, that can be read in two ways.
     """
-    filled = texts.filter(pa.array(are_filled(texts)))
+    filled = texts.drop_null()
+    filled = filled.filter(pc.invert(pc.is_in(filled, pa.array(NO_NUMBER, TEXT))))
     known = filled.filter(pc.invert(pc.is_in(pc.utf8_lower(filled), pa.array(ABSENT, TEXT))))
     if len(known) < len(filled) and len(known.unique()) > FEWEST_BESIDE:
         filled = known
@@ -485,24 +565,36 @@ def recognised(name: str, texts: pa.ChunkedArray) -> Column | None:
     return _number_notation(name, cells, counts) or _date_notation(name, cells, counts)
 
 
-def mostly_numbers(texts: pa.ChunkedArray) -> bool:
-    """Say whether texts are plain numbers, but for a few."""
-    if not is_text(texts.type):
-        return False
-    try:
-        column = recognised("", texts)
-    except _Undecided:
-        return False
-    return column is not None and (column.notation, column.unit) == (PLAIN, "")
-
-
 def rival(column: Column, texts: pa.ChunkedArray) -> str:
     """Return the notation in which more texts are numbers, or dates, than in a column's own; empty if there is none."""
     filled = texts.drop_null()
+    if not len(filled):
+        return ""
     others = DATES if column.kind == "date" else PATTERNS
     counts = {one: int(np.isfinite(read(replace(column, notation=one), filled)[0]).sum()) for one in others}
     most = max(counts, key=lambda one: (counts[one], one == column.notation))
     return most if counts[most] > counts.get(column.notation, 0) else ""
+
+
+def doubts(decisions: Sequence[tuple[Decision, pa.ChunkedArray]]) -> list[tuple[str, str]]:
+    """Doubt points in numbers beside columns with decimal commas, as (name, note): they may stand between thousands."""
+    columns = [(one.column, cells) for one, cells in decisions if one.column and one.column.kind == "number"]
+    commas = next((column.name for column, _ in columns if column.notation == COMMAS), None)
+    found = []
+    for column, cells in columns if commas is not None else ():
+        if column.notation != PLAIN or not is_text(cells.type):
+            continue
+        pointed = cells.filter(pc.match_substring(cells, "."))
+        if len(pointed) and _all_match(pointed, r"^[+-]?\d{1,3}\.\d{3}$"):
+            one = pointed[0].as_py()
+            found.append(
+                (
+                    column.name,
+                    f"{one} is read as {float(one):g}, but column {commas!r} has decimal commas: write "
+                    f"{one.replace('.', '')} if that is meant",
+                )
+            )
+    return found
 
 
 def _holds(numbers: FloatArray, counts: npt.NDArray[np.int64]) -> bool:
@@ -536,33 +628,22 @@ def _unit(texts: Sequence[str]) -> str:
 
 
 def _date_notation(name: str, cells: pa.ChunkedArray, counts: npt.NDArray[np.int64]) -> Column | None:
-    """Return the notation of which most texts are."""
-    first = cells.slice(0, _SAMPLE).to_pylist()
+    """Return the notation of which most texts are; where others of another read more, or differ, nobody can tell."""
+    first, enough = cells.slice(0, _SAMPLE).to_pylist(), (1 - MOST_EXCEPTIONS) * counts.sum()
     likely = [one for one in DATES if one != TYPED and any(DATES[one].fullmatch(text) for text in first)]
     days = {one: _days(one, cells) for one in likely}
-    fits = {one: int(counts[~np.isnan(found)].sum()) for one, found in days.items()}
-    for day, month in ((DAY_FIRST, MONTH_FIRST), (f"{DAY_FIRST[:-4]}yy", f"{MONTH_FIRST[:-4]}yy")):
-        if day in days and month in days:
-            one, other = ~np.isnan(days[day]), ~np.isnan(days[month])
-            mixed = (one & ~other).any() and (other & ~one).any()
-            both = (one & other).any() and not np.array_equal(days[day], days[month], equal_nan=True)
-            either = one.sum() == other.sum() and both
-            if (mixed or either) and counts[one | other].sum() >= (1 - MOST_EXCEPTIONS) * counts.sum():
-                how = f"are {day} and {month} in turn" if mixed else f"may be {day} or {month}"
-                raise _Undecided(f"holds dates that {how}", "write dates as year-month-day, such as 2024-03-31")
-    best = max(fits, key=lambda one: fits[one], default="")
-    return Column(name, "date", best) if best and _holds(days[best], counts) else None
-
-
-def _two_notations(texts: pa.ChunkedArray) -> str:
-    """Return the way out where words look like dates in two notations; else nothing."""
-    filled = texts.drop_null()
-    if not is_text(filled.type) or not any(DATES[ISO].fullmatch(text) for text in filled.slice(0, _SAMPLE).to_pylist()):
-        return ""
-    fits = [np.count_nonzero(~np.isnan(_days(one, filled))) for one in (ISO, DAY_FIRST, DOTTED)]
-    if fits[0] and sum(fits[1:]) and sum(fits) >= (1 - MOST_EXCEPTIONS) * len(filled):
-        return "write dates as year-month-day, such as 2024-03-31"
-    return ""
+    fits = {one: ~np.isnan(found) for one, found in days.items()}
+    best = max(fits, key=lambda one: counts[fits[one]].sum(), default="")
+    if not best or counts[np.any([*fits.values()], axis=0)].sum() < enough:
+        return None
+    for other, there in fits.items():
+        differ = (fits[best] & there & (days[best] != days[other])).any()
+        either = differ and counts[there].sum() == counts[fits[best]].sum()
+        mixed = (there & ~fits[best]).any() and (differ or counts[fits[best]].sum() < enough)
+        if either or mixed:
+            how = f"are {best} and {other} in turn" if mixed else f"may be {best} or {other}"
+            raise _Undecided(f"holds dates that {how}", "write dates as year-month-day, such as 2024-03-31")
+    return Column(name, "date", best) if _holds(days[best], counts) else None
 
 
 def is_date(kind: pa.DataType) -> bool:

@@ -5,6 +5,7 @@ import gzip
 import lzma
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,7 +62,7 @@ EXPECTED = (
 )
 
 SPLITS = ("train", "test", "validation")
-_SPLIT = re.compile(r"(?:.*[_.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid|validation|dev))(?:[-_.]\d.*)?", re.I)
+_SPLIT = re.compile(r"(?:(.*)[_.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid|validation|dev))(?:[-_.]\d.*)?", re.I)
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ASIDE = re.compile(r"(?:dataset_infos?|dataset_dict|state|datapackage)\.json", re.I)  # describe a data set
 _OWNER_CLASS_IMAGE = 3  # parts of an image's path in a folder of owners
@@ -315,23 +316,28 @@ class Listing:
         """Return all files of rows by split, and a note where several have no split of their own.
 
         A file belongs to a split if its name, or a folder's, is that of one or ends in it, such as ``train.csv``,
-        ``test-00000-of-00002.parquet``, ``wine_test.csv`` or ``data/train/1.csv``. If some files belong to none, all
-        are rows of one split, as nothing says what these are apart from.
+        ``test-00000-of-00002.parquet``, ``wine_test.csv`` or ``data/train/1.csv``. Files are splits only if all belong
+        to one, and each that is not of training has one that is called alike; else all are rows of one split, unless
+        one is just called as a split is.
 
         Raises
         ------
         DataError
-            Files belong to both train and test, or one is just called as a split, and others to none.
+            Nobody can tell which files are splits.
         """
-        words = {path: self._split_of(path) for path in self.rows}
-        others = [path for path in self.rows if not words[path]]
-        said = {split: [path for path in self.rows if words[path] == split] for split in SPLITS}
-        exact = [path for path in self.rows if words[path] and stem(path).lower() == words[path]]
-        if others and ((said["train"] and said["test"]) or [path for path in exact if words[path] != "train"]):
+        told = {path: self._split_of(path) for path in self.rows}
+        others = [path for path in self.rows if not told[path][0]]
+        said = {split: [path for path in self.rows if told[path][0] == split] for split in SPLITS}
+        exact = [path for path in self.rows if told[path][0] and not told[path][1]]
+        alike = {told[path][1] for path in said["train"]} | {""}
+        alone = [path for split in SPLITS[1:] for path in said[split] if "" != told[path][1] not in alike]
+        if (others or alone) and (exact or (said["train"] and said["test"])):
             one = (exact or said["test"])[0]
+            other = next(path for path in (*others, *alone, *said["train"]) if path != one)
             raise DataError(
-                f"'{self.folder}' holds '{one.relative_to(self.folder)}' beside '{others[0].relative_to(self.folder)}',"
-                " whose name says no split: call it train or test, such as train-2.csv, or put it into another folder"
+                f"'{self.folder}' holds '{one.relative_to(self.folder)}' beside '{other.relative_to(self.folder)}', and"
+                " nothing says whether these are splits of one data set: call it train or test, such as train-2.csv, "
+                "or put it into another folder"
             )
         parts = [path for path in others if not _SHARD.search(path.name)]
         note = f"rows of {len(parts)} files in '{self.folder}' are put together: partition=files has a client for each"
@@ -339,21 +345,38 @@ class Listing:
             return {"train": [*self.rows]}, (note,) * (len(parts) > 1)
         return {split: paths for split, paths in said.items() if paths}, ()
 
-    def _split_of(self, path: Path) -> str:
-        """Return the split that the name of a file says, or else the nearest folder's; empty: none does."""
+    def _split_of(self, path: Path) -> tuple[str, str]:
+        """Return the split that the name of a file says, or else the nearest folder's, and what stands before it."""
         for name in (path.name.split(".")[0], *reversed(path.relative_to(self.folder).parts[:-1])):
-            if found := _SPLIT.fullmatch(name):
-                return next(split for split, word in zip(SPLITS, found.groups(), strict=True) if word)
-        return ""
+            if (found := split_called(name))[0]:
+                return found
+        return "", ""
 
     def images_by_split(self) -> dict[str, list[Path]]:
-        """Return all images by split: the folder that is just called so and holds folders of classes, if all do."""
+        """Return all images by split: the folder that is called so and holds folders of classes, if all do."""
         parts = {path: path.relative_to(self.folder).parts for path in self.images}
-        named = {path: inner[0].lower() if len(inner) > 2 else "" for path, inner in parts.items()}
-        if not all(name in SPLITS for name in named.values()):
+        named = {path: split_called(inner[0])[0] if len(inner) > 2 else "" for path, inner in parts.items()}
+        if not all(named.values()):
             return {"train": [*self.images]}
         splits = {split: [path for path in self.images if named[path] == split] for split in SPLITS}
         return {split: paths for split, paths in splits.items() if paths}
+
+    def check_depths(self) -> None:
+        """Refuse images in folders of classes of which some lie deeper than others: nobody can tell their class.
+
+        Raises
+        ------
+        DataError
+            Names an image at the rarer depth, and one at the usual one.
+        """
+        depths = Counter(len(path.parts) for path in self.images)
+        usual = max(depths, key=lambda depth: (depths[depth], depth))
+        if odd := [path for path in self.images if len(path.parts) != usual]:
+            one = next(path for path in self.images if len(path.parts) == usual)
+            raise DataError(
+                f"'{self.folder}' holds '{odd[0].relative_to(self.folder)}' beside '{one.relative_to(self.folder)}': "
+                "put all images into one folder a class, all at one depth, and take others away"
+            )
 
     def image_owners(self, wanted: bool = False) -> dict[Path, str]:
         """Return whose each image is, in folders ``OWNER/CLASS``; nothing where some lie elsewhere, or one has all.
@@ -384,6 +407,21 @@ def _files(folder: Path) -> Iterator[Path]:
         for name in sorted(names):
             if not name.startswith("."):
                 yield Path(place, name)
+
+
+def split_called(name: str) -> tuple[str, str]:
+    """Return the split that a name says, and what stands before it; nothing where it says none.
+
+    Examples
+    --------
+    >>> split_called("wine_testing"), split_called("train-00001-of-00002"), split_called("val"), split_called("latest")
+    (('test', 'wine'), ('train', ''), ('validation', ''), ('', ''))
+    """
+    found = _SPLIT.fullmatch(name)
+    if not found:
+        return "", ""
+    before, *words = found.groups()
+    return next(split for split, word in zip(SPLITS, words, strict=True) if word), (before or "").lower()
 
 
 def names_of(files: Sequence[Path]) -> dict[Path, str]:

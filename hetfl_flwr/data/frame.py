@@ -1,4 +1,4 @@
-"""Columns of one length, as Arrow holds them, and what their file declares them to be."""
+"""Rows of a data set: columns of one length as Arrow holds them, and where each row comes from."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,22 +14,27 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset
 
-IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-"""A cell of a column of images: their file, or where it lies."""
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """The rows of a split.
+    """Rows, of one file or of several.
 
     Parameters
     ----------
     table : Table
-        Its columns.
+        Its columns. Those of a text file hold texts without blanks around them, null where a cell is empty.
     classes : mapping
         Of each column that holds the numbers of declared classes, their names.
     images : frozenset of str
         Columns declared to hold images.
+    files : tuple of str
+        What messages call the files that the rows are from; empty, or an empty one: its name says nothing.
+    file, row : ndarray, optional
+        (N,) int64: which of these files each row is from, and its number there, as people count; None: 1, 2, ...
+    notes : tuple of str
+        What is not plain about a file, and how it was read.
 
     Examples
     --------
@@ -41,6 +46,10 @@ class Frame:
     table: pa.Table
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     images: frozenset[str] = frozenset()
+    files: tuple[str, ...] = ()
+    file: IntArray | None = None
+    row: IntArray | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, table: pa.Table) -> "Frame":
@@ -48,8 +57,7 @@ class Frame:
         said = _declared(table.schema)
         classes = {name: tuple(one["names"]) for name, one in said.items() if one["_type"] == "ClassLabel"}
         images = frozenset(name for name, one in said.items() if one["_type"] == "Image")
-        plain = {name: _plain(table[place]) for place, name in enumerate(table.column_names)}
-        return cls(pa.table(plain), classes, images)
+        return cls(pa.table([*map(_plain, table.columns)], names=table.column_names), classes, images)
 
     @classmethod
     def of_dataset(cls, data: "Dataset") -> "Frame":
@@ -78,13 +86,33 @@ class Frame:
     def _known(self) -> frozenset[str]:
         return frozenset(self.names)
 
-    def take(self, rows: npt.NDArray[np.int64]) -> "Frame":
+    @property
+    def numbers(self) -> IntArray:
+        """The number (N,) of each row in its file, as people count."""
+        return np.arange(1, len(self) + 1) if self.row is None else self.row
+
+    def place_of(self, row: int) -> tuple[int, str]:
+        """Return the number of a row 0..N-1 in its file, as people count, and what messages call that file."""
+        number = row + 1 if self.row is None else int(self.row[row])
+        return number, self.files[self.file[row]] if self.files and self.file is not None else ""
+
+    def take(self, rows: IntArray) -> "Frame":
         """Return some rows."""
-        return replace(self, table=self.table.take(pa.array(rows)))
+        return self._of(self.table.take(pa.array(rows)), rows)
 
     def rows(self, first: int, count: int) -> "Frame":
         """Return rows that follow each other."""
-        return replace(self, table=self.table.slice(first, count))
+        return self._of(self.table.slice(first, count), slice(first, first + count))
+
+    def _of(self, table: pa.Table, rows: IntArray | slice) -> "Frame":
+        file = None if self.file is None else self.file[rows]
+        return replace(self, table=table, file=file, row=self.numbers[rows])
+
+    def having(self, columns: Mapping[str, pa.ChunkedArray]) -> "Frame":
+        """Return the rows with other cells in some columns."""
+        names = self.table.column_names
+        cells = [columns.get(name, own) for name, own in zip(names, self.table.columns, strict=True)]
+        return replace(self, table=pa.table(cells, names=names))
 
     def without(self, names: Sequence[str]) -> "Frame":
         """Return the other columns."""

@@ -226,6 +226,8 @@ def upright(file: Any) -> "Image":
     from PIL import Image, ImageOps
 
     image = Image.open(file)
+    if image.format == "TIFF" and getattr(image, "n_frames", 1) > 1:
+        raise ValueError(f"it has {getattr(image, 'n_frames', 1)} pages: save each as a file of its own")
     image.load()
     turned: Image.Image = ImageOps.exif_transpose(image)
     return turned

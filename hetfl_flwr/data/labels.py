@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from hetfl_flwr.data.columns import ABSENT, NO_NUMBER
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_classes
 from hetfl_flwr.data.roles import check_spelling, in_words, is_text
@@ -90,7 +91,8 @@ def label_notes(source: Source) -> tuple[str, ...]:
         parts = [part.strip() for part in _SEVERAL.split(value)]
         if len(parts) > 1 and known.issuperset(parts):
             return (f"{called}: {value!r} is taken as a class of its own beside {parts[0]!r}; {_SINGLE}",)
-    return ()
+    none = ", ".join(str(value) for value in values if value in NO_NUMBER or str(value).lower() in ABSENT)
+    return (f"{called}: {none} is taken as a class; missing-values={none} if there is none then",) * bool(none)
 
 
 def declared(arrays: Arrays, classes: str, place: str) -> Arrays:
@@ -337,14 +339,11 @@ def read_owners(source: Source, rows: IntArray) -> tuple[tuple[str, ...], torch.
     DataError
         If a row has no owner.
     """
-    names, codes = _owners(source)
-    return tuple(map(str, names)), None if codes is None else torch.from_numpy(codes[rows])
-
-
-def _owners(source: Source) -> tuple[Sequence[int | str], IntArray | None]:
     if source.files:
-        names = [name for name, _ in source.files]
-        return names, np.repeat(np.arange(len(names)), [count for _, count in source.files])
+        numbers = np.concatenate([data.file for data in source.splits.values() if data.file is not None])
+        there, codes = np.unique(numbers, return_inverse=True)
+        return tuple(source.files[one] for one in there), torch.from_numpy(codes[rows].astype(np.int64))
     if source.reading.id_column:
-        return read_codes(source, source.reading.id_column, "partition")
+        names, codes = read_codes(source, source.reading.id_column, "partition")
+        return tuple(map(str, names)), torch.from_numpy(codes[rows])
     return (), None

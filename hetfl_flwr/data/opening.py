@@ -4,7 +4,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from logging import CRITICAL, ERROR, getLogger
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hetfl_flwr.data.columns import MISSING, TEXT, as_written
 from hetfl_flwr.data.folders import (
     CALLED_FILE,
     EXPECTED,
@@ -28,10 +29,10 @@ from hetfl_flwr.data.folders import (
     own_folder,
     signals_folder,
 )
-from hetfl_flwr.data.frame import Frame
+from hetfl_flwr.data.frame import Frame, IntArray
 from hetfl_flwr.data.reading import Reading, parse_classes
 from hetfl_flwr.data.roles import Kind, check_spelling, columns_called, is_between, is_nameless, is_text, roles
-from hetfl_flwr.data.rows import NO_LABEL, Part, left, notes_on, numbered, parts_of, read_file, read_files, reason
+from hetfl_flwr.data.rows import joined, notes_on, read_file, read_files, reason
 from hetfl_flwr.data.signals import read_signals
 from hetfl_flwr.errors import DataError, HetflError
 
@@ -63,14 +64,10 @@ class Source:
         How it is read: of one data set, the catalogue's columns filled in.
     values : tuple of str or int
         Label values in class order where the catalogue declares them, else empty.
-    rows : dict
-        Of each split that has lost rows, (N,) int64: which rows of the file those are that are left.
     notes : tuple of str
         What was done when it was opened that nobody has asked for.
-    files : tuple of (str, int)
-        Name and rows of each file where it is read file by file, in the order of the rows; else empty.
-    parts : dict
-        Of each split that was read from files of rows: these, in the order of their rows.
+    files : tuple of str
+        What the owners are called where each file is one's: by the number of the file; else empty.
     """
 
     place: str
@@ -80,10 +77,8 @@ class Source:
     label: str
     reading: Reading
     values: tuple[str | int, ...] = ()
-    rows: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    files: tuple[tuple[str, int], ...] = ()
-    parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return N, the number of rows of all splits."""
@@ -119,8 +114,7 @@ class Source:
             What the file is called; empty where its split is one file, or not read from files.
         """
         split, row = ("train", row) if row < self.train_rows else ("test", row - self.train_rows)
-        row = int(self.rows[split][row]) if split in self.rows else row
-        return split, *numbered(self.parts.get(split, ()), row)
+        return split, *self.splits[split].place_of(row)
 
     def where(self, row: int) -> str:
         """Return how messages call a row, 0..N-1, counted through the splits."""
@@ -136,16 +130,33 @@ class Source:
         among = f" of {file}" if file else f" of split '{split}'" * (len(self.splits) > 1)
         return f"row {row}{among}" + (f" and {len(more)} more" if more else "")
 
+    def unlike(self, name: str) -> str:
+        """Return two files of which one holds numbers alone in a column, the other words; empty if none do."""
+        numbers, words = "", ""
+        for frame in self.splits.values():
+            cells = frame[name]
+            if frame.file is None or len(frame.files) < 2 or not is_text(cells.type):
+                continue
+            plain = pc.match_substring_regex(cells, r"^[+-]?[\d.,]+$").fill_null(False).to_numpy()
+            filled = cells.is_valid().to_numpy()
+            for number in np.unique(frame.file):
+                own = filled & (frame.file == number)
+                one = frame.files[number]
+                numbers, words = (
+                    numbers or one * bool(own.any() and plain[own].all()),
+                    words or one * bool(own.any() and not plain[own].all()),
+                )
+        return f"numbers in {numbers} and words in {words}" if numbers and words else ""
+
 
 @dataclass(frozen=True)
 class _Found:
-    """What messages call a data set; its splits; name and rows of each file read by itself; what was done unasked."""
+    """What messages call a data set; its splits; what was done that nobody asked for; the owners of its files."""
 
     place: str
     splits: dict[str, Frame]
-    files: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
-    parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
 
 
 def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = None) -> Source:
@@ -172,7 +183,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     place = found.place
     label, kind, inputs = roles(place, found.splits, reading)
     splits: dict[str, Frame] = {name: found.splits[name] for name in ("train", "test") if name in found.splits}
-    unused = tuple(f"split '{name}' of {place} is not used" for name in found.splits if name not in splits)
+    notes = (*found.notes, *(f"split '{name}' of {place} is not used" for name in found.splits if name not in splits))
     if entry and entry.without:
         kept = {name: ~np.isin(data[label].to_numpy(), entry.without) for name, data in splits.items()}
         splits = {name: data.take(np.flatnonzero(kept[name])) for name, data in splits.items()}
@@ -181,24 +192,30 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
             raise DataError(f"split '{name}' of {place} is empty: take it away, or put rows into it")
         if kind == "image":
             _check_images(place, data, inputs[0])
-    source = Source(
-        place,
-        splits,
-        kind,
-        inputs,
-        label,
-        reading,
-        values=entry.values or tuple(range(entry.spec.classes)) if entry else (),
-        notes=(*found.notes, *unused),
-        files=found.files,
-        parts=found.parts,
-    )
-    return _labelled(source, () if entry else _no_labels(reading))
+    values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
+    source = Source(place, splits, kind, inputs, label, reading, values, notes, found.files)
+    declared = {label for _, label in parse_classes(reading.classes)}
+    return _typed(_labelled(source, () if entry else [*{*MISSING, *reading.missing} - declared]))
 
 
-def _no_labels(reading: Reading) -> list[str]:
-    said = {label for _, label in parse_classes(reading.classes)}
-    return [word for word in (*NO_LABEL, *reading.missing) if word not in said]
+def _typed(source: Source) -> Source:
+    """Return a data set in which labels, owners and domains are whole numbers or truth values if all of them are."""
+    reading, splits = source.reading, source.splits
+    for name in filter(None, (source.label, reading.id_column, reading.domain_column)):
+        cells = [data[name] for data in splits.values()]
+        if not all(is_text(one.type) for one in cells):
+            continue
+        words = () if name == source.label else reading.missing
+        texts = [pc.if_else(pc.is_in(one, pa.array(["", *words], one.type)), None, one) for one in cells]
+        whole = as_written(pa.chunked_array([chunk for one in texts for chunk in one.cast(TEXT).chunks], TEXT))
+        unlike = source.unlike(name) if name == source.label and is_text(whole.type) and not reading.classes else ""
+        if unlike:
+            raise DataError(f"column '{name}' of {source.place} holds {unlike}: write all in one type")
+        first = 0
+        for split, data in splits.items():
+            splits = {**splits, split: data.having({name: whole.slice(first, len(data))})}
+            first += len(data)
+    return replace(source, splits=splits)
 
 
 def check_place(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> None:
@@ -273,29 +290,42 @@ def _in_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None =
         found = _images(called, listing, reading)
     elif reading.by_file:
         files, notes = listing.owned()
-        found = _read_rows({"train": files}, called, reading, given or {})
+        found = _read_rows({"train": files}, called, reading, given or {}, folder)
         found = replace(found, notes=(*notes, *found.notes))
     else:
         by_split, notes = listing.by_split()
-        found = _read_rows(by_split, called, reading, given or {})
+        found = _read_rows(by_split, called, reading, given or {}, folder)
         found = replace(found, notes=(*found.notes, *(notes if not reading.id_column else ())))
     return replace(found, notes=(*found.notes, *listing.notes))
 
 
-def _read_rows(files: Mapping[str, Sequence[Path]], called: str, reading: Reading, given: Mapping[str, str]) -> _Found:
-    """Read the files of rows of all splits: a column has one type in all of them."""
+def _read_rows(
+    files: Mapping[str, Sequence[Path]],
+    called: str,
+    reading: Reading,
+    given: Mapping[str, str],
+    root: Path | None = None,
+) -> _Found:
+    """Read the files of rows of all splits."""
     paths = [path for of_split in files.values() for path in of_split]
-    data, read = read_files(paths, reading)
-    splits, parts, first = dict[str, Frame](), dict[str, list[Part]](), 0
     names = owner_names(paths) if reading.by_file else {path: path.name for path in paths}
+    found = read_files(paths, reading, root)
+    frames = [frame for _, _, frame in found]
+    owners = tuple(title or names[path] for path, title, _ in found)
+    alone = {of_split[0] for of_split in files.values() if len(of_split) == 1}
+    named = [
+        given.get(path.name, "") if given else f"file {owner!r}" * (path not in alone or bool(title))
+        for (path, title, _), owner in zip(found, owners, strict=True)
+    ]
+    whole = joined(frames, named)
+    if given:
+        whole = replace(whole, row=whole.numbers - 1)
+    splits, first = dict[str, Frame](), 0
     for split, of_split in files.items():
-        own = [file for file in read if file.path in {*of_split}]
-        rows = sum(file.table.num_rows for file in own)
-        splits[split] = data.rows(first, rows)
-        parts[split] = parts_of(own, [file.sheet or names[file.path] for file in own], given)
+        rows = sum(len(frame) for path, _, frame in found if path in {*of_split})
+        splits[split] = whole.rows(first, rows)
         first += rows
-    owners = tuple((file.sheet or names[file.path], file.table.num_rows) for file in read) if reading.by_file else ()
-    return _Found(called, splits, owners, notes_on(read), parts)
+    return _Found(called, splits, notes_on(frames), owners if reading.by_file else ())
 
 
 def owner_names(files: Sequence[Path]) -> dict[Path, str]:
@@ -317,37 +347,31 @@ def _said(path: Path) -> dict[str, str]:
 
 
 def _images(called: str, listing: Listing, reading: Reading) -> _Found:
-    """Return images in one folder a class, those of one owner after those of another where each has files."""
-    owners = listing.image_owners(wanted=reading.by_file)
-    if reading.by_file:
-        paths = sorted(listing.images, key=lambda path: (owners[path], path))
-        counts = tuple(sorted(Counter(owners.values()).items()))
-        return _Found(called, _image_frames(called, listing, {"train": paths}), counts)
-    by_split = listing.images_by_split()
-    notes: tuple[str, ...] = ()
-    if owners and len(by_split) == 1:
-        named = listing.shown([Path(listing.folder, one) for one in sorted({*owners.values()})])
-        notes = (f"images of {called} in {named} are put together: partition=files has a client for each",)
-    frames = _image_frames(called, listing, by_split)
-    if not reading.label_column and any(len(names) == 1 for one in frames.values() for names in one.classes.values()):
-        raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
-    return _Found(called, frames, notes=notes)
-
-
-def _image_frames(called: str, listing: Listing, splits: Mapping[str, Sequence[Path]]) -> dict[str, Frame]:
-    """Return paths of images, their classes, and what a file ``metadata`` says of them."""
-    names = sorted({path.parent.name for paths in splits.values() for path in paths})
-    check_spelling(f"folders of classes of {called}", names, "call both alike")
-    tables = [(file.parent, read_file(file)[0].table.to_pylist()) for file in listing.rows]
+    """Return images in one folder a class, with what files called metadata say of them, and whose they are."""
+    tables = [(file.parent, read_file(file)[0][1].table.to_pylist()) for file in listing.rows]
     told = {folder / str(row.get("file_name")): row for folder, table in tables for row in table}
     said = dict.fromkeys(name for row in told.values() for name in row if name != "file_name")
+    if "label" not in said and not reading.label_column:
+        listing.check_depths()
+    owners = listing.image_owners(wanted=reading.by_file)
+    by_split = {"train": [*listing.images]} if reading.by_file else listing.images_by_split()
+    names = sorted({path.parent.name for path in listing.images})
+    check_spelling(f"folders of classes of {called}", names, "call both alike")
+    whose = sorted({*owners.values()})
     frames = {}
-    for split, paths in splits.items():
+    for split, paths in by_split.items():
         rows = [told.get(path, {}) for path in paths]
         classes = {"label": [names.index(path.parent.name) for path in paths]} if "label" not in said else {}
         columns = {"image": [*map(str, paths)], **classes, **{name: [row.get(name) for row in rows] for name in said}}
-        frames[split] = Frame(pa.table(columns), dict.fromkeys(classes, (*names,)), frozenset(["image"]))
-    return frames
+        file = np.array([whose.index(owners[path]) for path in paths], np.int64) if reading.by_file else None
+        frames[split] = Frame(pa.table(columns), dict.fromkeys(classes, (*names,)), frozenset(["image"]), file=file)
+    if not reading.label_column and "label" not in said and len(names) == 1:
+        raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
+    notes: tuple[str, ...] = ()
+    if whose and not reading.by_file and len(by_split) == 1:
+        named = listing.shown([Path(listing.folder, one) for one in whose])
+        notes = (f"images of {called} in {named} are put together: partition=files has a client for each",)
+    return _Found(called, frames, notes, (*whose,) if reading.by_file else ())
 
 
 def _saved(called: str, folder: Path) -> dict[str, Frame]:
@@ -428,7 +452,7 @@ def _is_blank(data: Frame, name: str) -> bool:
 def _labelled(source: Source, unknown: Sequence[str]) -> Source:
     """Leave out the rows without a label: those of a missing one, or of a text that says that there is none."""
     place, label = source.place, source.label
-    rows, notes = dict[str, npt.NDArray[np.int64]](), list[str]()
+    kept, notes = dict[str, IntArray](), list[str]()
     for split, data in source.splits.items():
         without = _missing(data[label], unknown)
         if without.all():
@@ -439,50 +463,44 @@ def _labelled(source: Source, unknown: Sequence[str]) -> Source:
             raise DataError(f"no row of {where}{place} has any {label}: fill it in, or {way_out}")
         if without.any():
             first, *more = np.flatnonzero(without)
-            number, file = numbered(source.parts.get(split, ()), int(first))
+            number, file = data.place_of(int(first))
             which = f"row {number}" + (f" of {file}" if file else "") + (f" and {len(more)} more" if more else "")
             found = data[label].filter(pa.array(without)).drop_null()
-            words = (
-                ", ".join(repr(text) for text in found.unique().to_pylist() if text.strip())
-                if is_text(found.type)
-                else ""
-            )
+            texts = found.unique().to_pylist() if is_text(found.type) else []
+            words = ", ".join(repr(text) for text in texts if text.strip())
             notes.append(
                 f"{without.sum()} of {len(data)} rows of split '{split}' of {place} have no {label} ({which}): left out"
                 + f"; if {words} is a class, name all of them in classes" * bool(words)
             )
-            rows[split] = np.flatnonzero(~without)
-    splits = {split: data.take(rows[split]) if split in rows else data for split, data in source.splits.items()}
-    notes += _gone(source, rows)
-    files = left(source.files, rows)
-    return replace(source, splits=splits, rows=rows, notes=(*source.notes, *notes), files=files)
+            kept[split] = np.flatnonzero(~without)
+    splits = {split: data.take(kept[split]) if split in kept else data for split, data in source.splits.items()}
+    notes += _gone(source, splits["train"]) if "train" in kept else []
+    return replace(source, splits=splits, notes=(*source.notes, *notes))
 
 
-def _gone(source: Source, rows: Mapping[str, npt.NDArray[np.int64]]) -> list[str]:
+def _gone(source: Source, left: Frame) -> list[str]:
     """Name each file, or owner, none of whose rows has a label: it is gone with them."""
-    if "train" not in rows:
-        return []
-    gone: list[tuple[str, int]] = []
-    if source.files:
+    before, column = source.splits["train"], source.reading.id_column
+    if source.files and before.file is not None and left.file is not None:
         what, way_out = "file", "fill it in, or take the file away"
-        pairs = zip(source.files, left(source.files, rows), strict=True)
-        gone += [(name, count) for (name, count), (_, kept) in pairs if not kept]
-    elif source.reading.id_column:
+        counts, there = Counter(source.files[one] for one in before.file), {source.files[one] for one in left.file}
+    elif column:
         what, way_out = "owner", "fill it in, or the owner is no client"
-        owners = source.splits["train"][source.reading.id_column]
-        there = set(owners.take(rows["train"]).to_pylist())
-        counts = Counter(owners.drop_null().to_pylist())
-        gone += [(str(owner), count) for owner, count in counts.items() if owner not in there]
+        counts, there = Counter(before[column].drop_null().to_pylist()), {*left[column].to_pylist()}
+    else:
+        return []
+    why = f"rows has any {source.label}; {way_out}"
     return [
-        f"{what} {name!r} of {source.place} is left out: none of its {count} rows has any {source.label}; {way_out}"
-        for name, count in gone
+        f"{what} {str(name)!r} of {source.place} is left out: none of its {count} {why}"
+        for name, count in counts.items()
+        if name not in there
     ]
 
 
 def _missing(found: pa.ChunkedArray, unknown: Sequence[str]) -> npt.NDArray[np.bool_]:
     missing = found.is_null(nan_is_null=True)
     if is_text(found.type) or pa.types.is_integer(found.type) or pa.types.is_floating(found.type):
-        texts = pc.utf8_trim_whitespace(found.cast(pa.large_string()))
-        missing = pc.or_(missing, pc.is_in(texts, value_set=pa.array(["", *unknown], pa.large_string())))
+        texts = pc.utf8_trim_whitespace(found.cast(TEXT))
+        missing = pc.or_(missing, pc.is_in(texts, value_set=pa.array(["", *unknown], TEXT)))
     without: npt.NDArray[np.bool_] = missing.to_numpy()
     return without

@@ -1,7 +1,7 @@
 """Which column of a data set is what: told from names and features alone, before a row is read and after."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal
 from unicodedata import category, normalize
@@ -104,8 +104,6 @@ def _column(place: str, splits: Mapping[str, Frame], wanted: str, kind: str, key
         wanted = "y"
     declared = {"": (), "ClassLabel": columns.classes, "Image": columns.images}[kind]
     of_kind = [name for name in columns.names if name in declared]
-    if wanted not in columns and not of_kind and not get_close_matches(wanted, columns.names):
-        _check_names(place, columns.names)
     if not wanted and len(of_kind) != 1:
         what = {"ClassLabel": "classes", "Image": "images"}[kind]
         found = f"has {len(of_kind)} columns of {what}" if of_kind else f"does not say which column holds the {what}"
@@ -129,7 +127,10 @@ def _column(place: str, splits: Mapping[str, Frame], wanted: str, kind: str, key
             hint = f"did you mean '{near[0]}'? Set" if near else "set"
             choices = [name for name in there.names if not is_nameless(name)]
             where = f" in its split '{split}'" if len(splits) > 1 else ""
-            raise DataError(f"{place} has no column '{column}'{where}: {hint} {key} to one of: {', '.join(choices)}")
+            raise DataError(
+                f"{place} has no column '{column}'{where}: {hint} {key} to one of: "
+                f"{', '.join(choices)}{header_hint(columns.names)}"
+            )
     return column
 
 
@@ -192,20 +193,13 @@ def is_between(column: str) -> bool:
     return re.fullmatch(r"Unnamed: [1-9]\d*|\.\.\.([2-9]|[1-9]\d+)", column) is not None
 
 
-def header_hint(names: Iterable[str]) -> str:
-    """Return a question where a name of a column is a decimal number or a date."""
+def header_hint(names: Sequence[str]) -> str:
+    """Return a question where names of columns look like cells: one is a decimal number or a date, or most numbers."""
     cells = any(re.fullmatch(r"[+-]?\d+[.,]\d+|\d+[-./]\d+[-./]\d+", name.strip()) for name in names)
-    return " (if these are cells of a row, the file has no header: put the names of the columns there)" if cells else ""
-
-
-def _check_names(place: str, names: Collection[str]) -> None:
-    """Refuse columns called like the cells of a row: most names are numbers, other than a frame's own 0, 1, ..."""
     numbers = sum(re.fullmatch(r"[+-]?\d+([.,]\d+)*", name.strip()) is not None for name in names)
-    if 2 * numbers > len(names) and [*names] != [*map(str, range(len(names)))]:
-        raise DataError(
-            f"{place} has no header: {numbers} of the {len(names)} cells of its first row are numbers: put the names "
-            "of the columns there"
-        )
+    if not cells and (2 * numbers <= len(names) or [*names] == [*map(str, range(len(names)))]):
+        return ""
+    return " (if these are cells of a row, the file has no header: put the names of the columns there)"
 
 
 def _inputs(place: str, splits: Mapping[str, Frame], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:

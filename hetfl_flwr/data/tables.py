@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray, Wanted, are_filled, cleaned, decide, read
+from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray, Wanted, are_filled, cleaned, decide, doubts, read
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.roles import columns_called, learnt_columns
 from hetfl_flwr.data.samples import Arrays
@@ -53,7 +53,7 @@ def read_table(source: "Source") -> Arrays:
     if refused := [decision for decision, _ in table if decision.problem]:
         more = f"; {len(refused) - 1} more columns cannot be learnt from, see hetfl data" * (len(refused) > 1)
         raise DataError(refusal(source, refused[0]) + more)
-    kept, blocks, notes = list[Column](), list[FloatArray](), list[tuple[str, str]]()
+    kept, blocks, notes = list[Column](), list[FloatArray](), doubts(table)
     copies = list[tuple[str, str]]()
     for decision, cells in table:
         name, column = decision.name, decision.column
@@ -63,7 +63,6 @@ def read_table(source: "Source") -> Arrays:
         inputs, others = read(column, cells)
         if column.kind != "category":
             notes += _missing(source, column, cells, others)
-            _check_finite(source, column, inputs)
             inputs = inputs[:, None]
         copies += _copies(source, name, inputs, labels["train"]) if labels else []
         kept.append(column)
@@ -99,8 +98,18 @@ def opened_table(source: "Source") -> list[tuple[Decision, pa.ChunkedArray]]:
             way_out = "write the file again, or name it in ignore-columns"
             found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), table[name]))
             continue
-        own = cells.slice(0, source.train_rows)
-        decision = decide(name, own, declared.get(name, ""), source.rows_said, plainly=source.is_catalogued)
+        decision = decide(
+            name,
+            cells,
+            declared.get(name, ""),
+            source.rows_said,
+            plainly=source.is_catalogued,
+            train_rows=source.train_rows,
+        )
+        of_words = decision.column and decision.column.kind == "category" and name not in declared
+        if of_words and (unlike := source.unlike(name)):
+            way_out = "write all in one type, or name it in categorical-columns or ignore-columns"
+            decision = Decision(name, problem=f"holds {unlike}", way_out=way_out)
         if decision.column and source.reading.missing:
             decision = replace(decision, column=replace(decision.column, missing=source.reading.missing))
         found.append((decision, cells))
@@ -128,17 +137,6 @@ def _missing(source: "Source", column: Column, cells: pa.ChunkedArray, others: B
     are = f"is no {column.kind}" if count == 1 else f"are no {column.kind}s"
     filled = are_filled(cells).sum()
     return [(column.name, f"{count} of {filled} values {are} ({source.rows_said(others)}): taken as missing")]
-
-
-def _check_finite(source: "Source", column: Column, numbers: FloatArray) -> None:
-    infinite = np.abs(np.nan_to_num(numbers, posinf=np.inf, neginf=-np.inf)) > np.finfo(np.float32).max
-    if infinite.any():
-        first, more = source.where(int(np.argmax(infinite))), int(infinite.sum()) - 1
-        have = f"row {first} and {more} more have" if more else f"row {first} has"
-        raise DataError(
-            f"{have} an infinite {column.name}, or one above 3e38: write a number below that, or nothing where it is "
-            "missing"
-        )
 
 
 def _copies(source: "Source", name: str, inputs: FloatArray, labels: IntArray) -> list[tuple[str, str]]:

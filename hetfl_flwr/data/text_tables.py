@@ -4,41 +4,28 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import timedelta
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from charset_normalizer import from_bytes
 
+from hetfl_flwr.data.columns import NUMBER, TEXT
 from hetfl_flwr.data.folders import ending, opened
-from hetfl_flwr.data.roles import header_hint
+from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import printable
-
-TEXT = pa.large_string()
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "blanks"}
 """What may stand between cells."""
 
 USUAL = [
-    "cp1252",
-    "cp1251",
-    "shift_jis",
-    "cp932",
-    "gb18030",
-    "big5",
-    "cp949",
-    "euc_jp",
-    "euc_kr",
-    "cp1253",
-    "cp1254",
-    "cp1255",
-    "cp1256",
-    "koi8_r",
+    *("cp1252", "cp1251", "shift_jis", "cp932", "gb18030", "big5", "cp949", "euc_jp", "euc_kr"),
+    *("cp1253", "cp1254", "cp1255", "cp1256", "koi8_r"),
 ]
 """Encodings that are not Unicode, the most usual ones first."""
 
@@ -46,17 +33,14 @@ _SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 20_000
 _UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what cells hold by a wrong separator
 _SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'(?:[^'\n]|'')*'(?:[,;\t| \r\n]|$)")
 _ALONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")  # an odd number of backslashes
-_COMMENTS = re.compile(r"(?:#[^\r\n]*(?:\r\n?|\n))*")
+_REMARKS = re.compile(r"(?:#(?![,;\t|])[^\r\n]*(?:\r\n?|\n))*")  # a column may be called #
 _LINES = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+\Z")
-_NUMBER = re.compile(r"[+-]?(?:\d+[.,]?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"[^\s,;|\"']*[^\x00-\x7f][^\s,;|\"']*")
-_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?")
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
-_GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})?")
 _ONE_COLUMN = 0.3  # a file is taken for one column unless a separator scores higher
 _NO_HEADER = 0.5  # what blanks count as separators if the first row is no header then
 _FIRST_LETTER, _MOSTLY = 0xC0, 0.9  # bytes of cp1252 from which on all but two are letters
 _ZEROS = 0.1  # part of zero bytes above which a text is UTF-16
+_FOOTER = 10  # rows below a table, at most, that belong to none
 
 csv.field_size_limit(2**31 - 1)
 
@@ -70,31 +54,13 @@ class Dialect:
     escape: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class TextTable:
-    """The rows of a text file.
-
-    Parameters
-    ----------
-    cells : Table
-        Texts without blanks around them, ``""`` where a cell is empty.
-    numbers : ndarray
-        (N,) int64: the number of each row in the file as a spreadsheet counts, from 1, header and blank rows included.
-    notes : tuple of str
-        What is not plain about the file, and how it was read.
-    """
-
-    cells: pa.Table
-    numbers: npt.NDArray[np.int64]
-    notes: tuple[str, ...] = ()
-
-
-def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> TextTable:
+def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Frame:
     """Read a file of rows that has its column names above them.
 
     Encoding, separator, quotes and the place of the header are found from the file itself. Lines that begin with ``#``
-    and other lines above the header, blank rows and repeated headers are left out. Row names as R writes them, and
-    columns without a name, are called ``Unnamed: 0``, ``Unnamed: 1``, ... by their place.
+    and other lines above the header, blank rows, repeated headers and a footer are left out. Row names as R writes
+    them, and columns without a name, are called ``Unnamed: 0``, ``Unnamed: 1``, ... by their place. Rows are numbered
+    as a spreadsheet does, from 1, header and blank rows included.
 
     Parameters
     ----------
@@ -108,55 +74,50 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Text
     Raises
     ------
     DataError
-        It cannot be decoded, has no header, a name twice, or a row with more cells than the header.
+        It cannot be decoded, has no header, a row with more cells than the header, or a quote that nothing closes.
     """
     text, notes = read_letters(path, encoding)
-    text, skipped = _without_remarks(re.sub(r"\Asep=.\r?\n", "", text))
-    if skipped:
-        notes += (f"{skipped} lines that begin with # above the table are left out",)
+    text = re.sub(r"\Asep=.(?=\r?\n)", "", text)
+    found = _REMARKS.match(text)
+    remarks = found[0].splitlines() if found else []
+    text = text[found.end() if found else 0 :].lstrip(" ")
     usual = "\t" if ending(path) == ".tsv" else ","
     dialect, width = dialect_of(text, usual)
+    names = [next(_rows(line.lstrip("# "), dialect), []) for line in remarks]
     try:
-        found, names = _table(path, _rows(text, dialect), width, skipped, header_row)
+        frame = _table(path, _rows(text, dialect, len(remarks) + 1), width, names, header_row)
     except csv.Error as error:
         raise DataError(f"cannot read '{path}': {error}") from None
     if dialect.separator != usual:
         quotes = ", backslashes before quotes" * bool(dialect.escape)
-        called = f"{width} columns, from {names[0]!r} to {names[-1]!r}"
-        notes += (f"read as separated by {SEPARATORS[dialect.separator]}{quotes}: {called}",)
-    return replace(found, notes=(*notes, *found.notes, *_doubted(found.cells)))
+        called = [name for name in frame.names if not name.startswith("Unnamed: ")] or frame.names
+        between = f"{width} columns, from {called[0]!r} to {called[-1]!r}"
+        notes += (f"read as separated by {SEPARATORS[dialect.separator]}{quotes}: {between}",)
+    return Frame(frame.table, row=frame.row, notes=(*notes, *frame.notes))
 
 
-def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, TextTable]]:
-    """Return the name and the rows of each sheet of a spreadsheet that is neither empty nor hidden."""
+def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, Frame]]:
+    """Return the name and the rows of each sheet of a spreadsheet that is neither empty nor hidden.
+
+    Cells that are merged downwards have one value in all their rows; durations are days.
+    """
     from openpyxl import load_workbook
 
-    book = load_workbook(path, read_only=True, data_only=True)
+    book = load_workbook(path, data_only=True)
     for sheet in book.worksheets:
-        sheet.reset_dimensions()  # programs write them too small
         rows = [[_as_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
+        for block in sheet.merged_cells.ranges:
+            for row in range(block.min_row, min(block.max_row, len(rows))):
+                rows[row][block.min_col - 1] = rows[block.min_row - 1][block.min_col - 1]
         width = max((column + 1 for row in rows for column, cell in enumerate(row) if cell), default=0)
         if width and sheet.sheet_state == "visible":
-            yield sheet.title, _table(path, iter([row[:width] for row in rows]), width, 0, header_row)[0]
-    book.close()
+            yield sheet.title, _table(path, iter([row[:width] for row in rows]), width, [], header_row)
 
 
 def _as_text(cell: object) -> str:
+    if isinstance(cell, timedelta):
+        return repr(cell / timedelta(days=1))
     return "" if cell is None else str(cell).strip().removesuffix(" 00:00:00")
-
-
-def _table(
-    path: Path, reader: Iterator[list[str]], width: int, skipped: int, header_row: int
-) -> tuple[TextTable, list[str]]:
-    """Return the rows of a file, and the names that its columns have there."""
-    first = list(islice(reader, max(_ROWS, header_row)))
-    above, names = _header(path, first, width, header_row - skipped if header_row > 0 else header_row)
-    header = first[above] if above >= 0 else []
-    cells, kept, notes = _cells(path, chain(first[above + 1 :], reader), header, width, skipped + above + 2)
-    if before := [cell for row in first[: max(0, above)] for cell in row if cell.strip()]:
-        notes.insert(0, f"lines above row {above + 1} are left out, such as {printable(before[0], 40)!r}")
-    named = [name or f"Unnamed: {place}" for place, name in enumerate(names)]
-    return TextTable(pa.table(dict(zip(named, cells, strict=True))), kept, (*notes,)), [name for name in names if name]
 
 
 def read_letters(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
@@ -252,56 +213,76 @@ def _score(head: str, dialect: Dialect) -> tuple[float, int]:
     return score, width
 
 
-def _rows(text: str, dialect: Dialect) -> Iterator[list[str]]:
+def _rows(text: str, dialect: Dialect, first: int = 0) -> Iterator[list[str]]:
+    """Return the cells of all rows; if the first has a number, quotes that are not closed are refused."""
     if dialect.separator == " ":
         text = re.sub(r"[ \t]+(?=[\r\n]|$)", "", text).replace("\t", " ")
-    return csv.reader(
-        (line[0] for line in _LINES.finditer(text)),  # a `StringIO` would hold the text once more, four bytes a letter
-        delimiter=dialect.separator,
-        quotechar=dialect.quote,
-        escapechar=dialect.escape,
-        skipinitialspace=True,
-    )
+    lines = list[str]()
+
+    def read() -> Iterator[str]:  # a `StringIO` would hold the text once more, four bytes a letter
+        for line in _LINES.finditer(text):
+            lines.append(line[0])
+            yield line[0]
+
+    def reader(source: Iterator[str] | list[str], *, strict: bool = False) -> Iterator[list[str]]:
+        return csv.reader(
+            source,
+            delimiter=dialect.separator,
+            quotechar=dialect.quote,
+            escapechar=dialect.escape,
+            skipinitialspace=True,
+            strict=strict,
+        )
+
+    for number, row in enumerate(reader(read()), start=first):
+        if first and (len(lines) > 1 or lines[0].count(dialect.quote) % 2):
+            try:
+                [*reader(lines, strict=True)]
+            except csv.Error:
+                raise csv.Error(
+                    f"row {number}, {printable(lines[0].strip(), 60)!r}, opens a quote that is not closed in "
+                    f"{len(lines)} lines: close it, and write quotes within cells twice"
+                ) from None
+        lines.clear()
+        yield row
 
 
-def _without_remarks(text: str) -> tuple[str, int]:
-    """Leave out the lines above a table that begin with ``#``; one above rows of numbers is the header, as in NumPy."""
-    found = _COMMENTS.match(text)
-    remarks = found[0] if found else ""
-    if remarks and not re.match(r"[^\r\n]*[^\W\d_]", text[len(remarks) :]):
-        last = remarks.rstrip().rfind("\n#") + 1
-        return remarks[:last] + text[last:].lstrip("# "), 0 if not last else len(remarks[:last].splitlines())
-    return text[len(remarks) :].lstrip(" "), len(remarks.splitlines())
+def _table(path: Path, reader: Iterator[list[str]], width: int, remarks: Sequence[list[str]], header_row: int) -> Frame:
+    """Return the rows of a file, given the cells of the remarks above them, and of all rows below these."""
+    first = [*remarks, *islice(reader, max(_ROWS, header_row))]
+    above, names = _header(path, first, width, len(remarks), header_row)
+    header = first[above] if above >= 0 else []
+    frame = _cells(path, chain(first[above + 1 :], reader), header, width, above + 2)
+    notes = list(frame.notes)
+    if before := [cell for row in first[len(remarks) : max(0, above)] for cell in row if cell.strip()]:
+        notes.insert(0, f"lines above row {above + 1} are left out, such as {printable(before[0], 40)!r}")
+    if skipped := min(len(remarks), max(0, above)):
+        notes.insert(0, f"{skipped} lines that begin with # above the table are left out")
+    named = [name or f"Unnamed: {place}" for place, name in enumerate(names)]
+    return Frame(frame.table.rename_columns(named), row=frame.row, notes=(*notes,))
 
 
-def _header(path: Path, rows: Sequence[Sequence[str]], width: int, told: int) -> tuple[int, list[str]]:
+def _header(path: Path, rows: Sequence[Sequence[str]], width: int, remarks: int, told: int) -> tuple[int, list[str]]:
     """Return the place of the header and its names, one a column.
 
     It is the first row as wide as the table that names each column but the first. One name less than columns: rows
-    have names, where the first cells all differ, or end in a separator, where the last are empty.
+    have names, where the first cells all differ, or end in a separator, where the last are empty. The last of some
+    remarks is the header where the row below them is no header, as NumPy has it.
     """
     if not any(any(row) for row in rows):
         raise DataError(f"'{path}' is empty: put rows into it, or take it away")
     if told < 0:
-        return -1, [str(number) for number in range(1, width + 1)]
+        return remarks - 1, [str(number) for number in range(1, width + 1)]
     if told:
-        names = [" ".join(cell.split()) for cell in rows[told - 1]] if told <= len(rows) else []
+        names = _called(rows[told - 1]) if told <= len(rows) else []
         if len(names) != width:
             raise DataError(f"'{path}': its row {told} has {len(names)} cells, not {width}: set header-row to another")
-        _check_names(path, names)
         return told - 1, names
-    for place, row in enumerate(rows):
-        after = [cells for cells in rows[place + 1 :] if any(cells)]
-        names = [" ".join(cell.split()) for cell in row]
-        used = {column for cells in after for column, cell in enumerate(cells[:width]) if cell.strip()}
-        one_short = len(row) == width - 1 and all(names) and after and {len(cells) for cells in after} == {width}
-        if one_short and not _names_numbers(after):
-            if width - 1 not in used:
-                names.append("")
-            elif len({cells[0] for cells in after}) == len(after):
-                names.insert(0, "")
-        if len(names) == width and any(names) and all(names[column] for column in used - {0}):
-            _check_names(path, names)
+    below = next((row for row in rows[remarks:] if any(row)), [])
+    if remarks and len(rows[remarks - 1]) == width and all(map(NUMBER.fullmatch, filter(None, below))):
+        return remarks - 1, _called(rows[remarks - 1])
+    for place, row in enumerate(rows[remarks:], start=remarks):
+        if names := _names(path, row, [cells for cells in rows[place + 1 :] if any(cells)], width):
             return place, names
     raise DataError(
         f"no row at the top of '{path}' names its {width} columns, cells separated by commas or tabs: write a name for "
@@ -309,33 +290,41 @@ def _header(path: Path, rows: Sequence[Sequence[str]], width: int, told: int) ->
     )
 
 
-def _names_numbers(rows: Sequence[Sequence[str]]) -> bool:
-    """Say whether the first row is a header: it has words alone, and below some of them are mostly numbers."""
-    first, *others = rows
-    if not others or not all(cell.strip() and not _NUMBER.fullmatch(cell.strip()) for cell in first):
-        return False
-    columns = zip(*others, strict=True)
-    return any(2 * sum(bool(_NUMBER.fullmatch(cell.strip())) for cell in column) > len(others) for column in columns)
-
-
-def _check_names(path: Path, names: Sequence[str]) -> None:
+def _names(path: Path, row: Sequence[str], after: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return the names that a row gives to the columns of the rows below it; nothing where it is no header."""
+    names = _called(row)
+    used = {column for cells in after for column, cell in enumerate(cells[:width]) if cell.strip()}
+    one_short = len(row) == width - 1 and all(names) and after and {len(cells) for cells in after} == {width}
+    if one_short and not _names_numbers(after):
+        if width - 1 not in used:
+            names.append("")
+        elif len({cells[0] for cells in after}) == len(after):
+            names.insert(0, "")
+    if len(names) != width or not any(names) or not all(names[column] for column in used - {0}):
+        return []
     said = [name for name in names if name]
-    if all(_NUMBER.fullmatch(name) for name in said) and [*names] != [*map(str, range(len(names)))]:
+    if all(map(NUMBER.fullmatch, said)) and names != [*map(str, range(width))]:
         raise DataError(
             f"'{path}' has no header: its first row holds {len(said)} numbers: put the names of the columns there, or "
             "set header-row to -1 if it has none"
         )
-    for name, count in Counter(said).items():
-        if count > 1:
-            raise DataError(
-                f"'{path}' has column {name!r} more than once: give each column a name of its own{header_hint(said)}"
-            )
+    return names
 
 
-def _cells(
-    path: Path, rows: Iterator[list[str]], header: Sequence[str], width: int, first: int
-) -> tuple[list[pa.ChunkedArray], npt.NDArray[np.int64], list[str]]:
-    """Return the columns of all rows below the header, the number of each row, and what was left out or filled up."""
+def _called(row: Sequence[str]) -> list[str]:
+    return [" ".join(cell.split()) for cell in row]
+
+
+def _names_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Say whether the first row is a header: it has words alone, and below some of them are mostly numbers."""
+    first, *others = ([NUMBER.fullmatch(cell.strip()) for cell in row] for row in rows)
+    if not others or any(first) or not all(map(str.strip, rows[0])):
+        return False
+    return any(2 * sum(map(bool, column)) > len(others) for column in zip(*others, strict=True))
+
+
+def _cells(path: Path, rows: Iterator[list[str]], header: Sequence[str], width: int, first: int) -> Frame:
+    """Return the columns of all rows below the header, without names, and what was left out or filled up."""
     chunks: list[list[pa.Array]] = []
     kept, numbers, repeated, short = list[list[str]](), list[int](), list[int](), list[int]()
     again = _alike(header)
@@ -358,19 +347,31 @@ def _cells(
         if len(kept) == _AT_ONCE:
             chunks.append(_texts(kept))
             kept = []
-    if kept and any("\n" in cell for cell in kept[-1]):
-        _check_closed(path, numbers[-1])
     chunks.append(_texts(kept) if kept else [pa.array([], TEXT)] * width)
     columns = [pa.chunked_array(parts, TEXT) for parts in zip(*chunks, strict=True)]
-    lines = [
-        f"{len(where)} rows {what} (row {where[0]})"
-        for what, where in (
-            ("repeat the header: left out", repeated),
-            ("have too few cells: the last are empty", short),
-        )
-        if where
-    ]
-    return columns, np.array(numbers, np.int64), lines
+    table = pa.table(columns, names=[*map(str, range(width))])
+    footer = _footer(table)
+    said = {
+        "repeat the header: left out": repeated,
+        "have too few cells: the last are empty": [one for one in short if one not in numbers[len(numbers) - footer :]],
+        f"at the end have one cell, such as {_shown(table)}: left out": numbers[len(numbers) - footer :],
+    }
+    notes = (f"{len(where)} rows {what} (row {where[0]})" for what, where in said.items() if where)
+    count = len(numbers) - footer
+    return Frame(table.slice(0, count), row=np.array(numbers[:count], np.int64), notes=(*notes,))
+
+
+def _footer(table: pa.Table) -> int:
+    """Return how many rows at the end have a cell in the first column alone, as sources and notes below a table do."""
+    last = table.slice(max(0, table.num_rows - _FOOTER - 1))
+    if table.num_columns <= 2 or table.num_rows <= _FOOTER:
+        return 0
+    count = int(np.argmax(np.any([column.is_valid().to_numpy() for column in last.columns[1:]], axis=0)[::-1]))
+    return count if count <= _FOOTER else 0
+
+
+def _shown(table: pa.Table) -> str:
+    return repr(printable(str(table.column(0)[-1].as_py()), 40)) if table.num_rows else ""
 
 
 def _alike(row: Sequence[str]) -> list[str]:
@@ -378,39 +379,7 @@ def _alike(row: Sequence[str]) -> list[str]:
     return [cell.strip("\ufeff \t").casefold() for cell in row]
 
 
-def _check_closed(path: Path, number: int) -> None:
-    """Refuse a file whose last row swallowed the lines below it, as no quote ends it."""
-    try:
-        for _ in csv.reader((line[0] for line in _LINES.finditer(read_letters(path)[0])), strict=True):
-            pass
-    except csv.Error as error:
-        if "unexpected end" in str(error):
-            raise DataError(f"cannot read '{path}': the quote that row {number} opens is never closed") from None
-
-
 def _texts(rows: Sequence[Sequence[str]]) -> list[pa.Array]:
-    return [pc.utf8_trim_whitespace(pa.array(column, TEXT)) for column in zip(*rows, strict=True)]
-
-
-def _doubted(table: pa.Table) -> Iterator[str]:
-    """Doubt points in numbers beside columns whose numbers have decimal commas: they may stand between thousands."""
-    head = {name: [cell for cell in table[name][:_ROWS].to_pylist() if cell] for name in table.column_names}
-    with_comma = next((name for name, cells in head.items() if _has_decimal_commas(cells)), None)
-    if with_comma is None:
-        return
-    for name, cells in head.items():
-        pointed = [cell for cell in cells if "." in cell]
-        if pointed and _mostly(_GROUPED, cells) and _mostly(_GROUPED, pointed, 1.0):
-            yield (
-                f"column {name!r} has {pointed[0]}, read as {f'{float(pointed[0]):g}'}, but column {with_comma!r} has "
-                f"decimal commas: write {pointed[0].replace('.', '')} if that is meant"
-            )
-
-
-def _has_decimal_commas(cells: Sequence[str]) -> bool:
-    return _mostly(_COMMA, cells) and any("," in cell and not _THOUSANDS.fullmatch(cell) for cell in cells)
-
-
-def _mostly(pattern: re.Pattern[str], cells: Sequence[str], part: float = 0.5) -> bool:
-    """Say whether a part of the cells match: the others may be words that stand for missing numbers."""
-    return bool(cells) and sum(bool(pattern.fullmatch(cell)) for cell in cells) >= part * len(cells)
+    """Return the columns of rows, null where a cell is empty."""
+    cells = (pc.utf8_trim_whitespace(pa.array(column, TEXT)) for column in zip(*rows, strict=True))
+    return [pc.if_else(pc.equal(column, ""), pa.scalar(None, TEXT), column) for column in cells]

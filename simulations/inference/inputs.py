@@ -1,23 +1,23 @@
 """A model, and the inputs that it takes of a file: rows of a table, texts, series or images."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.data.columns import cleaned, read, rival
 from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
+from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.images import COLOUR, EIGHT_BIT, flattened, upright
 from hetfl_flwr.data.reading import parse_vocabulary
 from hetfl_flwr.data.roles import in_words, is_text
-from hetfl_flwr.data.rows import RowsFile, notes_on, read_file, reason
+from hetfl_flwr.data.rows import notes_on, read_file, reason
 from hetfl_flwr.data.series import cells_of, layout_by, missing
 from hetfl_flwr.data.spec import Column
 from hetfl_flwr.data.text_tables import read_letters
@@ -264,19 +264,16 @@ READERS: Mapping[str, Callable[[Model, Path], Inputs]] = {
 }
 
 
-def _file(model: Model, path: Path) -> RowsFile:
-    """Return the rows of a file, the cells of a text file as texts."""
+def _file(model: Model, path: Path) -> Frame:
+    """Return the rows of a file."""
     if ending(path) not in TABLES or path.is_dir():
         raise DataError(f"'{path}' is no file of rows, and {model.called} takes these: {advice_on(path)}")
-    file, *others = read_file(path)
+    (_, frame), *others = read_file(path)
     if others:
         raise DataError(f"'{path}' has {len(others) + 1} sheets: give a file of one")
-    for note in notes_on([file]):
+    for note in notes_on([frame]):
         warn(note)
-    if not file.is_text:
-        return file
-    cells = [pc.if_else(pc.equal(column, ""), None, column) for column in file.table.columns]
-    return replace(file, table=pa.table(dict(zip(file.table.column_names, cells, strict=True))))
+    return frame
 
 
 def listed(names: Sequence[str]) -> str:

@@ -308,6 +308,32 @@ def test_an_image_or_a_table_that_is_no_file_is_refused(tmp_path, refusal, stray
     assert f"'{folder}/b.csv'" in refusal(DataError, arrays, folder, label_column="label")
 
 
+@pytest.mark.parametrize("stray", ["benign/closeup/9.png", "preview.png"])
+def test_an_image_at_another_depth_is_refused_by_name(tmp_path, refusal, stray):
+    """Its folder would be a class, or all splits one."""
+    folder = tmp_path / "photos"
+    for split in ("train", "test"):
+        photos(folder / split, "benign", "malignant")
+    path = folder / ("train" if "/" in stray else "") / stray
+    path.parent.mkdir(exist_ok=True)
+    grey(3).save(path)
+    assert f"'{path.relative_to(folder)}'" in refusal(DataError, arrays, folder)
+
+
+@pytest.mark.parametrize("name", ["val", "dev", "validation"])
+def test_images_of_a_validation_split_are_no_training_rows(tmp_path, name):
+    for split in ("train", name):
+        photos(tmp_path / split, "benign", "malignant")
+    found = arrays(tmp_path)
+    assert (len(found.labels), any("'validation'" in note for note in found.notes)) == (4, True)
+
+
+def test_an_image_of_several_pages_is_refused(tmp_path, refusal):
+    folder = photos(tmp_path / "photos", "benign", "malignant")
+    grey(1).save(folder / "benign" / "9.tiff", save_all=True, append_images=[grey(2)])
+    assert "2 pages" in refusal(DataError, arrays, folder)
+
+
 def test_an_image_whose_name_is_not_utf_8_is_named(tmp_path, refusal):
     folder = photos(tmp_path / "photos", "benign", "malignant")
     os.rename(folder / "benign" / "0.png", os.fsencode(folder / "benign") + b"/\xff.png")

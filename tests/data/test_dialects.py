@@ -99,7 +99,7 @@ def test_what_separates_cells(text, separator):
 def test_a_blank_row_before_the_header_hides_nothing_of_it(tmp_path, refusal):
     path = tmp_path / "t.csv"
     path.write_text("\nage;sick\n1;ja\n")
-    assert read_text_table(path).cells.to_pydict() == {"age": ["1"], "sick": ["ja"]}
+    assert read_text_table(path).table.to_pydict() == {"age": ["1"], "sick": ["ja"]}
     path.write_text("\nage,sick,sick\n1,ja,ja\n")
     assert "column 'sick'" in refusal(DataError, arrays, path)
     path.write_text("\nage,sick\n1,ja,2\n")
@@ -157,7 +157,7 @@ class TestPoints:
         found = said(arrays(path, ignore_columns=ignore_columns))
         return [note.split("': ", 1)[1] for note in found if "decimal commas" in note]
 
-    @pytest.mark.parametrize("costs", [["1.250", "3.400"], ["850", "1.250"], ["1.250", "unbekannt", "2.300"]])
+    @pytest.mark.parametrize("costs", [["1.250", "3.400"], ["850", "1.250"]])
     def test_they_are_doubted(self, tmp_path, costs):
         [note] = self.notes(tmp_path, dose=["1,5", "2,25", "3"], cost=costs)
         assert "1250" in note

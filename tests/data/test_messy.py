@@ -78,15 +78,32 @@ class TestNumbers:
         assert [unit in line for line in said(table)] == [True]
         assert read(cost=cells, categorical_columns="cost").columns[1].kind == "category"
 
-    def test_dates_in_two_notations_are_a_category_aloud(self, refusal):
+    def test_a_number_without_the_unit_of_the_others_is_none(self):
+        """5 % beside 0.05 may be the same."""
+        cells = [*(f"{row} %" for row in range(ROWS)), "0.05"]
+        table = decoded(source_of({"cost": cells[:ROWS], "label": LABELS}, {"cost": cells[-1:], "label": [0]}))
+        assert np.isnan(table.inputs[-1, 0])
+        assert ["row 1 of split 'test'" in line for line in said(table)] == [False, True]
+
+    def test_a_whole_number_is_one_value_with_and_without_a_point(self):
+        """As pandas writes whole numbers beside missing ones."""
+        assert read(code=["1.0", "10.0", "2", "NA"] * 10, categorical_columns="code").columns[1].values == (
+            "1",
+            "2",
+            "10",
+            None,
+        )
+
+    def test_values_of_test_rows_alone_are_noted(self):
+        table = read({"ward": ["n", "west"]}, ward=["n", "s"] * 20)
+        assert ["row 2 of split 'test'" in line and "'n'" in line for line in said(table) if COPY not in line] == [True]
+
+    def test_dates_in_two_notations_are_refused(self, refusal):
         cells = [f"2024-03-{row + 1}" if row < 20 else f"{row - 10}.03.2024" for row in range(ROWS)]
-        assert "dates in two" in said(read(seen=cells))[0]
         repeated = [*cells[: ROWS - 4], *cells[:4]]  # no ids
-        assert ["dates in two" in line for line in said(read(seen=repeated))] == [True]
+        for some in (cells, repeated):
+            assert "column 'seen'" in refusal(DataError, read, seen=some)
         assert said(read(seen=repeated, categorical_columns="seen")) == []
-        many = [cell.replace("2024", str(year)) for year in range(2000, 2100) for cell in cells] * 2
-        source = source_of({"seen": many, "label": [row % 2 for row in range(len(many))]})
-        assert "dates in two" in refusal(DataError, decoded, source)
 
     @pytest.mark.parametrize("first", [0, 300])
     def test_numbers_that_float32_does_not_tell_apart_are_told_apart_on_each_client(self, first):
@@ -231,8 +248,21 @@ class TestDates:
         days = (pd.Series(moments) - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
         table = read(seen=cells)
         assert column(table) == days.tolist()
-        assert [called in line for line in said(table)] == [True]
+        assert [called in line for line in said(table)] == [True, *[False] * called.endswith("yy")]
         assert table.input_names == ("size", "seen (days since 1970)")
+
+    def test_years_of_two_digits_are_told(self):
+        """Somebody born in 1940 is no child of 2040."""
+        table = read(born=["31.12.40", "1.1.99", "5.6.85"] * 10)
+        assert ["2040" in line for line in said(table)] == [False, True]
+        cells = ["31-Mar-24", "01-Feb-99", "5-Jun-01"]
+        days = (pd.to_datetime(cells, format="%d-%b-%y") - pd.Timestamp(0)) / pd.Timedelta(days=1)
+        assert column(read(seen=cells)) == days.tolist()
+
+    def test_test_rows_in_another_notation_are_refused(self, refusal):
+        splits = [{"seen": [f"{row % 28 + 1}/3/2024" for row in range(40)], "label": LABELS}]
+        splits.append({"seen": [f"3/{row % 28 + 1}/2024" for row in range(40)], "label": LABELS})
+        assert "column 'seen'" in refusal(DataError, decoded, source_of(*splits))
 
     @pytest.mark.parametrize("kind", ["date32", "timestamp[s]", "timestamp[ns]"])
     def test_so_are_types_of_dates(self, kind):
@@ -302,6 +332,13 @@ class TestIds:
         for name, count in (("patient", 1), ("visits", 2)):
             columns = {"size": [row / 7 for row in range(200)], name: [row // 2 * 7 for row in range(200)]}
             assert len(decoded(source_of({**columns, "label": [0, 1] * 100})).input_names) == count
+
+    @pytest.mark.parametrize("name", ["X", "level_0", "index"])
+    def test_an_index_written_as_a_column_is_one_though_it_begins_again(self, name):
+        """As rows of two files put together have it."""
+        columns = {"size": [row / 7 for row in range(60)], name: [*range(30), *range(30)], "label": [0, 1] * 30}
+        assert decoded(source_of(columns)).input_names == ("size",)
+        assert len(decoded(source_of({**columns, name: [row * 7 % 30 for row in range(60)]})).input_names) == 2
 
     def test_years_are_no_ids(self):
         assert read(built=list(range(1980, 1980 + ROWS))).input_names == ("size", "built")

@@ -76,3 +76,9 @@ def test_images_and_bundled_data(tmp_path):
     assert (found.kind, found.classes) == ("image", {"a": 3, "b": 3})
     digits = overview("digits", Reading())
     assert (digits.rows, sum(digits.classes.values())) == ({"train": 1437, "test": 360}, 1797)
+
+
+def test_an_infinite_number_is_shown_as_a_run_refuses_it(tmp_path):
+    pd.DataFrame({"a": [*range(1, 40), float("inf")], "y": ["u", "v"] * 20}).to_csv(tmp_path / "t.csv", index=False)
+    found = overview(str(tmp_path / "t.csv"), Reading(label_column="y"))
+    assert ("row 41" in found.problem, found.columns[0].becomes) == (True, "refused")

@@ -1,20 +1,23 @@
 """Text files of rows as programs and people write them; what is right comes from pandas, or from how each was made."""
 
 import csv
+import json
 import subprocess
 import sys
+from datetime import timedelta
 from random import Random
 from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fixtures.tiers import exhaustive
 from scipy.io import savemat
 
 from hetfl_flwr.data import Reading, Split, load_client_data
-from hetfl_flwr.data.rows import as_written, typed
+from hetfl_flwr.data.columns import as_written
 from hetfl_flwr.data.text_tables import read_sheets, read_text_table
 from hetfl_flwr.errors import DataError
 
@@ -37,7 +40,11 @@ def written(path, rows, names=NAMES, **options):
 
 
 def cells_of(path):
-    return read_text_table(path).cells.to_pydict()
+    return texts_of(read_text_table(path))
+
+
+def texts_of(frame):
+    return {name: [cell or "" for cell in cells] for name, cells in frame.table.to_pydict().items()}
 
 
 def expected(rows=CELLS, names=NAMES):
@@ -96,7 +103,7 @@ class TestLayouts:
         path = written(tmp_path / "t.csv", CELLS)
         path.write_text(above + path.read_text())
         table = read_text_table(path)
-        assert table.cells.to_pydict() == expected()
+        assert texts_of(table) == expected()
         assert table.numbers.tolist() == list(range(row + 1, row + 1 + ROWS))
         assert ["above" in note for note in table.notes] == [True]
 
@@ -120,7 +127,7 @@ class TestLayouts:
     def test_a_header_that_is_repeated_is_no_row(self, tmp_path, again):
         """As files that were put together with ``cat`` have it."""
         table = read_text_table(written(tmp_path / "t.csv", [*CELLS[:9], again, *CELLS[9:]]))
-        assert table.cells.to_pydict() == expected()
+        assert texts_of(table) == expected()
         assert ["row 11" in note for note in table.notes] == [True]
 
     def test_a_name_above_rows_of_numbers_may_stand_behind_a_mark(self, tmp_path):
@@ -128,6 +135,36 @@ class TestLayouts:
         path = tmp_path / "t.csv"
         path.write_text("# a,y\n" + "".join(f"{row}.5,{row % 2}\n" for row in range(9)))
         assert list(cells_of(path)) == ["a", "y"]
+
+    def test_a_quote_that_is_not_closed_is_refused_with_its_row(self, tmp_path, refusal):
+        """The next one closes it, a row below: both would be one row, whose cells are as many as they should be."""
+        path = tmp_path / "t.csv"
+        rows = [f'{row},b,"Eve"\n' for row in range(40)]
+        path.write_text("age,y,name\n" + "".join([*rows[:9], '3,a,"Ann\n', *rows[9:]]))
+        assert "row 11" in refusal(DataError, read_text_table, path)
+
+    @pytest.mark.parametrize("text", ["two\nlines", 'two\n"quoted", lines\n\nor more'])
+    def test_a_cell_may_have_several_lines(self, tmp_path, text):
+        rows = [[row[0], text if row[0] == "25" else row[1], row[2]] for row in CELLS]
+        assert cells_of(written(tmp_path / "t.csv", rows)) == expected(rows)
+
+    def test_a_column_may_be_called_by_a_mark_of_remarks(self, tmp_path):
+        """As pandas reads it; a remark above it is one all the same."""
+        rows = [[str(row + 1), *cells] for row, cells in enumerate(CELLS)]
+        path = written(tmp_path / "t.csv", rows, ["#", *NAMES])
+        assert cells_of(path) == pd.read_csv(path, dtype=str).to_dict("list")
+        path.write_text("# made by hand\n" + path.read_text())
+        assert cells_of(path) == expected(rows, ["#", *NAMES])
+        path.write_text("#age,name,y\n" + "\n".join(",".join(row) for row in [["x", "Ann", "a"]] * 9))
+        assert list(read_text_table(path, "", 1).names) == NAMES
+
+    def test_lines_below_a_table_are_no_rows(self, tmp_path):
+        """The label is the first column: each would be a class of its own."""
+        rows = [[row[2], row[0], row[1]] for row in CELLS]
+        path = written(tmp_path / "t.csv", rows, ["y", "age", "name"])
+        path.write_text(path.read_text() + "Source: Ward North,,\nAll rights reserved\n")
+        assert cells_of(path) == expected(rows, ["y", "age", "name"])
+        assert ["Source" in note or "reserved" in note for note in read_text_table(path).notes] == [True]
 
     def test_rows_with_more_cells_than_the_header_are_named(self, tmp_path, refusal):
         path = written(tmp_path / "t.csv", [*CELLS[:9], [*CELLS[9], "x"], *CELLS[10:]])
@@ -158,7 +195,7 @@ class TestLayouts:
         path = tmp_path / "t.csv"
         path.write_text("\n".join(",".join(row) for row in [NAMES, *rows]) + "\n", encoding=encoding)
         table = read_text_table(path)
-        assert table.cells.to_pydict() == expected(rows)
+        assert texts_of(table) == expected(rows)
         assert [words[0] in note or "UTF-16" in note for note in table.notes] == [True] * (encoding != "utf-8-sig")
 
     @pytest.mark.parametrize("count", [200, exhaustive(1000)])
@@ -202,7 +239,7 @@ class TestLayouts:
             table = read_text_table(path)
         except DataError as error:
             return (str(error),)
-        return None if table.cells.to_pydict() == expected(rows, names) else table.notes
+        return None if texts_of(table) == expected(rows, names) else table.notes
 
 
 class TestKeys:
@@ -268,7 +305,7 @@ class TestForms:
             for name in whole.namelist():
                 small.writestr(name, whole.read(name).replace(b'ref="A1:B41"', b'ref="A1:B11"'))
         [(_, table)] = read_sheets(tmp_path / "small.xlsx")
-        assert table.cells.num_rows == 40
+        assert len(table) == 40
 
     def test_each_sheet_is_an_owner_and_all_are_one_table(self, tmp_path):
         """Cells are as pandas reads them: whole numbers, fractions, dates, truth values, nothing."""
@@ -296,6 +333,21 @@ class TestForms:
             {"stay": frame.stay, "cost": frame.cost, "seen": days, "smoker": frame.smoker.astype(float)}
         )
         assert np.array_equal(arrays.inputs, pd.concat([right, right]), equal_nan=True)
+
+    def test_merged_cells_are_those_of_all_their_rows_and_durations_are_days(self, tmp_path):
+        openpyxl = pytest.importorskip("openpyxl", reason="openpyxl is not installed")
+        book = openpyxl.Workbook()
+        sheet = book.active
+        sheet.append(["ward", "stay", "y"])
+        for row in range(40):
+            sheet.append(["north" if row < 20 else "south", timedelta(hours=6 * row), "uv"[row % 2]])
+            sheet.cell(row + 2, 2).number_format = "[h]:mm"
+        sheet.merge_cells("A2:A21")
+        sheet.merge_cells("A22:A41")
+        book.save(tmp_path / "t.xlsx")
+        arrays = data_of(tmp_path / "t.xlsx").train.arrays
+        assert arrays.input_names == ("ward=south", "stay")
+        assert arrays.inputs.tolist() == [[float(row >= 20), row / 4] for row in range(40)]
 
     @pytest.mark.parametrize("ending", ["arff", "dta", "orc", "mat"])
     def test_others_are_refused_with_the_line_that_converts_them(self, tmp_path, refusal, ending):
@@ -327,20 +379,6 @@ class TestTypes:
     @pytest.mark.parametrize(
         ("cells", "right"),
         [
-            (["1", "", "-20"], [1, None, -20]),
-            (["1", "2.50", "NA"], [1.0, 2.5, None]),
-            (["1.5", "#DIV/0!", "."], [1.5, None, None]),
-            (["True", "false", ""], [True, False, None]),
-            (["1", "2", "much"], ["1", "2", "much"]),
-            (["None", "NA", "x", ""], ["None", "NA", "x", None]),
-        ],
-    )
-    def test_inputs(self, cells, right):
-        assert typed(pa.chunked_array([pa.array(cells, pa.large_string())])).to_pylist() == right
-
-    @pytest.mark.parametrize(
-        ("cells", "right"),
-        [
             (["10", "9"], [10, 9]),
             (["001", "1"], ["001", "1"]),
             (["1.50", "x"], ["1.50", "x"]),
@@ -365,6 +403,14 @@ class TestTypes:
         else:
             names = [data_of(tmp_path / "rows.csv", 4, client, partition=partition).name for client in range(4)]
             assert names == right
+
+    def test_codes_with_zeros_in_front_are_values_of_their_own(self, tmp_path):
+        path = written(
+            tmp_path / "t.csv", [[one, row % 2] for row, one in enumerate(["007", "7", "07", "1"] * 10)], "ay"
+        )
+        arrays = data_of(path, categorical_columns="a").train.arrays
+        assert sorted(arrays.columns[0].values) == sorted(pd.read_csv(path, dtype=str).a.unique())
+        assert arrays.inputs.sum(0).tolist() == [10] * 4
 
     @pytest.mark.parametrize("word", ["None", "N/A", "NULL", "n/a"])
     def test_a_class_may_be_called_like_what_is_missing_elsewhere(self, tmp_path, word):
@@ -391,6 +437,27 @@ class TestTypes:
         pd.DataFrame({"a": [row * 37 % 41 for row in range(60)], "y": labels}).to_parquet(tmp_path / "t.parquet")
         arrays = data_of(tmp_path / "t.parquet", missing_values="-9").train.arrays
         assert arrays.labels.bincount().tolist() == [15, 30]
+
+    @pytest.mark.parametrize("word", ["N/A", "#N/A", "unknown"])
+    def test_a_class_called_like_what_is_missing_elsewhere_is_doubted(self, tmp_path, word):
+        frame = pd.DataFrame({"a": [row * 37 % 41 for row in range(60)], "y": [word, "u", "v"] * 20})
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        arrays = data_of(tmp_path / "t.csv").train.arrays
+        assert [word in note and "missing-values" in note for note in arrays.notes] == [True]
+        assert data_of(tmp_path / "t.csv", missing_values=word).train.arrays.class_names == ("u", "v")
+
+    def test_an_owner_that_means_nobody_is_no_client(self, tmp_path, refusal):
+        frame = pd.DataFrame(
+            {"a": [row * 37 % 41 for row in range(60)], "ward": ["n", "?", "s"] * 20, "y": ["u", "v"] * 30}
+        )
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        keys = {"partition": "natural:ward", "missing_values": "?"}
+        assert "row 3" in refusal(DataError, data_of, tmp_path / "t.csv", 3, **keys)
+
+    def test_labels_of_json_are_one_however_they_are_written(self, tmp_path):
+        rows = [{"a": row * 37 % 41, "y": [1, "1", 1.0, 2, "2", "x"][row % 6]} for row in range(60)]
+        (tmp_path / "t.json").write_text(json.dumps(rows))
+        assert data_of(tmp_path / "t.json").train.arrays.class_names == ("1", "2", "x")
 
     def test_names_of_rows_are_not_learnt_from_unless_a_key_names_them(self, tmp_path):
         """As `pandas.concat` leaves an index: 0 to 29 twice."""
@@ -440,6 +507,7 @@ class TestFolders:
             (["train.csv", "test.csv"], 80, 40),
             (["wine_train.csv", "wine_test.csv"], 80, 40),
             (["train/1.csv", "train/2.csv", "test/1.csv"], 120, 80),
+            (["cohort/training_1.csv", "val/2.csv", "holdout/test.csv"], 80, 40),
             (["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"], 80, 40),
         ],
         ids=lambda value: value[1] if isinstance(value, list) else "",
@@ -453,6 +521,26 @@ class TestFolders:
         assert ["a.csv.old" in note for note in arrays.notes] == [True]
         arrays = data_of(self.write(tmp_path / "b", "train.csv", "validation.csv", "test.csv")).train.arrays
         assert (len(arrays.labels), ["'validation'" in note for note in arrays.notes]) == (80, [True])
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            ("train.csv", "holdout.csv"),
+            ("lab_test.csv", "physio_training.csv"),
+            ("a_train.csv", "b_val.csv", "a_test.csv"),
+        ],
+    )
+    def test_files_that_may_be_splits_or_not_are_refused(self, tmp_path, refusal, names):
+        line = refusal(DataError, data_of, self.write(tmp_path, *names))
+        assert sum(f"'{name}'" in line for name in names) == 2
+
+    def test_a_folder_may_say_what_a_column_holds(self, tmp_path):
+        """As Spark writes them; pyarrow has the same column."""
+        self.write(tmp_path, "ward=n/a.parquet", "ward=s/a.parquet")
+        right = pq.read_table(tmp_path, partitioning="hive")["ward"].to_pylist()
+        arrays = data_of(tmp_path).train.arrays
+        assert arrays.inputs[:, arrays.input_names.index("ward=s")].tolist() == [float(one == "s") for one in right]
+        assert [data_of(tmp_path, 2, one, partition="natural:ward").name for one in (0, 1)] == ["n", "s"]
 
     def test_a_file_that_says_no_split_beside_train_and_test_is_refused(self, tmp_path, refusal):
         self.write(tmp_path, "train.csv", "test.csv", "extra.csv")
