@@ -13,6 +13,7 @@ from clients.local import LocalClient
 from hetfl_flwr.client import KnowledgeClient, Metrics
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.methods import find, names
+from hetfl_flwr.node.holder import Holder
 from hetfl_flwr.wire.messages import EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from simulations.testing.contract import entries
@@ -29,9 +30,10 @@ def weights(client: KnowledgeClient) -> list[list[float]]:
 def evaluated(node: Any, weight: list[list[float]]) -> Metrics:
     """Save a model as if it had been trained to these weights, and let a client built anew measure it."""
     client = LocalClient(node)
-    client._session.restore(client)
+    holder = Holder(client)
+    holder.restore()
     client.node.model.head.weight.data = torch.tensor(weight)
-    client._session.save(client, 1)
+    holder.save(1)
     loss, samples, metrics = LocalClient(node).evaluate([], {ROUND: 1})
     return {**metrics, "loss": loss, EXAMPLES: samples}
 

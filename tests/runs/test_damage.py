@@ -480,18 +480,6 @@ def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, 
     elsewhere(config, 8, rounds=6)  # what was accepted is what it has trained on
 
 
-@pytest.mark.parametrize("damage", [missing, flipped])
-def test_a_node_whose_note_of_its_data_is_gone_cannot_say_that_they_are_the_same(
-    refusal, tmp_path, make_config, elsewhere, damage
-):
-    config = make_config(**KEYS, state_dir=str(tmp_path / "state"))
-    elsewhere(config)
-    damage(tmp_path / "state" / "run-7" / "inputs-0.safetensors")
-    line = refusal(FederationError, elsewhere, config, 8)
-    assert "inputs-0.safetensors" in line
-    assert "accept-loss = true" in line
-
-
 def test_a_node_on_a_machine_of_its_own_logs_that_its_data_are_others_and_goes_on(
     tmp_path, make_config, elsewhere, monkeypatch, caplog
 ):

@@ -11,7 +11,7 @@ from hetfl_flwr import load, measure
 from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.methods import find, names
-from hetfl_flwr.node.measured import digest_of
+from hetfl_flwr.node.holder import digest_of
 from simulations.inference.export import program_of
 from simulations.inference.loading import SHOWN, load_client
 

@@ -383,7 +383,7 @@ def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(within: Callab
     assert samples == [899, 898]
     for number in range(2):
         states = (here / "all" / f"node-{number}" / "state").glob("run-*/*.safetensors")
-        kept = [f"client-{number}.safetensors", f"inputs-{number}.safetensors"]
+        kept = [f"client-{number}.safetensors"]
         assert sorted(path.name for path in states) == kept
     assert [path.name for path in here.iterdir()] == ["all"]
     nodes = [part for number in range(2) for part in ("--node", f"{number}=all/node-{number}/state")]
