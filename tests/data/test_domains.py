@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 import hetfl_flwr
 from hetfl_flwr.data import DataSpec, Joined, Reading, Samples, data_spec
-from hetfl_flwr.data.domains import Family, family_arrays, parse_families
+from hetfl_flwr.data.domains import Family, parse_families
 from hetfl_flwr.data.rotation import ANGLES, rotate, rotated
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError, DataError
 from simulations.cli.facts import datasets
 
-DIGITS = Family("digits", Reading())
+DIGITS = Family("digits", "digits", Reading())
 ROTATED = {"dataset": "rotated-digits", "partition_id": 0, "num_partitions": 4, "seed": 0}
 
 
@@ -110,7 +110,7 @@ class TestRotatedFamily:
     def test_client_k_is_of_domain_k_modulo_four_and_its_images_are_turned_so(self):
         data = clients(6, normalize="none")
         assert [client.domain for client in data] == [0, 1, 2, 3, 0, 1]
-        base = family_arrays(DIGITS, 0, True)[0]
+        base = DIGITS.arrays(0, True)[0]
         for client in data:
             held = Samples(client.train.arrays, torch.arange(1000))
             straight = Samples(data[0].train.arrays, torch.arange(1000))
@@ -218,7 +218,7 @@ class TestRotatedFamily:
 
     def test_a_global_test_set_is_the_own_test_split_turned_as_the_domain(self):
         data = clients(5, test="global")
-        split = family_arrays(DIGITS, 0, True)[0].inputs[1437:]
+        split = DIGITS.arrays(0, True)[0].inputs[1437:]
         for client in data:
             assert torch.equal(client.test.stored()[0], rotate(split, 20 * client.domain))
             assert rows(client.train, client.validation) <= set(range(1000))
@@ -322,9 +322,9 @@ class TestLists:
 class TestNames:
     def test_a_name_stands_for_one_domain_or_four(self):
         turned, digits = parse_families(" rotated-owner/name , digits")
-        told = (turned.name, turned.base, turned.is_rotated, turned.domains)
+        told = (turned.name, turned.base, turned.is_rotated, len(turned.domain_names))
         assert told == ("rotated-owner/name", "owner/name", True, 4)
-        assert (digits.name, digits.base, digits.is_rotated, digits.domains) == ("digits", "digits", False, 1)
+        assert (digits.name, digits.base, digits.is_rotated, len(digits.domain_names)) == ("digits", "digits", False, 1)
 
     def test_the_spec_of_a_family_is_that_of_its_images_and_of_a_list_that_of_its_first(self):
         assert data_spec("rotated-mnist") == data_spec("mnist, breast-cancer") == DataSpec((1, 28, 28), 10)
@@ -479,10 +479,9 @@ class TestJoined:
         assert torch.equal(batch[1], labels[chosen])
         assert batch[0].shape == (len(chosen), 1, 2, 2)
 
-    @pytest.mark.parametrize("row", [-1, 5])
-    def test_a_position_outside_is_refused(self, row):
+    def test_a_position_outside_is_refused(self):
         with pytest.raises(IndexError, match="5"):
-            Joined(self.parts([2, 3], np.random.default_rng(0))).batch(torch.tensor([0, row]))
+            Joined(self.parts([2, 3], np.random.default_rng(0))).batch(torch.tensor([0, 5]))
 
     def test_parts_of_unlike_shapes_and_no_parts_are_refused(self):
         data = clients(2, dataset="digits,digits-colour")

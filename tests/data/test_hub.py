@@ -174,10 +174,22 @@ def numbered(*labels):
         (numbered(7, 7), None, "one value only, 7"),
         (numbered(5, 7), numbered(7, 6), "row 2 of split 'test'"),
         (numbered(5, 7), partial(table, labels=["5", "7"], feature=Value("string")), "one type"),
-        (three(grey(0), grey(0), grey(0, (5, 4))), None, "image 3 of split 'train' of {place} is 5x4"),
-        (three(grey(0), colour(1, 2, 3), grey(0)), None, "image 2 of split 'train' of {place} is in"),
-        (three(DEEP, DEEP, DEEP), None, "image 1 of split 'train' of {place} has pixels"),
-        (partial(table, [grey(0), BROKEN], [0, 1]), None, "cannot decode image 2 of split 'train' of {place}"),
+        (
+            three(grey(0), grey(0), grey(0, (5, 4))),
+            None,
+            "{column} its image is 5x4",
+        ),
+        (
+            three(grey(0), colour(1, 2, 3), grey(0)),
+            None,
+            "{column} its image is in",
+        ),
+        (three(DEEP, DEEP, DEEP), None, "{column} its image has pixels"),
+        (
+            partial(table, [grey(0), BROKEN], [0, 1]),
+            None,
+            "{column} its image cannot be decoded",
+        ),
         (table, partial(table, names=("image", "kind")), "no column 'label' in its split 'test'"),
         (None, table, "{place} has no split 'train', only: test"),
     ],
@@ -185,7 +197,10 @@ def numbered(*labels):
 def test_what_is_no_data_set_of_classes_is_refused(tmp_path, train, test, said):
     splits = {name: make() for name, make in (("train", train), ("test", test)) if make}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "zoo/pets")
-    assert said.format(place=f"'{tmp_path}/zoo/pets'") in refused(tmp_path, label_column="label")
+    place = f"'{tmp_path}/zoo/pets'"
+    assert said.format(place=place, column=f"of split 'train' of {place}, column 'image':") in refused(
+        tmp_path, label_column="label"
+    )
 
 
 def test_of_a_catalogue_name_the_files_say_the_shape_and_the_catalogue_the_classes(hub):
