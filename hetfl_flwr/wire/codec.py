@@ -82,8 +82,6 @@ def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
     named = f"{where}: array '{spec.name}'"
     if array.stype != SType.NUMPY:
         raise PayloadError(f"{named} is serialised as '{array.stype}', expected '{SType.NUMPY}'")
-    if len(array.data) > spec.nbytes + NPY_HEADER:
-        raise PayloadError(f"{named} takes {len(array.data)} bytes, expected {spec.nbytes}")
     try:
         return _array(array.data, spec, where)
     except PayloadError:

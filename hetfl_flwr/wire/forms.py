@@ -1,48 +1,12 @@
-"""A declared payload, ready to check many arrays by: what holds for every payload is found out once."""
+"""Arrays and numbers by reference, and what their bytes in a message depend on."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
-
-MAX_FORMS = 1000
-"""Forms that a process keeps."""
-
-Shapes = tuple[tuple[int, ...], ...]
-
-
-class Form:
-    """A declaration that many share.
-
-    Parameters
-    ----------
-    spec : PayloadSpec
-        The declaration.
-    """
-
-    def __init__(self, spec: PayloadSpec) -> None:
-        self.spec = spec
-
-    def check(self, arrays: Arrays, where: str) -> None:
-        """Raise `PayloadError` unless arrays are as declared, as `PayloadSpec.check_named`."""
-        self.spec.check_named(arrays, where)
-
-
-_forms: dict[tuple[Any, ...], Form] = {}
-
-
-def form_of(spec: PayloadSpec) -> Form:
-    """Return the form of a declaration, the same for all that ask for the same."""
-    key = tuple(map(astuple, spec.arrays))
-    if key not in _forms:
-        if len(_forms) >= MAX_FORMS:
-            _forms.clear()
-        _forms[key] = Form(spec)
-    return _forms[key]
+from hetfl_flwr.wire.spec import Arrays
 
 
 def twins(arrays: Iterable[NDArray[Any]]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ R alignment samples.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from math import inf, prod
 from typing import Any
@@ -35,6 +35,9 @@ STATISTIC_LIMIT = 1e18
 
 TRAINED_SIZE = 10.0
 """Root mean square that logits and representations of trained models reach; those of new ones stay below 1."""
+
+MAX_INTERNED = 1000
+"""Declarations that a process keeps."""
 
 COUNTER_LIMIT = 2**53
 """Integer buffers, such as counters of steps, of a larger magnitude are nobody's: float64 holds all up to here."""
@@ -264,6 +267,17 @@ class PayloadSpec:
             raise PayloadError(
                 f"{where}: arrays {', '.join(names) or 'none'}, expected {', '.join(self.names) or 'none'}"
             )
+
+
+_interned: dict[tuple[Any, ...], PayloadSpec] = {}
+
+
+def interned(spec: PayloadSpec) -> PayloadSpec:
+    """Return the same declaration for all that ask for an equal one: what it has found out about itself is kept."""
+    key = tuple(map(astuple, spec.arrays))
+    if key not in _interned and len(_interned) >= MAX_INTERNED:
+        _interned.clear()
+    return _interned.setdefault(key, spec)
 
 
 def prefixed(start: str, arrays: Arrays) -> dict[str, NDArray[Any]]:

@@ -26,9 +26,9 @@ from hetfl_flwr.server.replies import (
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.classes import numbered
 from hetfl_flwr.wire.codec import NPY_HEADER, halved, payload_bytes, payload_numbers, to_record, widened, wire_bytes
-from hetfl_flwr.wire.forms import form_of, frozen, sizes, twins
+from hetfl_flwr.wire.forms import frozen, sizes, twins
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEN
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.spec import Arrays, interned
 from simulations.engine.clients import Answer
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Seat:
 
     def __init__(self, member: Member, strategy: "KnowledgeStrategy") -> None:
         self.member, self.name = member, str(member)
-        self.form, self.most = form_of(strategy.upload_spec(member)), strategy.most_samples(member)
+        self.form, self.most = interned(strategy.upload_spec(member)), strategy.most_samples(member)
         self._names: tuple[str, ...] = ()
         self._fractions: list[str] = []
 
@@ -112,7 +112,7 @@ class LocalExchange:
                     up = traffic.wire_up if answer.error is None else 0
                     self._engine.passed(member.client_id, traffic.wire_down, up, answer.metrics)
             seen = min(int(reply.metrics.get(SEEN, reply.metrics[EXAMPLES])), seat.most.seen)
-            result.sizes[member.client_id] = measure(reply.arrays, seat.form.spec, download, seen, measured)
+            result.sizes[member.client_id] = measure(reply.arrays, seat.form, download, seen, measured)
             if messenger.received is not None:
                 messenger.received(member, download, reply)
             result.replies.append(reply)
@@ -162,9 +162,9 @@ class LocalExchange:
         seat.check(metrics)
         arrays = answer.arrays
         if self._half:
-            arrays = widened(seat.form.spec, arrays, seat.name)
+            arrays = widened(seat.form, arrays, seat.name)
         if answer.form is not seat.form:
-            seat.form.check(arrays, seat.name)
+            seat.form.check_named(arrays, seat.name)
         return Reply(member.client_id, metrics, arrays)
 
     def _count(self, member: Member, kind: str, answer: Answer, traffic: Traffic) -> None:

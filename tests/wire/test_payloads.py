@@ -137,7 +137,7 @@ class Exploding:
         (raw(header("{'descr': 'nonsense', 'fortran_order': False, 'shape': (2, 3), }\n")), "cannot be read"),
         (raw(header("[" * 500 + "]" * 500)), "cannot be read"),
         (raw(header("-" * 900 + "1")), "cannot be read"),
-        (raw(header("(" * 60000)), "takes 60034 bytes"),
+        (raw(header("(" * 60000)), "cannot be read"),
         (raw(npz(LOGITS)), "cannot be read"),
         (raw(b"PK\x03\x04" + bytes(50)), "cannot be read"),
     ],
@@ -153,7 +153,7 @@ def test_forged_bytes_are_refused_and_never_unpickled(refusal, array, said):
 def test_what_is_larger_than_declared_is_not_decoded(refusal, monkeypatch):
     monkeypatch.setattr(Array, "numpy", lambda self: pytest.fail("decoded"))
     line = refusal(PayloadError, decode, SPEC, record(raw(npy(np.zeros((100, 100))))), "client 3")
-    assert ("client 3" in line, "takes 80128 bytes, expected 24" in line) == (True, True)
+    assert ("client 3" in line, "float64" in line) == (True, True)
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=80).map(lambda tail: npy(LOGITS)[:80] + tail))
