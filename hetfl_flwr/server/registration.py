@@ -214,13 +214,11 @@ class Registration:
 
     def gone(self) -> set[int]:
         """Return the nodes of clients that have left, or restarted, since they registered."""
-        online = self._online()
-        here = {
-            node
-            for node, known in self._nodes.items()
-            if known.state == "here" and node in online and online[node][0] == known.since
-        }
-        return {member.node for member in self.roster} - here
+        self._updated()
+        return {member.node for member in self.roster if not self._is_here(member.node)}
+
+    def _is_here(self, node: int) -> bool:
+        return node in self._nodes and self._nodes[node].state == "here"
 
     # --- the start -------------------------------------------------------------------------------
 
