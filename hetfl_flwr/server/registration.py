@@ -19,9 +19,8 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.grids import ListsNodes, is_stopped
 from hetfl_flwr.server.member import Failure, Member
-from hetfl_flwr.server.messenger import Messenger
+from hetfl_flwr.server.messenger import Messenger, misaddressed, reason
 from hetfl_flwr.server.node_keys import NodeKeys
-from hetfl_flwr.server.replies import misaddressed, reason
 from hetfl_flwr.server.roster import Roster, draw, listed
 from hetfl_flwr.wire.messages import CONFIG, REGISTRATION, ROUND, RUN
 

@@ -366,7 +366,7 @@ def test_three_rounds_equal_dense_kernels(mode, some, make_config, make_federati
     )
     federation, strategy = make_federation(config), build_strategy(config)
     known = from_record(strategy.prepare(federation.roster, config))
-    assert federation.share(strategy.sharing).failures == []
+    assert federation.samples.share().failures == []
     nodes = [make_node(config, client_id) for client_id in range(2)]
     share(nodes, labelled=False)
     reference = [Reference(node) for node in nodes]

@@ -282,7 +282,7 @@ def test_three_rounds_equal_a_loop_over_samples(make_config, make_federation, ma
     federation = make_federation(config)
     strategy = build_strategy(config)
     arrays = strategy.prepare(federation.roster, config)
-    federation.share(strategy.sharing)
+    federation.samples.share()
     nodes = [make_node(config, client_id) for client_id in range(3)]
     loops.share(nodes, labelled=True)
     public = [row for node in nodes for row in rows_of(node.data.public)]

@@ -12,7 +12,7 @@ from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.runs.callbacks import added, notifying
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.record import Round, Summary
-from hetfl_flwr.server.replies import Most
+from hetfl_flwr.server.exchange import Most
 from simulations.testing.contract import entries
 
 SMALL = {"models": "mlp", "clients": 2, "rounds": 3, "local_batches": 1, "progress": False}

@@ -28,7 +28,7 @@ from hetfl_flwr.wire.messages import ROUND
 from simulations.benchmarks import kills
 from simulations.cli.command import main
 from simulations.cli.running import run_one
-from simulations.engine.grid import LocalGrid
+from simulations.engine.grid import LocalEngine
 from simulations.testing.contract import entries
 
 NORMED = "simulations.testing.lab:normed"
@@ -230,10 +230,8 @@ def test_a_run_stopped_as_soon_as_it_is_resumed_and_killed_over_it_can_still_go_
     for number in count(1):
 
         def stop_at_once(number: int = number) -> None:
-            push = LocalGrid.push_messages
-            LocalGrid.push_messages = lambda grid, messages: push(
-                setattr(grid, "stop_requested", True) or grid, messages
-            )
+            submit = LocalEngine.submit
+            LocalEngine.submit = lambda engine, jobs: submit(setattr(engine, "stop_requested", True) or engine, jobs)
             die_before_change(number, folder)
             run_one({"output-dir": str(folder), "rounds": 4}, resume=True, workers=1, verbose=True)
 

@@ -3,36 +3,39 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fixtures.federations.post import GOOD, Post, client_ids, fails, federation_of, member, never, reply_with
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from fixtures.federations.post import (
+    GOOD,
+    UPLOAD,
+    Federation,
+    Post,
+    client_ids,
+    fails,
+    federation_of,
+    member,
+    never,
+    reply_with,
+)
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from hetfl_flwr import server_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server import grids, messenger, registration
-from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Failure
 from hetfl_flwr.server.registration import Origin, _member
-from hetfl_flwr.server.replies import Expected
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire import codec
 from hetfl_flwr.wire.codec import wire_bytes
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
 
-UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 
-
-def exchange(federation, answers=None, uploads=UPLOAD, kind="train"):
+def exchange(federation, answers=None, kind="train"):
     """Send every member one message; ``answers`` says by client id who answers otherwise than well."""
     federation.grid.answers = {
         one.node: answers[one.client_id] for one in federation.roster if one.client_id in (answers or {})
     }
-    messages = [
-        Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), node, kind)
-        for node in federation.grid.get_node_ids()
-    ]
-    return federation.exchange(messages, Expected(uploads and (lambda member: uploads)))
+    return federation.ask(kind=kind)
 
 
 # --- who is here ---------------------------------------------------------------------------------
@@ -354,13 +357,6 @@ def test_absent_clients_are_never_drawn():
     assert len({drawn(seed) for seed in range(3)}) == 3
 
 
-def test_a_strategy_sees_only_the_clients_drawn_ordered_by_partition():
-    federation = federation_of(*map(member, range(4)))
-    view = federation.view(list(federation.roster)[1:3])
-    assert view.get_node_ids() == [99, 98]
-    assert view.create_message(RecordDict(), "train", 99, "1").metadata.dst_node_id == 99
-
-
 # --- what they answer ----------------------------------------------------------------------------
 
 
@@ -396,7 +392,7 @@ def test_a_bad_reply_is_set_aside_by_name_and_the_others_are_kept(kind):
 
 def test_arrays_are_not_looked_at_where_none_are_expected():
     federation = federation_of(member(0), member(1))
-    result = exchange(federation, {0: reply_with({})}, uploads=None, kind="evaluate")
+    result = exchange(federation, {0: reply_with({})}, kind="evaluate")
     assert len(result.replies) == 2
 
 
@@ -404,18 +400,16 @@ def test_each_client_is_held_to_its_own_declaration():
     federation = federation_of(member(0), member(1))
     narrow = PayloadSpec((ArraySpec("logits", (2,), "float32"),))
     federation.grid.answers[99] = reply_with({"logits": GOOD["logits"]})
-    messages = [Message(RecordDict(), node, "train") for node in (99, 100)]
-    assert federation.exchange(messages, Expected(lambda one: narrow if one.client_id == 1 else UPLOAD)).failures == []
+    federation.strategy.upload_spec = lambda one: narrow if one.client_id == 1 else UPLOAD
+    assert federation.ask().failures == []
 
 
 def test_traffic_is_measured_for_each_client_both_ways_of_bad_replies_too():
     federation = federation_of(*map(member, range(4)))
     federation.grid.answers = {98: fails("no"), 97: never}
-    sent = [
-        Message(RecordDict({"arrays": ArrayRecord({"a": Array(np.zeros(10 * (1 + k)))})}), 100 - k, "train")
-        for k in range(4)
-    ]
-    result = federation.exchange(sent, Expected(lambda one: UPLOAD))
+    downloads = [(one, {"a": np.zeros(10 * (1 + one.client_id))}) for one in federation.roster]
+    result = federation.exchange.ask("train", 1, downloads)
+    sent = [message for message in federation.grid.pushed if is_train(message)]
     assert list(result.traffic) == [0, 1, 2, 3]
     assert [one.bytes_down for one in result.traffic.values()] == [80, 160, 240, 320]
     assert [one.wire_down for one in result.traffic.values()] == [wire_bytes(message) for message in sent]
@@ -438,7 +432,7 @@ def test_an_upload_is_decoded_once(monkeypatch):
 
 
 def test_nothing_sent_is_nothing_received():
-    result = federation_of(member(0)).exchange([])
+    result = federation_of(member(0)).exchange.ask("train", 1, [])
     assert (result.replies, result.failures, result.traffic) == ([], [], {})
 
 

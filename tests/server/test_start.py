@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from fixtures.federations.post import Post, client_ids, fails, member, never
+from fixtures.federations.post import Federation, Post, client_ids, fails, member, never
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
@@ -16,7 +16,6 @@ from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server import messenger, registration
-from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.node_keys import NodeKeys
 from hetfl_flwr.server.registration import Origin
 from hetfl_flwr.wire.messages import NEWEST
@@ -432,7 +431,7 @@ def running(*members, answers=None, **keys):
 
 def train(federation):
     """Send every client a message."""
-    return federation.exchange([Message(RecordDict(), one.node, "train") for one in federation.roster])
+    return federation.ask()
 
 
 def asked(post, node):
@@ -486,7 +485,7 @@ def test_a_wait_is_for_those_who_are_drawn(clock, keys):
     [drawn] = federation.draw(1)
     pull, done = post.pull_messages, []
     post.pull_messages = lambda wanted: pull(wanted) if done else []
-    federation.exchange([Message(RecordDict(), drawn.node, "train")])
+    federation.ask([drawn])
     began = clock.now
     clock.events[began + 30] = lambda: done.append(True)
     federation.welcome(1)

@@ -1,6 +1,5 @@
 """Rounds without messages are those with them: the same bits, bytes, failures and times."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from hetfl_flwr.wire.spec import (
     row_numbers,
     sample_counts,
 )
+from simulations.engine.clients import FIRST_NODE
 from simulations.engine.exchange import LocalExchange
 from simulations.engine.grid import LocalEngine, LocalGrid
 from simulations.testing.contract import entries
@@ -44,7 +44,7 @@ def run(engine: type[LocalGrid], lab: Any, folder: Any, **keys: Any) -> tuple[An
     config = lab.config(clients=3, output_dir=str(folder), **keys)
     with engine(config.to_flat(), config.clients, 7) as grid:
         lab.run(config, grid)
-    rounds = [{key: value for key, value in entry.items() if key != "seconds"} for entry in entries(folder)]
+    rounds = [{**entry, "seconds": 0, "clock": 0} for entry in entries(folder)]
     return rounds, (folder / "knowledge.safetensors").read_bytes()
 
 
@@ -85,7 +85,7 @@ def test_so_it_is_where_a_client_does_something_wrong(wrong, lab, tmp_path, monk
         return {**upload, "logits": logits}, metrics
 
     monkeypatch.setattr(client, "learn", broken)
-    keys = {"algorithm": "fedhe", "models": "mlp", "rounds": 3, **WAYS["plain" if wrong == "huge" else "timed"]}
+    keys = {"algorithm": "fedhe", "models": "mlp", "rounds": 3, **WAYS["timed"]}
     with_messages, without = (run(one, lab, tmp_path / one.__name__, **keys) for one in (LocalGrid, LocalEngine))
     for found in (with_messages, without):
         for failure in found[0][2]["failures"]:
@@ -148,12 +148,12 @@ def test_arrays_are_handed_on_in_memory_that_nobody_writes_to():
 def test_whatever_is_in_it_a_message_weighs_what_is_serialised():
     """Flower sends equal pieces of a large array once, and small numbers in fewer bytes."""
     exchange = object.__new__(LocalExchange)
-    exchange._costs, exchange._engine = {}, SimpleNamespace(get_node_ids=lambda: [1])
+    exchange._costs = {}
     noise = np.random.default_rng(0).normal(size=(2000, 2000)).astype(np.float32)
     for array in (np.zeros((2, 2), np.float32), noise, np.zeros_like(noise)):
         for number in (-65, -64, 0, 63, 64, 2**40):
             content = RecordDict({ARRAYS: to_record({"a": array}), CONFIG: ConfigRecord({ROUND: number})})
-            message = Message(content, 1, MessageType.TRAIN)
+            message = Message(content, FIRST_NODE, MessageType.TRAIN)
             assert exchange.weigh(MessageType.TRAIN, {"a": array}, {ROUND: number})[2] == wire_bytes(message)
 
 
