@@ -200,7 +200,8 @@ class Expected:
     def __init__(
         self, member: Member, spec: PayloadSpec | None = None, most: Most | None = None, *, evaluated: bool = False
     ) -> None:
-        self.member, self.name, self.spec, self.most = member, str(member), spec, most or Most()
+        self.member, self.name, self.most = member, str(member), most or Most()
+        self.spec = None if spec is None else interned(spec)
         self._evaluated = evaluated
         self._names: tuple[str, ...] = ()
         self._fractions: list[str] = []
@@ -421,7 +422,7 @@ class Exchange(ABC):
             self._known, self._seats = known, {}
         seat = self._seats.get(member.client_id)
         if seat is None:
-            spec, most = interned(self.strategy.upload_spec(member)), self.strategy.most_samples(member)
+            spec, most = self.strategy.upload_spec(member), self.strategy.most_samples(member)
             seat = self._seats[member.client_id] = Expected(member, spec, most)
         return seat
 

@@ -1,28 +1,12 @@
 """Arrays and numbers by reference, and what their bytes in a message depend on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.wire.spec import Arrays
-
-
-def twins(arrays: Iterable[NDArray[Any]]) -> tuple[int, ...]:
-    """Return, for each array, the position of the first that equals it in dtype, shape and bytes: Flower sends one."""
-    found: dict[tuple[Any, ...], int] = {}
-    alike: dict[tuple[Any, ...], list[int]] = {}
-    every = list(arrays)
-    for place, one in enumerate(every):
-        alike.setdefault((one.dtype, one.shape), []).append(place)
-    if len(alike) == len(every):
-        return ()
-    first = list(range(len(every)))
-    for kind, places in alike.items():
-        for place in places if len(places) > 1 else ():
-            first[place] = found.setdefault((*kind, every[place].tobytes()), place)
-    return tuple(first)
 
 
 def frozen(arrays: Arrays) -> dict[str, NDArray[Any]]:

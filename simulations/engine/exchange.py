@@ -6,9 +6,9 @@ from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 
-from hetfl_flwr.common.flower import LARGEST_CHUNK, ErrorCode, name_message
+from hetfl_flwr.common.flower import ErrorCode, name_message
 from hetfl_flwr.config import RunConfig, simulated_latency, simulated_links, simulated_seconds, simulated_speeds
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.seeding import generator
@@ -16,9 +16,9 @@ from hetfl_flwr.server.exchange import Downloads, Exchange, Outcome, Reply, Sent
 from hetfl_flwr.server.messenger import cost, read, weighed, written
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.server.upload_counts import UploadCounts
-from hetfl_flwr.wire.codec import NPY_HEADER, payload_bytes, payload_numbers, to_record, widened, wire_bytes
+from hetfl_flwr.wire.codec import arrays_wire_bytes, to_record, widened, wire_bytes
 from hetfl_flwr.wire.cost_metrics import FLOPS
-from hetfl_flwr.wire.forms import frozen, sizes, twins
+from hetfl_flwr.wire.forms import frozen, sizes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, METRICS, ROUND
 from hetfl_flwr.wire.spec import Arrays
 from simulations.engine.clients import FIRST_NODE, Answer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from simulations.engine.grid import LocalEngine
 
 MAX_COSTS = 10_000
-"""Forms of messages whose costs are remembered."""
+"""Forms of messages, without their arrays, whose bytes are remembered."""
 
 BY_REFERENCE = (MessageType.TRAIN, MessageType.EVALUATE)
 """What clients are asked for without a message."""
@@ -141,7 +141,7 @@ class LocalExchange(Exchange):
         self._places = len(engine.get_node_ids())  # each client has been asked to register
         self._due: list[tuple[float, int]] = []  # a heap: when a reply comes in, and its place
         self._flights: dict[int, Flight] = {}
-        self._costs: dict[tuple[object, ...], tuple[int, int, int]] = {}
+        self._costs: dict[tuple[object, ...], int] = {}
 
     @property
     def waiting(self) -> Collection[Sent]:
@@ -295,29 +295,25 @@ class LocalExchange(Exchange):
 
     def weigh(self, kind: str, arrays: Arrays, numbers: Mapping[str, Any], node: int = 0) -> tuple[int, int, int]:
         """Return the numbers, payload bytes and wire bytes of a message; of a reply where it is from a `node`."""
-        values = arrays.values()
-        if any(one.nbytes + NPY_HEADER > LARGEST_CHUNK for one in values):  # of its pieces some may be equal
-            return _weighed(kind, arrays, numbers, reply=bool(node))
-        forms = *arrays, *[(one.dtype, one.shape) for one in values]
-        key = kind, bool(node), forms, twins(values), sizes(numbers)
+        has_arrays = not node or kind == MessageType.TRAIN
+        key = kind, bool(node), sizes(numbers)
         if key not in self._costs:
             if len(self._costs) >= MAX_COSTS:
                 self._costs.clear()
-            self._costs[key] = _weighed(kind, arrays, numbers, reply=bool(node))
-        return self._costs[key]
+            record = {ARRAYS: ArrayRecord()} if has_arrays else {}
+            self._costs[key] = _rest(kind, record, numbers, reply=bool(node))
+        wire = self._costs[key] + (arrays_wire_bytes(arrays) if has_arrays else 0)
+        return sum([one.size for one in arrays.values()]), sum([one.nbytes for one in arrays.values()]), wire
 
 
-def _weighed(kind: str, arrays: Arrays, numbers: Mapping[str, Any], *, reply: bool) -> tuple[int, int, int]:
-    """Write a message and return what it weighs."""
-    if not reply:
-        content = RecordDict({ARRAYS: to_record(arrays), CONFIG: ConfigRecord(dict(numbers))})
-        message = Message(content, FIRST_NODE, kind)
-    else:
-        content = RecordDict({METRICS: MetricRecord(dict(numbers))})
-        if kind == MessageType.TRAIN:
-            content = RecordDict({ARRAYS: to_record(arrays), METRICS: MetricRecord(dict(numbers))})
+def _rest(kind: str, arrays: Mapping[str, ArrayRecord], numbers: Mapping[str, Any], *, reply: bool) -> int:
+    """Return the bytes of a message on the wire beyond those of its arrays."""
+    if reply:
+        content = RecordDict({**arrays, METRICS: MetricRecord(dict(numbers))})
         message = Message(content, reply_to=_asked(kind, FIRST_NODE))
-    return payload_numbers(message), payload_bytes(message), wire_bytes(message)
+    else:
+        message = Message(RecordDict({**arrays, CONFIG: ConfigRecord(dict(numbers))}), FIRST_NODE, kind)
+    return wire_bytes(message) - (arrays_wire_bytes({}) if arrays else 0)
 
 
 def _error_bytes(kind: str, said: str, node: int) -> int:

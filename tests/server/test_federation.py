@@ -21,7 +21,7 @@ from flwr.common.constant import ErrorCode
 from hetfl_flwr import server_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.server import grids, messenger, registration
+from hetfl_flwr.server import grids, messenger
 from hetfl_flwr.server.member import Failure
 from hetfl_flwr.server.registration import Origin, _member
 from hetfl_flwr.server.roster import Roster
@@ -50,22 +50,6 @@ def test_the_roster_is_ordered_by_partition_whatever_the_node_ids():
 def test_the_answer_to_the_register_comes_back_as_it_was():
     here = member(1, model="fedhe:5", shape=(3, 32, 32), weights="abc")
     assert list(federation_of(here, clients=2, start_clients=1).roster) == [here]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        RecordDict(),
-        RecordDict({"member": ConfigRecord({"client_id": 1})}),
-    ],
-    ids=["no record", "fields missing"],
-)
-def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
-    post = Post([member(0)])
-    post.engine = "local"
-    federation = Federation(post, RunConfig(clients=2))
-    federation.grid.members[55] = content
-    assert refusal(FederationError, federation.assemble).startswith("node 55: not a registration reply")
 
 
 @pytest.mark.parametrize(
@@ -201,37 +185,6 @@ def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refus
     assert said == "min-clients = 2, but there are 1 clients; client 1, no data"
     del post.members[100]
     assert refusal(FederationError, Federation(post, RunConfig(clients=0)).assemble) == "client 1, no data"
-
-
-def test_a_node_that_does_not_answer_the_register_is_named_before_it_is_given_up(monkeypatch, caplog):
-    """Once, with what to do; who has answered is not named, nor is anybody who is slow at training."""
-    monkeypatch.setattr(registration, "SILENCE", 0.01)
-    post = Post([member(0), member(1), member(2)])
-    known = post.register
-    post.register = lambda message: (never if message.metadata.dst_node_id == 99 else known)(message)
-    federation = Federation(post, RunConfig(clients=3, round_timeout=0.05))
-    federation.assemble()
-    del post.members[99]
-    assert exchange(federation, {0: never}).failures
-    (said,) = [record.getMessage() for record in caplog.records if "node 99" in record.getMessage()]
-    assert "node 99: no answer to the client registration within 0.01 s" in said
-
-
-def test_a_node_that_dies_during_the_register_is_waited_for():
-    """It comes back under another id; who is not there has made no mistake that would end the run."""
-    post = Post([member(0), member(1)])
-    known = post.register
-
-    def dies(message):
-        post.register = known
-        post.members = {100: post.members[100], 7: member(1, node=7)}
-        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
-
-    post.register = lambda message: (dies if message.metadata.dst_node_id == 99 else known)(message)
-    federation = Federation(post, RunConfig(clients=2, round_timeout=0.5))
-    federation.assemble()
-    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 7)]
-    assert federation.notes() == []
 
 
 def dated(*members, engine):

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fixtures.federations.post import Federation, Post, client_ids, fails, member, never
-from flwr.app import Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from hetfl_flwr.common.versions import installed
@@ -190,7 +190,13 @@ def test_where_all_nodes_are_the_users_own_they_say_how_many_there_are_and_all_a
 
 # --- who is refused ------------------------------------------------------------------------------
 
+
+def half(message):
+    return Message(RecordDict({"member": ConfigRecord({"client_id": 1})}), reply_to=message)
+
+
 LIARS = {  # a node, what it answers, and why it is refused
+    "fields missing": (member(7, node=1), half, "node 1: not a registration reply"),
     "nonsense": (member(7, node=1), nonsense, "node 1: not a registration reply"),
     "an error": (member(7, node=1), fails("no such model"), "node 1"),
     "another's number": (member(1, node=999), None, "partition-id 1 is claimed by two nodes, 99 and 999"),
@@ -309,17 +315,6 @@ def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock,
     assert "node-keys" in liar.reason
     assert "node-keys" in stranger.reason
     assert 7 not in {message.metadata.dst_node_id for message in post.pushed}
-
-
-def test_with_a_list_alone_there_are_as_many_clients_as_it_lists(clock, keyed):
-    """Client 0 comes first and says that there is one client; the two others are waited for, and one cannot."""
-    post, path = keyed(member(0, node=5, clients=1), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
-    late, known = {node: post.members.pop(node) for node in (6, 7)}, post.register
-    post.register = lambda message: (fails("no data") if message.metadata.dst_node_id == 7 else known)(message)
-    clock.events[20.0] = lambda: post.members.update(late)
-    federation = started(post, node_keys=path)
-    assert client_ids(federation.roster) == [0, 1]
-    assert 20 <= clock.now < 21
 
 
 @pytest.mark.parametrize("key", ["clients", "start_clients"])
