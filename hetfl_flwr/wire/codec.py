@@ -262,12 +262,12 @@ def _framed(kind: str, children: int, body: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _array_body(dtype: str, shape: tuple[int, ...], stype: str, order: tuple[int, ...]) -> int:
-    return len(json.dumps({"dtype": dtype, "shape": shape, "stype": stype, "arraychunk_ids": order}))
+    return len(json.dumps({"dtype": dtype, "shape": shape, "stype": stype, "arraychunk_ids": order}, allow_nan=False))
 
 
 @lru_cache(maxsize=1024)
 def _record_body(names: tuple[str, ...]) -> int:
-    return len(json.dumps(dict.fromkeys(names, "0" * 64)))
+    return len(json.dumps(dict.fromkeys(names, "0" * 64), allow_nan=False))
 
 
 def _file(head: bytes, array: NDArray[Any]) -> bytes:
