@@ -424,6 +424,10 @@ class RunConfig(BaseModel):
     text_length: Annotated[int, Field(ge=1, le=65_536)] = 32
     """Maximum number of tokens of a text; longer texts are cut."""
 
+    pivot: PerNode[Annotated[str, _parsed_in("data", "parse_pivot")]] = ""
+    """Columns of a table that has a row for each point in time, as time series: SERIES,TIME,VALUE or
+    SERIES,TIME,CHANNEL,VALUE. Empty: it has none."""
+
     series_layout: PerNode[Literal["auto", "channels-first", "channels-last"]] = "auto"
     """What the outer lists of a time series are. channels-first: its channels; channels-last: its points in time, each
     a list of channels; auto: whichever are fewer are the channels."""

@@ -52,6 +52,8 @@ class Reading:
         How words become tokens; see `parse_vocabulary`.
     text_length : int
         Tokens of a text, 1 or more: longer ones are cut, shorter ones filled up.
+    pivot : str
+        Columns of a table with a row for each point in time; see `parse_pivot`. Empty: it has none.
     series_layout : {"auto", "channels-first", "channels-last"}
         What the outer lists of a series are: its channels, or its points in time; see `read_series`.
     id_column : str
@@ -76,6 +78,7 @@ class Reading:
     image_size: int = 0
     vocabulary: str = "hashed:20000"
     text_length: int = 32
+    pivot: str = ""
     series_layout: SeriesLayout = "auto"
     id_column: str = ""
     by_file: bool = False
