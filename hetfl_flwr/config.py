@@ -397,7 +397,8 @@ class RunConfig(BaseModel):
     another label. Empty: as in the data."""
 
     categorical_columns: PerNode[str] = ""
-    """Comma-separated columns of a table that are categorical although they hold numbers."""
+    """Comma-separated columns of a table that are categorical although they hold numbers: NAME, or NAME:VALUE|VALUE
+    with the values, which are then the same on all nodes."""
 
     numeric_columns: PerNode[str] = ""
     """Comma-separated columns of a table that are numbers although their values are all different, as ids are, or many
