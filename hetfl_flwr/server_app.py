@@ -23,8 +23,8 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, RoundResult, Rounds, SyncRounds
 from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee
+from hetfl_flwr.wire.spec import frozen
 
 MAX_LOST = 3
 """Rounds in a row that a run may lose as nodes leave or restart; with one more, who lets it run learns that it ends."""

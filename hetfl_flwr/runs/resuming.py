@@ -18,8 +18,8 @@ from hetfl_flwr.server.grids import KeepsClients
 from hetfl_flwr.server.registration import Origin
 from hetfl_flwr.server.rounds import Rounds
 from hetfl_flwr.strategy import KnowledgeStrategy
-from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.messages import NEWEST
+from hetfl_flwr.wire.spec import frozen
 
 SHARE = 0.01
 """Part of the time that checkpoints may take, where the run chooses when to write them."""

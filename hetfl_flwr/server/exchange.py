@@ -25,11 +25,10 @@ from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.text import LONGEST_NAME, LONGEST_TEXT, brief, printable, quoted
 from hetfl_flwr.wire.classes import numbered, wrong_list
 from hetfl_flwr.wire.codec import halved
-from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.messages import EXAMPLES, SEEN, SHARE, STAGES
 from hetfl_flwr.wire.naming import called
 from hetfl_flwr.wire.samples import MOST_SHARED, public_samples
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, interned
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen, interned
 
 if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy

@@ -189,7 +189,7 @@ class Registration:
         check : callable, optional
             As `assemble`.
         """
-        before, refused = {member.node for member in self.roster}, list[Failure]()
+        refused = list[Failure]()
         for look, refusals in enumerate(self._looks(check)):
             refused += refusals
             if self._all_have_answered() if self._own else self._is_enough(round):
@@ -197,7 +197,6 @@ class Registration:
             if look == 0 and not self._own:
                 here = len(self.roster), self.config.min_clients, self._seconds
                 log(WARNING, "%d clients are online, too few for min-clients = %d: waiting up to %.0f s", *here)
-        self._name_versions(member for member in self.roster if member.node not in before)
         if (more := len(refused) - MAX_NAMED) > 0:
             refused[MAX_NAMED:] = [Failure(-1, REGISTRATION, f"{more} more nodes were refused", 0)]
         return [*self.notes(), *sorted(refused, key=lambda refusal: refusal.reason)]
@@ -482,6 +481,7 @@ class Registration:
         known.state, known.refusal = "here", ""
         if self.clients:
             self._number_of[member.node] = member.client_id
+            self._name_versions([member])
         if self._is_behind(member):
             has = f"with its state of round {member.round}" if member.round else "without its state"
             trained = self.roster.trained[member.client_id]

@@ -15,8 +15,7 @@ from hetfl_flwr.server.grids import KeepsClients, engine_of, is_stopped
 from hetfl_flwr.server.member import Failure, Member
 from hetfl_flwr.server.messenger import LOST
 from hetfl_flwr.server.roster import draw, draw_to_evaluate
-from hetfl_flwr.wire.forms import frozen
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.spec import Arrays, frozen
 
 if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy

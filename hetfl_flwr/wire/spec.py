@@ -280,6 +280,19 @@ def interned(spec: PayloadSpec) -> PayloadSpec:
     return _interned.setdefault(key, spec)
 
 
+def frozen(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return arrays that nobody changes any more: read-only, in C order, and no views of what somebody may change."""
+    kept = {}
+    for name, one in arrays.items():
+        array = np.asarray(one)
+        flags = array.flags
+        if (flags.writeable and not (flags.owndata and flags.c_contiguous)) or not flags.c_contiguous:
+            array = np.array(array, order="C")
+        array.flags.writeable = False
+        kept[name] = array
+    return kept
+
+
 def prefixed(start: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
     """Return arrays under longer names, for several sets of them in one server state.
 

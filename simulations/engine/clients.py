@@ -19,8 +19,7 @@ from hetfl_flwr.node.node import KeptContext, kept_of
 from hetfl_flwr.node.state import FileStore
 from hetfl_flwr.wire.classes import listed
 from hetfl_flwr.wire.codec import widened
-from hetfl_flwr.wire.forms import frozen
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen
 
 CLIENT_APP = "hetfl_flwr.client_app:app"
 """The ClientApp that clients run, as Flower's ``[tool.flwr.app.components]`` names it."""

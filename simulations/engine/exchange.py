@@ -18,9 +18,8 @@ from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.wire.codec import arrays_wire_bytes, to_record, widened, wire_bytes
 from hetfl_flwr.wire.cost_metrics import FLOPS
-from hetfl_flwr.wire.forms import frozen, sizes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, METRICS, ROUND
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.spec import Arrays, frozen
 from simulations.engine.clients import FIRST_NODE, Answer
 from simulations.engine.workers import Job
 
@@ -296,7 +295,7 @@ class LocalExchange(Exchange):
     def weigh(self, kind: str, arrays: Arrays, numbers: Mapping[str, Any], node: int = 0) -> tuple[int, int, int]:
         """Return the numbers, payload bytes and wire bytes of a message; of a reply where it is from a `node`."""
         has_arrays = not node or kind == MessageType.TRAIN
-        key = kind, bool(node), sizes(numbers)
+        key = kind, bool(node), _forms(numbers)
         if key not in self._costs:
             if len(self._costs) >= MAX_COSTS:
                 self._costs.clear()
@@ -304,6 +303,23 @@ class LocalExchange(Exchange):
             self._costs[key] = _rest(kind, record, numbers, reply=bool(node))
         wire = self._costs[key] + (arrays_wire_bytes(arrays) if has_arrays else 0)
         return sum([one.size for one in arrays.values()]), sum([one.nbytes for one in arrays.values()]), wire
+
+
+def _forms(values: Mapping[Any, Any]) -> tuple[object, ...]:
+    """Return what the bytes of named numbers, or of lists of them, in a message depend on."""
+    return (
+        *values,
+        *[
+            "f"
+            if isinstance(one, float)
+            else (2 * one if one >= 0 else -2 * one - 1).bit_length()  # as protobuf writes it
+            if isinstance(one, int)
+            else _forms(dict(enumerate(one)))
+            if isinstance(one, list)
+            else repr(one)
+            for one in values.values()
+        ],
+    )
 
 
 def _rest(kind: str, arrays: Mapping[str, ArrayRecord], numbers: Mapping[str, Any], *, reply: bool) -> int:

@@ -20,9 +20,8 @@ from hetfl_flwr.errors import ConfigError, FederationError, HetflError
 from hetfl_flwr.node.machine import keep_freed_memory
 from hetfl_flwr.seeding import generators_lent
 from hetfl_flwr.server.exchange import read_only
-from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.messages import packed, unpacked
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.spec import Arrays, frozen
 from simulations.engine.clients import FIRST_NODE, Answer, Clients, Hosted
 
 AHEAD = 2

@@ -12,13 +12,13 @@ from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.methods import chosen, names
 from hetfl_flwr.server.guard import measure
 from hetfl_flwr.wire.codec import to_record, widened, wire_bytes
-from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, ROUND
 from hetfl_flwr.wire.spec import (
     ArraySpec,
     Dim,
     PayloadSpec,
     fractions,
+    frozen,
     interned,
     learnt,
     probabilities,
