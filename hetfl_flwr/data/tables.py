@@ -123,10 +123,11 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
 def _listed(source: Source, column: Column, cells: pa.ChunkedArray) -> Decision:
     """Return a category whose values the run config lists, so that it is the same on every node."""
     others = read(column, cells)[1] & are_filled(cells)
-    note = (
-        f"{others.sum()} values ({source.rows_said(others)}) are none of {', '.join(map(str, column.values))}: unknown"
-    )
-    return Decision(column.name, column, (note,) if others.any() else ())
+    if not others.any():
+        return Decision(column.name, column)
+    known = ", ".join(map(str, column.values))
+    note = f"{others.sum()} values ({source.rows_said(others)}) are none of {known}: taken as unknown"
+    return Decision(column.name, column, (note,))
 
 
 def refusal(source: Source, decision: Decision) -> str:

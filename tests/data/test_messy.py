@@ -138,7 +138,7 @@ class TestNumbers:
         assert one.input_names == other.input_names == ("size", "x=Bonn", "x=Oslo", "x=Rome", "y=m")
         assert one.inputs[:2, 1:].tolist() == [[1, 0, 0, 1], [0, 1, 0, 0]]
         assert other.inputs[:4, 1:].tolist() == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
-        assert ["10 values" in line and "Bonn, Oslo, Rome" in line for line in said(other)] == [True]
+        assert any("10 values" in line and "Bonn, Oslo, Rome" in line for line in said(other))
 
     def test_letters_in_two_forms_are_one_value_and_capitals_tell_values_apart(self):
         cells = ["Zo\u00eb", "Zoe\u0308", "Al", "al"] * 10
