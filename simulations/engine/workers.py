@@ -5,6 +5,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import Connection, wait
 from pickle import HIGHEST_PROTOCOL, dumps, loads
 from queue import SimpleQueue
@@ -17,6 +18,7 @@ from flwr.app import Message, MessageType
 from hetfl_flwr.common.flower import act_as_server
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError
 from hetfl_flwr.node.machine import keep_freed_memory
+from hetfl_flwr.seeding import generators_lent
 from hetfl_flwr.server.exchange import read_only
 from hetfl_flwr.wire.messages import packed, unpacked
 from hetfl_flwr.wire.spec import Arrays, frozen
@@ -60,10 +62,13 @@ class InProcess:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._queue: deque[tuple[int, Job]] = deque()
+        self._lent = ExitStack()  # of the global generators, as long as there is anything to do
 
     def submit(self, jobs: Jobs) -> None:
         """Queue jobs."""
         self._clients.begin()
+        if jobs and not self._queue:
+            self._lent.enter_context(generators_lent())
         self._queue.extend(jobs)
 
     def is_busy(self) -> bool:
@@ -73,14 +78,18 @@ class InProcess:
     def receive(self) -> tuple[int, Answer | Message]:
         """Let the next client do its job; return the job's ticket, and the answer."""
         ticket, job = self._queue.popleft()
-        return ticket, answer_of(self._clients, job)
+        answer = answer_of(self._clients, job)
+        if not self._queue:
+            self._lent.close()
+        return ticket, answer
 
     def tell(self, what: str) -> None:
         """Call a method of `Clients`."""
         getattr(self._clients, what)()
 
     def close(self) -> None:
-        """Do nothing: there is no process to end."""
+        """End; there is no process to end."""
+        self._lent.close()
 
 
 def answer_of(clients: Clients, job: Job) -> Answer | Message:
@@ -286,6 +295,7 @@ def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: 
     return chosen
 
 
+@generators_lent()  # nobody else draws from them here
 def _work(pipe: Connection, those: Hosted) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
     keep_freed_memory()

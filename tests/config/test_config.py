@@ -175,6 +175,7 @@ def test_every_node_key_sets_a_key_that_exists():
         "state-keep": 5,
         "series-layout": "channels-last",
         "header-row": 3,
+        "pivot": "a,b,c",
     }
     for node_key, key in NODE_KEYS.items():
         value = 3.0 if key.endswith(("-norm", "-multiplier", "-seconds", "-memory")) else others.get(key, "mlp")

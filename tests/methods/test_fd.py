@@ -136,7 +136,7 @@ def test_where_uploads_are_clipped_all_classes_are_sent_and_the_marks_are_noised
     specs = client.upload_spec(), sent, client.download_spec(), node.config
     noised = [private_upload(upload, *specs, number) for number in range(20)]
     for one in noised:
-        client.upload_spec().check(list(one.values()), "client 0")
+        client.upload_spec().check_named(one, "client 0")
         assert one["classes"].tolist() == [0, 1]
     assert {tuple(one["present"].tolist()) for one in noised} >= {(0, 0), (1, 0)}
 

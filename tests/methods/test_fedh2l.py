@@ -474,7 +474,8 @@ def test_relayed_signals_that_make_no_sense_are_refused(signals, change, said, r
     client = FedH2LClient(small([E1], [0], RELAYED))
 
     def act() -> None:
-        client.fit(list(client.download_spec().check(download, "server").values()), {ROUND: 2})
+        spec = client.download_spec()
+        client.fit(list(spec.check_named(dict(zip(spec.names, download, strict=True)), "server").values()), {ROUND: 2})
 
     assert said in refusal(PayloadError, act)
     assert client.node.read_state() is None

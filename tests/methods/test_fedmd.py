@@ -74,9 +74,10 @@ def test_public_samples_is_the_size_of_a_subset_up_to_the_pool(public_samples, r
     strategy, members, server_state = serving({0: 4, 1: 5}, public_samples)
     assert len(sent(strategy, server_state)[2]) == rows
     spec = strategy.upload_spec(next(iter(members)))
-    spec.check([np.zeros((rows, 2), np.float32)], "client 0")
+    spec.check_named({"logits": np.zeros((rows, 2), np.float32)}, "client 0")
     for wrong in (rows - 1, rows + 1):
-        assert "'logits'" in refusal(PayloadError, spec.check, [np.zeros((wrong, 2), np.float32)], "client 0")
+        answers = {"logits": np.zeros((wrong, 2), np.float32)}
+        assert "'logits'" in refusal(PayloadError, spec.check_named, answers, "client 0")
 
 
 def test_a_row_is_found_again_when_a_client_has_joined_in_between():
