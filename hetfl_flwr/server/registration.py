@@ -343,12 +343,13 @@ class Registration:
         """Take nodes in again and again until the time is up; yield each time which were refused."""
         deadline = time.monotonic() + self._seconds
         while True:
+            over = time.monotonic() > deadline or is_stopped(self._messenger.grid)
             online = self._updated()
             self._drop_departed(online)
             refusals = self._ask(online)
             self._collect()
-            yield refusals + self._admitted(check) + self._silent()
-            if time.monotonic() > deadline or is_stopped(self._messenger.grid):
+            yield refusals + self._admitted(check) + self._silent(over=over)
+            if over:
                 return
             time.sleep(max(self._messenger.poll, 0.1))
 
@@ -413,18 +414,15 @@ class Registration:
                     self._answers[node] = misaddressed(reply, self._asked.pop(node)) or reply
                     self._messenger.answers_again(node)
 
-    def _silent(self) -> list[Failure]:
-        """Refuse nodes that have not answered for long, until they do; in the end, all of the user's own."""
-        longest = self._seconds if self._own else min(self._seconds, SILENCE)
-        silent = [node for node in self._asked if self._is_waited_for(node, time.monotonic() - longest)]
-        line = f"no answer to the client registration within {longest:g} s: restart it if its log says nothing new"
+    def _silent(self, *, over: bool) -> list[Failure]:
+        """Refuse nodes that have not answered for long, until they do. The user's own have time until it is over."""
+        since = inf if over else -inf if self._own else time.monotonic() - SILENCE
+        silent = [node for node in self._asked if self._nodes[node].state == "asked" and self._nodes[node].at <= since]
+        line = "no answer yet: it is loading its data, or has to be started again if its log says nothing new"
         return [refusal for node in silent for refusal in self._refuse(node, f"node {node}: {line}")]
 
-    def _is_waited_for(self, node: int, since: float = inf) -> bool:
-        return self._nodes[node].state == "asked" and self._nodes[node].at <= since
-
     def _all_have_answered(self) -> bool:
-        return not any(map(self._is_waited_for, self._asked))
+        return not any(self._nodes[node].state == "asked" for node in self._asked)
 
     def _refuse(self, node: int, why: str) -> list[Failure]:
         """Refuse a node; return that where it has not been refused for this reason before."""

@@ -7,7 +7,6 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from hetfl_flwr.common.flower import get_all_nested_objects, no_object_id_recompute
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.methods import chosen, names
 from hetfl_flwr.server.guard import measure
@@ -49,32 +48,12 @@ def run(engine: type[LocalGrid], lab: Any, folder: Any, **keys: Any) -> tuple[An
     return rounds, (folder / "knowledge.safetensors").read_bytes()
 
 
-class Weighed(LocalGrid):
-    """Serialises each message: its bytes are what the server counts."""
-
-    def push_messages(self, messages: Any) -> list[str]:
-        pushed = list(messages)
-        self.weigh(pushed)
-        return super().push_messages(pushed)
-
-    def pull_messages(self, message_ids: Any) -> list[Message]:
-        replies = super().pull_messages(message_ids)
-        self.weigh(replies)
-        return replies
-
-    def weigh(self, messages: list[Message]) -> None:
-        for message in messages:
-            with no_object_id_recompute():
-                serialised = sum(len(part.deflate()) for part in get_all_nested_objects(message).values())
-            assert wire_bytes(message) == serialised
-
-
 @pytest.mark.parametrize("name", names())
 def test_a_round_without_messages_is_one_with_them(name, lab, tmp_path):
-    """Bytes are arithmetic in both, and those of serialised messages."""
+    """Bytes are those of serialised messages."""
     models = f"{NORMED},mlp" if chosen(lab.config(algorithm=name)).strategy.heterogeneous else NORMED
     keys = {"algorithm": name, "models": models, "partition": "classes:6", "fraction": 0.6}
-    with_messages, without = (run(one, lab, tmp_path / one.__name__, **keys) for one in (Weighed, LocalEngine))
+    with_messages, without = (run(one, lab, tmp_path / one.__name__, **keys) for one in (LocalGrid, LocalEngine))
     assert without == with_messages
 
 
