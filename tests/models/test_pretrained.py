@@ -127,13 +127,6 @@ def test_a_file_of_another_kind_is_refused(refusal, tmp_path, own, weights, said
     assert said in line
 
 
-@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
-def test_a_damaged_file_is_refused(refusal, tmp_path, suffix):
-    file = tmp_path / f"{NAME}.{suffix}"
-    file.write_bytes(b"x" * 100)
-    assert str(file) in refusal(ModelError, build_model, NAME, COLOUR, seed=0, pretrained=str(tmp_path))
-
-
 @pytest.mark.parametrize(("shape", "said"), [((3, 63, 80), "image-size=64"), ((2, 64, 64), "(16, 2, 3, 3)")])
 def test_images_that_such_weights_do_not_take_are_refused(refusal, folder, shape, said):
     spec = DataSpec(shape=shape, classes=7)
