@@ -14,7 +14,7 @@ from torch import nn
 from clients.fedgh import FedGHClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.training import draw_batches
-from hetfl_flwr.seeding import generator, seeded
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from strategies.fedgh import FedGH
 
@@ -80,17 +80,6 @@ def test_training_equals_a_loop_over_prototypes(epochs, size):
     found = strategy.aggregate(start, uploads, 7)
     np.testing.assert_allclose(found["weight"], weight, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found["bias"], bias, rtol=1e-5, atol=1e-6)
-
-
-def test_no_epochs_leave_the_head_that_was_drawn():
-    strategy = prepared(server_epochs=0, seed=3)
-    start = strategy.initial(roster(3, classes=2, width=2))
-    after = strategy.aggregate(start, [upload(0, [0], [[900, 900]])], 1)
-    with seeded(3, "head"):
-        drawn = nn.Linear(2, 2)
-    for name in ("weight", "bias"):
-        np.testing.assert_array_equal(after[name], start[name])
-        np.testing.assert_array_equal(after[name], getattr(drawn, name).detach())
 
 
 # --- a client ------------------------------------------------------------------------------------

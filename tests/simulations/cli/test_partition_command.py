@@ -2,14 +2,12 @@
 
 import json
 
-import pytest
 from rich.console import Console
 from sklearn.datasets import load_digits
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import load_client_data
 from simulations.reports.partition import Share, Split, load_split, split_table
-from simulations.reports.plots.partition import split_figure
 
 KINDS = ["training", "validation", "test", "public", "classes"]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -74,21 +72,6 @@ def test_a_table_with_few_classes_has_a_column_for_each():
         ["sum", "1,218", "4", "2", "2", "3", "1,205", "6", "7"],
     ]
     assert caption[:4] == ["1,250", "rows,", "26", "unused;"]
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"clients": 4},
-        {"clients": 12, "dataset": "digits,rotated-digits", "partition": "shards:2"},
-        {"clients": 1, "dataset": "breast-cancer", "public-fraction": 0.0, "test-fraction": 0.0},
-    ],
-)
-def test_every_split_can_be_drawn_and_told(keys):
-    split = counted(**keys)
-    split_figure(split).canvas.draw()
-    lines = shown(split)
-    assert [line[0] for line in lines[3:-1]] == [*map(str, range(keys["clients"])), "sum"]
 
 
 def test_the_command_shows_and_writes_what_was_counted(hetfl, tmp_path, monkeypatch):

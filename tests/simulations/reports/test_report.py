@@ -12,8 +12,8 @@ from hetfl_flwr.errors import ConfigError
 from simulations.reports.plots.comparison import compare_figure
 from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.run import run_figure
-from simulations.reports.runs import best_accuracy, bytes_to, group_runs, load_run
-from simulations.reports.tables import compare_table, summary_table, unequal_terms
+from simulations.reports.runs import best_accuracy, bytes_to, load_run
+from simulations.reports.tables import compare_table, summary_table
 from simulations.reports.terminal import client_table
 
 
@@ -116,15 +116,6 @@ def test_seeds_are_grouped(tmp_path: Path) -> None:
     assert (row["accuracy %"], row["± seeds %"], row["best test %"]) == ("70.0 ± 10.0", "14.1", "70.0")
     assert (row["payload"], row["payload to 75.0 %"]) == ("800 bytes", "600 bytes (1 of 2 seeds)")
     assert "Not on equal terms" not in str(table.caption)
-
-
-def test_settings_and_repeated_seeds_are_told_apart(tmp_path: Path) -> None:
-    weak = load_run(make(tmp_path / "weak", fedhe={"alpha": 0.5}))
-    strong = load_run(make(tmp_path / "strong", fedhe={"alpha": 1.0}))
-    assert [group.label for group in group_runs([weak, strong])] == ["fedhe (alpha 0.5)", "fedhe (alpha 1.0)"]
-    again = load_run(make(tmp_path / "again", fedhe={"alpha": 0.5}))
-    assert [group.label for group in group_runs([weak, again])] == ["fedhe [weak]", "fedhe [again]"]
-    assert unequal_terms(group_runs([weak, again])) is None
 
 
 def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:
