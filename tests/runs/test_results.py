@@ -58,7 +58,6 @@ ROUND = [
     *("clients", "failures", "balanced_accuracy", "macro_f1", "auc", "majority", "classes", "not_averaged"),
 ]
 MEASURED = ["accuracy", "auc", "balanced-accuracy", "loss", "macro-f1", "majority", "validation-accuracy"]
-RUN = 7
 
 
 def round_asked(message):
