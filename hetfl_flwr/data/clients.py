@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.data.client_data import ClientData
-from hetfl_flwr.data.domains import Family, domain_labels, family_arrays, parse_families
+from hetfl_flwr.data.domains import Family, domain_labels, parse_families
 from hetfl_flwr.data.partitions import IntArray, Partition, parse_partition
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.samples import Arrays, Samples
@@ -128,7 +128,7 @@ def _families(split: Split, form: Partition) -> tuple[Family, ...]:
 
 
 def _arrays_of(families: Sequence[Family], split: Split) -> list[tuple[Arrays, ...]]:
-    return [family_arrays(family, split.seed, split.test_set == "global", split.rotation) for family in families]
+    return [family.arrays(split.seed, split.test_set == "global", split.rotation) for family in families]
 
 
 TEST, VALIDATION, TRAIN = 0, 1, 2

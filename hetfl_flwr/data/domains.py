@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hetfl_flwr.data.bundled import resized
-from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED
+from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED, DatasetEntry
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.images import image_spec, read_images
 from hetfl_flwr.data.labels import IntArray, class_names, declared, label_notes, read_codes, read_owners
@@ -29,7 +29,7 @@ ROTATED_PREFIX = "rotated-"
 
 @dataclass(frozen=True)
 class Family:
-    """The domains that one name stands for.
+    """The domains that one name stands for; nothing is opened before it is asked for.
 
     Parameters
     ----------
@@ -47,6 +47,16 @@ class Family:
         """The data set that it is, or turns: a name of the catalogue, a hub id or a folder."""
         return self.name.removeprefix(ROTATED_PREFIX)
 
+    @cached_property
+    def is_rotated(self) -> bool:
+        """Whether it is a rotated family."""
+        return self.name != self.base
+
+    @property
+    def entry(self) -> DatasetEntry | None:
+        """What the catalogue knows of it."""
+        return CATALOGUE.get(self.base)
+
     @property
     def short(self) -> str:
         """Its name, of a folder the last part, of a file that without its ending."""
@@ -55,21 +65,10 @@ class Family:
         path = Path(self.name)
         return (stem(path) if path.is_file() else path.name) or self.name
 
-    @cached_property
-    def is_rotated(self) -> bool:
-        """Whether it is a rotated family."""
-        return self.name != self.base
-
     @property
-    def domains(self) -> int:
-        """How many they are: the angles of a rotated family, the values of a column of domains, or 1.
-
-        Raises
-        ------
-        DataError
-            If the data set with a column of domains cannot be opened.
-        """
-        return len(self.domain_names)
+    def source(self) -> Source | None:
+        """The data set opened, nothing of it decoded; None where it is bundled. Raises DataError if it cannot be."""
+        return None if self.entry and self.entry.bundled else _opened(self.base, self.reading)
 
     @cached_property
     def domain_names(self) -> tuple[str, ...]:
@@ -78,63 +77,69 @@ class Family:
             return tuple(f"{angle}°" for angle in ANGLES)
         if not self.reading.domain_column:
             return (self.name,)
-        return tuple(map(str, _domains(_source(self.base, self.reading))[0]))
+        return tuple(map(str, _domains(_opened(self.base, self.reading))[0]))
 
+    @property
+    def domains(self) -> int:
+        """How many domains it has."""
+        return len(self.domain_names)
 
-def absolute(dataset: str) -> str:
-    """Return a data set's name, or a comma list of names, in which folders are absolute paths.
+    @property
+    def spec(self) -> DataSpec:
+        """What a model must fit; of a data set of the catalogue without a local copy, what the catalogue says."""
+        entry, folder = self.entry, self.reading.data_dir
+        if entry and (entry.bundled or not folder or not local_folder(entry.place, folder)):
+            return entry.spec_for(self.reading)
+        source = _opened(self.base, self.reading)
+        return image_spec(source) if source.kind == "image" else _arrays(self.base, self.reading)[0].spec
 
-    Examples
-    --------
-    >>> absolute("digits, rotated-/data/./photos")
-    'digits,rotated-/data/photos'
-    """
-    return ",".join(map(_absolute, dataset.split(",")))
+    @property
+    def kind(self) -> Kind:
+        """What an input is, as far as the catalogue, a folder here or the named columns say."""
+        if self.entry:
+            return self.entry.spec.kind
+        try:
+            if is_folder(self.base) or (self.reading.data_dir and local_folder(self.base, self.reading.data_dir)):
+                return _opened(self.base, self.reading).kind
+        except DataError:  # a server need not have what its clients have
+            pass
+        return _said(self.reading)
 
+    def arrays(self, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
+        """Return the arrays of its domains; equal arguments return the same copy.
 
-def own_data_sets(dataset: str) -> int:
-    """Return how many folders and files of one's own a list of data sets names; 0 where it names others, or one alone.
+        Parameters
+        ----------
+        seed : int
+            The run's seed, 0 or more, by which the images of a rotated family are drawn.
+        with_test : bool
+            Whether the data set's own test split is wanted; an ordinary data set comes with it in any case.
+        rotation : {"clockwise", "counter-clockwise"}
+            Which way the images of a rotated family are rotated.
 
-    Examples
-    --------
-    >>> own_data_sets("./north,./south.csv"), own_data_sets("./north"), own_data_sets("./north,digits")
-    (2, 0, 0)
-    """
-    names = dataset.split(",")
-    return len(names) if len(names) > 1 and all(is_folder(name.strip()) for name in names) else 0
+        Raises
+        ------
+        DataError
+            If the data set cannot be found or read.
+        """
+        arrays = _arrays(self.base, self.reading)
+        if not self.is_rotated:
+            return arrays
+        self.check_rotated(arrays[0].spec)
+        return rotated(arrays[0], seed, with_test, rotation)
 
-
-def check_places(dataset: str, data_dir: str) -> None:
-    """Refuse data sets whose files are not where they are to be, without reading them; the hub's are not looked for.
-
-    Raises
-    ------
-    DataError
-        One is not there, or has a name that none has.
-    """
-    for base in {family.base: None for family in parse_families(dataset)}:
-        entry = CATALOGUE.get(base)
-        if entry is None or not entry.bundled:
-            check_place(entry.place if entry else base, data_dir, entry)
-
-
-def domain_labels(families: Sequence[Family]) -> tuple[str, ...]:
-    """Return what the domains of several families are called, one after the other."""
-    shorts = [family.short for family in families]
-    names: list[str] = []
-    for family, short in zip(families, shorts, strict=True):
-        called = short if shorts.count(short) == 1 else family.name
-        own = family.domain_names
-        names += (
-            own if len(families) == 1 else [called] if own == (family.name,) else [f"{called} {one}" for one in own]
-        )
-    return tuple(names)
-
-
-def _absolute(name: str) -> str:
-    name = name.strip()
-    base = name.removeprefix(ROTATED_PREFIX)
-    return name.removesuffix(base) + str(Path(base).expanduser().absolute()) if is_folder(base) else name
+    def check_rotated(self, spec: DataSpec | None) -> None:
+        """Refuse to rotate what has domains of its own, or is no image."""
+        if self.reading.domain_column:
+            raise ConfigError(
+                f"dataset '{self.name}': '{self.base}' has domains of its own, and is not rotated as well: use "
+                f"'{self.base}'"
+            )
+        if spec and not spec.is_image:
+            raise ConfigError(
+                f"dataset '{self.name}': '{self.base}' is a {spec.kind}, and only images can be rotated: use "
+                f"'{self.base}'"
+            )
 
 
 def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family, ...]:
@@ -160,18 +165,18 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
     [('digits', 1), ('rotated-mnist', 4)]
     """
     names = absolute(dataset).split(",")
-    for name in names:
-        if not name:
-            raise ConfigError(f"dataset {dataset!r} has an empty name: write one name, or several with a comma between")
-        if names.count(name) > 1:
-            raise ConfigError(f"dataset {dataset!r} has '{name}' more than once: name each data set once")
+    if "" in names:
+        raise ConfigError(f"dataset {dataset!r} has an empty name: write one name, or several with a comma between")
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"dataset {dataset!r} has '{twice}' more than once: name each data set once")
     own = reading or Reading()
     return tuple(_family(name, own.of(number, len(names))) for number, name in enumerate(names))
 
 
 def _family(name: str, reading: Reading) -> Family:
     family = Family(name, reading)
-    base, entry = family.base, CATALOGUE.get(family.base)
+    base, entry = family.base, family.entry
     if base.startswith(ROTATED_PREFIX):
         raise ConfigError(f"dataset '{name}' is rotated twice: write {ROTATED_PREFIX} once")
     if not entry and "/" not in base:
@@ -184,29 +189,65 @@ def _family(name: str, reading: Reading) -> Family:
     if entry:
         family = Family(name, entry.completed(reading))
     if family.is_rotated:
-        _check_rotated(family, entry.spec if entry else None)
+        family.check_rotated(entry.spec if entry else None)
     return family
 
 
-def _check_rotated(family: Family, spec: DataSpec | None) -> None:
-    name, base = family.name, family.base
-    if family.reading.domain_column:
-        raise ConfigError(
-            f"dataset '{name}': '{base}' has domains of its own, and is not rotated as well: use '{base}'"
-        )
-    if spec and not spec.is_image:
-        raise ConfigError(f"dataset '{name}': '{base}' is a {spec.kind}, and only images can be rotated: use '{base}'")
+def absolute(dataset: str) -> str:
+    """Return a data set's name, or a comma list of names, in which folders are absolute paths.
+
+    Examples
+    --------
+    >>> absolute("digits, rotated-/data/./photos")
+    'digits,rotated-/data/photos'
+    """
+    return ",".join(map(_absolute, dataset.split(",")))
+
+
+def _absolute(name: str) -> str:
+    name = name.strip()
+    base = name.removeprefix(ROTATED_PREFIX)
+    return name.removesuffix(base) + str(Path(base).expanduser().absolute()) if is_folder(base) else name
+
+
+def own_data_sets(dataset: str) -> int:
+    """Return how many folders and files of one's own a list of data sets names; 0 where it names others, or one alone.
+
+    Examples
+    --------
+    >>> own_data_sets("./north,./south.csv"), own_data_sets("./north"), own_data_sets("./north,digits")
+    (2, 0, 0)
+    """
+    names = dataset.split(",")
+    return len(names) if len(names) > 1 and all(is_folder(name.strip()) for name in names) else 0
+
+
+def check_places(dataset: str, data_dir: str) -> None:
+    """Refuse data sets whose files are not where they are to be, without reading them; the hub's are not looked for.
+
+    Raises
+    ------
+    DataError
+        One is not there, or has a name that none has.
+    """
+    for family in parse_families(dataset):
+        if not (family.entry and family.entry.bundled):
+            check_place(family.entry.place if family.entry else family.base, data_dir, family.entry)
+
+
+def domain_labels(families: Sequence[Family]) -> tuple[str, ...]:
+    """Return what the domains of several families are called, one after the other."""
+    if len(families) == 1:
+        return families[0].domain_names
+    shorts, names = [family.short for family in families], list[str]()
+    for family, short in zip(families, shorts, strict=True):
+        called = short if shorts.count(short) == 1 else family.name
+        names += [called if own == family.name else f"{called} {own}" for own in family.domain_names]
+    return tuple(names)
 
 
 def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
-    """Return what a model must fit; of a data set of the catalogue without a local copy, what the catalogue says.
-
-    Parameters
-    ----------
-    dataset : str
-        As in `load_client_data`. Of a list of names, the first one counts.
-    reading : Reading, optional
-        Where it lies and how it is read.
+    """Return what a model must fit: `Family.spec` of a data set, or of the first of a list.
 
     Raises
     ------
@@ -222,14 +263,7 @@ def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
     >>> data_spec("rotated-digits") == data_spec("digits, mnist") == data_spec("digits")
     True
     """
-    family = parse_families(dataset, reading)[0]
-    entry, folder = CATALOGUE.get(family.base), family.reading.data_dir
-    if entry and (entry.bundled or not folder or not local_folder(entry.place, folder)):
-        return entry.spec_for(family.reading)
-    source = _source(family.base, family.reading)
-    if source.kind == "image":
-        return image_spec(source)
-    return _arrays(family.base, family.reading)[0].spec
+    return parse_families(dataset, reading)[0].spec
 
 
 def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
@@ -250,23 +284,11 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     """
     if not dataset:
         return _said(reading or Reading())
-    kinds = {_kind(family): family.name for family in parse_families(dataset, reading)}
+    kinds = {family.kind: family.name for family in parse_families(dataset, reading)}
     if len(kinds) > 1:
         said = ", ".join(f"{name} are {kind.removesuffix('s')}s" for kind, name in kinds.items())
         raise ConfigError(f"models = 'auto' cannot serve data sets of several kinds ({said}): name the models")
     return next(iter(kinds))
-
-
-def _kind(family: Family) -> Kind:
-    entry, reading = CATALOGUE.get(family.base), family.reading
-    if entry:
-        return entry.spec.kind
-    try:
-        if is_folder(family.base) or (reading.data_dir and local_folder(family.base, reading.data_dir)):
-            return _source(family.base, reading).kind
-    except DataError:  # a server need not have what its clients have
-        pass
-    return _said(reading)
 
 
 def _said(reading: Reading) -> Kind:
@@ -275,47 +297,8 @@ def _said(reading: Reading) -> Kind:
 
 
 @cache
-def family_arrays(family: Family, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
-    """Return the arrays of a family's domains; equal arguments return the same copy.
-
-    Parameters
-    ----------
-    family : Family
-        Which domains.
-    seed : int
-        The run's seed, 0 or more, by which the images of a rotated family are drawn.
-    with_test : bool
-        Whether the data set's own test split is wanted; an ordinary data set comes with it in any case.
-    rotation : {"clockwise", "counter-clockwise"}
-        Which way the images of a rotated family are rotated.
-
-    Raises
-    ------
-    DataError
-        If the data set cannot be found or read.
-    """
-    arrays = _arrays(family.base, family.reading)
-    if not family.is_rotated:
-        return arrays
-    _check_rotated(family, arrays[0].spec)
-    return rotated(arrays[0], seed, with_test, rotation)
-
-
-@cache
-def _source(base: str, reading: Reading) -> Source:
+def _opened(base: str, reading: Reading) -> Source:
     return open_source(CATALOGUE[base].place if base in CATALOGUE else base, reading, CATALOGUE.get(base))
-
-
-def opened(family: Family) -> Source | None:
-    """Return a data set of which nothing is decoded yet; None where it is bundled.
-
-    Raises
-    ------
-    DataError
-        If it cannot be opened.
-    """
-    entry = CATALOGUE.get(family.base)
-    return None if entry and entry.bundled else _source(family.base, family.reading)
 
 
 @cache
@@ -323,6 +306,11 @@ def _domains(source: Source) -> tuple[tuple[int | str, ...], IntArray]:
     """Return the names of a data set's domains, and of each row (N,) the number of its own."""
     column = source.reading.domain_column
     return read_codes(source, column, "domain-column") if column else (("",), np.zeros(len(source), np.int64))
+
+
+_READERS: Mapping[Kind, Callable[[Source, IntArray], Arrays]] = {
+    **{"table": read_table, "text": read_texts, "series": read_series, "image": read_images}
+}
 
 
 @cache
@@ -333,12 +321,16 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
         arrays = resized(entry.bundled(), reading.image_size)
         numbers = tuple(map(str, range(arrays.spec.classes)))
         return (declared(replace(arrays, class_names=arrays.class_names or numbers), reading.classes, base),)
-    source = _source(base, reading)
+    source = _opened(base, reading)
     names, domains = _domains(source)
     rows = np.argsort(domains, kind="stable")
+    owner_names, owners = read_owners(source, rows)
+    read = _READERS[source.kind](source, rows)
     called = entry.names if entry and not reading.classes else ()
-    whole = replace(_read(source, rows), class_names=called or class_names(source))
-    whole = replace(whole, notes=(*source.notes, *label_notes(source), *whole.notes))
+    notes = (*source.notes, *label_notes(source), *read.notes)
+    whole = replace(
+        read, owners=owners, owner_names=owner_names, class_names=called or class_names(source), notes=notes
+    )
     ends = np.cumsum(np.bincount(domains)).tolist()
     trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
     if 0 in trains:
@@ -351,26 +343,8 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
             whole,
             inputs=whole.inputs[start:end],
             labels=whole.labels[start:end],
-            owners=None if whole.owners is None else whole.owners[start:end],
+            owners=None if owners is None else owners[start:end],
             train_rows=train,
         )
         for start, end, train in zip([0, *ends], ends, trains, strict=False)
     )
-
-
-_READERS: Mapping[str, Callable[[Source], Arrays]] = {
-    "table": read_table,
-    "text": read_texts,
-    "series": read_series,
-}
-
-
-def _read(source: Source, rows: IntArray) -> Arrays:
-    """Return all rows of a data set in a given order."""
-    names, owners = read_owners(source, rows)
-    if source.kind == "image":
-        return replace(read_images(source, rows), owners=owners, owner_names=names)
-    arrays = _READERS[source.kind](source)
-    if source.reading.domain_column:
-        arrays = replace(arrays, inputs=arrays.inputs[rows], labels=arrays.labels[rows])
-    return replace(arrays, owners=owners, owner_names=names)

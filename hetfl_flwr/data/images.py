@@ -1,10 +1,9 @@
 """Images of a data set, decoded into one array."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
-from hashlib import sha256
+from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
-from hetfl_flwr.data.cache import kept
+from hetfl_flwr.data.decode import cells_of, decode
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.roles import is_text
@@ -27,14 +25,67 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _GREY = {"1", "L", "LA"}
-COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
-_BATCH = 1000
+_COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
 
 MOST_LOOKED_AT = 20_000
 """Images that are looked at for what can be told without decoding them."""
 
-EIGHT_BIT = _GREY | COLOUR
-"""Modes of images, as Pillow calls them, whose pixels have 8 bits a colour."""
+
+@dataclass(frozen=True)
+class Pixels:
+    """How images become pixels.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Channels, 1 or 3, height and width.
+    resize : bool
+        Whether images are resized to it, bilinear and smoothed; else they have this size.
+    top : float
+        The value of white.
+    """
+
+    shape: tuple[int, ...]
+    resize: bool
+    top: float = 255.0
+    dtype = np.uint8
+    batch = 1000
+
+    def read(self, cells: pa.Array) -> tuple[npt.NDArray[np.uint8], Mapping[int, str]]:
+        """Return the pixels (B, *shape) of images, and of those that will not do what is wrong with them."""
+        pixels, wrong = np.zeros((len(cells), *self.shape), np.uint8), dict[int, str]()
+        for row, cell in enumerate(scalar.as_py() for scalar in cells):
+            try:
+                pixels[row] = self.pixels(cell)
+            except DataError as error:
+                wrong[row] = f"{_called(cell)} {error}"
+            except Exception as error:
+                wrong[row] = f"{_called(cell)} cannot be decoded: {reason(error)}"
+        return pixels, wrong
+
+    def pixels(self, cell: Any) -> npt.NDArray[np.uint8]:
+        """Return an image, upright and on white where it is transparent, as (channels, height, width).
+
+        Raises
+        ------
+        DataError
+            It is in colour where grey is wanted, has another size, or more than 8 bits a colour.
+        """
+        from PIL.Image import Resampling
+
+        image, (channels, height, width) = upright(cell), self.shape
+        if image.mode not in _GREY | _COLOUR:
+            raise DataError(f"has pixels of mode {image.mode}: only 8-bit grey or colour is read")
+        if channels == 1 and image.mode in _COLOUR:
+            raise DataError("is in colour, and not grey as others: save all in one mode")
+        image = flattened(image, "L" if channels == 1 else "RGB")
+        if self.resize:
+            image = image.resize((width, height), Resampling.BILINEAR)
+        elif (image.height, image.width) != (height, width):
+            found = f"is {image.height}x{image.width} pixels, not {height}x{width}"
+            raise DataError(f"{found}: resize it, or train with image-size, which resizes all")
+        pixels = np.moveaxis(np.asarray(image).reshape(height, width, channels), -1, 0)
+        return pixels if self.top == 255 else np.rint(pixels * (self.top / 255)).astype(np.uint8)
 
 
 def image_spec(source: Source) -> DataSpec:
@@ -45,48 +96,42 @@ def image_spec(source: Source) -> DataSpec:
     DataError
         If no image can be decoded, or the labels are none.
     """
-    if _first(source) is None:
-        raise DataError(f"{source.place} has no image that can be decoded")
-    return DataSpec(_shape(source), read_labels(source)[0])
+    return DataSpec(_form(source).shape, read_labels(source)[0])
 
 
 def read_images(source: Source, rows: IntArray) -> Arrays:
-    """Decode a whole data set into one uint8 array; large ones are decoded once a machine, see `kept`.
+    """Decode a whole data set into one uint8 array.
 
     Parameters
     ----------
     source : Source
         Its images are resized, bilinear and smoothed, where its reading asks for a size.
     rows : ndarray
-        (N,) int64, all its rows, in the order that they are wanted in: counted through the training split and then
-        the test split.
+        The order of its rows, as in `decode`.
 
     Raises
     ------
     DataError
         If images cannot be decoded or are not of the shape, or a label is none of the classes.
     """
-    classes, labels = read_labels(source)
-    shape = _shape(source)
-    notes = (*_notes(source, shape[0]),)
-    inputs = kept(
-        (source.digest, _files_changed(source), sha256(rows.tobytes()).hexdigest()),
-        (len(rows), *shape),
-        np.uint8,
-        partial(_batches, source, shape, rows),
-    )
-    return Arrays(
-        spec=DataSpec(shape, classes),
-        inputs=torch.from_numpy(inputs),
-        labels=torch.from_numpy(np.concatenate(list(labels.values()))[rows]),
-        train_rows=len(source.splits["train"]),
-        peak=255.0,
-        centre=torch.zeros(shape),
-        notes=notes,
-    )
+    form = _form(source)
+    changed = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, filter(os.path.isfile, _paths(source)))]
+    return decode(source, form, rows, (form, changed), peak=255.0, notes=_notes(source, form.shape[0]))
 
 
-def _notes(source: Source, channels: int) -> Iterator[str]:
+def _form(source: Source) -> Pixels:
+    """Return how images become pixels, by the first that can be decoded."""
+    size, cells = source.reading.image_size, cells_of(source)
+    for cell in cells:
+        with suppress(Exception):
+            image = upright(cell.as_py())
+            shape = (1 if image.mode in _GREY else 3, size or image.height, size or image.width)
+            return Pixels(shape, bool(size))
+    why = Pixels((1, 1, 1), resize=False).read(cells.slice(0, 1).combine_chunks())[1][0]
+    raise DataError(f"{source.place} has no image that can be decoded; row {source.where(0)}: {why}")
+
+
+def _notes(source: Source, channels: int) -> tuple[str, ...]:
     """Count images that are grey among others in colour, or may be transparent, as their heads say.
 
     Of the catalogue's and of very many nobody looks.
@@ -94,110 +139,41 @@ def _notes(source: Source, channels: int) -> Iterator[str]:
     from PIL import Image
 
     if source.is_catalogued or len(source) > MOST_LOOKED_AT:
-        return
-    cell, grey, transparent = _cells(source), 0, 0
-    for row in range(len(source)):
-        with suppress(OSError), Image.open(_file(cell(row))) as image:
+        return ()
+    grey = transparent = 0
+    for cell in cells_of(source):
+        with suppress(OSError), Image.open(_file(cell.as_py())) as image:
             grey += image.mode in _GREY
             transparent += _may_be_transparent(image)
-    if grey and channels > 1:
-        yield f"{grey:,} of {len(source):,} images of {source.place} are grey: read as colour"
-    if transparent:
-        yield f"{transparent:,} of {len(source):,} images of {source.place} may be transparent: laid on white"
+    notes = (
+        (grey if channels > 1 else 0, "are grey: read as colour"),
+        (transparent, "may be transparent: laid on white"),
+    )
+    return tuple(f"{count:,} of {len(source):,} images of {source.place} {what}" for count, what in notes if count)
 
 
-def _shape(source: Source) -> tuple[int, int, int]:
-    image, size = _first(source), source.reading.image_size
-    if image is None:
-        return 1, 1, 1
-    return (1 if image.mode in _GREY else 3, size or image.height, size or image.width)
-
-
-def _first(source: Source) -> "Image | None":
-    """Return the first image that can be decoded; None if there is none."""
-    cell = _cells(source)
-    for row in range(len(source)):
-        with suppress(DataError):
-            return _decoded(source, cell(row), row)
-    return None
-
-
-def _cells(source: Source) -> Callable[[int], Any]:
-    """Return what gives the cell of a row, 0..N-1, counted through the splits: bytes of a file, or its path."""
-    train, *test = (data[source.inputs[0]] for data in source.splits.values())
-
-    def cell(row: int) -> Any:
-        found = (train[row] if row < len(train) else test[0][row - len(train)]).as_py()
-        return (found["bytes"] or found["path"]) if isinstance(found, dict) else found
-
-    return cell
+def _paths(source: Source) -> list[str]:
+    """Return where the images lie that have files of their own."""
+    cells = cells_of(source)
+    if pa.types.is_struct(cells.type):
+        cells = pc.struct_field(cells, "path").filter(pc.is_null(pc.struct_field(cells, "bytes")))
+    paths: list[str] = cells.drop_null().to_pylist() if is_text(cells.type) else []
+    return paths
 
 
 def _file(cell: Any) -> Any:
-    return BytesIO(cell) if isinstance(cell, bytes) else cell or BytesIO()
+    """Return the file of a cell: bytes of one, where it lies, or both."""
+    if isinstance(cell, dict):
+        cell = cell["bytes"] or cell["path"]
+    if cell is None:
+        raise DataError("is missing: leave the row out")
+    return BytesIO(cell) if isinstance(cell, bytes) else cell
 
 
-def _files_changed(source: Source) -> list[tuple[int, int]]:
-    """Return size and time of the files that cells are paths of."""
-    column = source.inputs[0]
-    found = []
-    for data in source.splits.values():
-        cells = data[column]
-        if pa.types.is_struct(cells.type):
-            bare = pc.is_null(pc.struct_field(cells, "bytes"))
-            cells = pc.struct_field(cells, "path").filter(bare)
-        if is_text(cells.type):
-            for path in cells.drop_null().to_pylist():
-                with suppress(OSError):
-                    found.append(((stat := os.stat(path)).st_size, stat.st_mtime_ns))
-    return found
-
-
-def _batches(source: Source, shape: tuple[int, int, int], rows: IntArray) -> Iterator[npt.NDArray[np.uint8]]:
-    """Decode all images, batch by batch: each (B, *shape); afterwards refuse them if some cannot be learnt from."""
-    channels, height, width = shape
-    cell_of, unfit = _cells(source), list[DataError]()
-
-    def pixels(row: int) -> npt.NDArray[np.uint8]:
-        cell = cell_of(row)
-        try:
-            return _pixels(source, _decoded(source, cell, row), _called(source, cell, row), shape)
-        except DataError as error:
-            unfit.append(error)
-            return np.zeros((height, width, channels), np.uint8)
-
-    for first in range(0, len(rows), _BATCH):
-        images = [pixels(row).reshape(height, width, channels) for row in rows[first : first + _BATCH].tolist()]
-        yield np.moveaxis(np.stack(images), -1, 1)
-    if unfit:
-        more = f" ({len(unfit) - 1} more images cannot be learnt from)" * (len(unfit) > 1)
-        raise DataError(f"{unfit[0]}{more}") from unfit[0]
-
-
-def _called(source: Source, cell: Any, row: int) -> str:
+def _called(cell: Any) -> str:
     """Return how messages call an image: by its file where it has one of its own."""
-    own = isinstance(cell, str) and os.path.isabs(cell) and os.path.isfile(cell)
-    return f"image '{cell}'" if own else f"image {source.where(row)}"
-
-
-def _pixels(source: Source, image: "Image", called: str, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
-    """Return an image as (height, width[, 3]); grey is made colour where asked, never the reverse."""
-    if image.mode not in EIGHT_BIT:
-        raise DataError(f"{called} has pixels of mode {image.mode}: only 8-bit grey or colour is read")
-    if shape[0] == 1 and image.mode in COLOUR:
-        raise DataError(f"{called} is in colour, others are grey: save all in one mode")
-    image = flattened(image, "L" if shape[0] == 1 else "RGB")
-    size = source.reading.image_size
-    if size:
-        from PIL.Image import Resampling
-
-        return np.asarray(image.resize((size, size), Resampling.BILINEAR))
-    if (image.height, image.width) != shape[1:]:
-        raise DataError(
-            f"{called} is {image.height}x{image.width} pixels, others are {shape[1]}x{shape[2]}: "
-            "set image-size to the height and width that all are to have",
-        )
-    return np.asarray(image)
+    path = cell["path"] if isinstance(cell, dict) and not cell["bytes"] else cell
+    return f"image '{path}'" if isinstance(path, str) else "its image"
 
 
 def _may_be_transparent(image: "Image") -> bool:
@@ -213,19 +189,11 @@ def flattened(image: "Image", mode: str) -> "Image":
     return image if image.mode == mode else image.convert(mode)
 
 
-def _decoded(source: Source, cell: Any, row: int) -> "Image":
-    """Return the image of a cell, upright."""
-    try:
-        return upright(_file(cell))
-    except Exception as error:
-        raise DataError(f"cannot decode {_called(source, cell, row)}: {reason(error)}") from error
-
-
-def upright(file: Any) -> "Image":
+def upright(cell: Any) -> "Image":
     """Decode an image, and turn it as its EXIF data say."""
     from PIL import Image, ImageOps
 
-    image = Image.open(file)
+    image = Image.open(_file(cell))
     if image.format == "TIFF" and getattr(image, "n_frames", 1) > 1:
         raise ValueError(f"it has {getattr(image, 'n_frames', 1)} pages: save each as a file of its own")
     image.load()

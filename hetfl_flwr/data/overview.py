@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from hetfl_flwr.data.columns import Decision, are_filled, cleaned, read
-from hetfl_flwr.data.domains import family_arrays, opened, parse_families
+from hetfl_flwr.data.domains import parse_families
 from hetfl_flwr.data.labels import class_names, label_notes, read_labels, read_owners
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import Reading
@@ -98,9 +98,9 @@ def overview(dataset: str, reading: Reading) -> Overview:
     family, *others = parse_families(dataset, reading)
     if others:
         raise DataError(f"dataset {dataset!r} names {len(others) + 1}: look at one at a time")
-    source = opened(family)
+    source = family.source
     if source is None:
-        arrays = family_arrays(family, 0, True)[0]
+        arrays = family.arrays(0, True)[0]
         counts = np.bincount(arrays.labels, minlength=arrays.spec.classes).tolist()
         rows = {"train": arrays.train_rows, "test": len(arrays.labels) - arrays.train_rows}
         standardised = arrays.input_names if arrays.spec.is_table else ()

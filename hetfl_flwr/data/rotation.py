@@ -5,6 +5,7 @@ Rotated MNIST as FedH2L uses it: Li et al., "FedH2L: Federated Learning with Mod
 """
 
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -53,8 +54,9 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
     return rotate(images, -degrees, interpolation=InterpolationMode.BILINEAR)
 
 
+@cache
 def rotated(base: Arrays, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
-    """Return the domains of a rotated family: the same rows in each, rotated by its angle.
+    """Return the domains of a rotated family, once for equal arguments: the same rows in each, rotated by its angle.
 
     Parameters
     ----------

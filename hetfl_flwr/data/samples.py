@@ -211,16 +211,9 @@ class Samples:
         IndexError
             If a position is outside the samples.
         """
-        inputs, labels = self._raw(rows)
-        return self._prepared(inputs), labels
-
-    def _raw(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        chosen = self.rows[rows.to(self.rows.device)]
-        return self.arrays.inputs[chosen], self.arrays.labels[chosen]
-
-    def _prepared(self, inputs: Tensor) -> Tensor:
-        arrays = self.arrays
-        return prepared(inputs, arrays.spec, arrays.peak, arrays.centre, arrays.origin)
+        chosen, arrays = self.rows[rows.to(self.rows.device)], self.arrays
+        inputs = prepared(arrays.inputs[chosen], arrays.spec, arrays.peak, arrays.centre, arrays.origin)
+        return inputs, arrays.labels[chosen]
 
     def class_counts(self, classes: int) -> Tensor:
         """Return how many samples there are of each class: (C,) int64, C the number of classes."""
@@ -312,7 +305,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Several samples as one, one after the other, without a copy of them.
+    """Several samples as one, one after the other; their rows are copied when they are first asked for.
 
     Parameters
     ----------
@@ -345,22 +338,16 @@ class Joined:
 
     def __repr__(self) -> str:
         """Return how many they are, of what, and of which classes; no row."""
-        arrays = self.parts[0].arrays
-        counts = counts_in_words(self, arrays.spec, arrays.class_names)
-        return f"Joined({inputs_in_words(arrays.spec)}: {counts})"
+        return repr(self._whole).replace("Samples", "Joined", 1)
 
     def __len__(self) -> int:
         """Return N, the number of samples."""
-        return self._size
+        return len(self._whole)
 
-    @cached_property
-    def _size(self) -> int:
-        return sum(map(len, self.parts))
-
-    @cached_property
+    @property
     def labels(self) -> Tensor:
         """The labels of all N samples: (N,) int64."""
-        return torch.cat([part.labels for part in self.parts])
+        return self._whole.arrays.labels
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return some samples, ready for a model, in the order asked for.
@@ -382,37 +369,25 @@ class Joined:
         IndexError
             If a position is outside the samples.
         """
-        ordered, order = rows.cpu().sort()
-        if len(rows) and not 0 <= int(ordered[0]) <= int(ordered[-1]) < len(self):
-            raise IndexError(f"positions {int(ordered[0])}..{int(ordered[-1])} of {len(self)} samples")
-        cuts = torch.searchsorted(ordered, self._ends).tolist()
-        begins = [0, *self._ends.tolist()[:-1]]
-        some = [
-            (part._raw if self._alike else part.batch)(ordered[start:stop] - begin)
-            for part, begin, start, stop in zip(self.parts, begins, [0, *cuts[:-1]], cuts, strict=True)
-            if stop > start or not len(rows)
-        ]
-        inputs, labels = (torch.cat(blocks) for blocks in zip(*some, strict=True))
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order))).to(labels.device)
-        chosen = inputs[back]
-        return self.parts[0]._prepared(chosen) if self._alike else chosen, labels[back]
+        return self._whole.batch(rows)
 
     @cached_property
-    def _alike(self) -> bool:
-        """Whether all parts are scaled and centred alike, so that a batch of them can be at once."""
+    def _whole(self) -> Samples:
+        """A copy of all parts: as they are stored where they are scaled alike, else ready for a model."""
         first = self.parts[0].arrays
-        return all(
-            part.arrays.peak is first.peak
-            and part.arrays.centre is first.centre
-            and part.arrays.spec == first.spec
-            and part.arrays.origin is first.origin
+        alike = all(
+            part.arrays.spec == first.spec
+            and all(getattr(part.arrays, key) is getattr(first, key) for key in ("peak", "centre", "origin"))
             for part in self.parts
         )
-
-    @cached_property
-    def _ends(self) -> Tensor:
-        return torch.tensor([len(part) for part in self.parts]).cumsum(0)
+        if alike:
+            arrays = replace(first, inputs=torch.cat([part.arrays.inputs[part.rows] for part in self.parts]))
+        else:
+            ready = torch.cat([part.batch(torch.arange(len(part)))[0] for part in self.parts])
+            arrays = replace(first, inputs=ready, peak=1.0, centre=torch.zeros_like(first.centre), origin=None)
+        arrays = replace(arrays, labels=torch.cat([part.labels for part in self.parts]))
+        return Samples(arrays, torch.arange(len(arrays.labels), device=arrays.labels.device))
 
     def class_counts(self, classes: int) -> Tensor:
         """Return how many samples there are of each class: (C,) int64, C the number of classes."""
-        return torch.bincount(self.labels, minlength=classes)
+        return self._whole.class_counts(classes)

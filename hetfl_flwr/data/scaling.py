@@ -57,13 +57,16 @@ def scaled(
     tuple of Arrays
         Each with the scale.
     """
-    if normalize == "none" or domains[0].spec.is_text:
+    spec = domains[0].spec
+    if normalize == "none" or spec.is_text:
         return domains
-    kind = normalize if domains[0].spec.is_image else domains[0].spec.kind
-    if kind in _COLOURS:
-        parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...] = tuple((arrays, None) for arrays in domains)
-    else:
-        parts = tuple((arrays, tuple(rows.tolist())) for arrays, rows in trained if len(rows))
+    kind = normalize if spec.is_image else spec.kind
+    by_split = spec.is_image and kind != "mean-training-image"
+    parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...] = (
+        tuple((arrays, None) for arrays in domains)
+        if by_split
+        else tuple((arrays, tuple(rows.tolist())) for arrays, rows in trained if len(rows))
+    )
     scale = _fitted(kind, parts)
     return tuple(scaled_as(arrays, scale) for arrays in domains)
 
@@ -106,7 +109,7 @@ def _fitted(kind: str, parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...])
         (arrays, slice(arrays.train_rows) if rows is None else torch.tensor(rows, dtype=torch.int64))
         for arrays, rows in parts
     ]
-    return {**_COLOURS, "table": _columns, "series": _channels}.get(kind, _mean_image)(chosen)
+    return _FITS[kind](chosen)
 
 
 def _mean_image(parts: _Parts) -> _Scale:
@@ -120,8 +123,7 @@ def _standard(parts: _Parts) -> _Scale:
     mean = np.mean([first for first, _ in moments], axis=0)
     deviation = np.sqrt(np.maximum(np.mean([second for _, second in moments], axis=0) - mean**2, 0.0))
     deviation[deviation < 1e-9] = np.inf
-    first = parts[0][0]
-    return _Scale(first.peak * _float32(deviation), _float32(mean / deviation).expand(first.spec.shape))
+    return _of_channels(parts[0][0], mean, deviation)
 
 
 def _colour_moments(arrays: Arrays, rows: Tensor | slice) -> tuple[_Float, _Float]:
@@ -142,19 +144,28 @@ def _imagenet(parts: _Parts) -> _Scale:
     return _Scale(first.peak * deviation, (mean / deviation).expand(first.spec.shape))
 
 
-_COLOURS: Mapping[str, Callable[[_Parts], _Scale]] = {
-    "mean-image": _mean_image,
-    "standard": _standard,
-    "imagenet": _imagenet,
-}
-"""Ways to scale images, by the value of ``normalize``, that do not depend on which rows clients train on."""
+def _channels(parts: _Parts) -> _Scale:
+    """Scale each channel by its mean and deviation over all points in time."""
+    [(series, rows)] = parts
+    values = series.inputs[rows].numpy()
+    mean = values.mean(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
+    deviation = values.std(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
+    deviation[(deviation < _STILL * np.abs(mean)) | (deviation == 0)] = np.inf
+    return _of_channels(series, mean, deviation)
+
+
+def _of_channels(arrays: Arrays, mean: _Float, deviation: _Float) -> _Scale:
+    centre = _float32(mean / deviation).expand(arrays.spec.shape)
+    return _Scale(arrays.peak * _float32(deviation), centre.contiguous())
 
 
 def _columns(parts: _Parts) -> _Scale:
+    """Scale each column of numbers, counted from an origin where float32 would not tell them apart."""
     [(table, rows)] = parts
     values = table.inputs[rows].numpy().astype(np.float64)
     values[:, np.isnan(values).all(axis=0)] = 0
-    origin = _origin(values)
+    lost = np.nanmax(np.abs(values - values.astype(np.float32)), axis=0)
+    origin = np.where(lost > _SHARP * np.nanstd(values, axis=0), np.nanmean(values, axis=0), 0.0)
     counted = (values - origin).astype(np.float32).astype(np.float64)
     deviation = np.nanstd(counted, axis=0).astype(np.float32)
     deviation[deviation == 0] = np.inf
@@ -167,21 +178,12 @@ def _columns(parts: _Parts) -> _Scale:
     )
 
 
-def _origin(values: _Float) -> _Float:
-    """Return what each column is counted from: its mean where float32 does not tell its numbers apart, else 0."""
-    lost = np.nanmax(np.abs(values - values.astype(np.float32)), axis=0)
-    return np.where(lost > _SHARP * np.nanstd(values, axis=0), np.nanmean(values, axis=0), 0.0)
-
-
-def _channels(parts: _Parts) -> _Scale:
-    """Scale each channel by its mean and deviation over all points in time."""
-    [(series, rows)] = parts
-    values = series.inputs[rows].numpy()
-    mean = values.mean(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
-    deviation = values.std(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
-    deviation[(deviation < _STILL * np.abs(mean)) | (deviation == 0)] = np.inf
-    return _Scale(_float32(deviation), _float32(mean / deviation).expand(series.spec.shape).contiguous())
-
-
 def _float32(values: npt.NDArray[np.floating]) -> Tensor:
     return torch.from_numpy(values.astype(np.float32))
+
+
+_FITS: Mapping[str, Callable[[_Parts], _Scale]] = {
+    **{"mean-image": _mean_image, "mean-training-image": _mean_image, "standard": _standard, "imagenet": _imagenet},
+    **{"table": _columns, "series": _channels},
+}
+"""Ways to scale images by the value of ``normalize``, tables and series."""

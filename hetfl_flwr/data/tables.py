@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,21 +10,18 @@ import torch
 
 from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray, Wanted, are_filled, cleaned, decide, doubts, read
 from hetfl_flwr.data.labels import IntArray, read_labels
+from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.roles import columns_called, learnt_columns
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import Column, DataSpec
 from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.seeding import generator
 
-if TYPE_CHECKING:
-    from hetfl_flwr.data.opening import Source
-
-
 FEWEST_COPIES, MOST_COPIES = 20, 3
 """Training rows from which on a column that tells all classes is noted, and the values a class that it may have."""
 
 
-def read_table(source: "Source") -> Arrays:
+def read_table(source: Source, rows: IntArray) -> Arrays:
     """Turn each row of a table into numbers, NaN where a number is missing; `hetfl_flwr.data.columns` says how.
 
     A column of numbers or dates is one input. A category has an input for each value that the training split has, 1
@@ -36,6 +32,8 @@ def read_table(source: "Source") -> Arrays:
     ----------
     source : Source
         The table.
+    rows : ndarray
+        The order of its rows, as in `hetfl_flwr.data.decode.decode`.
 
     Returns
     -------
@@ -53,40 +51,41 @@ def read_table(source: "Source") -> Arrays:
     if refused := [decision for decision, _ in table if decision.problem]:
         more = f"; {len(refused) - 1} more columns cannot be learnt from, see hetfl data" * (len(refused) > 1)
         raise DataError(refusal(source, refused[0]) + more)
-    kept, blocks, notes = list[Column](), list[FloatArray](), doubts(table)
-    copies = list[tuple[str, str]]()
+    kept = [decision.column for decision, _ in table if decision.column]
+    groups = tuple(len(column.input_names) for column in kept)
+    inputs, first = np.empty((len(source), sum(groups))), 0
+    notes, copies = doubts(table), list[tuple[str, str]]()
     for decision, cells in table:
         name, column = decision.name, decision.column
         notes += [(name, note) for note in decision.notes]
         if column is None:
             continue
-        inputs, others = read(column, cells)
+        numbers, others = read(column, cells)
         if column.kind != "category":
             notes += _missing(source, column, cells, others)
-            inputs = inputs[:, None]
-        copies += _copies(source, name, inputs, labels["train"]) if labels else []
-        kept.append(column)
-        blocks.append(inputs)
+            numbers = numbers[:, None]
+        copies += _copies(source, name, numbers, labels["train"])
+        inputs[:, first : first + numbers.shape[1]] = numbers
+        first += numbers.shape[1]
     if not kept:
         raise DataError(f"{source.place} has no column to learn from: {'; '.join(said(source.place, notes))}")
-    notes += copies
-    groups = tuple(block.shape[1] for block in blocks)
+    ordered = bool((np.diff(rows) == 1).all())
     return Arrays(
         spec=DataSpec((sum(groups),), classes),
-        inputs=torch.from_numpy(np.ascontiguousarray(np.hstack(blocks))),
-        labels=torch.from_numpy(np.concatenate(list(labels.values()))),
-        train_rows=len(labels["train"]),
+        inputs=torch.from_numpy(inputs if ordered else inputs[rows]),
+        labels=torch.from_numpy(np.concatenate([*labels.values()])[rows]),
+        train_rows=source.train_rows,
         peak=1.0,
         centre=torch.zeros(sum(groups)),
         groups=groups,
         numeric=torch.from_numpy(np.repeat([column.kind != "category" for column in kept], groups)),
         input_names=tuple(name for column in kept for name in column.input_names),
         columns=tuple(kept),
-        notes=said(source.place, notes),
+        notes=said(source.place, [*notes, *copies]),
     )
 
 
-def opened_table(source: "Source") -> list[tuple[Decision, pa.ChunkedArray]]:
+def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
     """Return what each column of a table that is not ignored is, and its cells of all splits, cleaned."""
     columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
     declared: dict[str, Wanted] = {**dict.fromkeys(source.splits["train"].classes, "category"), **wanted}
@@ -116,7 +115,7 @@ def opened_table(source: "Source") -> list[tuple[Decision, pa.ChunkedArray]]:
     return found
 
 
-def refusal(source: "Source", decision: Decision) -> str:
+def refusal(source: Source, decision: Decision) -> str:
     """Return why a column cannot be learnt from, and the way out."""
     return f"column '{decision.name}' of {source.place} {decision.problem}: {decision.way_out}"
 
@@ -129,7 +128,7 @@ def said(place: str, notes: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(f"{columns_called(names)} of {place}: {text}" for text, names in columns.items())
 
 
-def _missing(source: "Source", column: Column, cells: pa.ChunkedArray, others: BoolArray) -> list[tuple[str, str]]:
+def _missing(source: Source, column: Column, cells: pa.ChunkedArray, others: BoolArray) -> list[tuple[str, str]]:
     """Note how many cells are no numbers where others are."""
     count = int(others.sum())
     if not count:
@@ -139,7 +138,7 @@ def _missing(source: "Source", column: Column, cells: pa.ChunkedArray, others: B
     return [(column.name, f"{count} of {filled} values {are} ({source.rows_said(others)}): taken as missing")]
 
 
-def _copies(source: "Source", name: str, inputs: FloatArray, labels: IntArray) -> list[tuple[str, str]]:
+def _copies(source: Source, name: str, inputs: FloatArray, labels: IntArray) -> list[tuple[str, str]]:
     """Note a column that tells the classes apart by itself: one value or more for each class, and none for two."""
     inputs, most = inputs[: len(labels)], MOST_COPIES * len(np.unique(labels))
     if source.is_catalogued or len(labels) < FEWEST_COPIES or len(np.unique(inputs[: 4 * most], axis=0)) > most:
@@ -155,7 +154,7 @@ def _copies(source: "Source", name: str, inputs: FloatArray, labels: IntArray) -
     return [(name, note)]
 
 
-def _whole(source: "Source", columns: Sequence[str]) -> pa.Table:
+def _whole(source: Source, columns: Sequence[str]) -> pa.Table:
     """Return some columns of all splits, one after the other."""
     splits = [data.table.select(list(columns)) for data in source.splits.values()]
     try:

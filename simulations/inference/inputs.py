@@ -1,33 +1,29 @@
 """A model, and the inputs that it takes of a file: rows of a table, texts, series or images."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import torch
 from torch import Tensor
 
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.data.columns import cleaned, read, rival
 from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
 from hetfl_flwr.data.frame import Frame
-from hetfl_flwr.data.images import COLOUR, EIGHT_BIT, flattened, upright
+from hetfl_flwr.data.images import Pixels
 from hetfl_flwr.data.reading import parse_vocabulary
 from hetfl_flwr.data.roles import in_words, is_text
-from hetfl_flwr.data.rows import notes_on, read_file, reason
-from hetfl_flwr.data.series import cells_of, layout_by, missing
+from hetfl_flwr.data.rows import notes_on, read_file
+from hetfl_flwr.data.series import Layout
 from hetfl_flwr.data.spec import Column
 from hetfl_flwr.data.text_tables import read_letters
-from hetfl_flwr.data.texts import tokens
+from hetfl_flwr.data.texts import Tokens
 from hetfl_flwr.errors import DataError, ModelError
 from hetfl_flwr.text import printable
-
-AT_ONCE = 256
-"""Inputs that the model takes at a time."""
-
 
 SHOWN = 5
 """Names that a message shows, at most."""
@@ -59,18 +55,19 @@ class Model:
 
 
 class Inputs(NamedTuple):
-    """Stored inputs, one or more, batch by batch; what their names are, these, and the rest of `Predictions`."""
+    """Stored inputs (N, *shape), what their names are, these, what is wrong with some, and the ids of `Predictions`."""
 
-    inputs: Iterator[Tensor]
+    inputs: np.ndarray[Any, Any]
     unit: str
     names: Sequence[str]
-    unreadable: Sequence[str] = ()
+    wrong: Mapping[int, str] = {}
     ids: tuple[tuple[str, Sequence[str]], ...] = ()
 
-
-def _in_parts(inputs: np.ndarray[Any, Any]) -> Iterator[Tensor]:
-    for first in range(0, len(inputs), AT_ONCE):
-        yield torch.from_numpy(np.ascontiguousarray(inputs[first : first + AT_ONCE]))
+    def sound(self) -> "Inputs":
+        """Return those with which nothing is wrong."""
+        kept = [row for row in range(len(self.names)) if row not in self.wrong]
+        ids = tuple((name, [cells[row] for row in kept]) for name, cells in self.ids)
+        return self._replace(inputs=self.inputs[kept], names=[self.names[row] for row in kept], ids=ids)
 
 
 def _rows(model: Model, path: Path) -> Inputs:
@@ -98,7 +95,7 @@ def _rows(model: Model, path: Path) -> Inputs:
     if ignored := [name for name in extra if name not in dict(ids)]:
         warn(f"'{path}': columns that the model does not know are ignored: {listed(ignored)}")
     blocks = [_encoded(path, column, here[column.name], table, numbers) for column in columns]
-    return Inputs(_in_parts(np.hstack(blocks)), "row", [*map(str, numbers)], ids=ids)
+    return Inputs(np.hstack(blocks), "row", [*map(str, numbers)], ids=ids)
 
 
 def _holds_something(table: pa.Table) -> np.ndarray[Any, Any]:
@@ -158,6 +155,17 @@ def _encoded(
     return stored
 
 
+def _column(model: Model, path: Path, usual: str, fits: Callable[[pa.DataType], bool]) -> tuple[Frame, str]:
+    """Return a file of rows, and the column that the model takes: the one of training, else the only one that fits."""
+    file = _file(model, path)
+    there = file.table.column_names
+    fit = [name for name in there if fits(file.table[name].type)]
+    name = model.inputs["column"] or (fit[0] if len(fit) == 1 else usual)
+    if name not in there:
+        raise DataError(f"'{path}' has no column '{name}'; it has: {listed(there)}")
+    return file, name
+
+
 def _texts(model: Model, path: Path) -> Inputs:
     """Return texts as rows of tokens."""
     if path.suffix.lower() == ".txt":
@@ -167,93 +175,52 @@ def _texts(model: Model, path: Path) -> Inputs:
         texts = pa.array(letters.splitlines(), pa.large_string())
         numbers = np.arange(1, len(texts) + 1)
     else:
-        file = _file(model, path)
-        table, numbers = file.table, file.numbers
-        name = model.inputs["column"] or (table.column_names[0] if len(table.column_names) == 1 else "text")
-        if name not in table.column_names:
-            raise DataError(f"'{path}' has no column '{name}'; it has: {listed(table.column_names)}")
-        column = table[name]
-        if not is_text(column.type):
-            raise DataError(f"column '{name}' of '{path}' holds {in_words(column.type)}, not texts")
-        texts = column.cast(pa.large_string()).fill_null("").combine_chunks()
+        file, name = _column(model, path, "text", is_text)
+        texts, numbers = file.table[name], file.numbers
+        if not is_text(texts.type):
+            raise DataError(f"column '{name}' of '{path}' holds {in_words(texts.type)}, not texts")
+        texts = texts.cast(pa.large_string()).fill_null("").combine_chunks()
     kind, size = parse_vocabulary(model.inputs["vocabulary"])
     words = model.inputs["words"]
     if kind == "shared" and words is None:
         raise ModelError(f"{model.called} does not hold the words of its vocabulary: export it where its data are")
-    known = None if words is None else pa.array(words, pa.large_string())
-    rows = tokens(texts, size, model.inputs["shape"][1], known)
-    return Inputs(_in_parts(rows), "row", [*map(str, numbers)])
+    known = None if words is None else partial(pa.array, words, pa.large_string())
+    inputs, _ = Tokens(model.inputs["shape"][1], size, known).read(texts)
+    return Inputs(inputs, "row", [*map(str, numbers)])
 
 
 def _series(model: Model, path: Path) -> Inputs:
-    """Return time series as they are stored, channels first."""
-    file, (_, *shape) = _file(model, path), model.inputs["shape"]
-    table = file.table
-    lists = [name for name in table.column_names if pa.types.is_nested(table[name].type)]
-    name = model.inputs["column"] or (lists[0] if len(lists) == 1 else "x")
-    if name not in table.column_names:
-        raise DataError(f"'{path}' has no column '{name}'; it has: {listed(table.column_names)}")
-    called = f"column '{name}' of '{path}'"
-    column = table[name].combine_chunks()
-    first, wanted = cells_of(column[:1], called), model.inputs["layout"]
-    square = len(set(first.lengths)) == 1  # what the model takes is not, where its layout was told by the shape
-    layout = layout_by(first, "channels-first" if square and wanted == "auto" else wanted, called)
-    cells = cells_of(column, called, layout.cell)
-    if list(layout.shape) != shape or cells.odd.any():
-        row = int(np.argmax(cells.odd))
+    """Return time series as they are stored, channels first; rows of another shape are left out, and named."""
+    file, name = _column(model, path, "x", pa.types.is_nested)
+    called, wanted = f"column '{name}' of '{path}'", model.inputs["layout"]
+    cells, shape = file.table[name].combine_chunks(), tuple(model.inputs["shape"][1:])
+    layout = Layout.of(cells[:1], "channels-first" if wanted == "auto" else wanted, called)
+    if wanted == "auto" and layout.shape != shape and len(layout.cell) > 1:
+        layout = replace(layout, transposed=True)
+    if layout.shape != shape:
         raise DataError(
-            f"row {row + 1} of {called} holds {cells.shape(row)}, and {model.called} takes {shape[0]} channels of "
-            f"length {shape[1]}"
+            f"row 1 of {called} holds {' x '.join(map(str, layout.cell))} numbers, and {model.called} takes {shape[0]} "
+            f"channels of length {shape[1]}"
         )
-    series = layout.series(cells.values)
-    bad = missing(series)
-    if bad.any():
-        raise DataError(
-            f"{bad.sum()} of {len(bad)} rows of {called} have numbers that are missing or infinite (row "
-            f"{np.argmax(bad) + 1}): fill them in, or leave these rows out"
-        )
-    ids = _ids(table, [one for one in table.column_names if one != model.told["outputs"].get("column")])
-    return Inputs(_in_parts(series), "row", [*map(str, file.numbers)], ids=ids)
+    inputs, wrong = layout.read(cells)
+    ids = _ids(file.table, [one for one in file.table.column_names if one != model.told["outputs"].get("column")])
+    said = {row: f"row {file.numbers[row]} of {called} {why}" for row, why in wrong.items()}
+    return Inputs(inputs, "row", [*map(str, file.numbers)], said, ids)
 
 
 def _images(model: Model, path: Path) -> Inputs:
     """Return images as pixels; what cannot be read is left out, and named."""
+    paths = [path]
     if path.is_dir():
         paths = sorted(one for one in path.rglob("*") if one.suffix.lower() in IMAGES and one.is_file())
     elif path.suffix.lower() not in IMAGES:
         raise DataError(f"'{path}' is no image, and {model.called} takes images: {', '.join(sorted(IMAGES))}")
-    else:
-        paths = [path]
-    names, unreadable, pixels = list[str](), list[str](), list[Any]()
-    for one in paths:
-        try:
-            pixels.append(_pixels(model, one))
-            names.append(str(one))
-        except Exception as error:
-            unreadable.append(f"'{one}' cannot be read: {reason(error)}")
-    if not pixels:
-        raise DataError("; ".join(unreadable[:SHOWN]) or f"'{path}' has no images, and {model.called} takes images")
-    return Inputs(_in_parts(np.stack(pixels)), "file", names, unreadable)
-
-
-def _pixels(model: Model, path: Path) -> np.ndarray[Any, Any]:
-    """Return an image (channels, height, width) as the model was trained on them."""
-    from PIL import Image
-
-    _, channels, height, width = model.inputs["shape"]
-    mode, top = model.inputs["mode"], model.inputs["top"]
-    image = upright(path)
-    if image.mode not in EIGHT_BIT:
-        raise ValueError(f"it has pixels of mode {image.mode}: only 8-bit grey or colour is read")
-    if mode == "L" and image.mode in COLOUR:
-        raise ValueError("it is in colour, and the model takes grey")
-    image = flattened(image, mode)
-    if model.inputs["resize"]:
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-    elif image.size != (width, height):
-        raise ValueError(f"it has {image.height} x {image.width} pixels, and the model takes {height} x {width}")
-    pixels = np.asarray(image).reshape(height, width, channels)
-    return np.moveaxis(np.rint(pixels * (top / 255)).astype(np.uint8), -1, 0)
+    if not paths:
+        raise DataError(f"'{path}' has no images, and {model.called} takes images")
+    form = Pixels((*model.inputs["shape"][1:],), bool(model.inputs["resize"]), model.inputs["top"])
+    names = [*map(str, paths)]
+    inputs, wrong = form.read(pa.array(names))
+    return Inputs(inputs, "file", names, wrong)
 
 
 READERS: Mapping[str, Callable[[Model, Path], Inputs]] = {

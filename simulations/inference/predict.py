@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from zipfile import BadZipFile, ZipFile
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,10 @@ from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models.split_model import cause
 from hetfl_flwr.text import as_cell, printable
 from simulations.inference.export import EXTRA, FORMAT, description, program_of, quiet
-from simulations.inference.inputs import READERS, Model
+from simulations.inference.inputs import READERS, SHOWN, Model
+
+AT_ONCE = 256
+"""Inputs that the model takes at a time."""
 
 FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 """Environment variable of torch's."""
@@ -66,7 +70,7 @@ class Predictions:
     scores : sequence of float
         N scores in [0, 1]: the softmax of the logits.
     unreadable : sequence of str
-        Why an image could not be read, a line each; such images are not among `names`.
+        Why an image or a series could not be read, a line each; such ones are not among `names`.
     ids : tuple of (str, sequence of str)
         Name and N cells of each column of texts or whole numbers that tells the rows apart and that the model does not
         know.
@@ -114,11 +118,15 @@ def predict(model: Path | str, file: Path | str, client: int | str | None = None
     if not file.exists():
         raise DataError(f"'{file}' is not there")
     try:
-        read = READERS[loaded.inputs["kind"]](loaded, file)
-        scores, classes = torch.cat([_logits(loaded, part) for part in read.inputs]).softmax(1).max(1)
+        whole = READERS[loaded.inputs["kind"]](loaded, file)
+        read, wrong = whole.sound(), [*whole.wrong.values()]
+        if not read.names and wrong:
+            raise DataError("; ".join(wrong[:SHOWN]))
+        parts = torch.split(torch.from_numpy(np.ascontiguousarray(read.inputs)), AT_ONCE)
+        scores, classes = torch.cat([_logits(loaded, part) for part in parts]).softmax(1).max(1)
         known = [printable(str(name)) for name in loaded.told["outputs"]["classes"]]
         named = [known[number] for number in classes.tolist()]
-        return Predictions(read.unit, read.names, named, scores.tolist(), read.unreadable, read.ids)
+        return Predictions(read.unit, read.names, named, scores.tolist(), wrong, read.ids)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{loaded.called} says of its inputs what does not fit it: {cause(error)}") from None
 

@@ -13,13 +13,13 @@ from fixtures.data.hub import grey
 from fixtures.data.loading import load_client
 
 from hetfl_flwr.data import Reading, data_spec, parse_classes
-from hetfl_flwr.data.domains import family_arrays, parse_families
+from hetfl_flwr.data.domains import parse_families
 from hetfl_flwr.data.labels import read_labels
 from hetfl_flwr.errors import ConfigError, DataError
 
 
 def arrays(dataset, **reading):
-    return family_arrays(parse_families(str(dataset), Reading(**reading))[0], 0, True)[0]
+    return parse_families(str(dataset), Reading(**reading))[0].arrays(0, True)[0]
 
 
 def photos(folder, *names):

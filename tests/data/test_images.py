@@ -94,7 +94,7 @@ class TestColumns:
         rows = {"path": ["/none/a.png", "/none/b.png"], "label": [0, 1], "name": ["a", "b"]}
         root = write(tmp_path, train=datasets.Dataset.from_dict(rows))
         said = refusal(DataError, load, data_dir=root, image_column="path", label_column="label")
-        assert ("image 1 of split 'train'" in said, "/none/a.png" in said) == (True, True)
+        assert ("row 1 of split 'train'" in said, "/none/a.png" in said) == (True, True)
         root = write(tmp_path / "both", train=table(name=["a"] * 6))
         said = refusal(ConfigError, load, data_dir=root, image_column="image", text_column="name")
         assert "image-column and text-column" in said

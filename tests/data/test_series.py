@@ -126,12 +126,12 @@ class TestReading:
 
     def test_other_columns_are_left_out_with_a_note(self, arrays, saved):
         (note,) = whole(saved(**arrays)).notes
-        assert note.endswith("left out: owner")
+        assert note.endswith("left out: 'owner'")
 
     def test_a_large_set_is_read_batch_by_batch_into_one_file(self, arrays, saved, monkeypatch, tmp_path):
         monkeypatch.setattr(cache, "SMALL", 0)
         monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path / "cache")
-        monkeypatch.setattr(series, "_BATCH", 7)
+        monkeypatch.setattr(series.Layout, "batch", 7)
         assert torch.equal(whole(saved(**arrays)).inputs, torch.from_numpy(arrays["x"]))
         assert len([*(tmp_path / "cache").iterdir()]) == 1
 
@@ -167,8 +167,8 @@ def spoilt(arrays, row, value):
 OF_ARRAYS = {
     "ragged": (lambda a: {"x": np.array([[1], [2, 3]], dtype=object), "y": [0, 1]}, "array 'x'"),
     "rows": (lambda a: {**a, "y": a["y"][:-1]}, "array 'x' has 60 rows, 'y' has 59"),
-    "missing": (lambda a: spoilt(a, 41, np.nan), "1 of 60 rows"),
-    "infinite": (lambda a: spoilt(a, 0, np.inf), "(row 1 of"),
+    "missing": (lambda a: spoilt(a, 41, np.nan), "row 42 of"),
+    "infinite": (lambda a: spoilt(a, 0, np.inf), "row 1 of"),
     "empty": (lambda a: {**a, "x": a["x"][:, :, :0]}, "(60, 3, 0)"),
     "deep": (lambda a: {**a, "x": a["x"][..., None]}, "lists of lists of lists"),
     "two": (lambda a: {**a, "z": a["x"]}, "x, z"),
@@ -197,21 +197,21 @@ class TestRefusals:
         rows["x"][50] = None
         datasets.Dataset.from_dict(rows).to_parquet(tmp_path / "data.parquet")
         line = refusal(DataError, whole, tmp_path / "data.parquet", label_column="y")
-        assert [said for said in ("3 of 60 rows", "3 x 16 (row 8", "3 x 9 to 16") if said not in line] == []
+        assert [said for said in ("row 8", "3 x 9 to 16", "3 x 16", "2 more") if said not in line] == []
 
     def test_rows_with_missing_numbers_are_counted(self, arrays, tmp_path, refusal):
         rows = lists(arrays["x"], y=arrays["y"])
         rows["x"][51][0][0] = None
         datasets.Dataset.from_dict(rows).to_parquet(tmp_path / "data.parquet")
         line = refusal(DataError, whole, tmp_path / "data.parquet", label_column="y")
-        assert ("1 of 60 rows" in line, "(row 52" in line) == (True, True)
+        assert ("missing" in line, "row 52" in line) == (True, True)
 
     def test_owners_whose_files_differ_in_length_are_named(self, arrays, tmp_path, refusal):
         (tmp_path / "owners").mkdir()
         for name, length in (("ann", 16), ("bob", 12)):
             np.savez(tmp_path / "owners" / f"{name}.npz", x=arrays["x"][:, :, :length], y=arrays["y"])
         said = refusal(DataError, whole, tmp_path / "owners", partition="files", num_partitions=2)
-        assert ("60 of 120 rows" in said, "row 1 of file 'bob'" in said) == (True, True)
+        assert ("59 more" in said, "row 1 of file 'bob'" in said) == (True, True)
 
     @pytest.mark.parametrize("column", ['"[1, 2]"', "3"])
     def test_a_csv_file_has_no_lists(self, column, tmp_path, refusal):
@@ -412,13 +412,22 @@ class TestExport:
         [
             (lambda x: x[:, :, :9], "row 1 of column 'x' of '{file}' holds 3 x 9"),
             (lambda x: x[:, :, :3], "row 1 of column 'x' of '{file}' holds 3 x 3"),
-            (lambda x: np.where(np.arange(ROWS)[:, None, None] == 4, np.nan, x), "(row 5)"),
+            (lambda x: np.where(x > -100, np.nan, x), "row 1 of column 'x'"),
         ],
         ids=["short", "square", "missing"],
     )
     def test_other_series_are_refused(self, change, said, folder, arrays, saved, refusal):
         file = saved("other.npz", x=change(arrays["x"]))
         assert said.format(file=file) in refusal(DataError, predict, folder, file, 0)
+
+    def test_rows_that_are_no_series_are_left_out_and_named(self, folder, arrays, saved):
+        whole = predict(folder, saved("whole.npz", x=arrays["x"]), 0)
+        arrays["x"][4, 1, 3] = np.nan
+        found = predict(folder, saved("other.npz", x=arrays["x"], number=np.arange(ROWS) + 100), 0)
+        assert ["row 5 of" in line and "missing" in line for line in found.unreadable] == [True]
+        assert found.names[3:5] == ["4", "6"]
+        assert found.ids == (("number", [str(row) for row in range(100, 160) if row != 104]),)
+        np.testing.assert_allclose(found.scores, np.delete(whole.scores, 4), rtol=1e-5)
 
 
 class TestHumanActivity:

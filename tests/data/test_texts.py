@@ -54,7 +54,7 @@ class TestShared:
     def test_words_are_counted_over_all_batches(self, monkeypatch):
         train = ["a b c", "c", "b c", "d", "d b", "e a"]
         whole = tokens(train, ["e", "c a"], vocabulary="shared:5")
-        monkeypatch.setattr(texts, "_BATCH", 2)
+        monkeypatch.setattr(texts.Tokens, "batch", 2)
         assert tokens(train, ["e", "c a"], vocabulary="shared:5") == whole
 
 
@@ -127,7 +127,7 @@ def test_a_large_set_is_turned_once_and_its_file_is_of_its_own_vocabulary_and_le
 
 class TestRefusals:
     def test_a_missing_text_names_its_row(self, refusal, monkeypatch):
-        monkeypatch.setattr(texts, "_BATCH", 2)
+        monkeypatch.setattr(texts.Tokens, "batch", 2)
         assert "row 4 of split 'test'" in refusal(DataError, decoded, source(["a", "b"], ["a", "b", "c", None]))
 
     @pytest.mark.parametrize(("values", "feature"), [([1, 2], Value("int64")), ([["a"], ["b"]], List(Value("string")))])

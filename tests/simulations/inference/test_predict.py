@@ -265,7 +265,7 @@ class TestImages:
         assert done.returncode == 2
         assert len(done.stdout.splitlines()) == 24
         assert done.stderr.count("\n") == 1
-        assert "new/dark/4.png' cannot be read: " in done.stderr
+        assert "new/dark/4.png' cannot be decoded: " in done.stderr
 
     def test_sizes_are_those_of_training_where_nothing_was_resized(self, make_config, run_federation, home, refusal):
         folder = run_federation(make_config(rounds=1, checkpoint_every=1, models="mlp"))
@@ -276,7 +276,7 @@ class TestImages:
         Image.new("RGB", (8, 8)).save(home / "red.png")
         assert "grey" in refusal(DataError, predict, folder, home / "red.png", 0)
         Image.new("L", (9, 8)).save(home / "large.png")
-        assert "8 x 9" in refusal(DataError, predict, folder, home / "large.png", 0)
+        assert "8x9" in refusal(DataError, predict, folder, home / "large.png", 0)
 
 
 @pytest.mark.parametrize("vocabulary", [exhaustive("hashed:50"), exhaustive("shared:8")])
