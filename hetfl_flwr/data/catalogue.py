@@ -102,11 +102,11 @@ def _entry(
     classes: int,
     vocabulary: int = 0,
     bundled: str = "",
-    columns: dict[str, str] | None = None,
+    columns: dict[str, Any] | None = None,
     **said: Any,
 ) -> DatasetEntry:
     """Return an entry as the file has it: lists for tuples, and the name of what reads bundled data."""
-    listed = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
+    listed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
     read = getattr(bundled_data, bundled) if bundled else None
     return DatasetEntry(
         DataSpec(tuple(shape), classes, vocabulary), **listed, bundled=read, columns=Reading(**columns or {})
