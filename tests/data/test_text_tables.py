@@ -18,8 +18,9 @@ from scipy.io import savemat
 
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.columns import as_written
+from hetfl_flwr.data.domains import own_data_sets
 from hetfl_flwr.data.text_tables import read_sheets, read_text_table
-from hetfl_flwr.errors import DataError
+from hetfl_flwr.errors import ConfigError, DataError
 
 ROWS = 60
 NAMES = ["age", "name", "y"]
@@ -264,6 +265,12 @@ class TestKeys:
         assert any("encoding" in note for note in data_of(path).train.arrays.notes)
         assert "utf-8" in refusal(DataError, data_of, path, encoding="utf-8")
         assert "klingon" in refusal(DataError, data_of, path, encoding="klingon")
+
+    def test_quotes_hold_the_name_of_a_file_with_a_comma(self, tmp_path, refusal):
+        path = written(tmp_path / "north, old.csv", CELLS)
+        assert f"'\"{path}\"'" in refusal(ConfigError, data_of, path)
+        assert len(data_of(f'"{path}"').train.arrays.labels) == ROWS
+        assert own_data_sets(f'"{path}",{path.parent}') == 2
 
     def test_quotes_hold_a_name_with_a_comma(self, tmp_path):
         frame = pd.DataFrame({"height, in cm": range(40), "b": [row / 7 for row in range(40)], "y": ["u", "v"] * 20})
