@@ -5,7 +5,7 @@ A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical 
 
 from torch import Tensor
 
-from hetfl_flwr import EMPTY, SEEN, Arrays, Joined, KnowledgeClient, Metrics, PayloadSpec, train
+from hetfl_flwr import EMPTY, SEEN, Arrays, KnowledgeClient, Metrics, PayloadSpec, train
 
 
 class AGGClient(KnowledgeClient):
@@ -27,7 +27,7 @@ class AGGClient(KnowledgeClient):
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train for one round."""
-        everything = Joined((self.node.data.train, *self.node.pool.others))
+        everything = self.node.pool.everything
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             return self.node.data_loss(self.node.model(inputs), labels)

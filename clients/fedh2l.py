@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from hetfl_flwr import (
     SEEN,
     Arrays,
-    Joined,
     KnowledgeClient,
     Metrics,
     Node,
@@ -102,7 +101,6 @@ class FedH2LClient(KnowledgeClient):
         self.exchange_every, self.public_labels = exchange_every, public_labels
         self.projection, self.kl, self.optimizers, self.eta = projection, kl, optimizers, eta
         self._parameters = list(node.model.parameters())
-        self._samples: tuple[object, Joined] | None = None
         self._local = nn.Module()
         self._local.register_buffer("gradient", torch.zeros_like(flat_gradient(node.model.parameters())))
 
@@ -172,7 +170,7 @@ class FedH2LClient(KnowledgeClient):
 
     def _local_steps(self, round: int, optimizer: Optimizer) -> tuple[int, float]:
         node, config = self.node, self.node.config
-        samples = self._trained_on()
+        samples = node.pool.everything if self.public_labels else node.data.train
         order = generator(config.seed, node.client_id, round, "batches")
         batches = draw_batches(order, len(samples), config.batch_size, epochs=1, batches=self.exchange_every)
         total = self._local.get_buffer("gradient").zero_()
@@ -181,13 +179,6 @@ class FedH2LClient(KnowledgeClient):
             total.add_(flat_gradient(self._parameters))
 
         return train(node.training(samples), batches, optimizer, self.own_loss, before_step=add_up)
-
-    def _trained_on(self) -> Joined:
-        """Return the own samples, with the public ones of others if their labels are known."""
-        pool = self.node.pool
-        if self._samples is None or self._samples[0] is not pool:
-            self._samples = pool, Joined((self.node.data.train, *(pool.others if self.public_labels else ())))
-        return self._samples[1]
 
     def _signal(self, round: int) -> Arrays:
         node, public = self.node, self.node.data.public

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.models import split as split
     from hetfl_flwr.models.bounds import check_size as check_size
     from hetfl_flwr.node.node import Node as Node
-    from hetfl_flwr.node.small_model import small_model as small_model
+    from hetfl_flwr.node.node import small_model as small_model
     from hetfl_flwr.runs.callbacks import RoundCallback as RoundCallback
     from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
     from hetfl_flwr.seeding import generator as generator
@@ -157,8 +157,7 @@ _NAMES = {
     "hetfl_flwr.server.global_model": ("global_model", "models_by_name", "small_global_model"),
     "hetfl_flwr.server.public_samples": ("PublicSamples",),
     "hetfl_flwr.methods": ("for_heterogeneous_models",),
-    "hetfl_flwr.node.node": ("Node",),
-    "hetfl_flwr.node.small_model": ("small_model",),
+    "hetfl_flwr.node.node": ("Node", "small_model"),
     "hetfl_flwr.learning.aggregation": ("Average",),
     "hetfl_flwr.learning.alignment": ("MIN_ALIGNED", "linear_cka"),
     "hetfl_flwr.learning.distillation": ("kl_divergence", "decoupled_kd", "cosine_temperature", "linear_schedule"),

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hetfl_flwr.common.flower import NumPyClient
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.metrics import Metrics as Metrics
 from hetfl_flwr.learning.quality import measure
-from hetfl_flwr.learning.training import Loss, draw_epochs, make_optimizer, train
+from hetfl_flwr.learning.training import Loss, draw_epochs, train
 from hetfl_flwr.models import SplitModel
+from hetfl_flwr.node.holder import Holder, Optimizers
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.node.session import Session
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.wire.forms import Form
 from hetfl_flwr.wire.messages import EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays
@@ -68,9 +68,11 @@ class KnowledgeClient(NumPyClient, ABC):
     tuned: str | None = None
 
     def __init__(self, node: Node) -> None:
+        if node.config.keep_best and len(node.data.train) and not len(node.data.validation):
+            raise ConfigError("keep-best = true, but there are no validation samples here: raise validation-fraction")
         self.node = node
         self.numbers: dict[str, int | float] = {}
-        self._session = Session(node)
+        self._optimizers = Optimizers(node.config)
 
     def modules(self) -> Mapping[str, nn.Module]:
         """Return what survives between rounds besides optimizers and numbers: by default the client's model."""
@@ -209,7 +211,7 @@ class KnowledgeClient(NumPyClient, ABC):
         """
         load_model_arrays(module, arrays)
         named = module.named_parameters(remove_duplicate=False)
-        self._session.replaced(parameter for name, parameter in named if name in arrays)
+        self._optimizers.replaced([parameter for name, parameter in named if name in arrays])
 
     def optimizer(
         self, name: str = "optimizer", parameters: Iterable[nn.Parameter] | None = None
@@ -225,12 +227,7 @@ class KnowledgeClient(NumPyClient, ABC):
         parameters : iterable of Parameter, optional
             What it steps; default: the model's. The same in each round.
         """
-
-        def make() -> torch.optim.Optimizer:
-            own = self.node.model.parameters() if parameters is None else parameters
-            return make_optimizer(self.node.config, own)
-
-        return self._session.optimizer(name, make)
+        return self._optimizers.get(name, self.node.model.parameters() if parameters is None else parameters)
 
     def kept(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Give an optimizer of the algorithm's own the moments that it had after the last round, and keep the new ones.
@@ -242,21 +239,20 @@ class KnowledgeClient(NumPyClient, ABC):
         optimizer : Optimizer
             The same in each round.
         """
-        self._session.load(name, optimizer)
-        return optimizer
+        return self._optimizers.load(name, optimizer)
 
     @final
     def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:
         """Take up the state, learn, save the state, upload: Flower's own way to ask a client."""
         download = dict(zip(self.download_spec().names, parameters, strict=True))
-        upload, metrics = self._session.learn(self, download, int(config[ROUND]), Form(self.upload_spec()))
+        upload, metrics = Holder(self).learn(download, int(config[ROUND]))
         return list(upload.values()), int(metrics.pop(EXAMPLES)), metrics
 
     @final
     def evaluate(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[float, int, Metrics]:
         """Take up the state and measure; with ``keep-best``, keep the best model so far."""
         download = dict(zip(self.assess_spec().names, parameters, strict=True))
-        metrics = self._session.assess(self, download, config.get(ROUND))
+        metrics = Holder(self).measure(download, config.get(ROUND))
         return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
 
 

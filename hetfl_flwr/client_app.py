@@ -19,16 +19,16 @@ from hetfl_flwr.common.packages import lacking
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place
 from hetfl_flwr.models import trainable_count
-from hetfl_flwr.node.keepers import Keeper
+from hetfl_flwr.node.holder import Holder, forget, holder_of
 from hetfl_flwr.node.machine import check_threads, keep_freed_memory
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.node.resident import Resident, forget, resident_of
-from hetfl_flwr.node.stores import FileStore
+from hetfl_flwr.node.node import KeptContext, Node
+from hetfl_flwr.node.state import FileStore
 from hetfl_flwr.runs.settings import NOT_POOLED
 from hetfl_flwr.server.member import LONGEST_NOTE, MAX_NOTES, Member
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
+from hetfl_flwr.wire.forms import Form
 from hetfl_flwr.wire.messages import (
     ARRAYS,
     CONFIG,
@@ -109,9 +109,8 @@ def register(message: Message, context: Context) -> Message:
     node = client.node
     if client.keeps_state and isinstance(node.store, FileStore):
         node.store.check_writable()
-    if origin:
-        node.resume(str(origin[RUN]), int(origin[ROUND]))  # type: ignore[arg-type]
-    state = node.registered_state()  # refuses another run's state before round 1
+    before = (str(origin[RUN]), int(origin[ROUND])) if origin else ()  # type: ignore[arg-type]
+    state = node.registered_state(*before)  # refuses another run's state before round 1
     node.prune(str(origin.get(RUN, "")))
     share = simulated() or shares(context.node_config, "share-names")
     shown = share or public_data(node.config.dataset)
@@ -179,7 +178,7 @@ def train(message: Message, context: Context) -> Message:
     """Let the client learn for a round."""
     client = _client(context)
     round: Any = message.content.config_records[CONFIG][ROUND]
-    upload, metrics = client.train(_received(message, client, "down"), int(round))
+    upload, metrics = client.train(_received(message, client, client.down), int(round))
     record = MetricRecord(metrics)  # type: ignore[arg-type]  # it refuses what is no number
     return Message(RecordDict({ARRAYS: to_record(upload), METRICS: record}), reply_to=message)
 
@@ -190,21 +189,21 @@ def evaluate(message: Message, context: Context) -> Message:
     """Let the client measure."""
     client = _client(context)
     round: Any = message.content.config_records[CONFIG].get(ROUND)
-    metrics = client.measure(_received(message, client, "assess"), round)
+    metrics = client.measure(_received(message, client, client.assess), round)
     share = simulated() or shares(context.node_config, "share-recall")
     measured = listed(metrics if share else whole(metrics), client.node.data.spec.classes)
     return Message(RecordDict({METRICS: MetricRecord(measured)}), reply_to=message)  # type: ignore[arg-type]  # as in `train`
 
 
-def _client(context: Context, before: str = "") -> Resident:
+def _client(context: Context, before: str = "") -> Holder:
     """Return the client, `before` being the run that this one goes on with, if any.
 
     A process that Flower has started for this app alone is set up, too.
     """
     if context.run_config.get("pooled") and not simulated():
         raise ConfigError(NOT_POOLED)
-    client = resident_of(context, before)
-    if not isinstance(context, Keeper):  # whose engine sees to its own processes
+    client = holder_of(context, before)
+    if not isinstance(context, KeptContext):  # whose engine sees to its own processes
         check_threads(client.node.config.threads)
         keep_freed_memory()
     return client
@@ -238,9 +237,9 @@ def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
     return (*fit, *(printable(note, LONGEST_NOTE) for note in [*notes[: most - len(left)], *left]))
 
 
-def _received(message: Message, client: Resident, kind: str) -> dict[str, NDArray[Any]]:
+def _received(message: Message, client: Holder, form: Form) -> dict[str, NDArray[Any]]:
     record = message.content.array_records.get(ARRAYS) or ArrayRecord()
-    return decode(client.form(kind).spec, record, "server", half=client.node.config.half)
+    return decode(form.spec, record, "server", half=client.half)
 
 
 def _outward(error: BaseException) -> str:

@@ -1,9 +1,13 @@
 """Errors that a user can mend: each carries one clear line that names what is wrong, and where."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb, walk_tb
+from typing import Annotated
+
+from pydantic import Field
 
 from hetfl_flwr.text import printable
 
@@ -77,6 +81,19 @@ class TooFewClients(FederationError):
 
 class RunFolderError(HetflError):
     """A run folder that cannot be written, holds another run, or holds none."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong with one client in one round; `client_id` is ``partition`` in the files of a run folder.
+
+    It is -1 where the client has not said which it is.
+    """
+
+    client_id: Annotated[int, Field(ge=-1, lt=10**9, alias="partition")]
+    stage: str
+    reason: str
+    node: Annotated[int, Field(ge=0, lt=2**64)]
 
 
 def reason(error: BaseException) -> str:

@@ -86,14 +86,14 @@ def resized(arrays: Arrays, size: int) -> Arrays:
     arrays : Arrays
         Tables come back as they are.
     size : int
-        Both height and width, 1 or more; 0: as they are.
+        Both height and width, 1 or more.
 
     Raises
     ------
     DataError
         They would not fit into memory.
     """
-    if not size or not arrays.spec.is_image or arrays.spec.shape[1:] == (size, size):
+    if not arrays.spec.is_image or arrays.spec.shape[1:] == (size, size):
         return arrays
     check_fits((*arrays.inputs.shape[:2], size, size), 4, "set image-size lower")
     images = arrays.inputs.float() * (255 / arrays.peak)
@@ -160,4 +160,5 @@ def _arrays(inputs: npt.NDArray[np.generic], labels: npt.NDArray[np.int64], *, c
         peak=peak,
         brightest=peak,
         centre=torch.zeros(shape),
+        class_names=tuple(map(str, range(classes))),
     )

@@ -1,8 +1,9 @@
-"""One client's share of a data set."""
+"""Step four: one client's share of a data set."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,6 +20,51 @@ from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, sli
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.text import LONGEST_NAME, printable
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """The rows of one of a domain's clients.
+
+    Parameters
+    ----------
+    test, validation, train : Tensor
+        Rows of the domain's arrays.
+    public : int
+        How many of the training rows, the first, are public.
+    own : int
+        How many rows are its own.
+    names : tuple of str
+        The owners whose rows it has; none where the partition does not go by owners.
+    """
+
+    test: Tensor
+    validation: Tensor
+    train: Tensor
+    public: int
+    own: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Domain:
+    """One domain, its number, and the clients among which its rows are shared out."""
+
+    split: Split
+    form: Partition
+    arrays: Arrays
+    number: int
+    domains: int
+
+    @property
+    def clients(self) -> range:
+        """The clients that have rows of it."""
+        return range(self.number, self.split.clients, self.domains)
+
+    @property
+    def scope(self) -> tuple[int, ...]:
+        """What its draws depend on beside the seed."""
+        return () if self.split.shared_split or self.number == 0 else (self.number,)
 
 
 def load_client_data(split: Split, client: int) -> ClientData:
@@ -52,54 +98,51 @@ def load_client_data(split: Split, client: int) -> ClientData:
     (126, 18, 36, 18)
     """
     form, overlap = parse_partition(split.partition), parse_features(split.features)
+    if not 0 <= client < split.clients:
+        raise ConfigError(f"partition-id {client} with {split.clients} partitions: it must be in 0..num-partitions-1")
     families = _families(split, form)
-    _check_position(client, split.clients)
-    seats = _Seats(sum(family.domains for family in families), split.clients)
+    sizes = [len(family.domain_names) for family in families]
+    position, index = divmod(client, sum(sizes))
     if split.shared_split:
-        seats.check_even()
-    index, position = seats.of(client)
-    family, first = _domains_for(families, index, split)
-    domains = {
-        other: _Domain.of(split, form, other, arrays, seats.in_domain(other))
-        for other, arrays in enumerate(family, first)
-        if seats.in_domain(other)
-    }
-
-    samples, (tests, validation, train) = sum(map(len, _own(domains[index], position))), domains[index].cut(position)
-    name = joined(domains[index].owners(position))
-    if not len(train):
-        whose = f", {name}," * bool(name)
+        _check_even(split.clients, sum(sizes))
+    mates, first = _mates(split, families, sizes, index)
+    domains = [_Domain(split, form, arrays, number, sum(sizes)) for number, arrays in enumerate(mates, first)]
+    own = domains[index - first]
+    cut = _cuts(own)[position]
+    name = joined(cut.names) if cut.names else domain_labels(families)[index] if sum(sizes) > 1 else ""
+    if not len(cut.train):
+        whose = f", {name}," * bool(cut.names)
         raise ConfigError(
-            f"partition {client} of {split.clients} ('{form}'){whose} has {samples} samples and none left to train on: "
+            f"partition {client} of {split.clients} ('{form}'){whose} has {cut.own} samples and none left to train on: "
             f"lower validation-fraction {split.validation_fraction:g} or test-fraction {split.own_test or 0.0:g}, "
             "use fewer clients, or a more even partition"
         )
-    halved = _halved(split.clients, split.half_data_fraction, split.seed)
-    train, public_rows = _trained_on(domains[index], position, client in halved, split.public_fraction)
-    whole = family[index - first]
+    whole, train = own.arrays, cut.train
     if split.pooled:
-        places = tuple(domains.get(number) for number in range(len(family)))
-        whole, start = _together(family), sum(len(arrays.labels) for arrays in family[:index])
-        train = _pooled(start + train, *_of_everybody(places, family, halved, split))
-    if family[0].spec.is_table:
-        columns = feature_slice(len(groups_of(family[0])), seats.in_domain(index), position, overlap, split.seed)
-        family, whole = tuple(sliced(table, columns) for table in family), sliced(whole, columns)
+        whole, train = _together(mates), _pooled(tuple(domains), own, cut)
+    if overlap is not None:
+        columns = feature_slice(len(groups_of(whole)), len(own.clients), position, overlap, split.seed)
+        mates, whole = tuple(sliced(table, columns) for table in mates), sliced(whole, columns)
     trained = [(whole, train)]
-    if split.normalize == "mean-training-image" and family[0].spec.is_image:
-        trained = [(domain.arrays, _held_of_all(domain, TRAIN)) for domain in domains.values()]
-    family = scaled(family, split.normalize, trained)
-    source = family[index - first]
-    others = [other for other in domains if other != index and len(families) == 1]
+    if split.normalize == "mean-training-image" and whole.spec.is_image:
+        trained = [(domain.arrays, _of_all(domain, "train")) for domain in domains if domain.clients]
+    mates = scaled(mates, split.normalize, trained)
+    source = mates[index - first]
+    others = [
+        (domain, arrays)
+        for domain, arrays in zip(domains, mates, strict=True)
+        if domain is not own and domain.clients and len(families) == 1
+    ]
     return ClientData(
         spec=source.spec,
-        train=Samples(scaled_as(whole, source) if split.pooled and len(family) > 1 else source, train),
-        validation=Samples(source, validation),
-        test=Samples(source, tests),
-        public_rows=public_rows,
+        train=Samples(scaled_as(whole, source) if split.pooled and len(mates) > 1 else source, train),
+        validation=Samples(source, cut.validation),
+        test=Samples(source, cut.test),
+        public_rows=cut.public,
         domain=index,
-        others=tuple(Samples(family[other], _held_of_all(domains[other], TEST)) for other in others),
-        others_validation=tuple(Samples(family[other], _held_of_all(domains[other], VALIDATION)) for other in others),
-        name=name or (domain_labels(families)[index] if seats.domains > 1 else ""),
+        others=tuple(Samples(arrays, _of_all(domain, "test")) for domain, arrays in others),
+        others_validation=tuple(Samples(arrays, _of_all(domain, "validation")) for domain, arrays in others),
+        name=name,
     )
 
 
@@ -116,10 +159,10 @@ def most_clients(split: Split) -> int:
     form = parse_partition(split.partition)
     if not form.by_owner:
         return 0
-    families, owners = _families(split, form), list[int]()
-    for domains in _arrays_of(families, split):
-        for arrays in domains:
-            owners.append(_Domain.of(split, form, len(owners), arrays, 1).all_owners)
+    owners = list[int]()
+    for arrays in (arrays for family in _families(split, form) for arrays in _arrays(split, family)):
+        _, rows = _pool(_Domain(split, form, arrays, len(owners), 1))
+        owners.append(1 if arrays.owners is None else len(np.unique(arrays.owners.numpy()[rows])))
     return len(owners) * min(owners)
 
 
@@ -127,217 +170,146 @@ def _families(split: Split, form: Partition) -> tuple[Family, ...]:
     return parse_families(split.dataset, replace(split.reading, id_column=form.column, by_file=form.by_file))
 
 
-def _arrays_of(families: Sequence[Family], split: Split) -> list[tuple[Arrays, ...]]:
-    return [family.arrays(split.seed, split.test_set == "global", split.rotation) for family in families]
+def _arrays(split: Split, family: Family) -> tuple[Arrays, ...]:
+    return family.arrays(split.seed, split.test_set == "global", split.rotation)
 
 
-TEST, VALIDATION, TRAIN = 0, 1, 2
-"""Parts that `_Domain.cut` gives."""
+def _check_even(clients: int, domains: int) -> None:
+    """Refuse domains that are cut into different numbers of shares: they have no split in common."""
+    if clients > domains and clients % domains:
+        fewer = clients - clients % domains
+        raise ConfigError(
+            f"shared-split with {clients} clients in {domains} domains: each domain needs as many "
+            f"clients as the others: use {fewer} or {fewer + domains} clients"
+        )
 
 
-@dataclass(frozen=True)
-class _Seats:
-    """Which client is of which domain, and which of its clients."""
-
-    domains: int
-    clients: int
-
-    def of(self, client: int) -> tuple[int, int]:
-        position, domain = divmod(client, self.domains)
-        return domain, position
-
-    def in_domain(self, domain: int) -> int:
-        return len(range(domain, self.clients, self.domains))
-
-    def check_even(self) -> None:
-        """Domains that are cut into different numbers of shares have no split in common."""
-        if self.clients > self.domains and self.clients % self.domains:
-            fewer = self.clients - self.clients % self.domains
-            raise ConfigError(
-                f"shared-split with {self.clients} clients in {self.domains} domains: each domain needs as many "
-                f"clients as the others: use {fewer} or {fewer + self.domains} clients"
-            )
-
-
-@dataclass(frozen=True)
-class _Domain:
-    """The rows of one domain, and how its clients share them out and cut them."""
-
-    arrays: Arrays
-    partition: Partition
-    clients: int
-    draw: tuple[int, ...]  # seed and scope
-    test: float | None  # part of a client's rows; None: all clients have the data set's own test split
-    validation: float
-    pool: int  # rows that are shared out
-    even: int  # how many of these are taken before the rest is partitioned
-    iid_evaluation: bool
-
-    @classmethod
-    def of(cls, split: Split, form: Partition, domain: int, arrays: Arrays, clients: int) -> "_Domain":
-        """Return a domain, of a number, and of so many clients."""
-        test, validation = split.own_test, split.validation_fraction
-        pool = arrays.train_rows if test is None else len(arrays.labels)
-        even = round(pool * ((test or 0.0) + validation)) if split.iid_evaluation else 0
-        draw = (split.seed,) if split.shared_split or domain == 0 else (split.seed, domain)
-        return cls(arrays, form, clients, draw, test, validation, pool, even, split.iid_evaluation)
-
-    @property
-    def all_owners(self) -> int:
-        """How many owners have rows to share out; 1 where nobody owns any, which `share_out` refuses."""
-        if self.arrays.owners is None:
-            return 1
-        return len(np.unique(self.arrays.owners.numpy()[_drawn(self.pool, self.even, self.draw)[1]]))
-
-    def owners(self, position: int) -> list[str]:
-        """Return the names of those whose rows one of the domain's clients has; none where nobody owns any."""
-        if self.arrays.owners is None or not self.partition.by_owner:
-            return []
-        _, parts = _split(self.arrays, self.pool, self.even, self.partition, self.clients, self.draw)
-        return [self.arrays.owner_names[owner] for owner in np.unique(self.arrays.owners.numpy()[parts[position]])]
-
-    def cut(self, position: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the test, validation and training rows of one of the domain's clients."""
-        own, validation, train = _own(self, position)
-        return _test_split(self.arrays) if self.test is None else own, validation, train
-
-
-@cache
-def _own(domain: _Domain, position: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows of one of a domain's clients as `_Domain.cut` does, those of a test split of all aside."""
-    even, parts = _split(domain.arrays, domain.pool, domain.even, domain.partition, domain.clients, domain.draw)
-    share, tests, validations = torch.from_numpy(parts[position]), domain.test or 0.0, domain.validation
-    if domain.iid_evaluation:
-        held = torch.from_numpy(even).tensor_split(domain.clients)[position]
-        first = round(len(held) * tests / ((tests + validations) or 1))
-        return held[:first], held[first:], share
-    first, second = _held_out(len(share), tests), _held_out(len(share), validations)
-    return share[:first], share[first : first + second], share[first + second :]
-
-
-@cache
-def _test_split(arrays: Arrays) -> Tensor:
-    return torch.arange(arrays.train_rows, len(arrays.labels))
-
-
-@cache
-def _held_of_all(domain: _Domain, part: int) -> Tensor:
-    """Return one part of the rows of all clients of a domain, ascending."""
-    if part == TEST and domain.test is None:
-        return _test_split(domain.arrays)
-    rows = [domain.cut(position)[part].numpy() for position in range(domain.clients)]
-    return torch.from_numpy(np.unique(np.concatenate(rows)))
-
-
-@cache
-def _no_rows() -> Tensor:
-    return torch.arange(0)
-
-
-def _domains_for(families: Sequence[Family], index: int, split: Split) -> tuple[tuple[Arrays, ...], int]:
-    """Return the domains of a family, or of all where rows are pooled, and the number of the first."""
-    number, first = _family_of(families, index)
+def _mates(
+    split: Split, families: Sequence[Family], sizes: Sequence[int], index: int
+) -> tuple[tuple[Arrays, ...], int]:
+    """Return the domains of the family that a domain is of, or all where rows are pooled; and the first's number."""
+    firsts = [0, *np.cumsum(sizes).tolist()]
+    number = next(number for number, end in enumerate(firsts[1:]) if index < end)
     wanted = families if split.pooled else families[number : number + 1]
-    arrays = _arrays_of(wanted, split)
-    for family, domains in zip(wanted, arrays, strict=True):
-        _check_family(family.name, domains[0], split)
+    arrays = [_arrays(split, family) for family in wanted]
+    for family, (one, *_) in zip(wanted, arrays, strict=True):
+        _check_family(split, family, one)
     if split.pooled:
         _check_alike([family.name for family in wanted], [domains[0] for domains in arrays])
-        _check_unseen(wanted, split)
-    return tuple(domain for domains in arrays for domain in domains), 0 if split.pooled else first
+    return tuple(domain for domains in arrays for domain in domains), 0 if split.pooled else firsts[number]
 
 
-def _check_unseen(families: Sequence[Family], split: Split) -> None:
-    """Refuse to train on images that are tested on, too, if rotated otherwise."""
-    for family in families:
-        if family.is_rotated and split.test_set == "client" and not split.shared_split:
-            raise ConfigError(
-                f"pooled = true and dataset '{family.name}': an image on which one domain tests is a training image "
-                "of another; set shared-split to true, in all runs that are compared"
-            )
-
-
-def _trained_on(domain: "_Domain", position: int, half: bool, public: float) -> tuple[Tensor, int]:
-    """Return the training rows of one of a domain's clients, and how many of them, the first, are public."""
-    train = domain.cut(position)[TRAIN]
-    if half:
-        train = train[: (len(train) + 1) // 2]
-    return train, min(_held_out(sum(map(len, _own(domain, position))), public), len(train))
-
-
-@cache
-def _of_everybody(
-    domains: tuple["_Domain | None", ...], family: tuple[Arrays, ...], halved: frozenset[int], split: Split
-) -> tuple[Tensor, Tensor]:
-    """Return the rows that all clients put together, and those that any of them tests or validates on.
-
-    They are rows of the data set that `_together` makes of the domains' arrays.
-    """
-    offered, held, start = [_no_rows()], [_no_rows()], 0
-    for number, (domain, arrays) in enumerate(zip(domains, family, strict=True)):
-        if domain:
-            for position in range(domain.clients):
-                half = position * len(domains) + number in halved
-                offered.append(start + _trained_on(domain, position, half, split.public_fraction)[0])
-            held += [start + _held_of_all(domain, part) for part in (TEST, VALIDATION)]
-        start += len(arrays.labels)
-    return torch.cat(offered), torch.cat(held)
-
-
-def _family_of(families: Sequence[Family], domain: int) -> tuple[int, int]:
-    """Return which family a domain is of, and the family's first domain."""
-    first = 0
-    for number, family in enumerate(families):
-        if domain < first + family.domains:
-            return number, first
-        first += family.domains
-    raise IndexError(domain)
-
-
-def _check_family(name: str, arrays: Arrays, split: Split) -> None:
-    if split.normalize == "imagenet" and not arrays.spec.is_image:
-        raise ConfigError(f"normalize = 'imagenet' is for images, and '{name}' is a {arrays.spec.kind}: use mean-image")
+def _check_family(split: Split, family: Family, arrays: Arrays) -> None:
+    """Refuse what the run config asks of a data set that does not have it."""
+    name, spec = family.name, arrays.spec
+    if split.normalize == "imagenet" and not spec.is_image:
+        raise ConfigError(f"normalize = 'imagenet' is for images, and '{name}' is a {spec.kind}: use mean-image")
     if split.test_set == "global" and arrays.train_rows == len(arrays.labels):
         raise ConfigError(f"dataset '{name}' has no test split of its own: set test-set to client")
-    if split.features != "all" and not arrays.spec.is_table:
+    if split.features != "all" and not spec.is_table:
         raise ConfigError(
             f"features '{split.features}': '{name}' is no table, and only tables are sliced: set it to all"
         )
-
-
-def _check_position(partition_id: int, num_partitions: int) -> None:
-    if not 0 <= partition_id < num_partitions:
+    if split.pooled and family.is_rotated and split.test_set == "client" and not split.shared_split:
         raise ConfigError(
-            f"partition-id {partition_id} with {num_partitions} partitions: it must be in 0..num-partitions-1"
+            f"pooled = true and dataset '{name}': an image on which one domain tests is a training image of another; "
+            "set shared-split to true, in all runs that are compared"
         )
 
 
-def _held_out(samples: int, fraction: float) -> int:
-    return max(round(samples * fraction), int(samples >= 3 and fraction > 0))
-
-
-@cache
-def _split(
-    arrays: Arrays, pool: int, even: int, partition: Partition, clients: int, draw: tuple[int, ...]
-) -> tuple[IntArray, tuple[IntArray, ...]]:
-    """Return so many rows of the pool, drawn by chance, and the clients' shares of the others."""
-    held, rest = _drawn(pool, even, draw)
-    owners = None if arrays.owners is None else arrays.owners[:pool].numpy()[rest]
-    parts = share_out(arrays.labels[:pool].numpy()[rest], partition, clients, *draw, owners=owners)
-    return held, tuple(map(rest.__getitem__, parts))
-
-
-@cache
-def _drawn(pool: int, even: int, draw: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Return so many rows of the pool, drawn by chance, and the others, ascending."""
-    order = generator(draw[0], "iid-evaluation", *draw[1:]).permutation(pool) if even else np.arange(pool)
+def _pool(domain: _Domain) -> tuple[IntArray, IntArray]:
+    """Return the rows of a domain that are dealt out evenly for measuring, and those that are shared out."""
+    split, arrays = domain.split, domain.arrays
+    pool = arrays.train_rows if split.own_test is None else len(arrays.labels)
+    if not split.iid_evaluation:
+        return np.arange(0), np.arange(pool)
+    even = round(pool * ((split.own_test or 0.0) + split.validation_fraction))
+    order = generator(split.seed, "iid-evaluation", *domain.scope).permutation(pool) if even else np.arange(pool)
     return order[:even], np.sort(order[even:])
 
 
 @cache
-def _halved(clients: int, fraction: float, seed: int) -> frozenset[int]:
+def _cuts(domain: _Domain) -> tuple[_Cut, ...]:
+    """Share a domain out, and cut the rows of each of its clients."""
+    split, arrays, clients, own_test = domain.split, domain.arrays, domain.clients, domain.split.own_test
+    even, rest = _pool(domain)
+    owners = None if arrays.owners is None else arrays.owners.numpy()[rest]
+    labels = arrays.labels.numpy()[rest]
+    parts = share_out(labels, domain.form, len(clients), split.seed, *domain.scope, owners=owners)
+    fractions = own_test or 0.0, split.validation_fraction, split.public_fraction
+    whole_test, halved, cuts = torch.arange(arrays.train_rows, len(arrays.labels)), _halved(split), list[_Cut]()
+    for client, part, held in zip(clients, parts, np.array_split(even, len(clients)), strict=True):
+        share = rest[part]
+        own = len(share) + len(held)
+        tested, validated, public = (
+            max(round(own * fraction), int(own >= 3 and fraction > 0)) for fraction in fractions
+        )
+        if split.iid_evaluation:
+            tested = round(len(held) * fractions[0] / ((fractions[0] + fractions[1]) or 1))
+        else:
+            held, share = share[: tested + validated], share[tested + validated :]
+        if client in halved:
+            share = share[: (len(share) + 1) // 2]
+        cuts.append(
+            _Cut(
+                whole_test if own_test is None else torch.from_numpy(held[:tested]),
+                torch.from_numpy(held[tested:]),
+                torch.from_numpy(share),
+                min(public, len(share)),
+                own,
+                _owners(arrays, owners[part]) if owners is not None and domain.form.by_owner else (),
+            )
+        )
+    return tuple(cuts)
+
+
+def _owners(arrays: Arrays, numbers: IntArray) -> tuple[str, ...]:
+    return tuple(arrays.owner_names[number] for number in np.unique(numbers))
+
+
+@cache
+def _halved(split: Split) -> frozenset[int]:
     """Return the clients that keep half of their training rows."""
-    return frozenset(generator(seed, "halved").permutation(clients)[: round(fraction * clients)].tolist())
+    if not split.half_data_fraction:
+        return frozenset()
+    order = generator(split.seed, "halved").permutation(split.clients)
+    return frozenset(order[: round(split.half_data_fraction * split.clients)].tolist())
+
+
+@cache
+def _of_all(domain: _Domain, part: Literal["train", "validation", "test"]) -> Tensor:
+    """Return one part of the rows of all clients of a domain, ascending."""
+    cuts = _cuts(domain)
+    if part == "test" and domain.split.own_test is None:
+        return cuts[0].test
+    return torch.from_numpy(np.unique(np.concatenate([getattr(cut, part).numpy() for cut in cuts])))
+
+
+def _pooled(domains: tuple[_Domain, ...], domain: _Domain, cut: _Cut) -> Tensor:
+    """Return a client's own training rows, and after them those that others offer and nobody holds out.
+
+    They are rows of the data set that `_together` makes of the domains' arrays.
+    """
+    offered, held = _of_everybody(domains)
+    own = cut.train + _before(domains, domain)
+    others = np.setdiff1d(offered.numpy(), np.concatenate([own.numpy(), held.numpy()]))
+    return torch.cat([own[~torch.isin(own, held)], torch.from_numpy(others)])
+
+
+def _before(domains: Sequence[_Domain], domain: _Domain) -> int:
+    """Return how many rows the domains before one have."""
+    return sum(len(other.arrays.labels) for other in domains[: domain.number])
+
+
+@cache
+def _of_everybody(domains: tuple[_Domain, ...]) -> tuple[Tensor, Tensor]:
+    """Return the rows that all clients put together, and those that any of them tests or validates on."""
+    shared = [(domain, _before(domains, domain)) for domain in domains if domain.clients]
+    offered = [cut.train + start for domain, start in shared for cut in _cuts(domain)]
+    held = [
+        rows + start for domain, start in shared for rows in (_of_all(domain, "test"), _of_all(domain, "validation"))
+    ]
+    return torch.cat(offered), torch.cat(held)
 
 
 @cache
@@ -373,13 +345,6 @@ def _terms(arrays: Arrays) -> Iterable[tuple[str, object]]:
     yield "their columns", arrays.input_names
     yield "what a word's number is", (arrays.spec.vocabulary, arrays.words and arrays.words())
     yield "how inputs are stored", (str(arrays.inputs.dtype), str(arrays.peak))
-
-
-def _pooled(own: Tensor, offered: Tensor, held: Tensor) -> Tensor:
-    """Return a client's own training rows, and after them those that others offer and nobody holds out."""
-    mine = own[~torch.isin(own, held)]
-    others = np.setdiff1d(offered.numpy(), np.concatenate([own.numpy(), held.numpy()]))
-    return torch.cat([mine, torch.from_numpy(others)])
 
 
 def joined(names: Sequence[str]) -> str:

@@ -35,19 +35,17 @@ class Family:
     ----------
     name : str
         As it was written, a folder as an absolute path.
+    base : str
+        The data set that it is, or turns: a name of the catalogue, a hub id or a folder.
     reading : Reading
         How it is read: of this data set alone, the catalogue's columns filled in.
     """
 
     name: str
+    base: str
     reading: Reading
 
-    @cached_property
-    def base(self) -> str:
-        """The data set that it is, or turns: a name of the catalogue, a hub id or a folder."""
-        return self.name.removeprefix(ROTATED_PREFIX)
-
-    @cached_property
+    @property
     def is_rotated(self) -> bool:
         """Whether it is a rotated family."""
         return self.name != self.base
@@ -78,11 +76,6 @@ class Family:
         if not self.reading.domain_column:
             return (self.name,)
         return tuple(map(str, _domains(_opened(self.base, self.reading))[0]))
-
-    @property
-    def domains(self) -> int:
-        """How many domains it has."""
-        return len(self.domain_names)
 
     @property
     def spec(self) -> DataSpec:
@@ -161,10 +154,10 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
 
     Examples
     --------
-    >>> [(family.name, family.domains) for family in parse_families("digits, rotated-mnist")]
-    [('digits', 1), ('rotated-mnist', 4)]
+    >>> [(family.base, len(family.domain_names)) for family in parse_families("digits, rotated-mnist")]
+    [('digits', 1), ('mnist', 4)]
     """
-    names = parse_data_sets(absolute(dataset))
+    names = [_absolute(name) for name in parse_data_sets(dataset)]
     if len(names) > 1 and Path(dataset.strip()).expanduser().exists():
         raise ConfigError(f"dataset {dataset!r} has a comma: write quotes around it, '{comma_list([dataset])}'")
     if "" in names:
@@ -177,8 +170,8 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
 
 
 def _family(name: str, reading: Reading) -> Family:
-    family = Family(name, reading)
-    base, entry = family.base, family.entry
+    base = name.removeprefix(ROTATED_PREFIX)
+    entry = CATALOGUE.get(base)
     if base.startswith(ROTATED_PREFIX):
         raise ConfigError(f"dataset '{name}' is rotated twice: write {ROTATED_PREFIX} once")
     if not entry and "/" not in base:
@@ -188,9 +181,8 @@ def _family(name: str, reading: Reading) -> Family:
             f"{unknown('dataset', name, [*CATALOGUE, *ROTATED])}, "
             f"or a hub id such as owner/name, or a folder such as {f'./{base}'}"
         )
-    if entry:
-        family = Family(name, entry.completed(reading))
-    if family.is_rotated:
+    family = Family(name, base, entry.completed(reading) if entry else reading)
+    if name != base:
         family.check_rotated(entry.spec if entry else None)
     return family
 
@@ -320,9 +312,9 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     """Return each domain of a data set as a view of one array: rows in order of domain, then of split."""
     entry = CATALOGUE.get(base)
     if entry and entry.bundled:
-        arrays = resized(entry.bundled(), reading.image_size)
-        numbers = tuple(map(str, range(arrays.spec.classes)))
-        return (declared(replace(arrays, class_names=arrays.class_names or numbers), reading.classes, base),)
+        arrays = entry.bundled()
+        arrays = resized(arrays, reading.image_size) if reading.image_size else arrays
+        return (declared(arrays, reading.classes, base) if reading.classes else arrays,)
     source = _opened(base, reading)
     names, domains = _domains(source)
     rows = np.argsort(domains, kind="stable")

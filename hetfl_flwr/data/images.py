@@ -194,8 +194,8 @@ def upright(cell: Any) -> "Image":
     from PIL import Image, ImageOps
 
     image = Image.open(_file(cell))
-    if image.format == "TIFF" and getattr(image, "n_frames", 1) > 1:
-        raise ValueError(f"it has {getattr(image, 'n_frames', 1)} pages: save each as a file of its own")
+    if image.format == "TIFF" and (pages := getattr(image, "n_frames", 1)) > 1:
+        raise DataError(f"has {pages} pages: save each as a file of its own")
     image.load()
     turned: Image.Image = ImageOps.exif_transpose(image)
     return turned

@@ -48,7 +48,7 @@ class Partition:
     @property
     def by_owner(self) -> bool:
         """Whether rows belong to somebody: to a value of a column, or to a file."""
-        return bool(self.column) or self.by_file
+        return self.form in ("natural", "files")
 
     def __str__(self) -> str:
         """Return the text it was parsed from."""

@@ -140,7 +140,7 @@ def parse_data_sets(text: str) -> list[str]:
     >>> parse_data_sets('digits, "./north, old.csv"')
     ['digits', './north, old.csv']
     """
-    return [name.strip() for name in next(reader([text], skipinitialspace=True), [""])]
+    return [name.strip() for name in next(reader([text], skipinitialspace=True), []) or [""]]
 
 
 def comma_list(names: Iterable[str]) -> str:

@@ -57,11 +57,11 @@ def scaled(
     tuple of Arrays
         Each with the scale.
     """
-    spec = domains[0].spec
-    if normalize == "none" or spec.is_text:
+    kind: str = domains[0].spec.kind
+    if normalize == "none" or kind == "text":
         return domains
-    kind = normalize if spec.is_image else spec.kind
-    by_split = spec.is_image and kind != "mean-training-image"
+    kind = normalize if kind == "image" else kind
+    by_split = kind in ("mean-image", "standard", "imagenet")
     parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...] = (
         tuple((arrays, None) for arrays in domains)
         if by_split

@@ -92,12 +92,10 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
     found = []
     for name in columns:
         try:
-            cells = cleaned(source.column(name), source.reading.missing)
+            cells = cleaned(whole := source.column(name), source.reading.missing)
         except pa.ArrowInvalid:
             way_out = "write the file again, or name it in ignore-columns"
-            found.append(
-                (Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), source.column(name))
-            )
+            found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), whole))
             continue
         decision = decide(
             name,

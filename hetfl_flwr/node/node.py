@@ -1,19 +1,21 @@
-"""What a client side works with on its node: run config, data, model and state store."""
+"""What a client side works with on its node: run config, data, model and state store; and what of it stays."""
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from logging import INFO, WARNING
+from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from flwr.app import ArrayRecord, Context
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import log
-from hetfl_flwr.config import BUNDLED, FIT, RunConfig, Value, for_node
+from hetfl_flwr.config import AUTO, BUNDLED, FIT, RunConfig, Value, for_node, one_model
 from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
 from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import ConfigError, DamagedError, ModelError, StateError
@@ -21,23 +23,115 @@ from hetfl_flwr.learning.quality import balanced_weights
 from hetfl_flwr.methods import chosen, resolve_models
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, has_batch_norm, mixed
 from hetfl_flwr.node.fitting import Fit, device_speed, fit, fit_once
-from hetfl_flwr.node.inputs import data_digest, pack_inputs
-from hetfl_flwr.node.keepers import NodeContext, keeper_of
 from hetfl_flwr.node.machine import find_device
-from hetfl_flwr.node.measured import Measured
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
-from hetfl_flwr.node.state import ClientState, Stamp, StateStore, decode
-from hetfl_flwr.node.stores import (
-    ContextStore,
-    kept_inputs,
-    kept_measured,
-    prune,
-    run_folder,
-    run_store,
-    state_file,
-)
+from hetfl_flwr.node.state import ClientState, ContextStore, MemoryStore, Stamp, StateStore, decode, prune, run_store
 from hetfl_flwr.wire.privacy import simulated
 from hetfl_flwr.wire.spec import Arrays
+
+if TYPE_CHECKING:
+    from hetfl_flwr.node.holder import Holder
+
+KEEP = "HETFL_KEEP"
+"""Environment variable: ``resident`` in a process that answers several messages of one app."""
+
+INPUTS = "inputs."
+"""Prefix of the tensors, in a state folder, that say what a client's inputs are."""
+
+
+class Surroundings(TypedDict):
+    """What a `Node` has besides its model."""
+
+    config: RunConfig
+    client_id: int
+    clients: int
+    model_name: str
+    why: str
+    data: ClientData
+    store: StateStore
+    stamp: Stamp
+    public_samples: PublicSampleStore
+
+
+class Kept:
+    """What is kept of a client for its next message.
+
+    Parameters
+    ----------
+    store : StateStore
+        Where the client's state lies if no state folder is set.
+    stays : bool
+        Whether the client answers more than one message.
+
+    Attributes
+    ----------
+    around : Surroundings or None
+        What its node has besides a model. None: not known yet.
+    holder : Holder or None
+        The client. None: it is built for the next message.
+    """
+
+    def __init__(self, store: StateStore, *, stays: bool) -> None:
+        self.store, self.stays = store, stays
+        self.around: Surroundings | None = None
+        self.holder: Holder | None = None
+
+    def move(self, context: Context) -> None:
+        """Go on in the node's Context of another message."""
+        if self.around is not None:
+            self.around["public_samples"].move(context)
+            if isinstance(store := self.around["store"], ContextStore):
+                store.context = context
+
+
+class KeptContext(Context):
+    """The Context of a client that stays in this process, with its state in memory.
+
+    Parameters
+    ----------
+    *args, **keys
+        As those of Context.
+    file : StateStore, optional
+        Where the state lies when it is not in memory. Default: in the Context itself.
+
+    Attributes
+    ----------
+    store : MemoryStore
+        Where the state lies.
+    kept : Kept
+        What stays of the client.
+    """
+
+    def __init__(self, *args: Any, file: StateStore | None = None, **keys: Any) -> None:
+        super().__init__(*args, **keys)
+        self.store = MemoryStore(file or ContextStore(self))
+        self.kept = Kept(self.store, stays=True)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its networks, of its state, and of what the client was sent to keep and has made of it."""
+        kept = self.kept
+        own = 2 * self.store.nbytes + (kept.holder.nbytes if kept.holder else 0)
+        return own + (2 * kept.around["public_samples"].nbytes if kept.around else 0)
+
+
+_of_process: dict[str, Kept] = {}
+"""The client of a process that stays, by the config and the node of its app."""
+
+
+def kept_of(context: Context) -> Kept:
+    """Return what is kept of a client: by its Context where it can, or else by the process, if it stays."""
+    if isinstance(context, KeptContext):
+        return context.kept
+    if os.environ.get(KEEP) != "resident":
+        return Kept(ContextStore(context), stays=False)
+    configs = [sorted(config.items()) for config in (context.run_config, context.node_config)]
+    key = repr((context.run_id, context.node_id, *configs))
+    if key not in _of_process:
+        _of_process.clear()
+        _of_process[key] = Kept(ContextStore(context), stays=True)
+    _of_process[key].move(context)
+    return _of_process[key]
 
 
 @dataclass(frozen=True)
@@ -96,19 +190,16 @@ class Node:
         HetflError
             What is wrong with the config, the data or the model, in one line.
         """
-        keeper = keeper_of(context)
-        around = keeper.around if keeper else None
-        if around is None:
-            around = _surroundings(context, before=before)
-            if keeper:
-                keeper.around = around
-        torch.set_num_threads(around["config"].threads)
-        return cls(model=_new_model(around), **around)
+        kept = kept_of(context)
+        if kept.around is None:
+            kept.around = _surroundings(context, kept.store, before=before)
+        torch.set_num_threads(kept.around["config"].threads)
+        return cls(model=_new_model(kept.around), **kept.around)
 
     @classmethod
     def without_data(cls, context: Context, data: ClientData) -> "Node":
         """Build the node's surroundings around data that say what inputs are and hold none: see `unpack_inputs`."""
-        around = _surroundings(context, data)
+        around = _surroundings(context, ContextStore(context), data)
         return cls(model=_new_model(around), **around)
 
     def training(self, samples: Batches) -> Batches:
@@ -166,7 +257,7 @@ class Node:
     @property
     def pool(self) -> Pool:
         """The public samples of all clients that have shared theirs, this one's among them."""
-        return self.public_samples.pool(self.client_id, self.data.public)
+        return self.public_samples.pool(self.client_id, self.data)
 
     def own_public_samples(self, *, labelled: bool) -> Arrays:
         """Return this client's public samples as they are stored, to be shared."""
@@ -194,45 +285,22 @@ class Node:
         Returns what `read_state` returns from now on, where that is known.
         """
         if self.config.state_dir:
-            folder = run_folder(self.config, self.stamp.run)
-            if not (kept_inputs(folder, self.client_id).exists() and state_file(folder, self.client_id).exists()):
-                self._keep_inputs()
+            values, tensors = self._inputs
+            state = replace(state, tensors={**state.tensors, **tensors}, inputs=values)
         return self.store.save(state, self.stamp)
 
-    def keep_measured(self, measured: Measured) -> None:
-        """In a state folder, keep what this client was measured with last."""
-        measured.write(kept_measured(run_folder(self.config, self.stamp.run), self.client_id))
+    def registered_state(self, before: str = "", round: int = 0) -> ClientState | None:
+        """Return what this client goes on from, which `read_state` returns from now on.
 
-    def resume(self, run: str, round: int) -> None:
-        """Go on with the state that this client had in another run after a round, if it is on this node's disk.
+        In a state folder it is the state of this run; or, where there is none, that of the run that this one goes on
+        with. With ``accept-loss``, a damaged one is what was kept, or none.
 
         Parameters
         ----------
-        run : str
-            The other run.
+        before : str
+            The run that this one goes on with, if any.
         round : int
-            A round after which the server has written a checkpoint.
-
-        Raises
-        ------
-        DamagedError
-            The state is damaged, and without ``accept-loss``.
-        StateError
-            It is another model's or algorithm's; or, simulated and without ``accept-loss``, the client's data have
-            changed since.
-        """
-        if not self.config.state_dir or self.store.read() is not None:
-            return
-        before, stamp = run_store(self.config, run, self.client_id), replace(self.stamp, run=run)
-        for read in (before.read, before.kept):
-            state = self._intact(read, stamp, before.where)
-            if state is not None and state.round <= round:
-                self._have_other_data(run)
-                self.write_state(state)
-                return
-
-    def registered_state(self) -> ClientState | None:
-        """Return what was saved last, as `read_state`; with ``accept-loss``, a damaged one is what was kept, or none.
+            A round after which the server has written a checkpoint of that run.
 
         Raises
         ------
@@ -242,44 +310,60 @@ class Node:
             It is another run's, model's or algorithm's; or, simulated and without ``accept-loss``, the client's data
             have changed since.
         """
-        state = self._intact(self.store.read, self.stamp, self.store.where)
-        if self.config.state_dir and self._have_other_data(self.stamp.run):
-            self._keep_inputs()
-        if state is None and self.config.accept_loss:
-            state = self._intact(self.store.kept, self.stamp, self.store.where)
-            self.store.forget()
-            if state is not None:
-                self.write_state(state)
-        return state
+        if not self.config.state_dir:
+            return self.read_state()
+        places: list[tuple[StateStore, Stamp, float]] = [(self.store, self.stamp, inf)]
+        if before:
+            earlier = replace(self.stamp, run=before)
+            places.append((run_store(self.config, before, self.client_id), earlier, round))
+        for place, stamp, most in places:
+            for read in (place.read, place.kept):
+                state = self._intact(read, stamp, place.where)
+                if state is not None and state.round <= most:
+                    if self._has_other_data(state) or read != self.store.read:
+                        self.write_state(state)
+                    return state
+        self.store.forget()
+        return None
 
-    def _have_other_data(self, run: str) -> bool:
-        """Say whether this client's data are other than when it last saved a state in a run, and this is no obstacle.
+    def _has_other_data(self, state: ClientState) -> bool:
+        """Say whether this client's data are other than when it saved a state, and this is no obstacle.
 
         A node on a machine of its own is told, and goes on: its data may have grown, and who runs it is not who could
         accept the loss.
         """
-        kept = self._kept_inputs(run)
-        if not state_file(kept.parent, self.client_id).exists():
+        different = unlike(state.inputs["data"], self.data.digest) if state.inputs else ""
+        if not different:
             return False
-        try:
-            different = unlike(data_digest(kept), self.data.digest)
-        except DamagedError as error:
-            what = f"{self}: its data cannot be compared with those of before ({error})"
-        else:
-            if not different:
-                return False
-            what = f"{self}: its {different} are not those of before"
+        what = f"{self}: its {different} are not those of before"
         if simulated() and not self.config.accept_loss:
             raise StateError(f"{what}: it would go on with other results, which accept-loss = true allows")
         log(WARNING, "%s, and it goes on with them", what)
         return True
 
-    def _keep_inputs(self) -> None:
-        config = self.config.with_values({"clients": self.clients})
-        replace_file(self._kept_inputs(self.stamp.run), pack_inputs(config, self.data))
-
-    def _kept_inputs(self, run: str) -> Path:
-        return kept_inputs(run_folder(self.config, run), self.client_id)
+    @cached_property
+    def _inputs(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The client's config, what its inputs are, how they are scaled, and a digest of its data; no samples."""
+        arrays = self.data.train.arrays
+        values = {
+            "config": self.config.with_values({"clients": self.clients, "state-dir": ""}).to_flat(),
+            "shape": arrays.spec.shape,
+            "classes": arrays.spec.classes,
+            "vocabulary": arrays.spec.vocabulary,
+            "peak": None if isinstance(arrays.peak, Tensor) else arrays.peak,
+            "class names": arrays.class_names,
+            "input names": arrays.input_names,
+            "columns": [asdict(column) for column in arrays.columns],
+            "brightest": arrays.brightest,
+            "words": list(arrays.words()) if arrays.words else None,
+            "data": self.data.digest,
+        }
+        tensors = {"centre": arrays.centre, "inputs": arrays.inputs[:0]}
+        if isinstance(arrays.peak, Tensor):
+            tensors["peak"] = arrays.peak
+        if arrays.origin is not None:
+            tensors["origin"] = arrays.origin
+        return values, {f"{INPUTS}{name}": tensor for name, tensor in tensors.items()}
 
     def _intact(self, read: Callable[[], bytes | None], stamp: Stamp, where: str) -> ClientState | None:
         try:
@@ -305,7 +389,9 @@ class Node:
         return f"client {self.client_id} ({self.model_name})"
 
 
-def _surroundings(context: Context, data: ClientData | None = None, before: str = "") -> NodeContext:
+def _surroundings(
+    context: Context, store: StateStore, data: ClientData | None = None, before: str = ""
+) -> Surroundings:
     client_id, clients = _identity(context.node_config)
     config = resolve_models(_with_data(for_node(RunConfig.from_flat(context.run_config), context.node_config)))
     torch.set_num_threads(config.threads)
@@ -323,18 +409,10 @@ def _surroundings(context: Context, data: ClientData | None = None, before: str 
         "model_name": name,
         "why": why,
         "data": data,
-        "store": _store(context, config, client_id),
+        "store": run_store(config, run, client_id) if config.state_dir else store,
         "stamp": Stamp(run=run, algorithm=config.algorithm, model=name, client_id=client_id),
         "public_samples": PublicSampleStore(context),
     }
-
-
-def _store(context: Context, config: RunConfig, client_id: int) -> StateStore:
-    """Return where a client's state lies."""
-    run, keeper = str(context.run_id), keeper_of(context)
-    if config.state_dir:
-        return run_store(config, run, client_id)
-    return keeper.store if keeper else ContextStore(context, run)
 
 
 def _model_name(
@@ -357,7 +435,7 @@ def _model_name(
     return chosen.model, chosen.reason
 
 
-def _new_model(around: NodeContext) -> SplitModel:
+def _new_model(around: Surroundings) -> SplitModel:
     """Build a client's model with its initial weights."""
     return _built(around["config"], around["model_name"], around["data"], around["client_id"])
 
@@ -410,3 +488,34 @@ def _identity(node_config: Mapping[str, Value]) -> tuple[int, int]:
     if not 0 <= client_id < clients:
         raise ConfigError(f"partition-id = {client_id} is outside 0 .. {clients - 1} (num-partitions = {clients})")
     return client_id, clients
+
+
+def small_model(key: str, name: str, node: Node) -> SplitModel:
+    """Build the model that clients have beside their own, as the server builds it.
+
+    Its width is its own, and its first weights are those of `hetfl_flwr.server.global_model.small_global_model`.
+
+    Parameters
+    ----------
+    key : str
+        The config key that names it, for errors.
+    name : str
+        A model, as in ``models``; "auto": the first of what ``models = "auto"`` stands for.
+    node : Node
+        The client's surroundings.
+
+    Raises
+    ------
+    ModelError
+        The model does not fit the client's data; the line names the key and a model that does.
+    """
+    config, spec = node.config, node.data.spec
+    fits = one_model(spec.kind)
+    try:
+        named = fits if name == AUTO else name
+        built = build_model(
+            named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias, stem=config.stem
+        )
+    except ModelError as error:
+        raise ModelError(f"{key}: {error}; set {key} to auto, or to a model that fits, such as {fits}") from None
+    return mixed(built.to(node.device), config.mixed_precision)

@@ -4,8 +4,8 @@ Rows travel as they are stored (bytes of pixels, columns of a table); whoever re
 prepares its own. A client keeps what it was sent in Flower's ``Context.state``, under the run's id.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, Context
 from numpy.typing import NDArray
 
-from hetfl_flwr.data import DataSpec, Joined, Samples
+from hetfl_flwr.data import ClientData, DataSpec, Joined, Samples
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.wire.codec import decode, from_record, to_record
 from hetfl_flwr.wire.samples import MOST_SHARED, PublicIndex, public_samples
@@ -31,21 +31,40 @@ class Pool:
     own : int
         The partition of the client that holds it.
     blocks : mapping of int to Samples
-        By partition, in order, prepared for this client's model. Rows that came without labels have label 0.
+        By partition, in order, prepared for this client's model, and rows of the same arrays, one after the other. Rows
+        that came without labels have label 0.
+    train : Samples
+        The training samples of the client that holds it.
     """
 
     own: int
     blocks: Mapping[int, Samples]
+    train: Samples
+
+    @classmethod
+    def of(cls, own: int, blocks: Mapping[int, Samples], train: Samples) -> "Pool":
+        """Return the pool of samples that are scaled alike, by partition."""
+        ordered = dict(sorted(blocks.items()))
+        inputs = torch.cat([block.arrays.inputs[block.rows] for block in ordered.values()])
+        labels = torch.cat([block.labels for block in ordered.values()])
+        arrays = replace(blocks[own].arrays, inputs=inputs, labels=labels, train_rows=len(labels), owners=None)
+        rows = torch.split(torch.arange(len(labels), device=labels.device), [*map(len, ordered.values())])
+        return cls(own, {client: Samples(arrays, some) for client, some in zip(ordered, rows, strict=True)}, train)
 
     @cached_property
-    def samples(self) -> Joined:
+    def samples(self) -> Samples:
         """All rows, in the pool's order."""
-        return Joined(tuple(self.blocks.values()))
+        return _joined(self.blocks.values())
 
-    @property
-    def others(self) -> tuple[Samples, ...]:
-        """The rows of each other client."""
-        return tuple(block for client_id, block in self.blocks.items() if client_id != self.own)
+    @cached_property
+    def others(self) -> Samples:
+        """The rows of the other clients."""
+        return _joined(block if client_id != self.own else block.first(0) for client_id, block in self.blocks.items())
+
+    @cached_property
+    def everything(self) -> Joined:
+        """The client's training samples, and after them the rows of the other clients."""
+        return Joined((self.train, self.others))
 
     @cached_property
     def index(self) -> PublicIndex:
@@ -64,18 +83,31 @@ class PublicSampleStore:
     ----------
     context : Context
         The client's.
+
+    Attributes
+    ----------
+    current : object
+        Another one whenever other rows are kept.
+    nbytes : int
+        The bytes of the rows that are kept.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._key = f"hetfl-seeds.{context.run_id}"
-        self._pool: Pool | None = None
-        self.current = object()
-        """Another object whenever other rows are kept."""
+        self._renew()
 
     def move(self, context: Context) -> None:
-        """Go on in the node's Context of another message."""
-        self._context, self._pool, self.current = context, None, object()
+        """Go on in the node's Context of another message, which has the rows that were kept here."""
+        self._context = context
+
+    def _renew(self) -> None:
+        self._pool: Pool | None = None
+        self.current, self.nbytes = object(), self._record.count_bytes()
+
+    @property
+    def _record(self) -> ArrayRecord:
+        return self._context.state.array_records.get(self._key, ArrayRecord())
 
     def keep(self, record: ArrayRecord, spec: DataSpec, dtype: str, *, half: bool = False) -> int:
         """Check received rows, named ``inputs.K`` and ``labels.K`` for partition K, and keep them in their own dtype.
@@ -96,28 +128,34 @@ class PublicSampleStore:
             arrays = decode(payload, block, f"server: public samples of client {client_id}", half=half)
             rows += len(arrays["inputs"])
             came |= {f"{name}.{client_id}": array for name, array in arrays.items()}
-        self._pool, self.current = None, object()
-        kept = self._context.state.array_records.get(self._key, ArrayRecord())
+        kept = {**self._record, **to_record(came)}
         for key in [key for key in self._context.state if key.startswith("hetfl-seeds.")]:
             del self._context.state[key]
-        self._context.state[self._key] = ArrayRecord({**kept, **to_record(came)})
+        self._context.state[self._key] = ArrayRecord(kept)
+        self._renew()
         return rows
 
     def client_ids(self) -> list[int]:
         """Return the clients whose rows are kept here."""
-        return sorted(_blocks(self._context.state.array_records.get(self._key, ArrayRecord())))
+        return sorted(_blocks(self._record))
 
-    def pool(self, own: int, public: Samples) -> Pool:
+    def pool(self, own: int, data: ClientData) -> Pool:
         """Return the pool: the rows kept here, and the client's own. It is made once, until more rows come."""
-        if self._pool is not None:
-            return self._pool
-        blocks = {own: public}
-        for client_id, block in _blocks(self._context.state.array_records.get(self._key, ArrayRecord())).items():
-            arrays = {name: torch.from_numpy(array) for name, array in from_record(block).items()}
-            labels = arrays.get("labels", torch.zeros(len(arrays["inputs"]), dtype=torch.int64))
-            blocks[client_id] = public.like(arrays["inputs"], labels)
-        self._pool = Pool(own, dict(sorted(blocks.items())))
+        if self._pool is None:
+            public = data.public
+            blocks = {own: public}
+            for client_id, block in _blocks(self._record).items():
+                arrays = {name: torch.from_numpy(array) for name, array in from_record(block).items()}
+                labels = arrays.get("labels", torch.zeros(len(arrays["inputs"]), dtype=torch.int64))
+                blocks[client_id] = public.like(arrays["inputs"], labels)
+            self._pool = Pool.of(own, blocks, data.train)
         return self._pool
+
+
+def _joined(blocks: Iterable[Samples]) -> Samples:
+    """Return rows of the same arrays as one."""
+    blocks = [*blocks]
+    return Samples(blocks[0].arrays, torch.cat([block.rows for block in blocks]))
 
 
 def _blocks(record: ArrayRecord) -> dict[int, ArrayRecord]:

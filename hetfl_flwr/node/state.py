@@ -1,22 +1,33 @@
-"""What a client keeps between rounds, as one blob under a stamp that says whose it is.
+"""What a client keeps between rounds, as one blob under a stamp that says whose it is, and where that blob lies.
 
 A ClientApp is rebuilt for every message, so whatever must survive is written as one safetensors blob. A stamp that
 does not fit raises: state never leaks between runs, algorithms, models or clients.
 """
 
+import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 
 import torch
+from flwr.app import ConfigRecord, Context
 from safetensors.torch import load, save
 
-from hetfl_flwr.common.blobs import sealed, unpack
-from hetfl_flwr.common.files import as_json
+from hetfl_flwr.common.blobs import checksum_in, sealed, unpack, verified
+from hetfl_flwr.common.files import as_json, read_file, replace_file
+from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, StateError
 
 STATE = "state"
 """The kind of file that a client's state is."""
+
+RECORD = "hetfl-state"
+"""Key of the client's state in ``Context.state``."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +47,27 @@ class ClientState:
     Parameters
     ----------
     tensors : dict of tensors
-        Model and optimizer, under dotted names.
+        Networks and optimizers, under dotted names.
     numbers : dict of numbers
         Counters and scalars that an algorithm keeps.
     round : int
         The round in which it was written.
+    inputs : dict, optional
+        In a state folder: the client's config and what its model takes, so that the state can be read without its data.
     """
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     numbers: dict[str, int | float] = field(default_factory=dict)
     round: int = 0
+    inputs: dict[str, Any] | None = None
 
 
 def encode(state: ClientState, stamp: Stamp) -> bytes:
     """Write state, stamp and a checksum of all of it as one blob."""
     numbers = {name: as_json(number) for name, number in state.numbers.items()}
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-    return sealed(STATE, {"stamp": asdict(stamp), "numbers": numbers, "round": state.round}, tensors, save)
+    values = {"stamp": asdict(stamp), "numbers": numbers, "round": state.round, "inputs": state.inputs}
+    return sealed(STATE, values, tensors, save)
 
 
 def decode(content: bytes, stamp: Stamp, where: str) -> ClientState:
@@ -69,13 +84,13 @@ def decode(content: bytes, stamp: Stamp, where: str) -> ClientState:
         blob = unpack(content, STATE, load)
     except DamagedError as error:
         raise DamagedError(f"{where}: damaged state ({error})") from None
-    check_stamp(blob.values["stamp"], stamp, where)
-    numbers = {name: float(n) if isinstance(n, str) else n for name, n in blob.values["numbers"].items()}
-    return ClientState(blob.arrays, numbers, blob.values["round"])
+    values = blob.values
+    _check_stamp(values["stamp"], stamp, where)
+    numbers = {name: float(n) if isinstance(n, str) else n for name, n in values["numbers"].items()}
+    return ClientState(blob.arrays, numbers, values["round"], values.get("inputs"))
 
 
-def check_stamp(found: Mapping[str, object], stamp: Stamp, where: str) -> None:
-    """Raise StateError where a stamp that was found is not the one expected, and say in what."""
+def _check_stamp(found: Mapping[str, object], stamp: Stamp, where: str) -> None:
     for name, expected in asdict(stamp).items():
         if found.get(name) != expected:
             raise StateError(
@@ -119,3 +134,271 @@ class StateStore(ABC):
     def kept(self) -> bytes | None:
         """Return what was kept, or None."""
         return None
+
+
+class ContextStore(StateStore):
+    """State in Flower's Context: survives between rounds, goes with the run.
+
+    Runs of one series share a node's Context, so the blob's key names the run, and another run's blob is dropped.
+    """
+
+    where = "the Context of this node"
+
+    def __init__(self, context: Context) -> None:
+        self.context, self._run = context, str(context.run_id)
+
+    def read(self) -> bytes | None:
+        """Return this run's blob, or None."""
+        blob = self.context.state.config_records.get(RECORD, ConfigRecord()).get(self._run)
+        return blob if isinstance(blob, bytes) else None
+
+    def write(self, blob: bytes) -> None:
+        """Replace this run's blob."""
+        self.context.state[RECORD] = ConfigRecord({self._run: blob})
+
+    def forget(self) -> None:
+        """Remove this run's blob."""
+        self.context.state.pop(RECORD, None)
+
+
+class FileStore(StateStore):
+    """State in one file of a folder: survives the process, SIGKILL and a restarted node.
+
+    Parameters
+    ----------
+    folder : Path
+        Made when something is written.
+    client_id : int
+        Which client.
+    lasting : bool
+        Whether it is to survive the machine's failure, too. False: it goes with the run, and nothing waits for the
+        disk.
+    """
+
+    def __init__(self, folder: Path, client_id: int, *, lasting: bool = True) -> None:
+        self._lasting = lasting
+        self._path = state_file(folder, client_id)
+        self._kept = folder / f"client-{client_id}.checkpoint.safetensors"
+        self.where = _called(self._path)
+
+    def read(self) -> bytes | None:
+        """Return the file's content, or None where there is no file."""
+        return _content(self._path)
+
+    def write(self, blob: bytes) -> None:
+        """Replace the file in one step; a reader sees the older or the newer one, never a part."""
+        write = replace_file if self._lasting else _replace_scratch
+        try:
+            write(self._path, blob)
+        except OSError as error:
+            raise StateError(f"{self.where}: cannot be written: {error.strerror}") from None
+
+    def give(self, path: Path) -> str | None:
+        """Write the content to a file that is not there yet; or give it a second name.
+
+        What is written here later is another file, and changes nothing there. It survives the machine's failure.
+
+        Returns
+        -------
+        str or None
+            The checksum that the content names; None where there is no content.
+        """
+        if not self._path.exists():
+            return None
+        try:
+            path.hardlink_to(self._path)
+        except OSError:  # another disk, or one without second names
+            path.write_bytes(read_file(self._path))
+        if not self._lasting:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        return checksum_in(path, STATE)
+
+    def keep(self) -> None:
+        """Give the file a second name, in one step; a copy where the disk knows no second names."""
+        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")  # swept by the next `write`
+        try:
+            try:
+                unfinished.unlink(missing_ok=True)
+                unfinished.hardlink_to(self._path)
+                unfinished.replace(self._kept)
+            except OSError:
+                replace_file(self._kept, read_file(self._path))
+        except OSError as error:
+            raise StateError(f"{_called(self._kept)}: cannot be written: {error.strerror}") from None
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def kept(self) -> bytes | None:
+        """Return what was kept, or None."""
+        return _content(self._kept)
+
+    def model(self) -> str | None:
+        """Return the model that the state is of; None where there is no state that can be read."""
+        try:
+            content = self.read()
+            return None if content is None else str(verified(content, STATE)["stamp"]["model"])
+        except StateError:
+            return None  # who reads the state says what is wrong with it
+
+    def check_writable(self) -> None:
+        """Raise StateError where nothing could be written; nothing is left of the attempt."""
+        folder = self._path.parent
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder) as file:
+                file.write(b"?")
+        except OSError as error:
+            raise StateError(f"state-dir {folder.parent} cannot be written: {error.strerror}") from None
+        finally:
+            for path in made:
+                with suppress(OSError):
+                    path.rmdir()
+
+    def forget(self) -> None:
+        """Remove the files."""
+        try:
+            self._path.unlink(missing_ok=True)
+            self._kept.unlink(missing_ok=True)
+        except OSError as error:
+            raise StateError(f"{self.where}: cannot be removed: {error.strerror}") from None
+
+
+class MemoryStore(StateStore):
+    """State as tensors of this process, copied on the way in and only read on the way out.
+
+    Parameters
+    ----------
+    under : StateStore
+        Where it lies when it is not in memory: it comes from there, and goes there when it is flushed.
+
+    Attributes
+    ----------
+    nbytes : int
+        The bytes of its tensors in memory.
+    """
+
+    where = "the memory of this process"
+
+    def __init__(self, under: StateStore) -> None:
+        self._under = under
+        self.nbytes = 0
+        self._saved: tuple[ClientState, Stamp] | None = None
+        self._flushed = True
+
+    def load(self, stamp: Stamp, who: object) -> ClientState | None:
+        """Return the state; its tensors are not to be changed, and have other values once another is saved."""
+        if self._saved is None:
+            state = self._under.load(stamp, who)
+            if state is None:
+                return None
+            self._saved = state, stamp
+            self.nbytes = sum(tensor.nbytes for tensor in state.tensors.values())
+        state, found = self._saved
+        if found is not stamp:
+            _check_stamp(asdict(found), stamp, f"{who}: {self.where}")
+        return state
+
+    def save(self, state: ClientState, stamp: Stamp) -> ClientState:
+        """Keep a copy, in the tensors of the last one where they are alike; return it."""
+        names, live = list(state.tensors), [tensor.detach() for tensor in state.tensors.values()]
+        known = self._saved[0].tensors if self._saved else {}
+        kept = list(known.values())
+        if names == list(known) and _forms(live) == _forms(kept):
+            torch._foreach_copy_(kept, live)
+        else:
+            kept = [tensor.clone(memory_format=torch.contiguous_format) for tensor in live]
+            self.nbytes = sum(tensor.nbytes for tensor in kept)
+        saved = ClientState(dict(zip(names, kept, strict=True)), dict(state.numbers), state.round)
+        self._saved, self._flushed = (saved, stamp), False
+        return saved
+
+    def read(self) -> bytes | None:
+        """Return the state as a blob."""
+        return self._under.read() if self._flushed else encode(*self._saved)  # type: ignore[misc]
+
+    def write(self, blob: bytes) -> None:
+        """Take a blob, to be decoded when it is asked for."""
+        self._under.write(blob)
+        self.drop()
+
+    def flush(self) -> None:
+        """Let the store below have the state as well, if it has an older one."""
+        if not self._flushed:
+            self._under.write(encode(*self._saved))  # type: ignore[misc]
+            self._flushed = True
+
+    def drop(self) -> None:
+        """Forget what is in memory: the store below knows better."""
+        self._saved, self._flushed, self.nbytes = None, True, 0
+
+    def forget(self) -> None:
+        """Forget the state."""
+        self._under.forget()
+        self.drop()
+
+
+def run_store(config: RunConfig, run: str, client_id: int) -> FileStore:
+    """Return where a client's state of some run lies on disk."""
+    return FileStore(Path(config.state_dir) / f"run-{run}", client_id)
+
+
+def state_file(folder: Path, client_id: int) -> Path:
+    """Return the file of a client's state in a run's part of a state folder."""
+    return folder / f"client-{client_id}.safetensors"
+
+
+def prune(state_dir: Path, client_id: int, keep: int, needed: Collection[str]) -> list[str]:
+    """Remove a client's files of old runs from a state folder, and return which runs these were.
+
+    Parameters
+    ----------
+    state_dir : Path
+        Folder of the runs' folders, ``run-ID``.
+    client_id : int
+        Whose; the files of other clients stay.
+    keep : int
+        How many runs stay, those in which the client has saved last; 0: all.
+    needed : collection of str
+        Ids of runs that stay in any case; they count among these.
+    """
+    own = re.compile(rf"client-{client_id}\.(checkpoint\.)?safetensors")
+    found: dict[str, list[Path]] = {}
+    for folder in state_dir.glob("run-*"):
+        if files := [path for path in folder.iterdir() if own.fullmatch(path.name)]:
+            found[folder.name.removeprefix("run-")] = files
+    newest = sorted(found, key=lambda run: max(path.stat().st_mtime_ns for path in found[run]), reverse=True)
+    stay = {*needed, *[run for run in newest if run not in needed][: max(keep - len(set(needed)), 0)]}
+    removed = [run for run in newest if run not in stay] if keep else []
+    for run in removed:
+        for path in found[run]:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # other clients' files are there
+            (state_dir / f"run-{run}").rmdir()
+    return removed
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateError(f"{_called(path)}: cannot be read: {error.strerror}") from None
+
+
+def _replace_scratch(path: Path, content: bytes) -> None:
+    """Write a file of this process's own through a temporary one: whoever holds the older one keeps it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".unfinished")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def _called(path: Path) -> str:
+    return f"state file {path}"
+
+
+def _forms(tensors: list[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(tensor.shape, tensor.dtype) for tensor in tensors]

@@ -27,8 +27,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 
 from hetfl_flwr.common.files import as_json, read_file
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.server.member import Failure
+from hetfl_flwr.errors import Failure, RunFolderError
 from hetfl_flwr.text import LONGEST_NAME, printable
 from hetfl_flwr.wire.cost_metrics import COST_METRICS, DEVICE_MEMORY, MEMORY
 

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationErr
 
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.errors import Failure as Failure
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models.bounds import MOST_NUMBERS
 from hetfl_flwr.text import LONGEST_NAME
@@ -207,19 +208,6 @@ def _wrong(error: ValidationError) -> str:
     if first["type"] == "missing":
         return _STRANGE
     return f"{field} is no valid {field} of a client: {first['msg'].removeprefix('Value error, ').lower()}"
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What went wrong with one client in one round; `client_id` is ``partition`` in the files of a run folder.
-
-    It is -1 where the client has not said which it is.
-    """
-
-    client_id: Annotated[int, Field(ge=-1, lt=10**9, alias="partition")]
-    stage: str
-    reason: str
-    node: Annotated[int, Field(ge=0, lt=2**64)]
 
 
 @dataclass(frozen=True)

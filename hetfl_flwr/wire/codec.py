@@ -1,11 +1,13 @@
 """How arrays travel: as .npy files in Flower's records, in full or half precision; nothing is ever unpickled."""
 
+import json
 import warnings
 from collections import Counter
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from io import BytesIO
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message
@@ -20,9 +22,6 @@ NPY_HEADER = 1024
 """More bytes than the header of any array declared here takes in the .npy format."""
 
 NOTHING = ArrayRecord()
-MOST_SIZES = 1000
-_SIZES: dict[int, int] = {}
-"""Bytes on the wire by `_kind`, beyond those of no arrays."""
 
 HALF_LIMIT = float(np.finfo(np.float16).max)
 """The largest number that half precision has: 65504."""
@@ -67,9 +66,11 @@ def decode(spec: PayloadSpec, record: ArrayRecord, where: str, *, half: bool = F
         As `PayloadSpec.check`; nothing larger than declared is decoded.
     """
     spec.check_names(record, where)
-    if not half:
-        return spec.check([_decode(record[one.name], one, where) for one in spec.arrays], where)
-    return spec.check([one.widened(_decode(record[one.name], one.halved(), where)) for one in spec.arrays], where)
+    arrays = {}
+    for one in spec.arrays:
+        array = _decode(record[one.name], one.halved() if half else one, where)
+        arrays[one.name] = one.widened(array) if half else array
+    return spec.check_named(arrays, where)
 
 
 def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
@@ -82,7 +83,6 @@ def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
     if array.stype != SType.NUMPY:
         raise PayloadError(f"{named} is serialised as '{array.stype}', expected '{SType.NUMPY}'")
     if len(array.data) > spec.nbytes + NPY_HEADER:
-        _check_header(array.data, spec, where)
         raise PayloadError(f"{named} takes {len(array.data)} bytes, expected {spec.nbytes}")
     try:
         return _array(array.data, spec, where)
@@ -103,15 +103,6 @@ def _array(data: bytes, spec: ArraySpec | None = None, where: str = "") -> NDArr
         raise ValueError(f"{content} bytes follow the header, expected {expected}")
     values = np.frombuffer(data, dtype, offset=len(beginning)).copy()
     return values.reshape(shape, order="F" if by_columns else "C")
-
-
-def _check_header(data: bytes, spec: ArraySpec, where: str) -> None:
-    """Refuse a .npy file whose header can be read and says another dtype or shape than declared."""
-    try:
-        shape, _, dtype = _header(_beginning(data))
-    except Exception:  # as in `_decode`
-        return
-    spec.check_form(dtype, shape, where)
 
 
 def _beginning(data: bytes) -> bytes:
@@ -168,62 +159,136 @@ def check_halves(arrays: Arrays, where: str) -> None:
 
 def payload_bytes(message: Message) -> int:
     """Return the bytes of a message's arrays alone, as they came: what the papers count."""
-    if not message.has_content():
-        return 0
-    return sum(
-        _content_bytes(array.data) for record in message.content.array_records.values() for array in record.values()
-    )
+    return sum(_content_bytes(array.data) for array in _arrays_of(message))
 
 
 def payload_numbers(message: Message) -> int:
     """Return how many numbers a message's arrays hold, as they came, whatever the precision of each."""
-    if not message.has_content():
-        return 0
-    return sum(
-        _content_numbers(array.data) for record in message.content.array_records.values() for array in record.values()
-    )
+    return sum(_content_numbers(array.data) for array in _arrays_of(message))
 
 
 def wire_bytes(message: Message) -> int:
     """Return the bytes of a whole message as Flower serialises it: payload, array headers, records, metadata.
 
-    What its arrays take depends on their names, types and shapes alone, and is found out once for all that are alike;
-    but of equal arrays Flower sends one.
+    What its arrays take is arithmetic: see `arrays_wire_bytes`.
     """
     with no_object_id_recompute():
         content = message.content if message.has_content() else {}
         records = [(name, record) for name, record in content.items() if isinstance(record, ArrayRecord)]
-        if len(records) != 1 or (kind := _kind(records[0][1])) is None:
+        if len(records) != 1:
             return _serialised(message)
         name, record = records[0]
-        if kind not in _SIZES:
-            if len(_SIZES) >= MOST_SIZES:
-                _SIZES.clear()
-            _SIZES[kind] = _serialised(record) - _serialised(NOTHING)
+        try:
+            files = {one: _File.of(array) for one, array in record.items()}
+            arrays = _record_bytes(files)
+        except TypeError:  # a forged dtype or shape
+            return _serialised(message)
         content[name] = NOTHING
         try:
-            return _serialised(message) + _SIZES[kind]
+            return _serialised(message) - _record_bytes({}) + arrays
         finally:
             content[name] = record
 
 
-def _serialised(sent: Message | ArrayRecord) -> int:
+def arrays_wire_bytes(arrays: Arrays) -> int:
+    """Return the bytes of named arrays in a message as Flower serialises them, with the record that holds them.
+
+    Flower (1.41) sends a record of names, a record of each array, and the arrays' files in chunks, each with a header
+    in front. Of equal records or chunks it sends one.
+    """
+    forms = tuple([(name, one.dtype, one.shape) for name, one in arrays.items()])
+    ends = {one.reshape(-1)[-2:].tobytes() for one in arrays.values()}
+    if len(ends) == len(arrays) and all(one.nbytes < LARGEST_CHUNK // 2 for one in arrays.values()):
+        return _distinct_bytes(forms)
+    return _record_bytes({name: _File.written(one) for name, one in arrays.items()})
+
+
+@lru_cache(maxsize=1024)
+def _distinct_bytes(forms: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]) -> int:
+    """Return the bytes of arrays of which no two are equal, and none is large: they depend on their forms alone."""
+    files = {name: _File.written(np.broadcast_to(np.zeros((), dtype), shape)) for name, dtype, shape in forms}
+    return _record_bytes({name: one._replace(end=name.encode()) for name, one in files.items()})
+
+
+class _File(NamedTuple):
+    """An array as Flower sends it: what it says of itself, and the length, end and content of its file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stype: str
+    length: int
+    end: bytes
+    content: Callable[[], bytes]
+
+    @classmethod
+    def of(cls, array: Array) -> "_File":
+        data = array.data
+        return cls(array.dtype, tuple(array.shape), array.stype, len(data), bytes(data[-16:]), partial(bytes, data))
+
+    @classmethod
+    def written(cls, array: NDArray[Any]) -> "_File":
+        """Return the file of an array that has not been written."""
+        head, end = _npy_head(array.dtype, array.shape), array.reshape(-1)[-2:].tobytes()
+        content = partial(_file, head, array)
+        return cls(str(array.dtype), array.shape, SType.NUMPY, len(head) + array.nbytes, end, content)
+
+    def chunks(self) -> list[tuple[int, bytes, Callable[[], bytes]]]:
+        """Return the length, end and content of each chunk."""
+        if self.length <= LARGEST_CHUNK:
+            return [(self.length, self.end, self.content)] if self.length else []
+        content = self.content()
+        parts = [content[start : start + LARGEST_CHUNK] for start in range(0, self.length, LARGEST_CHUNK)]
+        return [(len(part), part[-len(self.end) :], partial(bytes, part)) for part in parts]
+
+
+def _record_bytes(files: Mapping[str, _File]) -> int:
+    """Return the bytes of a record of arrays, and of all in it, each once."""
+    chunks = {name: one.chunks() for name, one in files.items()}
+    alike = Counter(chunk[:2] for parts in chunks.values() for chunk in parts)
+    objects, arrays = dict[object, int](), set[object]()
+    for name, one in files.items():
+        parts = [(size, end if alike[size, end] == 1 else content()) for size, end, content in chunks[name]]
+        objects |= {part: _framed("ArrayChunk", 0, part[0]) for part in parts}
+        distinct = list(dict.fromkeys(parts))
+        order = tuple(map(distinct.index, parts)) if len(parts) > 1 else (0,) * len(parts)
+        array = (one.dtype, one.shape, one.stype, *parts)
+        objects[array] = _framed("Array", len(distinct), _array_body(one.dtype, one.shape, one.stype, order))
+        arrays.add(array)
+    return sum(objects.values()) + _framed("ArrayRecord", len(arrays), _record_body(tuple(files)))
+
+
+def _framed(kind: str, children: int, body: int) -> int:
+    """Return the length of an object: its kind, the ids of its children, and the length of its body, before that."""
+    return len(kind) + 1 + max(65 * children - 1, 0) + 1 + len(str(body)) + 1 + body
+
+
+@lru_cache(maxsize=1024)
+def _array_body(dtype: str, shape: tuple[int, ...], stype: str, order: tuple[int, ...]) -> int:
+    return len(json.dumps({"dtype": dtype, "shape": shape, "stype": stype, "arraychunk_ids": order}))
+
+
+@lru_cache(maxsize=1024)
+def _record_body(names: tuple[str, ...]) -> int:
+    return len(json.dumps(dict.fromkeys(names, "0" * 64)))
+
+
+def _file(head: bytes, array: NDArray[Any]) -> bytes:
+    return head + array.tobytes()
+
+
+def _serialised(sent: Message) -> int:
     return sum(len(part.deflate()) for part in get_all_nested_objects(sent).values())
 
 
-def _kind(record: ArrayRecord) -> int | None:
-    """Return a hash of what arrays take their bytes by; None where the numbers matter, too: some may be equal."""
-    lengths = Counter(len(array.data) for array in record.values())
-    twins = [array.data for array in record.values() if lengths[len(array.data)] > 1]
-    if len({*twins}) < len(twins) or any(length > LARGEST_CHUNK for length in lengths):
-        return None
-    return hash(tuple(f"{name}|{one.dtype}|{one.shape}|{one.stype}|{len(one.data)}" for name, one in record.items()))
+def _arrays_of(message: Message) -> list[Array]:
+    records = message.content.array_records.values() if message.has_content() else ()
+    return [array for record in records for array in record.values()]
 
 
 def _content_numbers(npy: bytes) -> int:
     """Return how many numbers follow the header of the .npy format; 0 of what `decode` will refuse."""
     try:
-        return _content_bytes(npy) // _header(npy[: 10 + int.from_bytes(npy[8:10], "little")])[2].itemsize
+        return _content_bytes(npy) // _header(_beginning(npy))[2].itemsize
     except Exception:  # NumPy raises many kinds, and a forged file may provoke any of them
         return 0
 

@@ -1,14 +1,13 @@
 """A declared payload, ready to check many arrays by: what holds for every payload is found out once."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple
-from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_flwr.wire.spec import SIMPLEX_TOLERANCE, Arrays, ArraySpec, PayloadSpec
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 MAX_FORMS = 1000
 """Forms that a process keeps."""
@@ -17,40 +16,20 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Form:
-    """Checks arrays by a declaration, in one pass over each; what is wrong is found out by the declaration itself.
+    """A declaration that many share.
 
     Parameters
     ----------
     spec : PayloadSpec
         The declaration.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The arrays' names, in order.
     """
 
     def __init__(self, spec: PayloadSpec) -> None:
-        self.spec, self.names = spec, spec.names
-        self._fits = [_fits(one) for one in spec.arrays]
-        self._dtypes = [np.dtype(one.dtype) for one in spec.arrays]
-        self._known: set[Shapes] = set()
+        self.spec = spec
 
     def check(self, arrays: Arrays, where: str) -> None:
         """Raise `PayloadError` unless arrays are as declared, as `PayloadSpec.check_named`."""
-        values = arrays.values()
-        try:
-            shapes, dtypes = tuple([one.shape for one in values]), [one.dtype for one in values]
-        except AttributeError:  # no array
-            shapes, dtypes = (), []
-        if tuple(arrays) != self.names or shapes not in self._known or dtypes != self._dtypes:
-            self.spec.check_named(arrays, where)
-            self._known.add(shapes)
-            return
-        for fits, array in zip(self._fits, values, strict=True):
-            if fits is not None and not fits(array):
-                self.spec.check_named(arrays, where)
-                return
+        self.spec.check_named(arrays, where)
 
 
 _forms: dict[tuple[Any, ...], Form] = {}
@@ -64,33 +43,6 @@ def form_of(spec: PayloadSpec) -> Form:
             _forms.clear()
         _forms[key] = Form(spec)
     return _forms[key]
-
-
-def _fits(spec: ArraySpec) -> Callable[[NDArray[Any]], bool] | None:
-    """Return what says whether an array's values may be as declared; None: all may."""
-    floating = np.dtype(spec.dtype).kind == "f"
-    limits = spec.minimum, spec.maximum, spec.total
-    if not floating and limits == (None, None, None) and not spec.nonzero:
-        return None
-    most = float(np.finfo(spec.dtype).max) if floating else inf
-    low = (0.0 if spec.sums_to_one else -most) if spec.minimum is None else spec.minimum
-    high = most if spec.maximum is None else spec.maximum
-    least, largest, add = np.minimum.reduce, np.maximum.reduce, np.add.reduce
-    total, nonzero, simplex = spec.total, spec.nonzero, spec.sums_to_one
-
-    def fits(array: NDArray[Any]) -> bool:
-        if not array.size:
-            return True
-        flat = array.reshape(-1)
-        if not (low <= least(flat) and largest(flat) <= high):  # so it is for NaN
-            return False
-        if simplex and np.abs(add(array, -1, np.float64) - 1).max() > SIMPLEX_TOLERANCE:
-            return False
-        if total is not None and float(add(flat, 0, np.float64)) > total:
-            return False
-        return not nonzero or bool(flat.any())
-
-    return fits
 
 
 def twins(arrays: Iterable[NDArray[Any]]) -> tuple[int, ...]:

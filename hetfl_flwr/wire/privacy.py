@@ -1,19 +1,15 @@
 """Local differential privacy: what leaves a client is clipped and gets Gaussian noise before it is sent.
 
-One mechanism for payloads of every kind. All of an upload that is computed from private data, taken together as one
-vector, is clipped to the L2 norm ``C = clipping-norm``; each entry then gets Gaussian noise with standard deviation
-``noise-multiplier * C``.
-Of an array that the server has sent in the same declaration, such as weights, the vector holds the change. What is
-done to the result after that (rounding, bounds, the simplex) sees nothing else and costs no privacy.
+All of an upload that is computed from private data, taken together as one vector, is clipped to the L2 norm
+``C = clipping-norm``; each entry then gets Gaussian noise with standard deviation ``noise-multiplier * C``. Of an array
+that the server has sent in the same declaration, such as weights, the vector holds the change. What is done to the
+result after that (rounding, bounds, the simplex) costs no privacy.
 
 The L2 sensitivity of a clipped upload is 2 C where a client's data are replaced by any others, C where the client is
 left out. Hence the guarantee is a client's, for its data as a whole, towards everyone, the server too: see `epsilon`.
-An upload that is made again after a run was resumed counts again. The guarantee covers no metrics (accuracies, losses,
-``num-examples``), no sizes and row numbers, and public samples only by keys of their own. Noise is floating-point, of a
-statistical generator, and not hardened against attacks on its lowest bits (Mironov, CCS 2012).
-
-Flower's ``LocalDpMod`` clips weights alike. It wants the same arrays up as down, draws from NumPy's global generator
-and fails on an update of norm 0; hence not used as it is.
+An upload that is made again after a run was resumed counts again. Metrics, sizes and row numbers are not covered, and
+public samples only by keys of their own. Noise is floating-point, of a statistical generator, and not hardened against
+attacks on its lowest bits (Mironov, CCS 2012).
 """
 
 from dataclasses import dataclass
@@ -91,19 +87,17 @@ def private_upload(
     released = [one for one in spec.arrays if one.sensitive or np.dtype(one.dtype).kind == "f"]
     if config.clipping_norm == 0 or not released:
         return upload
-    origin = {one.name: sent[one.name].astype(np.float64) if one in sent_spec.arrays else 0.0 for one in released}
-    changes = [np.ravel(_any(upload[one.name], one) - origin[one.name]) for one in released]
+    origins = [sent[one.name].astype(np.float64) if one in sent_spec.arrays else 0.0 for one in released]
+    learnt = [upload[one.name] > 0 if one.sensitive else upload[one.name] for one in released]
+    changes = [np.ravel(values - origin) for values, origin in zip(learnt, origins, strict=True)]
     mechanism = GaussianMechanism(config.clipping_norm, config.noise_multiplier)
     noised = mechanism(np.concatenate(changes, dtype=np.float64)[None], _noise(config, *scope))[0]
-    deviation = config.clipping_norm * config.noise_multiplier
-    parts = np.split(noised, np.cumsum([len(change) for change in changes])[:-1])
-    return {
-        **upload,
-        **{
-            one.name: _fitted(_any(origin[one.name] + part.reshape(upload[one.name].shape), one, deviation), one)
-            for one, part in zip(released, parts, strict=True)
-        },
-    }
+    private, deviation, end = dict(upload), config.clipping_norm * config.noise_multiplier, 0
+    for one, values, origin in zip(released, learnt, origins, strict=True):
+        start, end = end, end + values.size
+        values = origin + noised[start:end].reshape(values.shape)
+        private[one.name] = _fitted((values > deviation).astype(np.float64) if one.sensitive else values, one)
+    return private
 
 
 def private_rows(rows: Arrays, spec: PayloadSpec, config: RunConfig, *scope: int | str) -> Arrays:
@@ -128,11 +122,6 @@ def private_rows(rows: Arrays, spec: PayloadSpec, config: RunConfig, *scope: int
     mechanism = GaussianMechanism(config.public_clipping_norm, config.public_noise_multiplier)
     flat = inputs.reshape(len(inputs), prod(inputs.shape[1:])).astype(np.float64)
     return {**rows, "inputs": _fitted(mechanism(flat, _noise(config, *scope)).reshape(inputs.shape), declared)}
-
-
-def _any(values: NDArray[Any], spec: ArraySpec, least: float = 0.0) -> NDArray[Any]:
-    """Return whether there are any, 1 or 0, of what is counted; other values as they are."""
-    return (values > least).astype(np.float64) if spec.sensitive else values
 
 
 def _fitted(values: NDArray[np.float64], spec: ArraySpec) -> NDArray[Any]:

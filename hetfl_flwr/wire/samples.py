@@ -56,28 +56,31 @@ class PublicIndex:
     def places(self, numbers: NDArray[np.integer[Any]]) -> Numbers:
         """Return the places (N, 2), client id and position among that client's samples, of numbers (N,)."""
         block = np.searchsorted(self._starts, numbers, side="right") - 1
-        clients = np.array(list(self.sizes), np.int64)
-        return np.stack([clients[block], numbers - self._starts[block]], axis=1)
+        return np.stack([self._clients[block], numbers - self._starts[block]], axis=1)
 
     def numbers(self, places: NDArray[np.integer[Any]]) -> Numbers:
         """Return the numbers (N,) of places (N, 2) that are `held`."""
-        starts = dict(zip(self.sizes, self._starts.tolist(), strict=True))
-        return self._of_clients(places, starts) + places[:, 1]
+        return self._starts[np.searchsorted(self._clients[:-1], places[:, 0])] + places[:, 1]
 
     def held(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Say of each of the places (N, 2) whether there is such a sample: (N,)."""
-        return places[:, 1] < self._of_clients(places, self.sizes)
+        block = np.searchsorted(self._clients[:-1], places[:, 0])
+        held: NDArray[np.bool_] = (self._clients[block] == places[:, 0]) & (places[:, 1] < self._counts[block])
+        return held
 
-    def _of_clients(self, places: NDArray[np.integer[Any]], values: Mapping[int, int]) -> Numbers:
-        """Return the value of each place's client; 0 where that client has none."""
-        clients, which = np.unique(places[:, 0], return_inverse=True)
-        return np.array([values.get(client, 0) for client in clients.tolist()], np.int64)[which]
+    @cached_property
+    def _clients(self) -> Numbers:
+        """The clients, and a last one that stands for all others, and has no sample."""
+        return np.array([*self.sizes, -1], np.int64)
+
+    @cached_property
+    def _counts(self) -> Numbers:
+        return np.array([*self.sizes.values(), 0], np.int64)
 
     @cached_property
     def _starts(self) -> Numbers:
         """The number of the first sample of each client."""
-        sizes = np.array(list(self.sizes.values()), np.int64)
-        return np.cumsum(sizes) - sizes
+        return np.cumsum(self._counts) - self._counts
 
 
 def public_samples(rows: int | Dim, spec: DataSpec, dtype: str, *, labelled: bool) -> PayloadSpec:

@@ -5,16 +5,18 @@ count, shape, dtype, range and finiteness before use. Shape letters: B batch, C 
 R alignment samples.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_flwr.errors import PayloadError
+
+_least, _largest = np.minimum.reduce, np.maximum.reduce
 
 Arrays = Mapping[str, NDArray[Any]]
 """Named arrays, in the order of their declaration."""
@@ -135,37 +137,37 @@ class ArraySpec:
 
     def check(self, array: NDArray[Any], where: str) -> None:
         """Raise `PayloadError` if an array is not what is declared here."""
-        named = f"{where}: array '{self.name}'"
         if not isinstance(array, np.ndarray):
-            raise PayloadError(f"{named} is no array but {type(array).__name__}")
-        self.check_form(array.dtype, array.shape, where)
-        if not np.isfinite(array).all():
-            raise PayloadError(f"{named} has values that are not finite")
-        if array.size:
-            self._check_values(array, named)
+            raise PayloadError(f"{where}: array '{self.name}' is no array but {type(array).__name__}")
+        dtype, low, high, more = self._compiled
+        if array.dtype != dtype or array.shape != self.shape:
+            self.check_form(array.dtype, array.shape, where)
+        if not array.size or (low == -inf and not more):
+            return
+        flat = array.reshape(-1)
+        if not (low <= _least(flat) and _largest(flat) <= high) or more:
+            self._check_values(array, f"{where}: array '{self.name}'")
 
     def check_form(self, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> None:
         """Raise `PayloadError` if dtype or shape of an array are not what is declared here."""
-        named = f"{where}: array '{self.name}'"
         if dtype != np.dtype(self.dtype):
-            raise PayloadError(f"{named} has dtype {dtype}, expected {self.dtype}")
-        if not self._fits(shape):
-            raise PayloadError(f"{named} has shape {shape}, expected {self.shape}")
-
-    def _fits(self, shape: tuple[int, ...]) -> bool:
-        return len(shape) == len(self.shape) and all(
+            raise PayloadError(f"{where}: array '{self.name}' has dtype {dtype}, expected {self.dtype}")
+        fits = len(shape) == len(self.shape) and all(
             expected.takes(size) if isinstance(expected, Dim) else size == expected
             for size, expected in zip(shape, self.shape, strict=True)
         )
+        if not fits:
+            raise PayloadError(f"{where}: array '{self.name}' has shape {shape}, expected {self.shape}")
 
     def _check_values(self, array: NDArray[Any], named: str) -> None:
-        if self.minimum is not None and array.min() < self.minimum:
-            raise PayloadError(f"{named} has values below {self.minimum:g}")
-        if self.maximum is not None and array.max() > self.maximum:
-            raise PayloadError(f"{named} has values above {self.maximum:g}")
+        _, low, high, _ = self._compiled
+        if not np.isfinite(array).all():
+            raise PayloadError(f"{named} has values that are not finite")
+        if array.min() < low:
+            raise PayloadError(f"{named} has values below {low:g}")
+        if array.max() > high:
+            raise PayloadError(f"{named} has values above {high:g}")
         if self.sums_to_one:
-            if array.min() < 0:
-                raise PayloadError(f"{named} has values below 0")
             furthest = float(np.abs(array.sum(-1, dtype=np.float64) - 1).max())
             if furthest > SIMPLEX_TOLERANCE:
                 raise PayloadError(f"{named} has rows that do not sum to 1 (off by {furthest:.2g})")
@@ -173,6 +175,18 @@ class ArraySpec:
             raise PayloadError(f"{named} adds up to {total:.15g}, expected at most {self.total}")
         if self.nonzero and not array.any():
             raise PayloadError(f"{named} is all zero")
+
+    @cached_property
+    def _compiled(self) -> tuple[np.dtype[Any], float, float, bool]:
+        """The dtype, the smallest and largest value, and whether values are to fulfil more than to lie between these.
+
+        Floating-point numbers are finite: NaN lies between no others.
+        """
+        dtype = np.dtype(self.dtype)
+        most = float(np.finfo(dtype).max) if dtype.kind == "f" else inf
+        low = (0.0 if self.sums_to_one else -most) if self.minimum is None else self.minimum
+        high = most if self.maximum is None else self.maximum
+        return dtype, low, high, self.sums_to_one or self.nonzero or self.total is not None or high < inf == -low
 
     @property
     def nbytes(self) -> int:
@@ -187,7 +201,7 @@ class PayloadSpec:
 
     arrays: tuple[ArraySpec, ...] = ()
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the arrays, in order."""
         return tuple(spec.name for spec in self.arrays)
@@ -207,12 +221,12 @@ class PayloadSpec:
         """Return the payload that has the arrays of both, these first."""
         return PayloadSpec(self.arrays + other.arrays)
 
-    def check(self, arrays: Sequence[NDArray[Any]], where: str) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name after checking each.
+    def check_named(self, arrays: Arrays, where: str) -> dict[str, NDArray[Any]]:
+        """Return named arrays after checking names, order, and each array.
 
         Parameters
         ----------
-        arrays : sequence of arrays
+        arrays : mapping of str to array
             In the declared order.
         where : str
             Who sent them, for the error.
@@ -222,33 +236,27 @@ class PayloadSpec:
         PayloadError
             Names sender, array, what was expected and what came.
         """
-        if len(arrays) != len(self.arrays):
-            raise PayloadError(
-                f"{where}: {len(arrays)} arrays, expected {len(self.arrays)}: {', '.join(self.names) or 'none'}"
-            )
-        for spec, array in zip(self.arrays, arrays, strict=True):
-            spec.check(array, where)
-        self._check_sizes(arrays, where)
-        return dict(zip(self.names, arrays, strict=True))
-
-    def _check_sizes(self, arrays: Sequence[NDArray[Any]], where: str) -> None:
-        """Refuse sizes of the same letter that differ."""
-        known: dict[str, tuple[str, int]] = {}
-        for spec, array in zip(self.arrays, arrays, strict=True):
-            for expected, size in zip(spec.shape, array.shape, strict=True):
-                if not isinstance(expected, Dim):
-                    continue
-                first, other = known.setdefault(expected.letter, (spec.name, size))
-                if size != other:
-                    raise PayloadError(
-                        f"{where}: array '{spec.name}' has {expected.letter} = {size}, "
-                        f"array '{first}' has {expected.letter} = {other}"
-                    )
-
-    def check_named(self, arrays: Arrays, where: str) -> dict[str, NDArray[Any]]:
-        """Check named arrays that are about to be sent, as the receiver will: names and order too."""
         self.check_names(arrays, where)
-        return self.check(list(arrays.values()), where)
+        for spec, array in zip(self.arrays, arrays.values(), strict=True):
+            spec.check(array, where)
+        known: dict[str, tuple[str, int]] = {}
+        for spec, axis, letter in self._dims:  # sizes of one letter are equal
+            first, size = known.setdefault(letter, (spec.name, arrays[spec.name].shape[axis]))
+            if size != (other := arrays[spec.name].shape[axis]):
+                raise PayloadError(
+                    f"{where}: array '{spec.name}' has {letter} = {other}, array '{first}' has {letter} = {size}"
+                )
+        return dict(arrays)
+
+    @cached_property
+    def _dims(self) -> list[tuple[ArraySpec, int, str]]:
+        """The sizes that only the sender knows."""
+        return [
+            (spec, axis, size.letter)
+            for spec in self.arrays
+            for axis, size in enumerate(spec.shape)
+            if isinstance(size, Dim)
+        ]
 
     def check_names(self, names: Iterable[str], where: str) -> None:
         """Raise `PayloadError` unless these are the names of the arrays, in order."""

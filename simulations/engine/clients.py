@@ -14,13 +14,13 @@ from hetfl_flwr.client_app import complaint
 from hetfl_flwr.common.flower import ErrorCode, ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import StateError
-from hetfl_flwr.node.resident import Resident, resident_of
-from hetfl_flwr.node.stores import FileStore
+from hetfl_flwr.node.holder import Holder, holder_of
+from hetfl_flwr.node.node import KeptContext, kept_of
+from hetfl_flwr.node.state import FileStore
 from hetfl_flwr.wire.classes import listed
 from hetfl_flwr.wire.codec import widened
 from hetfl_flwr.wire.forms import Form, frozen
 from hetfl_flwr.wire.spec import Arrays
-from simulations.engine.resident import ResidentContext
 
 CLIENT_APP = "hetfl_flwr.client_app:app"
 """The ClientApp that clients run, as Flower's ``[tool.flwr.app.components]`` names it."""
@@ -88,7 +88,7 @@ class Clients:
         self._app: ClientApp = getattr(import_module(module), attribute)
         self._run, self._run_config, self._count = run, dict(run_config), count
         self._scratch, self._memory = scratch, memory
-        self._contexts: dict[int, ResidentContext] = {}  # of those that are awake, by node
+        self._contexts: dict[int, KeptContext] = {}  # of those that are awake, by node
         self._rows: dict[int, str] = {}  # digests of the data of those that have been asked, by node
         self._checked: dict[tuple[int, int], tuple[Arrays, Arrays]] = {}  # downloads, held so that an id stays its own
         self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
@@ -113,44 +113,42 @@ class Clients:
 
     def train(self, node: int, download: Arrays, round: int) -> Answer:
         """Let a client learn for a round."""
-        context = self._awake(node)
-        try:
-            client = resident_of(context)
-            upload, metrics = client.train(self._received(client, "down", download), round)
-            if not {*map(type, metrics.values())} <= _NUMBERS:
-                MetricRecord(metrics)  # type: ignore[arg-type]  # it refuses what is no number
-            answer = Answer(frozen(upload), metrics, client.form("up") if client.uploads_as_learnt else None)
-        except BaseException as raised:  # an own model may raise anything
-            answer = Answer({}, {}, error=complaint(raised, context, MessageType.TRAIN, round))
-        self._note(node)
-        return answer
+        return self._ask(MessageType.TRAIN, node, download, round)
 
     def evaluate(self, node: int, download: Arrays, round: int) -> Answer:
         """Let a client measure after a round."""
-        context = self._awake(node)
-        try:
-            client = resident_of(context)
-            metrics = client.measure(self._received(client, "assess", download), round)
-            measured = listed(metrics, client.node.data.spec.classes)
-            MetricRecord(measured)  # type: ignore[arg-type]
-            answer = Answer({}, measured)
-        except BaseException as raised:
-            answer = Answer({}, {}, error=complaint(raised, context, MessageType.EVALUATE, round))
-        self._note(node)
-        return answer
+        return self._ask(MessageType.EVALUATE, node, download, round)
 
     def begin(self) -> None:
         """Forget which downloads have been checked: others come."""
         self._checked = {}
 
-    def _received(self, client: Resident, kind: str, download: Arrays) -> Arrays:
+    def _ask(self, kind: str, node: int, download: Arrays, round: int) -> Answer:
+        context = self._awake(node)
+        try:
+            answer = self._answer(kind, holder_of(context), download, round)
+        except BaseException as raised:  # an own model may raise anything
+            answer = Answer({}, {}, error=complaint(raised, context, kind, round))
+        self._note(node)
+        return answer
+
+    def _answer(self, kind: str, client: Holder, download: Arrays, round: int) -> Answer:
+        if kind == MessageType.EVALUATE:
+            measured = client.measure(self._received(client, client.assess, download), round)
+            metrics: Mapping[str, Any] = listed(measured, client.node.data.spec.classes)
+            answer = Answer({}, metrics)
+        else:
+            upload, metrics = client.train(self._received(client, client.down, download), round)
+            answer = Answer(frozen(upload), metrics, client.up if client.uploads_as_learnt else None)
+        if not {*map(type, metrics.values())} <= _NUMBERS:
+            MetricRecord(metrics)  # type: ignore[arg-type]  # it refuses what is no number
+        return answer
+
+    def _received(self, client: Holder, form: Form, download: Arrays) -> Arrays:
         """Check what a client is sent; what many are sent is checked once by each form."""
-        form = client.form(kind)
         key = id(download), id(form)
         if key not in self._checked:
-            arrays = download
-            if client.half:
-                arrays = frozen(widened(form.spec, download, "server"))
+            arrays = frozen(widened(form.spec, download, "server")) if client.half else download
             form.check(arrays, "server")
             self._checked[key] = download, arrays
         return self._checked[key][1]
@@ -160,7 +158,7 @@ class Clients:
         for node in nodes:
             if self._bytes.pop(node, None) is not None:
                 context = self._contexts.pop(node)
-                context.rest()
+                context.store.flush()
                 if context.state:
                     self._write(self._records(node), recorddict_to_proto(context.state).SerializeToString())
 
@@ -173,13 +171,14 @@ class Clients:
         """Forget the state of all clients that are awake: their files have another."""
         for node in self._bytes:
             self._contexts[node].store.drop()
+            self._contexts[node].kept.holder = None
 
     def write_rows(self) -> None:
         """Write down the digests of the data of all clients that have been asked here."""
         rows = {node - FIRST_NODE: digest for node, digest in self._rows.items()}
         self._write(self._scratch / f"{ROWS}{os.getpid()}", json.dumps(rows, allow_nan=False).encode())
 
-    def _awake(self, node: int) -> ResidentContext:
+    def _awake(self, node: int) -> KeptContext:
         self._make_room()
         if node not in self._contexts:
             self._wake(node)
@@ -190,8 +189,8 @@ class Clients:
         context = self._contexts[node]
         if self._bytes.pop(node, None) is not None:
             self._bytes[node] = context.nbytes
-        if node not in self._rows and isinstance(context, ResidentContext) and context.data_digest:
-            self._rows[node] = context.data_digest
+        if node not in self._rows and (around := kept_of(context).around):
+            self._rows[node] = around["data"].digest
 
     def _make_room(self) -> None:
         while len(self._bytes) > AWAKE or (len(self._bytes) > 1 and sum(self._bytes.values()) > self._memory):
@@ -203,7 +202,7 @@ class Clients:
             records = recorddict_from_proto(ProtoRecordDict.FromString(self._records(node).read_bytes()))
         own: dict[str, Value] = {"partition-id": client_id, "num-partitions": self._count}
         file = FileStore(self._scratch, client_id, lasting=False)
-        context = ResidentContext(self._run, node, own, records, self._run_config, file=file)
+        context = KeptContext(self._run, node, own, records, self._run_config, file=file)
         self._contexts[node], self._bytes[node] = context, 0
 
     def _write(self, path: Path, content: bytes) -> None:

@@ -25,7 +25,7 @@ from hetfl_flwr.common.notices import accepting, warn
 from hetfl_flwr.config import RunConfig, Value, simulated_latency, simulated_links, simulated_seconds, simulated_speeds
 from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import StateError
-from hetfl_flwr.node.stores import FileStore, run_store
+from hetfl_flwr.node.state import FileStore, run_store
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.grids import InFlight
 from hetfl_flwr.server.messenger import Messenger

@@ -14,11 +14,9 @@ from hetfl_flwr.data import ClientData
 from hetfl_flwr.data.folders import TABLES, ending, stem
 from hetfl_flwr.errors import DamagedError, PayloadError, RunFolderError, StateError
 from hetfl_flwr.methods import build_client
-from hetfl_flwr.node.measured import Measured, digest_of
+from hetfl_flwr.node.holder import MEASURED, Holder, digest_of, under
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.node.session import Session
-from hetfl_flwr.node.state import STATE, decode
-from hetfl_flwr.node.stores import kept_inputs, kept_measured, state_file
+from hetfl_flwr.node.state import STATE, Stamp, decode, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
 from hetfl_flwr.runs.settings import config_of
@@ -92,7 +90,7 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
     """
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
     state = place / f"run-{checkpoint.at['run']}"
-    if kept_inputs(state, client).exists():
+    if state_file(state, client).exists():
         return _from_state(state, client, data=True)  # measured with what it was sent last
     if not place.exists():
         raise RunFolderError(f"{place}: no such folder or file of client {client}'s node")
@@ -113,13 +111,14 @@ def _measured(node: Node, download: Arrays, folder: Path) -> Node:
         It keeps nothing, and so has not trained, or keeps it elsewhere; or what was kept does not fit it.
     """
     client = build_client(node.config, node)
-    if node.read_state() is None and (client.keeps_state or not download):
+    state = node.read_state()
+    if (state is None or not state.round) and (client.keeps_state or not download):
         raise RunFolderError(
             f"{folder}: no model of client {node.client_id} in its last checkpoint: it has not trained, or its node "
             "keeps it: name that node's state-dir"
         )
     try:
-        predictor = Session(node).predictor(client, download)
+        predictor = Holder(client).predictor(download)
     except (PayloadError, StateError) as error:
         raise RunFolderError(f"{folder}: {error}") from None
     node.model.eval()
@@ -193,22 +192,23 @@ def _no_run(folder: Path, otherwise: str) -> str:
 
 def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
     states = [state_file(path, client_id) for path in (folder, *folder.glob("run-*"))]
-    found = [path for path in states if path.exists() and kept_inputs(path.parent, client_id).exists()]
+    found = [path for path in states if path.exists()]
     if not found:
         raise RunFolderError(_no_run(folder, f" and no state-dir with client {client_id}"))
     path = max(found, key=lambda path: path.stat().st_mtime)
-    config, without_samples = unpack_inputs(kept_inputs(path.parent, client_id))
     try:
         blob = read_file(path)
-        run = int(verified(blob, STATE)["stamp"]["run"])
+        stamp = Stamp(**verified(blob, STATE)["stamp"])
+        state = decode(blob, stamp, str(path))
     except (OSError, DamagedError) as error:
         raise RunFolderError(f"{path}: {_reason(error)}") from None
-    measured = Measured.read(kept_measured(path.parent, client_id)) or Measured({}, "", -1)
+    config, without_samples = unpack_inputs(state)
+    sent = {name: tensor.numpy() for name, tensor in under(MEASURED, state.tensors).items()}
 
     def made(data: ClientData | None) -> Node:
-        node = _node(config, client_id, run, data)
-        _restore(node, blob, path)
-        return _measured(node, measured.download, folder)
+        node = _node(config, client_id, int(stamp.run), data)
+        node.store.write(blob)
+        return _measured(node, sent, folder)
 
     if data:
         return made(None)
@@ -216,10 +216,8 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
         node = made(without_samples)
     except (ValueError, RuntimeError):  # measuring takes samples, as where statistics are taken of them
         return made(None)
-    state = node.read_state()
-    is_same = (
-        state is None or state.round != measured.round or digest_of(node.predictor or node.model) == measured.digest
-    )
+    measured = {name: state.numbers.get(f"{MEASURED}{name}") for name in ("round", "digest")}
+    is_same = state.round != measured["round"] or digest_of(node.predictor or node.model) == measured["digest"]
     return node if is_same else made(None)
 
 

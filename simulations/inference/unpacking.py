@@ -1,28 +1,21 @@
 """What a client's model takes, read back where its data are not."""
 
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from hetfl_flwr.common.blobs import read_blob
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import Column
-from hetfl_flwr.node.inputs import INPUTS
+from hetfl_flwr.node.holder import under
+from hetfl_flwr.node.node import INPUTS
+from hetfl_flwr.node.state import ClientState
 
 
-def unpack_inputs(path: Path) -> tuple[RunConfig, ClientData]:
-    """Return a client's config and data without samples from what `hetfl_flwr.node.inputs.pack_inputs` has written.
-
-    Raises
-    ------
-    DamagedError
-        It is not as it was written.
-    """
-    blob = read_blob(path, INPUTS)
-    metadata, tensors = blob.values, {name: torch.from_numpy(array) for name, array in blob.arrays.items()}
+def unpack_inputs(state: ClientState) -> tuple[RunConfig, ClientData]:
+    """Return a client's config and data without samples, from a state that was saved in a state folder."""
+    metadata, tensors = state.inputs or {}, under(INPUTS, state.tensors)
     spec = DataSpec(tuple(metadata["shape"]), metadata["classes"], metadata["vocabulary"])
     arrays = Arrays(
         spec,

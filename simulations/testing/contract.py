@@ -21,16 +21,16 @@ from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.methods import build_client, build_strategy, chosen, find
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.holder import Holder
+from hetfl_flwr.node.node import KeptContext, Node
 from hetfl_flwr.server.exchange import expected_of
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.replies import Outcome, Reply
 from hetfl_flwr.strategy import KnowledgeStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, METRICS, ROUND
 from hetfl_flwr.wire.spec import Dim
 from simulations.engine.clients import FIRST_NODE
-from simulations.engine.resident import ResidentContext
 from simulations.testing.lab import NORMED, Lab, Reversing, in_a_run
 
 
@@ -304,13 +304,13 @@ def _frozen(reply: Reply) -> tuple[object, ...]:
     return arrays, dict(reply.metrics)
 
 
-def answered(client: Any, message: Message) -> Message:
-    """Let a client object answer a training message, as the ClientApp does."""
-    download = list(from_record(message.content.array_records[ARRAYS]).values())
-    arrays, examples, metrics = client.fit(download, dict(message.content.config_records[CONFIG]))
-    uploaded = {name: Array(array) for name, array in zip(client.upload_spec().names, arrays, strict=True)}
-    measured = MetricRecord({**metrics, EXAMPLES: examples})
-    return Message(RecordDict({ARRAYS: ArrayRecord(uploaded), METRICS: measured}), reply_to=message)
+def answered(client: Holder, message: Message) -> Message:
+    """Let a client answer a training message, as the ClientApp does."""
+    round: Any = message.content.config_records[CONFIG][ROUND]
+    upload, metrics = client.train(from_record(message.content.array_records[ARRAYS]), round)
+    uploaded = {name: Array(array) for name, array in upload.items()}
+    content = RecordDict({ARRAYS: ArrayRecord(uploaded), METRICS: MetricRecord(dict(metrics))})  # type: ignore[arg-type]
+    return Message(content, reply_to=message)
 
 
 class _Watch:
@@ -353,20 +353,18 @@ def _played(
     federation = lab.federation(config)
     contexts = [lab.context(config, client_id) for client_id in range(config.clients)]
     if not rebuild:
-        contexts = [ResidentContext(**vars(context)) for context in contexts]
+        contexts = [KeptContext(**vars(context)) for context in contexts]
     nodes = [Node.from_context(context) for context in contexts]
-    clients = [build_client(config, node) for node in nodes]
-    for client in clients if not rebuild else ():
-        client._session.stay(client)
+    clients = [Holder(build_client(config, node), stays=not rebuild) for node in nodes]
     strategy, arrays = prepared(federation)
     for node in nodes:
         give_public_samples(node, federation, strategy)
     said: list[Any] = []
 
-    def asked(client_id: int) -> Any:
+    def asked(client_id: int) -> Holder:
         """Return the client that gets a message."""
         if rebuild:
-            clients[client_id] = build_client(config, Node.from_context(contexts[client_id]))
+            clients[client_id] = Holder(build_client(config, Node.from_context(contexts[client_id])))
         return clients[client_id]
 
     view = federation.view(list(federation.roster))
@@ -374,7 +372,7 @@ def _played(
         replies = []
         for client_id, message in enumerate(strategy.configure_train(round, arrays, ConfigRecord(), view)):
             client = asked(client_id)
-            with watch.over(client) if watch else nullcontext():
+            with watch.over(client.client) if watch else nullcontext():
                 answer = answered(client, message)
             replies.append(Reply.of(answer, client_id))
             content = answer.content
@@ -384,9 +382,9 @@ def _played(
         arrays = learnt
         asked_now = [] if watch else strategy.configure_evaluate(round, arrays, ConfigRecord(), view)
         for client_id, message in enumerate(asked_now):
-            download = list(from_record(message.content.array_records[ARRAYS]).values())
-            said.append(asked(client_id).evaluate(download, dict(message.content.config_records[CONFIG])))
-    return said, [_kept(client) for client in clients]
+            download = from_record(message.content.array_records[ARRAYS])
+            said.append(asked(client_id).measure(download, round))
+    return said, [_kept(client.client) for client in clients]
 
 
 def _kept(client: Any) -> dict[str, bytes]:

@@ -50,7 +50,7 @@ def test_more_clients_than_domains_share_them_out_and_fewer_leave_some(zoo):
 
 def test_all_domains_are_views_of_one_array(zoo):
     families = parse_families("zoo/pets", Reading(str(zoo), domain_column="style"))
-    assert families[0].domains == 3
+    assert len(families[0].domain_names) == 3
     domains = families[0].arrays(0, True)
     assert len({arrays.inputs.untyped_storage().data_ptr() for arrays in domains}) == 1
     assert [(arrays.train_rows, len(arrays.labels)) for arrays in domains] == [(2, 3), (3, 4), (1, 2)]

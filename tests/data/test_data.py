@@ -198,7 +198,7 @@ def test_the_catalogue_tells_the_truth_about_local_copies():
     folder = os.environ["HETFL_DATA_DIR"]
     local = {row["name"] for row in datasets(folder) if row["where"] == "local"} - {"rotated-mnist"}
     for name in local:
-        spec, domains = data_spec(name, Reading(folder)), parse_families(name, Reading(folder))[0].domains
+        spec, domains = data_spec(name, Reading(folder)), len(parse_families(name, Reading(folder))[0].domain_names)
         assert (spec.classes, domains) == (CATALOGUE[name].spec.classes, CATALOGUE[name].domains), name
         assert spec == CATALOGUE[name].spec or name == "pacs"
 

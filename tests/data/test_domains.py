@@ -23,7 +23,7 @@ from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError, DataError
 from simulations.cli.facts import datasets
 
-DIGITS = Family("digits", Reading())
+DIGITS = Family("digits", "digits", Reading())
 ROTATED = {"dataset": "rotated-digits", "partition_id": 0, "num_partitions": 4, "seed": 0}
 
 
@@ -322,9 +322,9 @@ class TestLists:
 class TestNames:
     def test_a_name_stands_for_one_domain_or_four(self):
         turned, digits = parse_families(" rotated-owner/name , digits")
-        told = (turned.name, turned.base, turned.is_rotated, turned.domains)
+        told = (turned.name, turned.base, turned.is_rotated, len(turned.domain_names))
         assert told == ("rotated-owner/name", "owner/name", True, 4)
-        assert (digits.name, digits.base, digits.is_rotated, digits.domains) == ("digits", "digits", False, 1)
+        assert (digits.name, digits.base, digits.is_rotated, len(digits.domain_names)) == ("digits", "digits", False, 1)
 
     def test_the_spec_of_a_family_is_that_of_its_images_and_of_a_list_that_of_its_first(self):
         assert data_spec("rotated-mnist") == data_spec("mnist, breast-cancer") == DataSpec((1, 28, 28), 10)

@@ -177,18 +177,18 @@ def numbered(*labels):
         (
             three(grey(0), grey(0), grey(0, (5, 4))),
             None,
-            "row 3 of split 'train' of {place}, column 'image': its image is 5x4",
+            "{column} its image is 5x4",
         ),
         (
             three(grey(0), colour(1, 2, 3), grey(0)),
             None,
-            "row 2 of split 'train' of {place}, column 'image': its image is in",
+            "{column} its image is in",
         ),
-        (three(DEEP, DEEP, DEEP), None, "row 1 of split 'train' of {place}, column 'image': its image has pixels"),
+        (three(DEEP, DEEP, DEEP), None, "{column} its image has pixels"),
         (
             partial(table, [grey(0), BROKEN], [0, 1]),
             None,
-            "row 2 of split 'train' of {place}, column 'image': its image cannot be decoded",
+            "{column} its image cannot be decoded",
         ),
         (table, partial(table, names=("image", "kind")), "no column 'label' in its split 'test'"),
         (None, table, "{place} has no split 'train', only: test"),
@@ -197,7 +197,10 @@ def numbered(*labels):
 def test_what_is_no_data_set_of_classes_is_refused(tmp_path, train, test, said):
     splits = {name: make() for name, make in (("train", train), ("test", test)) if make}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "zoo/pets")
-    assert said.format(place=f"'{tmp_path}/zoo/pets'") in refused(tmp_path, label_column="label")
+    place = f"'{tmp_path}/zoo/pets'"
+    assert said.format(place=place, column=f"of split 'train' of {place}, column 'image':") in refused(
+        tmp_path, label_column="label"
+    )
 
 
 def test_of_a_catalogue_name_the_files_say_the_shape_and_the_catalogue_the_classes(hub):

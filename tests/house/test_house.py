@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,25 +42,6 @@ def imported(tree: ast.AST) -> Iterator[str]:
 def imports(path: Path, package: str) -> set[str]:
     """The modules of a package that a file imports, wherever in it."""
     return {name for name in imported(ast.parse(path.read_text())) if name.partition(".")[0] == package}
-
-
-def test_no_two_algorithms_have_one_name():
-    """In whichever folders they stand: one of them would be found, and nobody would know which."""
-    assert [name for name, number in Counter(names()).items() if number > 1] == []
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ('"""Of fedhe and fml."""\nx = 1  # fedavg\n"""fedrep"""', set()),
-        ('KNOWN = ["fedhe", "fml"]', {"fedhe", "fml"}),
-        ('f"{x}: see fedavg or {y}"', {"fedavg"}),
-        ('MODELS = "mlp,fedhe:5,local"', set()),
-        ("from strategies.fedmd import FedMD", {"fedmd"}),
-    ],
-)
-def test_what_code_says_is_told_from_what_docstrings_say(source, found):
-    assert said(f"y = 0\n{source}") == found
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ def test_it_is_kept_without_outputs():
     assert [(cell.outputs, cell.execution_count) for cell in cells] == [([], None)] * len(cells)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_runs(tmp_path):
     """In an empty folder: runs, a picture, data and a model of one's own, a program that is right, eight rounds."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -41,7 +41,7 @@ def rounds(folder: Path) -> list[dict]:
     return [{key: entry[key] for key in kept} for entry in entries(folder)]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_its_own_tests_pass_by_pytest_alone(project):
     """The contract comes with all that it needs."""
     done = say(project, str(Path(sys.executable).parent / "pytest"), "-q", "-p", "no:cacheprovider")

@@ -61,15 +61,6 @@ def test_own_photos_and_an_own_model_from_the_working_directory(home):
 
 
 @pytest.mark.exhaustive
-def test_own_photos_of_many_sizes_are_refused_in_one_line_without_a_size(home):
-    done = hetfl(home, "run", "local", "--dataset", "./photos", "--clients", "2", "--rounds", "1")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "set image-size to the height and width that all are to have" in done.stderr
-    assert not (home / "runs").exists()
-
-
-@pytest.mark.exhaustive
 def test_a_hub_id_that_the_catalogue_does_not_know(tmp_path):
     images = [colour(20 * number, 0, 0) for number in range(12)]
     rows = table(images, [number % 2 for number in range(12)], names=("picture", "species"))

@@ -146,12 +146,6 @@ def test_what_is_not_finite_is_infinitely_far(value):
     assert parse_robust("multikrum:1").kept([np.stack(points)]).tolist() == [True, True, False, True, True]
 
 
-@pytest.mark.parametrize("text", FORMS)
-def test_nobody_is_left_out_twice(text):
-    average = parse_robust(text)
-    assert average.among_kept == (parse_robust("none") if text.startswith("multikrum") else average)
-
-
 @pytest.mark.parametrize(("text", "expected"), [("none", [15, 108]), ("median", [13, 16])])
 def test_the_total_is_as_many_means_as_there_are_clients(text, expected):
     """From (10, 10): the sums are (5, 98), and three times the medians (1, 2) is (3, 6)."""
@@ -163,13 +157,6 @@ def test_the_total_is_as_many_means_as_there_are_clients(text, expected):
 
 def products(points: np.ndarray) -> np.ndarray:
     return points @ points.T
-
-
-@pytest.mark.parametrize("text", ["none", "median"])
-@pytest.mark.parametrize("points", [[[0.0]], [[0.0], [4.0]], [[1.0, 0], [0, 1], [-1, 0], [0, -1]], [[2.0, 2]] * 3])
-def test_points_that_nothing_tells_apart_count_alike(text, points):
-    """One, two, a square's corners and three equal ones."""
-    np.testing.assert_allclose(parse_robust(text).weights(products(np.array(points))), 1 / len(points))
 
 
 def test_the_farthest_points_are_cut_and_the_others_count_alike():

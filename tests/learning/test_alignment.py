@@ -64,23 +64,6 @@ def test_cka_is_symmetric_within_0_and_1_and_1_against_itself(shape):
     assert 1 - 1e-5 < float(linear_cka(x, x)) <= 1
 
 
-def test_a_turned_moved_or_scaled_representation_is_the_same():
-    x, y = tensor(9, 4, "x"), tensor(9, 6, "y")
-    turned = x @ torch.linalg.qr(tensor(4, 4, "turn"))[0]
-    expected = pytest.approx(float(linear_cka(x, y)), rel=1e-9)
-    assert float(linear_cka(turned, y)) == expected
-    assert float(linear_cka(x + 100, y - tensor(1, 6, "move"))) == expected
-    assert float(linear_cka(3 * x, -0.1 * y)) == expected
-    stretched = x * torch.tensor([1.0, 1.0, 1.0, 5.0])
-    assert float(linear_cka(stretched, y)) != pytest.approx(float(linear_cka(x, y)), rel=0.01)
-
-
-def test_the_order_of_the_samples_matters_and_a_common_order_does_not():
-    x, y, order = tensor(9, 4, "x"), tensor(9, 6, "y"), torch.from_numpy(generator(0).permutation(9))
-    assert float(linear_cka(x[order], y[order])) == pytest.approx(float(linear_cka(x, y)), rel=1e-9)
-    assert float(linear_cka(x[order], y)) != pytest.approx(float(linear_cka(x, y)), rel=0.01)
-
-
 @pytest.mark.parametrize("value", [0.0, 0.1, -3e7])
 @pytest.mark.parametrize("which", ["first", "second", "both"])
 def test_a_constant_representation_has_cka_0_and_gradient_0(value, which):
@@ -95,11 +78,6 @@ def test_a_constant_representation_has_cka_0_and_gradient_0(value, which):
     for leaf in (x, y):
         assert leaf.grad is not None
         assert not leaf.grad.any()
-
-
-def test_gradients_reach_both_representations():
-    x, y = tensor(6, 3, "x").requires_grad_(), tensor(6, 4, "y").requires_grad_()
-    assert torch.autograd.gradcheck(linear_cka, (x, y))
 
 
 @pytest.mark.parametrize(("n", "width"), [(6, 3), (5, 9)])

@@ -14,7 +14,6 @@ from clients.local import LocalClient
 from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.learning.quality import Hits, auc, balanced_weights, baseline, measure
 from hetfl_flwr.wire.messages import ROUND
-from simulations.engine.grid import LocalGrid
 from simulations.testing.contract import entries
 
 IDENTITY = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
@@ -154,16 +153,3 @@ def test_an_algorithm_that_knows_no_weights_is_refused(make_config, run_federati
     config = make_config(algorithm="fixtures.echo", models="mlp", class_weights="balanced", rounds=1, min_clients=1)
     with pytest.raises(TooFewClients, match=r"class-weights"):
         run_federation(config)
-
-
-@pytest.mark.slow
-def test_weights_hold_for_any_number_of_workers(tmp_path, make_config, run_federation):
-    seen = []
-    for workers in (1, 2):
-        config = make_config(
-            models="mlp", class_weights="balanced", output_dir=str(tmp_path / str(workers))
-        )  # fmt: skip
-        with LocalGrid(config.to_flat(), config.clients, 7, workers) as grid:
-            last = entries(run_federation(config, grid))[-1]
-        seen.append([[own["train-loss"], own["auc"]] for own in last["clients"].values()])
-    assert seen[0] == seen[1]

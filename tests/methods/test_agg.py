@@ -1,7 +1,7 @@
 """AGG: the loop one would write by hand over own and public samples, and nothing on the wire after the seeds."""
 
 import torch
-from fixtures.federations.loops import same, share
+from fixtures.federations.loops import share
 from torch.nn import functional
 
 from clients.agg import AGGClient
@@ -39,8 +39,3 @@ def test_three_rounds_equal_a_loop_by_hand(make_config, make_node):
     assert foreign > 0
     for key, tensor in by_hand.model.state_dict().items():
         assert torch.equal(node.model.state_dict()[key], tensor), key
-
-
-def test_a_client_that_is_alone_is_trained_as_locally(ended):
-    local, found = (ended(algorithm=name, models=NORMED, clients=1)[1] for name in ("local", "agg"))
-    assert same(local, found)

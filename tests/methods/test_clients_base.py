@@ -13,6 +13,7 @@ from clients.local import LocalClient
 from hetfl_flwr.client import KnowledgeClient, Metrics
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.methods import find, names
+from hetfl_flwr.node.holder import Holder
 from hetfl_flwr.wire.messages import EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from simulations.testing.contract import entries
@@ -29,9 +30,10 @@ def weights(client: KnowledgeClient) -> list[list[float]]:
 def evaluated(node: Any, weight: list[list[float]]) -> Metrics:
     """Save a model as if it had been trained to these weights, and let a client built anew measure it."""
     client = LocalClient(node)
-    client._session.restore(client)
+    holder = Holder(client)
+    holder.restore()
     client.node.model.head.weight.data = torch.tensor(weight)
-    client._session.save(client, 1)
+    holder.save(1)
     loss, samples, metrics = LocalClient(node).evaluate([], {ROUND: 1})
     return {**metrics, "loss": loss, EXAMPLES: samples}
 
@@ -86,13 +88,6 @@ def test_a_client_without_test_samples_has_no_accuracy_rather_than_one_of_zero()
     assert "accuracy" in evaluated(node, HALF_RIGHT)
 
 
-def test_without_keep_best_a_client_reports_the_model_it_has(make_config):
-    node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT)
-    assert evaluated(node, [[2.0, 0.0], [0.0, 2.0]])["accuracy"] == 1.0
-    assert evaluated(node, [[2.0, 3.0], [0.0, 2.0]])["accuracy"] == 0.5
-    assert not any(name.startswith("best.") for name in node.read_state().tensors)
-
-
 def test_training_goes_on_from_the_newest_model_not_from_the_best(make_config):
     """A round of SGD with rate 0.1 from W = 2 I on (1, 0) and (0, 1): softmax(2, 0) = (0.880797, 0.119203), so each
     entry of W moves by 0.1 * 0.119203 / 2 = 0.005960."""
@@ -140,14 +135,6 @@ def test_domains_count_by_their_samples():
     node = replace(node, data=replace(node.data, others=samples))
     _, _, metrics = LocalClient(node).evaluate([], {ROUND: 1})
     assert (metrics["accuracy"], metrics["fwt"], metrics["acc"]) == (1.0, pytest.approx(0.2), pytest.approx(1 / 3))
-
-
-def test_without_domains_the_scores_mean_nothing(make_config, run_federation):
-    run = run_federation(make_config(algorithm="local", models="mlp"))
-    summary = json.loads((run / "summary.json").read_text())
-    assert (summary["acc"], summary["bwt"], summary["fwt"]) == (None, None, None)
-    best = max(entry["validation_accuracy"] for entry in entries(run))
-    assert summary["best_validation_accuracy"] == best > 0
 
 
 class Twofold(KnowledgeClient):

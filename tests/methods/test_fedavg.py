@@ -2,26 +2,19 @@
 
 import json
 from math import exp, log
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from fixtures.federations.loops import floats
+from fixtures.federations.loops import adam, floats, put, train_by_hand, weighted
 from fixtures.federations.nodes import linear_node
 from fixtures.tiers import exhaustive
 from safetensors.numpy import load_file
-from torch.nn import functional
 
 from clients.fedavg import FedAvgClient
 from clients.fedprox import FedProxClient
-from hetfl_flwr.learning.training import draw_batches
-from hetfl_flwr.methods import build_client
 from hetfl_flwr.models import build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.wire.messages import ROUND
-from hetfl_flwr.wire.weights import weights
 from simulations.testing.contract import entries
 
 NORMED = "simulations.testing.lab:normed"
@@ -43,34 +36,14 @@ def test_two_rounds_equal_a_loop_by_hand(clients, moments, make_config, make_nod
     for round in (1, 2):
         if moments == "reset":
             optimizers = [adam(node) for node in nodes]
-        trained = [by_hand(*one, average, round) for one in zip(nodes, optimizers, strict=True)]
-        total = sum(samples for _, samples in trained)
-        average = {key: sum(np.float32(samples / total) * model[key] for model, samples in trained) for key in average}
+        for node, optimizer in zip(nodes, optimizers, strict=True):
+            put(node.model, average)
+            train_by_hand(node, optimizer, round)
+        average = weighted([floats(node.model) for node in nodes], [len(node.data.train) for node in nodes])
     found = load_file(run_federation(config) / SERVER_STATE_FILE)
     assert found.keys() == average.keys()
     for key, array in found.items():
         np.testing.assert_array_equal(array, average[key], err_msg=key)
-
-
-def adam(node: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(node.model.parameters(), lr=node.config.learning_rate, fused=True)
-
-
-def by_hand(
-    node: Any, optimizer: torch.optim.Optimizer, start: dict[str, np.ndarray], round: int
-) -> tuple[dict[str, np.ndarray], int]:
-    """Train the global model for one epoch; return it and the samples seen."""
-    model, config, samples = node.model, node.config, 0
-    model.load_state_dict({key: torch.from_numpy(array) for key, array in start.items()}, strict=False)
-    order = generator(config.seed, node.client_id, round, "batches")
-    with seeded(config.seed, node.client_id, round, "train"):
-        for rows in draw_batches(order, len(node.data.train), config.batch_size, epochs=1, batches=0):
-            inputs, labels = node.data.train.batch(rows)
-            optimizer.zero_grad()
-            functional.cross_entropy(model(inputs), labels).backward()
-            optimizer.step()
-            samples += len(rows)
-    return floats(model), samples
 
 
 @pytest.mark.slow
@@ -92,17 +65,6 @@ def test_kept_moments_survive_an_interruption_and_do_not_depend_on_the_engine(
     for name, array in found.items():
         np.testing.assert_array_equal(array, resumed[name], err_msg=name)
     assert any((found[name] != array).any() for name, array in other.items())
-
-
-def test_running_statistics_travel_and_integer_buffers_stay_at_home(make_config, make_node, run_federation):
-    """64 x 8 + 8, the norm's weight, bias, mean and variance (4 x 8), 8 x 10 + 10: 642 numbers of 4 bytes each way."""
-    config = make_config(algorithm="fedavg", models=NORMED, clients=1, rounds=1)
-    spec = weights(make_node(config).model)
-    assert {"body.2.running_mean", "body.2.running_var"} <= set(spec.names)
-    assert "body.2.num_batches_tracked" not in spec.names
-    assert spec.nbytes == 4 * (64 * 8 + 8 + 4 * 8 + 8 * 10 + 10) == 4 * 642
-    entry = entries(run_federation(config))[1]
-    assert (entry["bytes_up"], entry["bytes_down"]) == (4 * 642, 4 * 642)
 
 
 @pytest.mark.parametrize("kind", [FedAvgClient, FedProxClient])
@@ -150,11 +112,3 @@ def test_exchange_every_3_is_three_times_the_local_work_in_one_round(unit, make_
     np.testing.assert_array_equal(found["every 3"], found["written out"])
     assert (found["every 3"] != found["every 1"]).any()
     assert {tuple(entry["bytes_up"] for entry in entries(run)) for run in runs.values()} == {(0, 2 * 2568, 2 * 2568)}
-
-
-def test_a_round_trains_on_as_many_samples_as_exchange_every_says(make_config, make_node):
-    config = make_config(algorithm="fedavg", models=NORMED, local_batches=3, **{"fedavg.exchange-every": 4})
-    client = build_client(config, make_node(config))
-    start = list(floats(client.node.model).values())
-    _, samples, metrics = client.fit(start, {ROUND: 1})
-    assert (samples, metrics["samples-seen"]) == (len(client.node.data.train), 4 * 3 * config.batch_size)

@@ -1,14 +1,13 @@
-"""FedH2L: its equations by hand, against a slow reference loop, and where it must equal something simpler."""
+"""FedH2L: its equations by hand, against a slow reference loop."""
 
 from itertools import pairwise
-from logging import WARNING
-from math import exp, log
+from math import log
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import Linear, fit, played, rows_of, same, share, softmax, states
+from fixtures.federations.loops import Linear, fit, played, rows_of, share, softmax
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from torch import Tensor, nn
@@ -70,16 +69,6 @@ def test_each_client_gets_the_signals_of_its_peers_and_not_its_own():
     assert strategy.download_for(member(0), server_state, 2)["teachers"].tolist() == [1, 2]
 
 
-def test_only_the_last_round_is_handed_on():
-    strategy = FedH2L()
-    first = strategy.aggregate({}, [upload(k, [k], [[1, 0, 0]], 0.5) for k in (0, 1, 2)], 1)
-    before = {name: array.copy() for name, array in first.items()}
-    second = strategy.aggregate(first, [upload(2, [8], [[0, 1, 0]], 1.0)], 1)
-    sent = strategy.download_for(member(0), second, 3)
-    assert (sent["teachers"].tolist(), sent["indices"].tolist(), sent["accuracies"].tolist()) == ([2], [8], [1.0])
-    assert all(np.array_equal(first[name], before[name]) for name in before)
-
-
 def drawn(strategy: FedH2L, client_id: int, round: int, clients: int = 6) -> list[int]:
     server_state = strategy.aggregate({}, [upload(k, [k], [[1, 0, 0]], k / 8) for k in range(clients)], 1)
     sent = strategy.download_for(member(client_id), server_state, round)
@@ -105,27 +94,8 @@ def test_some_teachers_are_drawn_by_client_and_round():
     assert [drawn(again, 0, round) for round in range(2, 32)] == by_client[0]
     again.config = RunConfig(seed=4)
     assert [drawn(again, 0, round) for round in range(2, 32)] != by_client[0]
-
-
-@pytest.mark.parametrize("teachers", [0, 5, 9])
-def test_all_peers_teach_where_none_or_enough_are_asked_for(teachers):
-    strategy = FedH2L(teachers=teachers)
-    strategy.config = RunConfig()
-    assert drawn(strategy, 2, 2) == [0, 1, 3, 4, 5]
-
-
-def test_a_client_without_teachers_is_named_with_the_round_but_not_in_the_first(monkeypatch):
-    said = []
-    monkeypatch.setattr(fedh2l, "log", lambda level, text, *values: said.append((level, text % values)))
-    strategy = FedH2L()
-    alone = strategy.aggregate({}, [upload(1, [0], [[1, 0, 0]], 1.0)], 1)
-    for server_state, round in ((strategy.initial(roster(2)), 1), (alone, 2)):
-        sent = strategy.download_for(member(1), server_state, round)
-        assert [array.shape for array in sent.values()] == [(0,), (0,), (0,), (0,), (0, 3)]
-    strategy.download_for(member(0), alone, 2)
-    [(level, line)] = said
-    assert level == WARNING
-    assert line.startswith("client 1 (linear), round 2: no peer")
+    again.teachers = 9
+    assert drawn(again, 2, 2) == [0, 1, 3, 4, 5]
 
 
 # One global step, by hand
@@ -190,77 +160,6 @@ def test_the_global_step_of_two_teachers(options, loss, slope):
     assert metrics["public-loss"] == pytest.approx(loss, rel=1e-6)
     assert (metrics["peers"], metrics["projected"]) == (2, 0.0)
     np.testing.assert_allclose(moved[0], [[0, -0.1 * slope], [0, 0.1 * slope]], atol=1e-8)
-
-
-def test_a_teacher_that_is_never_right_teaches_nothing_but_labels():
-    client = FedH2LClient(small([E1], [0], TWO_TEACHERS), public_labels=False)
-    _, metrics = fit(client, relay((3, 0.0, [0], [[1.0, 0.0]])))
-    assert (metrics["public-loss"], metrics["peers"]) == (0.0, 1)
-    np.testing.assert_array_equal(weight(client)[:, 1], [0, 0])
-
-
-def test_two_equal_teachers_teach_what_one_does():
-    """The mean over teachers, Eq. (3) and (5): as the rows, posteriors and accuracies are equal, so is the step."""
-    rows = ([E2, BOTH], [1, 0])
-    learnt = []
-    for teachers in ([1], [1, 2]):
-        client = FedH2LClient(small([E1], [0], {1: rows, 2: rows}))
-        fit(client, relay(*((teacher, 0.5, [1, 0], [[0.25, 0.75], [1, 0]]) for teacher in teachers)))
-        learnt.append(weight(client))
-    np.testing.assert_allclose(learnt[0], learnt[1], rtol=1e-6)
-
-
-def sigmoid(value: float) -> float:
-    return 1 / (1 + exp(-value))
-
-
-S = sigmoid(0.1)
-
-
-@pytest.mark.parametrize(
-    ("projection", "distillation", "first", "second", "projected"),
-    [
-        ("qp", [0.0, 1.0], 0.05, -0.1 * S, 1.0),
-        ("none", [0.0, 1.0], 0.05 - 0.1 * S, -0.1 * S, 0.0),
-        ("pcgrad", [0.0, 1.0], 0.075, -0.1 * (S + 0.25), 1.0),
-        ("qp", [1.0, 0.0], 0.05 + 0.1 * (1 - S), 0.1 * (1 - S), 0.0),
-        ("none", [1.0, 0.0], 0.05 + 0.1 * (1 - S), 0.1 * (1 - S), 0.0),
-        ("pcgrad", [1.0, 0.0], 0.1 + 0.1 * (1 - S), 0.1 * (1 - S), 0.0),
-    ],
-)
-def test_a_global_step_in_conflict_with_the_last_local_one(projection, distillation, first, second, projected):
-    """Eq. (7)-(8), with numbers of class 0; those of class 1 are their negatives. One own row (1, 0) of class 0.
-
-    Round 1: g_loc = (-1/2, 0) by feature, so W = (0.05, 0). Round 2: the student gives the row (1, 1) of a peer, of
-    accuracy 1, the odds s = sigmoid(0.1) of class 0. From (0, 1) it is g_pub = (s, s): in conflict. Eq. (8) takes
-    away what lies along g_loc: (0, s). PCGrad adds what of g_loc is orthogonal to g_pub, (-1/2, 0) + (1/4, 1/4):
-    (-1/4, s + 1/4). From (1, 0) it is g_pub = (s - 1, s - 1): no conflict, and PCGrad adds g_loc as it is. After that
-    the local step of round 2, which moves the first feature alone.
-    """
-    node = small([E1], [0], {1: ([BOTH], [1])})
-    options: dict[str, Any] = {"projection": projection, "public_labels": False}
-    fit(FedH2LClient(node, **options), relay())
-    np.testing.assert_allclose(node.model.head.weight.detach(), [[0.05, 0], [-0.05, 0]], rtol=1e-6)
-    client = FedH2LClient(node, **options)
-    _, metrics = fit(client, relay((1, 1.0, [0], [distillation])), round=2)
-    own = first + 0.1 * (1 - sigmoid(2 * first))
-    np.testing.assert_allclose(weight(client), [[own, second], [-own, -second]], rtol=1e-5)
-    assert (metrics["peers"], metrics["projected"]) == (1, projected)
-
-
-def test_the_local_gradient_is_the_sum_over_the_steps_of_a_round_alone():
-    """Numbers of class 0. W = 0: gradient -1/2, then W = 0.05: -(1 - sigmoid(0.1)). In the next round it begins anew.
-    Weight decay is no part of it.
-    """
-    node = small([E1], [0], {1: ([E2], [1])}, weight_decay=0.5)
-    client = FedH2LClient(node, exchange_every=2, public_labels=False)
-    _, metrics = fit(client, relay())
-    total = -0.5 - (1 - sigmoid(2 * 0.05))
-    kept = client.modules()["local"].state_dict()["gradient"]
-    np.testing.assert_allclose(kept, [total, 0, -total, 0], rtol=1e-6)
-    assert metrics["samples-seen"] == 2
-    _, metrics = fit(client, relay(), round=2)
-    assert 0 < float(client.modules()["local"].state_dict()["gradient"][2]) < -total
 
 
 def test_both_steps_are_one_optimizers_and_in_training_mode():
@@ -343,22 +242,6 @@ def test_the_global_step_has_an_optimizer_of_its_own(optimizers, eta):
 def test_a_rate_without_a_second_optimizer_is_refused(make_config, make_node, refusal):
     config = make_config(algorithm="fedh2l", **{"fedh2l.eta": 0.01})
     assert "eta = 0.01" in refusal(ConfigError, build_client, config, make_node(config))
-
-
-def test_the_moments_of_both_optimizers_survive_an_interruption_and_do_not_depend_on_the_engine(
-    make_config, run_federation, tmp_path
-):
-    keys = {"algorithm": "fedh2l", "models": NORMED, "clients": 3, "optimizer": "amsgrad"}
-    keys |= {"checkpoint_every": 1, "fedh2l.optimizers": "two"}
-    places = {name: {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / f"{name}-s")} for name in "ab"}
-    run_federation(make_config(rounds=4, **keys, **places["a"]), workers=2)
-    run_federation(make_config(rounds=2, **keys, **places["b"]))
-    run_federation(make_config(rounds=4, resume=True, **keys, **places["b"]))
-    whole, parts = (states(tmp_path / f"{name}-s") for name in "ab")
-    for one, other in zip(whole, parts, strict=True):
-        assert one.keys() == other.keys()
-        assert any(name.startswith("global.") for name in one)
-        assert [name for name, tensor in other.items() if not torch.equal(one[name], tensor)] == []
 
 
 # The signal
@@ -528,15 +411,6 @@ def slow_fedh2l(clients: list[Reference], config: RunConfig, rounds: int) -> lis
     return conflicts
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_a_client_that_is_alone_is_trained_as_locally(steps, ended):
-    """Model, batch norm and moments are the same bits as with as many local batches and no federation at all."""
-    keys = {"models": NORMED, "clients": 1, "rounds": 3}
-    _, local = ended(algorithm="local", local_batches=steps, **keys)
-    found = ended(algorithm="fedh2l", **keys, **{"fedh2l.exchange-every": steps})[1]
-    assert same(local, found, but=["local.gradient"])
-
-
 @pytest.mark.parametrize(("labelled", "simpler"), [(True, AGGClient), (False, LocalClient)])
 def test_without_signals_it_is_training_on_all_rows_that_have_labels(labelled, simpler, make_config, make_node):
     config = make_config(clients=3, models=NORMED, local_batches=2)
@@ -553,18 +427,6 @@ def test_without_signals_it_is_training_on_all_rows_that_have_labels(labelled, s
 
 
 # Runs
-
-
-def test_at_ten_classes_and_batch_32_a_client_sends_1412_bytes_and_receives_4260(make_config, run_federation):
-    """4 B (C + 1) + 4 up; 12 T + 4 T B (C + 1) down, none in round 1. Of 1797 rows a client has 449 or 450, 45 of them
-    public, of 64 bytes and 8 of the label; they go up, and down to three others.
-    """
-    run = run_federation(make_config(algorithm="fedh2l", models="mlp", clients=4, rounds=2, batch_size=32))
-    start, first, second = entries(run)
-    assert (start["bytes_up"], start["bytes_down"]) == (4 * 45 * 72, 3 * 4 * 45 * 72)
-    assert (first["bytes_up"], first["bytes_down"]) == (4 * 1412, 0)
-    assert (second["bytes_up"], second["bytes_down"]) == (4 * 1412, 4 * 4260)
-    assert [second["clients"][str(k)]["peers"] for k in range(4)] == [3] * 4
 
 
 def test_where_all_peers_fail_the_client_goes_on_alone(make_config, run_federation, monkeypatch):

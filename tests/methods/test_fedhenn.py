@@ -1,15 +1,14 @@
-"""FedHeNN: its equations by hand, against dense kernels in float64, and where it must equal something simpler."""
+"""FedHeNN: its equations by hand, against dense kernels in float64."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from math import log, sqrt
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import fit, played, same, server_state, share, states
+from fixtures.federations.loops import fit, played, share
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from torch import nn
@@ -29,8 +28,6 @@ from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import model_arrays
-from simulations.testing.contract import entries
-from simulations.testing.lab import NORMED
 from strategies.fedhenn import FedHeNN, FedHeNNHomogeneous
 
 
@@ -107,17 +104,6 @@ def test_the_largest_floats_are_no_infinities_in_the_factor():
     assert np.abs(factor).max() == 1
 
 
-def test_the_factor_is_thinner_than_a_kernel_and_than_what_it_is_made_of():
-    """20 samples. Two widths of 4: r = 8, below 20. Two of 30: r = 19, below 60 and, centred, below 20."""
-    columns = {}
-    for width in (4, 30):
-        draw = generator(0, "thin", width)
-        strategy = server({0: rows_of(20)})
-        uploads = [upload(k, draw.normal(size=(20, width))) for k in range(2)]
-        columns[width] = strategy.aggregate(start(strategy), uploads, 1)["factor"].shape[1]
-    assert columns == {4: 8, 30: 19}
-
-
 # --- alignment sets ------------------------------------------------------------------------------
 
 
@@ -130,13 +116,6 @@ def test_what_is_asked_for_is_what_the_next_round_aligns_on():
     np.testing.assert_array_equal(after["aligned"], before["asked"])
     assert sorted(after["aligned"]) != sorted(after["asked"])
     assert len(set(before["asked"].tolist())) == 6
-
-
-def test_a_round_without_an_upload_leaves_factor_and_set_together():
-    strategy = server({0: rows_of(30)}, rad_size=8)
-    known = strategy.aggregate(start(strategy), [upload(0, np.eye(8, 2))], 1)
-    for name, array in sent(strategy, known, round=2).items():
-        np.testing.assert_array_equal(array, sent(strategy, known, round=7)[name])
 
 
 def test_the_rows_of_a_late_joiner_do_not_move_those_already_aligned_on():
@@ -229,43 +208,11 @@ def test_one_step_towards_a_factor(options, round, eta):
     np.testing.assert_allclose(client.node.model.body.weight.detach(), [[1 + step, 0], [0, 1 - step]], atol=1e-7)
 
 
-def test_without_a_factor_a_round_is_local_training():
-    distillation, alone = tiny(eta0=1.0), tiny(LocalClient)
-    _, metrics = learnt(distillation, NONE, np.zeros((0, 0), np.float32), ALL)
-    fit(alone, [], 2)
-    assert "cka" not in metrics
-    for mine, theirs in zip(distillation.node.model.parameters(), alone.node.model.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
-
-
 def test_a_factor_of_zeros_has_no_pull():
     client = tiny(eta0=1.0)
     _, metrics = learnt(client, ALL, np.zeros((4, 1), np.float32), ALL)
     assert metrics["cka"] == 0
     assert torch.equal(client.node.model.body.weight, torch.eye(2))
-
-
-def test_representations_are_of_the_rows_asked_for_in_their_order_after_training():
-    """eta 0: the body is the identity still. eta 1: it is another by then."""
-    client = tiny(eta0=0.0)
-    [representations], _ = learnt(client, NONE, np.zeros((0, 0), np.float32), numbers(2, 1, 2))
-    assert representations.tolist() == [CROSS[2], CROSS[1], CROSS[2]]
-    moved = tiny(eta0=1.0)
-    [representations], _ = learnt(moved, ALL, FACTOR, ALL)
-    expected = torch.tensor(CROSS) @ moved.node.model.body.weight.detach().T
-    np.testing.assert_array_equal(representations, expected)
-    assert representations[0, 0] > 1.05
-
-
-def test_the_rows_of_factor_and_set_go_together():
-    """The set in another order, and the factor with it: the same step."""
-    steps = []
-    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
-        client = tiny(eta0=1.0)
-        learnt(client, numbers(*order), FACTOR[order], ALL)
-        steps.append(client.node.model.body.weight.detach())
-    np.testing.assert_allclose(steps[0], steps[1], atol=1e-6)
-    assert steps[0][0, 0] > 1.05
 
 
 def test_the_body_sees_the_alignment_set_in_evaluation_mode():
@@ -287,47 +234,11 @@ def test_the_body_sees_the_alignment_set_in_evaluation_mode():
     assert not torch.equal(after[FedHeNNClient].weight, after[LocalClient].weight)
 
 
-def test_every_batch_draws_its_own_rows_of_the_alignment_set():
-    """4 of 8 rows; the other 4 of the set are the same samples moved far away, so that CKA differs by the draw."""
-    inputs = [*CROSS, [5.0, 1.0], [1.0, 7.0], [-3.0, 5.0], [2.0, -9.0]]
-    factor = np.float32(np.arange(8)[:, None])
-    found = {}
-    for batches in (1, 2):
-        body = nn.Linear(2, 2, bias=False)
-        body.weight.data = torch.eye(2)
-        keys = {"local-batches": batches, "learning_rate": 1e-9}
-        node = linear_node(inputs, [0, 1] * 4, [[0.0, 0.0]] * 2, public=8, body=body, **keys)
-        client = FedHeNNClient(node, eta0=1.0, align_batch=4)
-        found[batches] = learnt(client, numbers(*range(8)), factor, ALL)[1]["cka"]
-    draw = generator(0, 0, 2, "align")
-    expected = []
-    for _ in range(2):
-        rows = draw.choice(8, 4, replace=False)
-        expected.append(cka_of(kernel_of(np.array(inputs)[rows]), kernel_of(factor[rows].astype(float))))
-    assert expected[0] != pytest.approx(expected[1], abs=1e-3)
-    assert found[1] == pytest.approx(expected[0], abs=1e-5)
-    assert found[2] == pytest.approx(np.mean(expected), abs=1e-5)
-
-
 # --- homogeneous ---------------------------------------------------------------------------------
 
 
 def shared(body: Any, head: Any) -> dict[str, np.ndarray]:
     return {"body.weight": np.float32(body), "head.weight": np.float32(head)}
-
-
-def test_a_homogeneous_client_starts_from_the_global_model_and_is_pulled_towards_its_kernel():
-    """Eq. (4). Its own body, diag(3, 0), is put away. The kernel of the global body, diag(2, 1), is where it starts, so
-    CKA is 1 and nothing pulls; cross-entropy moves nothing either (see `tiny`).
-    """
-    client = tiny(FedHeNNHomogeneousClient, eta0=1.0)
-    client.node.model.body.weight.data = torch.tensor([[3.0, 0.0], [0.0, 0.0]])
-    uploaded, metrics = learnt(client, *shared([[2, 0], [0, 1]], np.zeros((2, 2))).values(), ALL)
-    assert metrics["cka"] == pytest.approx(1)
-    assert metrics["train-loss"] == pytest.approx(log(2))
-    np.testing.assert_allclose(uploaded[0], [[2, 0], [0, 1]], atol=1e-6)
-    np.testing.assert_array_equal(uploaded[0], client.node.model.body.weight.detach())
-    np.testing.assert_array_equal(uploaded[1], client.node.model.head.weight.detach())
 
 
 def test_accuracy_is_the_own_model_s_and_global_accuracy_the_global_model_s():
@@ -355,13 +266,6 @@ def kernel_of(x: np.ndarray) -> np.ndarray:
 def centred(kernel: np.ndarray) -> np.ndarray:
     centring = np.eye(len(kernel)) - 1 / len(kernel)
     return centring @ kernel @ centring
-
-
-def cka_of(first: np.ndarray, second: np.ndarray) -> float:
-    def hsic(k: np.ndarray, m: np.ndarray) -> float:
-        return float(np.trace(centred(k) @ centred(m))) / (len(k) - 1) ** 2
-
-    return hsic(first, second) / sqrt(hsic(first, first) * hsic(second, second))
 
 
 def cka_slope(x: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -479,54 +383,6 @@ def test_three_rounds_equal_dense_kernels(mode, some, make_config, make_federati
     else:
         found, dense = known["factor"].astype(float) @ known["factor"].T, centred(mean)
         np.testing.assert_allclose(found / np.trace(found), dense / np.trace(dense), atol=1e-5)
-
-
-# --- whole runs ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def run(ended) -> Callable[..., Path]:
-    """Run fedhenn with some of its own keys, and others with underscores; return the run folder."""
-
-    def run(own: dict[str, Any] | None = None, **keys: Any) -> Path:
-        options = {f"fedhenn.{key}": value for key, value in {"rad-size": 20, **(own or {})}.items()}
-        folder: Path = ended(**{"algorithm": "fedhenn", **options, **keys})[0]
-        return folder
-
-    return run
-
-
-def test_heterogeneous_eta0_0_is_local_training(run):
-    """Models, batch norm and moments of unlike clients, with dropout, are the same bits after three rounds."""
-    keys = {"models": f"mlp,{NORMED}", "partition": "classes:4", "rounds": 3}
-    local = states(run(algorithm="local", **keys))
-    assert same(local, states(run({"eta0": 0.0}, **keys)))
-    assert not same(local, states(run({"eta0": 1.0}, **keys)))
-
-
-def test_homogeneous_eta0_0_is_fedavg(run):
-    """The global model and its accuracy, over three rounds with Adam, batch norm, dropout and unlike sample counts."""
-    keys = {"models": NORMED, "partition": "dirichlet:0.5", "rounds": 3, "local_batches": 0, "seed": 2}
-    fedavg = run(algorithm="fedavg", **keys)
-    found = {eta0: run({"mode": "homogeneous", "eta0": eta0}, **keys) for eta0 in (0.0, 1.0)}
-    expected = server_state(fedavg)
-    for eta0, folder in found.items():
-        arrays = server_state(folder)
-        assert arrays.keys() == expected.keys()
-        assert all(torch.equal(arrays[key], expected[key]) for key in expected) == (eta0 == 0)
-    both = [[entry["global_accuracy"] for entry in entries(folder)] for folder in (fedavg, found[0.0])]
-    assert both[0] == both[1]
-    assert entries(found[0.0])[-1]["accuracy"] != both[0][-1]
-
-
-def test_as_many_rows_a_batch_as_the_set_has_are_all_of_them_and_fewer_are_not(run):
-    keys = {"models": UNLIKE, "rounds": 3}
-    whole, as_many, fewer = (run({"eta0": 1.0, "align-batch": rows}, **keys) for rows in (0, 20, 8))
-    assert same(states(whole), states(as_many))
-    assert not same(states(whole), states(fewer))
-
-
-# --- bytes ---------------------------------------------------------------------------------------
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -21,8 +21,6 @@ from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ROUND
-from simulations.testing.contract import entries
-from simulations.testing.lab import NORMED
 from strategies.fedmd import FedMD
 
 # The server: what it asks for and what it makes of the answers.
@@ -70,22 +68,6 @@ def test_the_consensus_is_the_plain_mean_of_those_who_answered():
     assert sent(strategy, server_state, 2) == ([0, 1, 2], [[2, 4], [-0.5, 2.5], [4, 4]], [0, 1, 2])
 
 
-def test_a_subset_is_drawn_without_repetition_anew_in_each_round_and_digested_in_the_next():
-    strategy, _, server_state = serving({0: 6, 1: 5, 2: 9}, public_samples=7)
-    answered, drawn = [], []
-    for round in range(1, 21):
-        digested, _, asked = sent(strategy, server_state, round)
-        assert digested == answered
-        assert sent(strategy, server_state, round, client=2)[2] == asked
-        assert len(set(asked)) == 7
-        assert asked == sorted(asked)
-        drawn.append(tuple(asked))
-        answered = asked
-        server_state = strategy.aggregate(server_state, [upload(0, np.zeros((7, 2)))], 1)
-    assert len(set(drawn)) == 20
-    assert set(sum(drawn, ())) == set(range(20))
-
-
 @pytest.mark.parametrize(("public_samples", "rows"), [(1, 1), (8, 8), (9, 9), (10, 9), (5000, 9)])
 def test_public_samples_is_the_size_of_a_subset_up_to_the_pool(public_samples, rows, refusal):
     """And of what each client must answer, exactly: a row less or more is refused by name."""
@@ -95,15 +77,6 @@ def test_public_samples_is_the_size_of_a_subset_up_to_the_pool(public_samples, r
     spec.check([np.zeros((rows, 2), np.float32)], "client 0")
     for wrong in (rows - 1, rows + 1):
         assert "'logits'" in refusal(PayloadError, spec.check, [np.zeros((wrong, 2), np.float32)], "client 0")
-
-
-def test_a_round_without_an_answer_leaves_consensus_and_rows_together():
-    """Round 3 failed as a whole: in round 4 the consensus of round 2 is still sent with the rows it was formed on."""
-    strategy, _, server_state = serving({0: 30}, public_samples=4)
-    first = sent(strategy, server_state, 1)[2]
-    server_state = strategy.aggregate(server_state, [upload(0, np.arange(8).reshape(4, 2))], 1)
-    assert sent(strategy, server_state, 2) == sent(strategy, server_state, 3)
-    assert sent(strategy, server_state, 3)[0] == first
 
 
 def test_a_row_is_found_again_when_a_client_has_joined_in_between():
@@ -194,22 +167,6 @@ def test_public_accuracy_is_over_the_rows_asked_for():
     assert fit(tiny(**BARE, theirs=0), asked=(0,))[1]["public-accuracy"] == 1
 
 
-@pytest.mark.parametrize(
-    ("epochs", "column", "loss"),
-    [
-        (0, [0, 2], 0.0),
-        (1, [0.05, 1.95], 2.0),
-        # the second pass begins at (0.05, 1.95): (|0.05 - 1| + |1.95 + 1|) / 2 = 1.95
-        (2, [0.1, 1.9], (2 + 1.95) / 2),
-    ],
-)
-def test_digest_epochs_are_passes_over_the_digested_rows(epochs, column, loss):
-    client = tiny(**BARE, digest_epochs=epochs)
-    metrics = fit(client, ([1], [[1, -1]]))[1]
-    np.testing.assert_allclose(weight_of(client)[:, 1], column, rtol=1e-6, atol=1e-8)
-    assert metrics["digest-loss"] == pytest.approx(loss, rel=1e-6)
-
-
 CLOSE, FAR = 1 / (1 + exp(2)), 1 / (1 + exp(-2))
 """Softmax scores of the logits (0, 2) of E2, and in reverse order of (1, -1)."""
 
@@ -269,49 +226,6 @@ def test_a_client_without_private_rows_is_refused(refusal):
     assert "fedmd.private" in refusal(ConfigError, lambda: FedMDClient(node, private="without-public"))
 
 
-@pytest.mark.parametrize(
-    ("public", "private", "steps"),
-    [
-        (0, 0, [(0,)]),
-        (1, 0, [(0, 1), (0,)]),
-        (2, 0, [(0, 1), (0, 1), (0,)]),
-        (0, 2, [(0,), (0,), (0,)]),
-        (1, 1, [(0, 1), (0,), (0,)]),
-    ],
-)
-def test_the_first_round_pre_trains_on_all_public_rows_and_then_on_the_own_ones(public, private, steps):
-    """Each step is given by the rows in its batch: one of both public samples, or one of the own E1. The last one is
-    the round's own. `test_public_rows_come_first` has the order.
-    """
-    client = tiny(pretrain_epochs=public, pretrain_private_epochs=private)
-    fit(client)
-    expected = START
-    for rows in steps:
-        expected = stepped(expected, ce=rows)
-    np.testing.assert_allclose(weight_of(client), expected, rtol=1e-6, atol=1e-8)
-
-
-def test_public_rows_come_first():
-    client = tiny(pretrain_epochs=3, pretrain_private_epochs=3)
-    fit(client)
-    first, second = START, START
-    for rows in [(0, 1)] * 3 + [(0,)] * 4:
-        first = stepped(first, ce=rows)
-    for rows in [(0,)] * 3 + [(0, 1)] * 3 + [(0,)]:
-        second = stepped(second, ce=rows)
-    assert np.abs(first - second).max() > 1e-5
-    np.testing.assert_allclose(weight_of(client), first, rtol=1e-6, atol=1e-7)
-
-
-def test_pre_training_happens_once_also_if_the_client_is_built_anew():
-    client = tiny(pretrain_epochs=1, pretrain_private_epochs=1)
-    fit(client)
-    before = weight_of(client).copy()
-    again = FedMDClient(client.node, pretrain_epochs=1, pretrain_private_epochs=1)
-    fit(again, round=2)
-    np.testing.assert_allclose(weight_of(again), stepped(before, ce=(0,)), rtol=1e-6, atol=1e-8)
-
-
 def test_a_client_whose_first_round_is_a_late_one_pre_trains_and_digests_at_once():
     """Two passes on both public samples, one step to (1, -1) for E2, one step on E1."""
     client = tiny(pretrain_epochs=2, pretrain_private_epochs=0)
@@ -348,53 +262,6 @@ def test_answers_are_in_evaluation_mode_and_all_training_is_not(body, trained):
 
 
 # Whole runs.
-
-
-ALONE = {"fedmd.pretrain-epochs": 0, "fedmd.pretrain-private-epochs": 0, "fedmd.digest-epochs": 0}
-
-
-@pytest.mark.slow
-def test_without_pre_training_and_digesting_it_is_local_training(ended):
-    """State, moments and batch norm of unlike clients are the same bits after three rounds; one digest makes others."""
-    keys = {"models": f"{NORMED},fedhe:6", "rounds": 3, "partition": "classes:4"}
-    _, local = ended(algorithm="local", **keys)
-    alone, digesting = (
-        ended(algorithm="fedmd", **keys, **{**ALONE, **own})[1] for own in ({}, {"fedmd.digest-epochs": 1})
-    )
-    for one, theirs, other in zip(alone, local, digesting, strict=True):
-        assert all(torch.equal(one[key], theirs[key]) for key in theirs)
-        assert not torch.equal(one["model.head.weight"], other["model.head.weight"])
-
-
-@pytest.mark.slow
-def test_softmax_scores_travel_in_half_precision_and_the_number_of_workers_changes_no_bit(
-    make_config, run_federation, tmp_path
-):
-    keys = {"fedmd.consensus": "softmax", "fedmd.digest": "kl", "fedmd.private": "without-public"}
-    keys |= {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1, "payload_precision": "half"}
-    one, two = (
-        run_federation(
-            make_config(algorithm="fedmd", clients=3, rounds=3, output_dir=str(tmp_path / str(workers)), **keys),
-            workers=workers,
-        )
-        for workers in (1, 2)
-    )
-    assert (one / "knowledge.safetensors").read_bytes() == (two / "knowledge.safetensors").read_bytes()
-    for entry in entries(one)[2:]:
-        assert entry["failures"] == []
-        assert all(client["digest-loss"] > 0 for client in entry["clients"].values())
-
-
-def test_the_bytes_are_those_of_the_formula(make_config, run_federation):
-    """At R = A = 7, C = 10 a client sends 4 A C = 280 in each round and receives 4 A = 28 in round 1, then
-    4 R (C + 1) + 4 A = 336. Before that, the 60 public samples of the three clients are each 64 pixels and a label of
-    8 bytes, up once and down twice.
-    """
-    keys = {"fedmd.public-samples": 7, "fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 0}
-    rounds = entries(run_federation(make_config(algorithm="fedmd", clients=3, models="mlp", rounds=3, **keys)))
-    each = 60 * (64 + 8)
-    assert [entry["bytes_up"] for entry in rounds] == [3 * each, *[3 * 280] * 3]
-    assert [entry["bytes_down"] for entry in rounds] == [6 * each, 3 * 28, 3 * 336, 3 * 336]
 
 
 def test_three_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):

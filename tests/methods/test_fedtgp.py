@@ -1,16 +1,14 @@
-"""FedTGP: a step by hand, a loop over prototypes, and where it must equal something simpler."""
+"""FedTGP: a step by hand, a loop over prototypes."""
 
-from math import exp, log
+from math import log
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import same
 from fixtures.federations.members import member, roster
 from torch import nn
 
-from clients.local import LocalClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.server_training import ServerTraining
@@ -65,13 +63,6 @@ def test_one_step_by_hand(monkeypatch):
     made = 1.55 * (1.55 * np.array([[3.05], [8.05]]) + 0.1) + 0.1
     np.testing.assert_allclose(after["prototypes"], made, rtol=1e-5)
     assert after["known"].tolist() == [True, False]
-
-
-def test_without_a_margin_the_nearer_class_has_the_better_odds(monkeypatch):
-    """Logits -2 and -3: the slope is half, not 1/2, but 1 / (1 + e) for both."""
-    monkeypatch.setattr(fedtgp, "MARGIN_CAP", 0.0)
-    after = prepared(server_learning_rate=0.1).aggregate(state([[3], [8]]), [upload(0, [0], [[5]])], 1)
-    np.testing.assert_allclose(after["embedding.weight"], np.array([[3], [8]]) + 0.1 / (1 + exp(1)), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("scale", "robust"), [(1, "none"), (1, "median"), (20, "none")])
@@ -155,35 +146,7 @@ def test_a_class_stays_known_in_a_round_in_which_nobody_has_it():
     assert strategy.aggregate(after, [upload(0, [0], [[5]])], 2)["known"].tolist() == [True, False, True]
 
 
-def test_global_prototypes_come_apart_where_those_of_clients_are_close(monkeypatch):
-    """Two clients whose prototypes of two classes lie a tenth apart: after 1000 passes the global ones are ten times as
-    far from each other, and still farther with the margin than without. Each is the nearest to those of its own class,
-    which before the training is not so.
-    """
-    uploads = [upload(k, [0, 1], [[1 + k / 10, 0], [1 + k / 10, 0.1]]) for k in range(2)]
-    nearest, apart = {}, {}
-    for epochs, cap in ((0, 100.0), (1000, 0.0), (1000, 100.0)):
-        monkeypatch.setattr(fedtgp, "MARGIN_CAP", cap)
-        strategy = prepared(2, 2, server_epochs=epochs, server_learning_rate=0.05)
-        made = strategy.aggregate(strategy.initial(roster(2, classes=2, width=2)), uploads, 1)["prototypes"]
-        points = [prototype for one in uploads for prototype in one.arrays["prototypes"]]
-        nearest[epochs] = [int(np.linalg.norm(made - point, axis=1).argmin()) for point in points]
-        apart[epochs, cap] = np.linalg.norm(made[0] - made[1])
-    assert nearest[0] != nearest[1000] == [0, 1, 0, 1]
-    assert 1 < apart[1000, 0.0] < apart[1000, 100.0]
-
-
 def test_a_training_that_diverges_is_one_line(refusal):
     strategy = prepared(server_learning_rate=1e30, server_epochs=9)
     said = refusal(ConfigError, strategy.aggregate, state([[3], [8]]), [upload(0, [0], [[5]])], 1)
     assert "fedtgp.server-learning-rate = 1e+30" in said
-
-
-# --- whole runs ----------------------------------------------------------------------------------
-
-
-def test_a_weight_of_0_is_local_training_bit_for_bit(ended, monkeypatch):
-    """Of clients that begin with the same weights, as FedTGP's do."""
-    monkeypatch.setattr(LocalClient, "starts_alike", True)
-    options = {"fedtgp.distance-weight": 0.0, "fedtgp.server-epochs": 1, "fedtgp.predict": "head"}
-    assert same(ended(algorithm="fedtgp", width=6, **options)[1], ended(algorithm="local", width=6)[1])

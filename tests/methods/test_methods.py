@@ -1,8 +1,5 @@
 """From a name to the two halves of an algorithm, and from config keys to their hyper-parameters."""
 
-import sys
-from functools import wraps
-
 import pytest
 
 from clients.fedhe import FedHeClient
@@ -21,7 +18,6 @@ from hetfl_flwr.methods import (
     resolve_models,
 )
 from simulations.testing.contract import entries
-from strategies.chfl import CHFL
 from strategies.fedhe import FedHe
 from strategies.fedhenn import FedHeNN, FedHeNNHomogeneous
 
@@ -152,26 +148,6 @@ def test_a_width_is_what_is_asked_for_or_else_what_the_algorithm_needs():
     assert (width(algorithm="chfl"), width(algorithm="chfl", width=8), width(algorithm="fedhe")) == (64, 8, 0)
 
 
-def test_a_config_that_leaves_nothing_open_comes_back_itself():
-    config = resolve_models(RunConfig(algorithm="chfl"))
-    assert resolve_models(config) is config
-
-
-def test_a_run_builds_the_server_side_once_and_no_client_does(make_config, run_federation, monkeypatch):
-    """Models and width are left to the algorithm, so each message to a client has to find them out."""
-    built, original = [], CHFL.__init__
-
-    @wraps(original)
-    def build(self, **keys):
-        built.append(keys)
-        original(self, **keys)
-
-    monkeypatch.setattr(CHFL, "__init__", build)
-    folder = run_federation(make_config(algorithm="chfl", models="auto", width=0))
-    assert (folder / "summary.json").exists()
-    assert built == [{"mode": "kd"}]
-
-
 def test_auto_means_models_that_take_the_data(refusal, tmp_path):
     def auto(dataset, **keys):
         return resolve_models(RunConfig(dataset=dataset, **keys)).models
@@ -215,21 +191,6 @@ def test_a_resolved_config_says_everything_and_only_the_own_keys():
         "fedhe.alpha": 0.5
     }
     assert resolve(config) == config
-
-
-@pytest.mark.parametrize("modes", ["5", "{'a': 'Own'}", "{1: dict}"])
-def test_modes_that_are_no_classes_by_name_are_one_line(modes, tmp_path, monkeypatch, refusal):
-    folder = tmp_path / "broken_modes"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    text = f"from strategies.fedhe import FedHe as BrokenModes\nMODES = {modes}\n"
-    (folder / "strategy.py").write_text(text)
-    (folder / "client.py").write_text("from clients.fedhe import FedHeClient as BrokenModesClient\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    find.cache_clear()
-    for name in [name for name in sys.modules if name.startswith("broken_modes")]:
-        del sys.modules[name]
-    assert "'broken_modes.strategy': MODES" in refusal(ConfigError, find, "broken_modes")
 
 
 @pytest.mark.parametrize(

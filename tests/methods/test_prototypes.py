@@ -13,7 +13,7 @@ from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.prototypes import class_means
 from hetfl_flwr.learning.training import EVALUATION_BATCH
 from hetfl_flwr.methods import build_strategy
-from hetfl_flwr.node.session import Session
+from hetfl_flwr.node.holder import Holder
 from hetfl_flwr.server.guard import Guard, measure
 from hetfl_flwr.wire.messages import ROUND
 from strategies.base_prototypes import PrototypeStrategy, by_class, local_prototypes, packed
@@ -129,7 +129,7 @@ def test_prototypes_that_a_client_was_trained_with_are_kept():
     client = PrototypeClient(its, distance_weight=1.0, predict="prototype")
     client.fit([PROTOTYPES, np.array([True, True, False])], {ROUND: 1})
     again = PrototypeClient(its, distance_weight=1.0, predict="prototype")
-    Session(its).restore(again)
+    Holder(again).restore()
     assert again.predictor()(torch.tensor(INPUTS)).argmax(1).tolist() == [0, 1]
 
 

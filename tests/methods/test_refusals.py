@@ -65,6 +65,7 @@ UNLIKE: dict[str, tuple[dict[str, Any], ...]] = {
     "fedhenn": ({"public": 0}, {"shape": (3,)}),
     "fedkd": ({"classes": 4}, {"shape": (3,)}),
     "fedmd": ({"public": 0}, {"classes": 4}, {"shape": (3,)}),
+    "fedmrl": ({"classes": 4}, {"shape": (3,)}),
     "fedprox": ({"weights": "other"},),
     "fedproto": ({"width": 9}, {"classes": 4}),
     "fedrep": ({"body": "other"},),

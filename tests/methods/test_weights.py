@@ -95,27 +95,3 @@ def test_heads_without_bias_are_averaged_without_it(make_config, run_federation,
     entries = [json.loads(line) for line in (folder / "rounds.jsonl").open()]
     assert [entry["failures"] for entry in entries] == [[] for _ in entries]
     assert {name for name in load_file(folder / SERVER_STATE_FILE) if name.startswith("head.")} == head
-
-
-@pytest.mark.parametrize("moments", ["reset", "kept"])
-@pytest.mark.parametrize(
-    ("algorithm", "limit"),
-    [("fedhenn", {"fedhenn.mode": "homogeneous", "fedhenn.eta0": 0.0}), ("fml", {"fml.meme": "mlp", "fml.beta": 1.0})],
-)
-def test_in_the_limit_of_fedavg_moments_are_those_of_fedavg(
-    make_config, run_federation, tmp_path, algorithm, limit, moments
-):
-    """Three rounds of clients with equally many samples: the global model is FedAvg's with the same moments alone."""
-
-    def server_state(name, moments, keys):
-        options = {**keys, "moments": moments, "output-dir": str(tmp_path / f"{name}-{moments}")}
-        sgd = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.05}
-        config = make_config(algorithm=name, models="mlp", rounds=3, public_fraction=0.2, **sgd).with_values(options)
-        return load_file(run_federation(config) / SERVER_STATE_FILE)
-
-    found = server_state(algorithm, moments, limit)
-    like = server_state("fedavg", moments, {})
-    unlike = server_state("fedavg", {"reset": "kept", "kept": "reset"}[moments], {})
-    assert found.keys() == like.keys()
-    near, far = (max(np.abs(array - other[name]).max() for name, array in found.items()) for other in (like, unlike))
-    assert 20 * near < far

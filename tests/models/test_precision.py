@@ -79,11 +79,6 @@ def test_an_error_leaves_autocast_off_and_the_model_as_it_was():
     assert model(IMAGES).dtype == torch.float32
 
 
-def test_none_leaves_a_model_without_hooks(make_config, make_node):
-    model = make_node(make_config()).model
-    assert not any(part._forward_pre_hooks or part._forward_hooks for part in model.modules())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",

@@ -106,35 +106,6 @@ def test_the_hub_s_cache_is_found(hub):
     assert torch.equal(model.body.bn1.running_mean, resnet.bn1.running_mean)
 
 
-def test_a_file_is_read_once_in_a_process(folder, monkeypatch):
-    reads = []
-    load = torch.load
-    monkeypatch.setattr(torch, "load", lambda *args, **keys: reads.append(args) or load(*args, **keys))
-    first, second = (build_model(NAME, COLOUR, seed=0, pretrained=folder) for _ in range(2))
-    assert len(reads) == 1
-    nn.init.zeros_(first.body.features[0][0].weight)
-    third = build_model(NAME, COLOUR, seed=0, pretrained=folder)
-    assert torch.equal(third.body.features[0][0].weight, second.body.features[0][0].weight)
-    assert third.body.features[0][0].weight.any()
-
-
-@pytest.mark.parametrize(
-    ("source", "name", "said"),
-    [
-        ("torchvision", NAME, ["torch/hub/checkpoints/mobilenet_v3_small-047dcff4.pth", f"get_model('{NAME}'"]),
-        ("hub", "resnet18", ["timm/resnet18.tv_in1k", "hf_hub_download"]),
-        ("hub", NAME, ["resnet18, resnet34, resnet50", "torchvision"]),
-        ("/none", NAME, [f"/none/{NAME}.safetensors", f"{NAME}.pth"]),
-    ],
-    ids=["torchvision", "hub", "not on the hub", "folder"],
-)
-@pytest.mark.usefixtures("torch_hub", "hub")
-def test_without_a_file_it_says_which_is_missing_and_how_to_get_it(refusal, source, name, said):
-    line = refusal(ModelError, build_model, name, COLOUR, seed=0, pretrained=source)
-    assert [part for part in said if part not in line] == []
-    assert "folder" in line
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "said"),

@@ -8,14 +8,12 @@ from flwr.app import Context
 
 from hetfl_flwr.errors import ConfigError, HetflError, StateError
 from hetfl_flwr.methods import build_client, chosen
+from hetfl_flwr.node.holder import forget, holder_of
 from hetfl_flwr.node.machine import find_device
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.node.resident import forget, resident_of
-from hetfl_flwr.node.state import ClientState
-from hetfl_flwr.node.stores import ContextStore, FileStore
+from hetfl_flwr.node.node import KeptContext, Node
+from hetfl_flwr.node.state import ClientState, ContextStore, FileStore
 from simulations.deployment import executor
 from simulations.deployment.loaded import Loaded
-from simulations.engine.resident import ResidentContext
 
 
 def test_a_node_is_built_alike_for_each_message(make_config, make_node):
@@ -118,17 +116,17 @@ def test_a_client_that_stays_forgets_a_round_that_has_failed(make_config, make_c
         return learnt
 
     monkeypatch.setattr(chosen(config).client, "learn", broken)
-    for kind in (ResidentContext, Context):
+    for kind in (KeptContext, Context):
         context, said[kind] = kind(**vars(make_context(config))), []
         download = first_download(context)
         for round in (1, 2, 3, 4):
             try:
-                upload, metrics = resident_of(context).train(download, round)
+                upload, metrics = holder_of(context).train(download, round)
             except RuntimeError:
                 forget(context)
                 continue
             said[kind].append((bits(upload), metrics))
-    assert said[Context] == said[ResidentContext]
+    assert said[Context] == said[KeptContext]
     assert len(said[Context]) == 2
 
 
@@ -144,24 +142,24 @@ def test_a_client_that_stays_drops_the_moments_that_a_round_has_not_asked_for(ma
         return {}, {"train-loss": self.train(self.batches(round), loss, optimizer)[1]}
 
     monkeypatch.setattr(chosen(config).client, "learn", two)
-    for kind in (ResidentContext, Context):
+    for kind in (KeptContext, Context):
         context = kind(**vars(make_context(config)))
-        said[kind] = [resident_of(context).train({}, round)[1] for round in (1, 2)]
-        resident_of(context).measure({}, 2)
-        said[kind] += [resident_of(context).train({}, round)[1] for round in (3, 4)]
-    assert said[Context] == said[ResidentContext]
+        said[kind] = [holder_of(context).train({}, round)[1] for round in (1, 2)]
+        holder_of(context).measure({}, 2)
+        said[kind] += [holder_of(context).train({}, round)[1] for round in (3, 4)]
+    assert said[Context] == said[KeptContext]
 
 
 def test_a_client_of_an_own_method_is_built_anew_for_each_message(make_config, make_context):
     """It may keep what no state holds, as in a list of its own."""
     for algorithm, stays in (("fedhe", True), ("fixtures.echo", False)):
-        context = ResidentContext(**vars(make_context(make_config(algorithm=algorithm, models="lenet5"))))
-        assert (resident_of(context).client is resident_of(context).client) == stays
+        context = KeptContext(**vars(make_context(make_config(algorithm=algorithm, models="lenet5"))))
+        assert (holder_of(context).client is holder_of(context).client) == stays
 
 
 def first_download(context):
     """Zeros, as declared."""
-    return {one.name: np.zeros(one.shape, one.dtype) for one in resident_of(context).form("down").spec.arrays}
+    return {one.name: np.zeros(one.shape, one.dtype) for one in holder_of(context).down.spec.arrays}
 
 
 @pytest.mark.parametrize("stays", [True, False])
@@ -173,15 +171,15 @@ def test_a_process_that_stays_keeps_its_client_and_takes_the_state_from_where_it
     keep_until_told_otherwise(monkeypatch, stays=stays)
     config = make_config(models="lenet5", **({"state_dir": str(tmp_path)} if on_disk else {}))
     context = make_context(config, 0)
-    first = resident_of(context)
+    first = holder_of(context)
     first.train({"logits": np.zeros((10, 10), np.float32), "known": np.zeros(10, bool)}, 1)
     later = Context(**vars(context))
-    second = resident_of(later)
+    second = holder_of(later)
     assert (second is first, second.node.data is first.node.data) == (stays,) * 2
     assert second.node.read_state().round == 1
     second.node.write_state(ClientState(second.node.read_state().tensors, {}, 9))
-    assert resident_of(Context(**vars(later))).node.read_state().round == 9
-    other = resident_of(make_context(config.with_values({"seed": 1}), 0))
+    assert holder_of(Context(**vars(later))).node.read_state().round == 9
+    other = holder_of(make_context(config.with_values({"seed": 1}), 0))
     assert other.node.data is not second.node.data
 
 
@@ -195,9 +193,9 @@ def keep_until_told_otherwise(monkeypatch, *, stays):
 
 
 def test_a_model_of_the_user_s_own_is_built_anew(make_config, make_context):
-    context = ResidentContext(**vars(make_context(make_config(models="simulations.testing.lab:normed"))))
-    assert resident_of(context).node.data is resident_of(context).node.data
-    assert resident_of(context).node.model is not resident_of(context).node.model
+    context = KeptContext(**vars(make_context(make_config(models="simulations.testing.lab:normed"))))
+    assert holder_of(context).node.data is holder_of(context).node.data
+    assert holder_of(context).node.model is not holder_of(context).node.model
 
 
 @pytest.mark.parametrize(

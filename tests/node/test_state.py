@@ -13,10 +13,8 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
 from hetfl_flwr.learning.training import make_optimizer
-from hetfl_flwr.node import stores as stores_module
-from hetfl_flwr.node.state import ClientState, Stamp, decode, encode
-from hetfl_flwr.node.stores import ContextStore, FileStore
-from simulations.engine.resident import MemoryStore
+from hetfl_flwr.node import state as state_module
+from hetfl_flwr.node.state import ClientState, ContextStore, FileStore, MemoryStore, Stamp, decode, encode
 
 STAMP = Stamp(run="7", algorithm="fedhe", model="mlp", client_id=3)
 
@@ -47,7 +45,7 @@ def new_store(request, tmp_path):
     """Build the store anew, as each message does, over the same Context or folder; that in memory lives on."""
     context, memory = Context(7, 1, {}, RecordDict(), {}), MemoryStore(FileStore(tmp_path / "under", 3))
     stores = {
-        "context": lambda: ContextStore(context, "7"),
+        "context": lambda: ContextStore(context),
         "file": lambda: FileStore(tmp_path / "new" / "s", 3),
         "memory": lambda: memory,
     }
@@ -179,8 +177,8 @@ def test_a_failed_write_is_named_and_the_older_blob_stays(refusal, tmp_path, mon
 
 def test_the_file_is_flushed_to_disk_before_it_is_renamed(tmp_path, monkeypatch):
     done = []
-    fsync, rename = stores_module.os.fsync, Path.replace
-    monkeypatch.setattr(stores_module.os, "fsync", lambda file: (done.append("fsync"), fsync(file)))
+    fsync, rename = state_module.os.fsync, Path.replace
+    monkeypatch.setattr(state_module.os, "fsync", lambda file: (done.append("fsync"), fsync(file)))
     monkeypatch.setattr(Path, "replace", lambda path, target: (done.append("rename"), rename(path, target))[1])
     FileStore(tmp_path, 3).write(b"blob")
     assert done == ["fsync", "rename", "fsync"]
@@ -194,12 +192,12 @@ def test_a_file_where_the_folder_should_be_is_named(refusal, tmp_path):
 
 
 def test_runs_that_share_a_context_do_not_see_each_other_s_state():
-    context = Context(7, 1, {}, RecordDict(), {})
-    ContextStore(context, "7").write(b"seven")
-    assert ContextStore(context, "8").read() is None
-    ContextStore(context, "8").write(b"eight")
-    assert ContextStore(context, "8").read() == b"eight"
-    assert ContextStore(context, "7").read() is None
+    state = RecordDict()
+    seven, eight = (ContextStore(Context(run, 1, {}, state, {})) for run in (7, 8))
+    seven.write(b"seven")
+    assert eight.read() is None
+    eight.write(b"eight")
+    assert (eight.read(), seven.read()) == (b"eight", None)
 
 
 @pytest.mark.parametrize(

@@ -260,13 +260,6 @@ def test_a_name_that_leads_to_no_callback_is_one_line_before_anything_is_compute
     assert not (tmp_path / "run").exists()
 
 
-def test_classes_are_built_and_what_is_no_callback_is_refused(tmp_path, refusal):
-    assert run("fedhe", callbacks=[Broken], out=tmp_path / "built", **SMALL).summary["rounds"] == 3
-    for thing in (3, dict):
-        refusal(ConfigError, lambda: run("fedhe", callbacks=[thing], out=tmp_path / "run", **SMALL))  # noqa: B023
-    assert not (tmp_path / "run").exists()
-
-
 class LeavesAtOnce(RoundCallback):
     def __init__(self) -> None:
         raise SystemExit(0)

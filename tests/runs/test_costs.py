@@ -8,19 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from typer.testing import CliRunner
 
-from hetfl_flwr.config import COSTS, RunConfig
+from hetfl_flwr.config import COSTS
 from hetfl_flwr.node import meter
 from hetfl_flwr.node.meter import Meter
 from hetfl_flwr.runs.record import Round, total_costs
-from hetfl_flwr.runs.trackers import Tracker, scalars
-from simulations.cli.command import app
-from simulations.reports.impact import impact_table, standings
-from simulations.reports.report import write_report
 from simulations.reports.runs import load_run
-from simulations.reports.tables import summary_table
-from simulations.reports.terminal import lines
 from simulations.testing.contract import entries
 
 ROOT = Path(__file__).parents[2]
@@ -137,27 +130,3 @@ def test_a_run_has_them_per_client_and_in_all_with_the_same_bits(both):
     assert "costs" not in json.loads((plain / "summary.json").read_text())
     (fedhe / "summary.json").unlink()
     assert load_run(fedhe).summary["costs"] == summary["costs"]
-
-
-def test_they_are_shown(both, tmp_path):
-    local, fedhe, plain = both
-    flops = load_run(fedhe).summary["costs"]["flops"]
-    assert f"FLOPs {flops:.3g}" in " ".join("\n".join(lines(summary_table(load_run(fedhe)))).split())
-    table = lines(impact_table(standings([load_run(local), load_run(fedhe)])))
-    assert {"CPU", "FLOPs"} <= {*table[1].split()}
-    page = write_report([fedhe], tmp_path / "report.html").read_text()
-    assert "<td>costs</td>" in page
-    assert "<td>costs</td>" not in write_report([plain], tmp_path / "plain.html").read_text()
-    done = CliRunner().invoke(app, ["compare", str(local), str(fedhe), "--out", str(tmp_path / "all.png")])
-    assert "FLOPs" in done.output
-
-
-def test_trackers_get_them_of_each_client_and_in_all():
-    class Told(Tracker):
-        def finish(self, round, summary, error):
-            self.summary = summary
-
-    told = Told(RunConfig(), Path(), "")
-    told.end({"rounds": 1, "costs": {"cpu-seconds": 2.0}}, None)
-    assert told.summary == {"summary/cpu_seconds": 2.0}
-    assert scalars(Round(1, 0.0, clients={"3": {"cpu-seconds": 2.0}}))["client/3/cpu_seconds"] == 2.0

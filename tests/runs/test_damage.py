@@ -195,13 +195,6 @@ def test_what_stands_in_place_of_a_checkpoint_is_refused_and_with_accept_loss_re
     assert (tmp_path / "mine" / "client-0").exists()
 
 
-@pytest.mark.parametrize("accept", [False, True])
-def test_a_file_in_place_of_all_checkpoints_is_refused(refusal, folder, accept):
-    shutil.rmtree(folder / "checkpoint")
-    (folder / "checkpoint").write_text("no folder")
-    assert str(folder) in refusal(RunFolderError, go_on, folder, accept_loss=accept)
-
-
 def test_a_checkpoint_whose_run_is_gone_is_not_gone_on_with(refusal, folder):
     """Without its rounds, and with another seed: the old checkpoint is refused, not mixed with the new run."""
     (folder / "rounds.jsonl").unlink()
@@ -276,15 +269,6 @@ def test_rounds_after_the_checkpoint_are_run_again_without_a_word(whole, folder,
     assert entries(folder)[-1]["accuracy"] == entries(whole)[-1]["accuracy"]
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_a_folder_or_pipe_in_place_of_the_rounds_is_one_line(refusal, folder, make):
-    path = folder / "rounds.jsonl"
-    path.unlink()
-    make(path)
-    assert refusal(RunFolderError, go_on, folder).startswith(f"{path} is missing or empty")
-    assert refusal(RunFolderError, load_run, folder).startswith(f"{path}: cannot be read")
-
-
 # --- two at once ---------------------------------------------------------------------------------
 
 
@@ -297,17 +281,6 @@ def test_a_folder_that_a_process_writes_is_refused_to_others_by_the_name_of_its_
     lock.release()
     go_on(folder)
     assert not list(folder.glob(".*"))
-
-
-def test_a_run_that_is_refused_leaves_the_holder_s_files(refusal, make_config, run_federation):
-    config = make_config(algorithm="fedavg", models="mlp,lenet5")
-    Path(config.output_dir).mkdir()
-    lock = FolderLock(Path(config.output_dir), 77)
-    refusal(RunFolderError, run_federation, config)
-    assert [path.name for path in Path(config.output_dir).iterdir()] == [".lock"]
-    lock.release()
-    refusal(FederationError, run_federation, config)
-    assert not list(Path(config.output_dir).iterdir())
 
 
 HOLD = """
@@ -426,11 +399,6 @@ def test_an_option_or_a_default_of_a_later_version_does_not_keep_a_run_from_goin
     go_on(folder)
 
 
-def test_a_run_of_another_engine_is_refused(refusal, folder):
-    repacked(folder, lambda told: told["under_way"].pop("engine"))
-    assert "engine" in refusal(RunFolderError, go_on, folder)
-
-
 # --- other data ----------------------------------------------------------------------------------
 
 
@@ -500,20 +468,6 @@ def test_data_that_have_moved_are_the_same_ones(own, tmp_path, refusal):
     assert "was run with dataset = " in refusal(ConfigError, go_on, folder, dataset="digits", rounds=6)
 
 
-def test_a_resume_that_is_refused_by_a_client_whose_data_are_gone_changes_nothing(refusal, own, tmp_path):
-    folder = own()
-    before = contents(folder)
-    a_table(tmp_path / "table", rows=1)
-    refusal(FederationError, go_on, folder, rounds=99)
-    assert contents(folder) == before
-
-
-@pytest.mark.slow
-def test_the_digest_of_a_client_s_data_does_not_depend_on_the_workers(own):
-    folder = own()
-    assert run_one({"output-dir": str(folder), "rounds": 5}, resume=True, workers=2, verbose=True) == folder
-
-
 def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, tmp_path, make_config, elsewhere):
     table = a_table(tmp_path / "table")
     config = make_config(**KEYS, state_dir=str(tmp_path / "state"), dataset=table, label_column="label")
@@ -524,18 +478,6 @@ def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, 
     assert "which accept-loss = true allows" in line
     elsewhere(config, 8, **{"accept-loss": True})
     elsewhere(config, 8, rounds=6)  # what was accepted is what it has trained on
-
-
-@pytest.mark.parametrize("damage", [missing, flipped])
-def test_a_node_whose_note_of_its_data_is_gone_cannot_say_that_they_are_the_same(
-    refusal, tmp_path, make_config, elsewhere, damage
-):
-    config = make_config(**KEYS, state_dir=str(tmp_path / "state"))
-    elsewhere(config)
-    damage(tmp_path / "state" / "run-7" / "inputs-0.safetensors")
-    line = refusal(FederationError, elsewhere, config, 8)
-    assert "inputs-0.safetensors" in line
-    assert "accept-loss = true" in line
 
 
 def test_a_node_on_a_machine_of_its_own_logs_that_its_data_are_others_and_goes_on(

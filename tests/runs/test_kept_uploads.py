@@ -68,13 +68,6 @@ def test_weights_are_kept_as_they_were_decoded(lab, precision):
     assert any(not np.array_equal(first.upload[name], first.download[name]) for name in first.upload)
 
 
-def test_the_uploads_of_an_asynchronous_run_are_kept_as_they_come(lab):
-    folder = lab.run(lab.config(**KEPT, client_seconds="1,3", **{"fedhe.mode": "async"}))
-    kept = list(kept_uploads(folder))
-    assert len(kept) == 8
-    assert [one.client_id for one in kept].count(0) > 4  # the fast one
-
-
 @pytest.mark.parametrize("algorithm", ["local", "agg"])
 def test_an_algorithm_that_uploads_nothing_is_refused_before_anything_is_written(lab, tmp_path, algorithm):
     with pytest.raises(ConfigError, match="keep-uploads = true"):

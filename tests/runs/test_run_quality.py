@@ -1,26 +1,22 @@
 """What clients say of their quality: what travels, and what a run leaves of it."""
 
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
-from sklearn import metrics as reference
 
 from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clients, read_summary, summary_of
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS
 from simulations.engine.grid import LocalGrid
 from simulations.reports.doubts import notes, still_rising
-from simulations.reports.report import write_report
 from simulations.reports.runs import load_run, selected_accuracy
 from simulations.reports.tables import best_of, summary_table
-from simulations.reports.terminal import client_table, lines
+from simulations.reports.terminal import lines
 from simulations.testing.contract import entries
 
 # --- what travels --------------------------------------------------------------------------------
@@ -112,20 +108,6 @@ def test_a_run_folder_has_the_figures_of_each_client_and_their_means(skewed):
     assert 0 < len(clients[0]["recall"]) < 10
 
 
-def test_the_figures_are_those_of_the_saved_model(skewed):
-    """As scikit-learn has them of the model that the folder holds... predictions of the client's test samples."""
-    from simulations.inference.loading import load_client
-
-    for client in read_clients(skewed):
-        node = load_client(skewed, client["partition"])
-        inputs, labels = node.data.test.batch(torch.arange(len(node.data.test)))
-        with torch.no_grad():
-            predicted = node.model.eval()(inputs).argmax(1)
-        assert client["macro_f1"] == pytest.approx(reference.f1_score(labels, predicted, average="macro"))
-        frequent = node.data.train.class_counts(10).argmax()
-        assert client["majority"] == pytest.approx(float((labels == frequent).double().mean()))
-
-
 def test_the_best_model_s_figures_are_kept_together(tmp_path, make_config, run_federation):
     """With keep-best, each round's figures are those of one round, the one with the best validation accuracy so far."""
     keys = {"algorithm": "local", "models": "mlp", "rounds": 4, "learning_rate": 0.05}
@@ -135,32 +117,6 @@ def test_the_best_model_s_figures_are_kept_together(tmp_path, make_config, run_f
         best = max(plain, key=lambda entry: (entry["clients"][client]["validation-accuracy"], -entry["round"]))
         assert kept[-1]["classes"][client] == best["classes"][client]
         assert kept[-1]["clients"][client]["macro-f1"] == best["clients"][client]["macro-f1"]
-
-
-def test_tables_and_report_show_them(skewed, tmp_path):
-    run = load_run(skewed)
-    table = lines(client_table(run.name, run.clients))
-    assert max(map(len, table)) <= 100
-    assert table[1].split()[-6:] == ["bal.", "F1", "AUC", "maj.", "up", "down"]
-    shown = "\n".join(lines(summary_table(run)))
-    assert "balanced / F1 / AUC %" in shown
-    said = notes(run.clients, run.rounds)
-    assert said
-    assert all(line in shown for line in said)
-    page = write_report([skewed], tmp_path / "report.html").read_text()
-    assert "Recall of each class" in page
-    assert "balanced / F1 / AUC %" in page
-    assert all(line in page for line in said)
-    assert len(re.findall(r"\d never", page)) == sum(len(client["unpredicted"]) for client in run.clients) > 0
-
-
-def test_a_run_that_was_killed_has_them_of_its_rounds(skewed):
-    whole = load_run(skewed)
-    (skewed / "clients.json").unlink()
-    (skewed / "summary.json").unlink()
-    run = load_run(skewed)
-    assert [client["macro_f1"] for client in run.clients] == [client["macro_f1"] for client in whole.clients]
-    assert [client["recall"] for client in run.clients] == [client["recall"] for client in whole.clients]
 
 
 def test_classes_have_their_names_where_there_is_one_each():

@@ -5,8 +5,6 @@ installed (``pip install -e ".[wandb,mlflow]"``).
 """
 
 import json
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from struct import unpack
@@ -18,11 +16,10 @@ from fixtures.tiers import exhaustive
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs import trackers
 from hetfl_flwr.runs.callbacks import Guarded, RunInfo, notifying
 from hetfl_flwr.runs.record import Round
-from hetfl_flwr.runs.trackers import Tracker, check_trackers, scalars, start_trackers
+from hetfl_flwr.runs.trackers import Tracker, scalars, start_trackers
 from simulations.testing.contract import entries
 
 History = dict[str, dict[int, float]]
@@ -256,24 +253,6 @@ def test_prometheus_is_told_since_when_a_client_has_answered_and_which_one_has_n
     assert (found["hetfl_finished"], found["hetfl_failed"]) == ({"": 1}, {"": 1})
 
 
-def test_a_node_exporter_may_read_the_file_where_services_write_for_themselves_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The SuperLink's unit has ``UMask=0077``. A run folder's file is its owner's all the same."""
-    pytest.importorskip("prometheus_client")
-    (tmp_path / "textfiles").mkdir()
-    before = os.umask(0o077)
-    try:
-        started(tmp_path / "run", "prometheus").round(round_(1))
-        monkeypatch.setenv("PROMETHEUS_TEXTFILE_DIR", str(tmp_path / "textfiles"))
-        started(tmp_path / "run", "prometheus").round(round_(1))
-    finally:
-        os.umask(before)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "textfiles").iterdir()}
-    assert modes == {"hetfl-run.prom": 0o644}
-    assert (tmp_path / "run" / "metrics.prom").stat().st_mode & 0o777 == 0o600
-
-
 def test_what_a_client_calls_its_metrics_leaves_prometheus_a_file_that_all_can_read(tmp_path: Path) -> None:
     """Two clients choose names that are nobody's in Prometheus, or another gauge's with other labels."""
     pytest.importorskip("prometheus_client")
@@ -321,16 +300,6 @@ def test_a_tracker_that_fails_is_left_out_alone(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.usefixtures("recorders")
-def test_a_failing_tracker_leaves_the_run_alone(
-    make_config: Any, run_federation: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hetfl_flwr.server_app.check_trackers", lambda config: None)  # W&B may not be here
-    folder = run_federation(make_config(track="wandb"))
-    assert caplog.text.count("wandb has failed") == 1
-    assert json.loads((folder / "summary.json").read_text())["rounds"] == 2
-
-
-@pytest.mark.usefixtures("recorders")
 def test_trackers_know_the_run_again(tmp_path: Path) -> None:
     started(tmp_path, "mlflow")
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": "new"}
@@ -345,20 +314,3 @@ def test_trackers_know_the_run_again(tmp_path: Path) -> None:
     (tmp_path / "trackers.json").write_text("{")
     [tracker] = started(tmp_path, "mlflow").callbacks.values()
     assert tracker.id == "new"
-
-
-def test_mistakes_are_one_line_before_any_round(
-    tmp_path: Path, refusal: Any, monkeypatch: pytest.MonkeyPatch, make_config: Any, run_federation: Any
-) -> None:
-    assert refusal(ConfigError, RunConfig.from_flat, {"track": "tensorbord"}).endswith(
-        "unknown tracker 'tensorbord': did you mean 'tensorboard'? Known: mlflow, prometheus, tensorboard, wandb"
-    )
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    assert refusal(ConfigError, check_trackers, make_config(track="mlflow")) == (
-        "track = 'mlflow': mlflow is not installed: pip install \"hetfl[mlflow]\""
-    )
-    with pytest.raises(ConfigError, match="not installed"):
-        run_federation(make_config(track="mlflow"))
-    assert not (tmp_path / "run").exists()
-    assert "cannot be started: ModuleNotFoundError" in refusal(ConfigError, started, tmp_path / "other", "mlflow")

@@ -13,7 +13,7 @@ import torch
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from clients.fedhe import FedHeClient
-from hetfl_flwr import audit, compare, export, gains, load, load_client, run
+from hetfl_flwr import compare, export, gains, load, load_client, run
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.learning.training import evaluate
 from simulations.engine.run import run_locally
@@ -53,14 +53,6 @@ def test_the_model_of_a_client_is_the_one_that_was_measured(done):
     node = done.node(1)
     assert evaluate(done.model(1), node.data.test).accuracy == done.summary["accuracy_per_client"][1]
     assert torch.get_num_threads() == threads
-
-
-def test_where_all_have_one_model_it_is_that_one(tmp_path):
-    """The server's, which FedAvg measures on each client; batch norm's counters are not part of it."""
-    done = run("fedavg", **{**SMALL, "models": "simulations.testing.lab:normed"}, out=tmp_path / "run")
-    for client_id, accuracy in enumerate(done.summary["accuracy_per_client"]):
-        node = done.node(client_id)
-        assert evaluate(node.model, node.data.test).accuracy == accuracy
 
 
 def test_keys_are_those_of_the_command(tmp_path):
@@ -156,46 +148,6 @@ def test_what_takes_a_run_folder_takes_a_result(done, tmp_path):
     assert export(done, 0, tmp_path / "model.pt2").exists()
 
 
-NOTEBOOK = """
-import sys
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
-
-class ZMQInteractiveShell(InteractiveShell):
-    "Called as the shell of a notebook, by which libraries know one."
-
-shell = ZMQInteractiveShell.instance()
-
-def cell(code):
-    with capture_output() as said:
-        shell.run_cell(code).raise_error()
-    return said
-
-cell("from hetfl_flwr import run")
-keys = "clients=2, rounds=2, models='mlp', batch_size=20"
-said = cell(f"result = run('fedhe', {keys}, out='one')")
-bars = [output.data["text/plain"] for output in said.outputs]
-assert "0/2" in bars[0] and "2/2" in bars[-1] and "accuracy" in bars[-1], bars
-assert all("text/html" in output.data for output in said.outputs)
-assert said.stderr == "", said.stderr
-assert cell(f"quiet = run('fedhe', {keys}, out='two', progress=False)").outputs == []
-
-def shown(code):
-    return shell.display_formatter.format(shell.run_cell(code).result)[0]
-
-assert shown("result")["text/html"].count("<tr") == 3
-assert shown("result.plot()")["image/png"].startswith(b"\\x89PNG")
-"""
-
-
-@pytest.mark.exhaustive
-def test_in_a_notebook_there_is_a_bar_a_table_and_a_picture(tmp_path):
-    environment = {**os.environ, "IPYTHONDIR": str(tmp_path / "ipython"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", NOTEBOOK]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
-    assert ended.returncode == 0, ended.stderr
-
-
 UNGUARDED = """
 from hetfl_flwr import run
 run("fedavg", clients=2, rounds=1, workers=2, models="mlp", out="run", progress=False)
@@ -215,17 +167,3 @@ def test_a_script_that_starts_workers_without_a_guard_is_told_so(tmp_path, scrip
     assert 'if __name__ == "__main__":' in said[-1]
     assert "memory" not in said[-1]
     assert sum(line.startswith("Traceback") for line in said) <= 2  # the script's own, none of the workers'
-
-
-def test_messages_call_options_as_a_script_writes_them(tmp_path, refusal):
-    run("local", **SMALL, out=tmp_path / "a")
-    said = [
-        refusal(HetflError, run, "local", **SMALL, out=tmp_path / "a"),
-        refusal(HetflError, run, "local", **SMALL, out=tmp_path / "b", accept_loss=True),
-        refusal(HetflError, run, "local", **SMALL | {"rounds": 1}, out=tmp_path / "a", resume=True),
-        refusal(HetflError, audit, tmp_path / "a"),
-    ]
-    for line, argument in zip(said, ("resume=True", "resume=True", "rounds=1", "keep_uploads=True"), strict=True):
-        assert argument in line
-        assert "--" not in line
-    assert "--resume" in refusal(HetflError, run_locally, {"algorithm": "local", "output-dir": str(tmp_path / "a")})

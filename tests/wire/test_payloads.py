@@ -11,7 +11,15 @@ from hypothesis.extra import numpy as arrays_of
 from torch import nn
 
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.wire.codec import decode, from_record, payload_bytes, payload_numbers, to_record, wire_bytes
+from hetfl_flwr.wire.codec import (
+    arrays_wire_bytes,
+    decode,
+    from_record,
+    payload_bytes,
+    payload_numbers,
+    to_record,
+    wire_bytes,
+)
 from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays, model_arrays, weights
 from strategies.fedhe import class_logits, known_class_logits
@@ -93,14 +101,13 @@ def test_other_names_count_or_order_are_refused_before_anything_is_decoded(refus
 @pytest.mark.parametrize(
     ("check", "arrays", "said"),
     [
-        (SPEC.check, [LOGITS], "1 arrays"),
-        (PayloadSpec().check, [LOGITS], "1 arrays"),
-        (SPEC.check, [[[0.0]], COUNTS], "list"),
+        (PayloadSpec().check_named, {"logits": LOGITS}, "expected none"),
+        (SPEC.check_named, {"logits": [[0.0]], "counts": COUNTS}, "list"),
         (SPEC.check_named, {"logits": LOGITS.T, "counts": COUNTS}, "shape (3, 2)"),
         (SPEC.check_named, {"logits": LOGITS}, "logits"),
         (SPEC.check_named, {"counts": COUNTS, "logits": LOGITS}, "counts, logits"),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_the_sender_too_is_told_when_it_breaks_its_own_declaration(refusal, check, arrays, said):
     assert said in refusal(PayloadError, check, arrays, "here")
@@ -146,7 +153,7 @@ def test_forged_bytes_are_refused_and_never_unpickled(refusal, array, said):
 def test_what_is_larger_than_declared_is_not_decoded(refusal, monkeypatch):
     monkeypatch.setattr(Array, "numpy", lambda self: pytest.fail("decoded"))
     line = refusal(PayloadError, decode, SPEC, record(raw(npy(np.zeros((100, 100))))), "client 3")
-    assert ("client 3" in line, "float64" in line) == (True, True)
+    assert ("client 3" in line, "takes 80128 bytes, expected 24" in line) == (True, True)
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=80).map(lambda tail: npy(LOGITS)[:80] + tail))
@@ -244,18 +251,38 @@ def test_wire_bytes_are_the_sum_of_the_parts_that_flower_sends():
     assert wire_bytes(message) > 400 + 24 + 2 * 128  # the content and header of each distinct array, and more
 
 
-def test_messages_of_a_kind_count_alike_and_are_left_as_they_were():
-    """The second is counted by what is known of the first: numbers matter only where arrays are equal."""
-    rng = np.random.default_rng(0)
-    for turn in range(3):
-        arrays = {"a": rng.normal(size=(7, 3)), "b": rng.normal(size=(7, 3)).astype(np.float32), "c": np.zeros(5)}
-        equal = {"a": np.ones(4), "b": np.ones(4) if turn else np.zeros(4)}
-        for sent in (arrays, equal, {}):
-            content = RecordDict({"config": ConfigRecord({"server-round": turn}), "arrays": to_record(sent)})
-            message = Message(content, 1, "train")
-            assert wire_bytes(message) == sum(parts(message).values())
-            assert list(message.content) == ["config", "arrays"]
-            assert message.content["arrays"] == to_record(sent)
+LARGE = np.random.default_rng(0).normal(size=(3, 500_000)).astype(np.float32)
+"""6 MB: two chunks."""
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {},
+        {"a": np.zeros((0, 3)), "b": np.zeros((0, 3)), "c": np.float32(1)},
+        {"a": np.ones(4), "b": np.ones(4), "c": np.zeros(4), "d": np.ones((4, 1))},
+        {"a": LARGE, "b": np.zeros(5)},
+        {"a": LARGE, "same as a": LARGE, "b": LARGE * 2},
+        {"zeros": np.zeros((4, 1_000_000), np.float32), "more": np.zeros((8, 1_000_000), np.float32)},
+        {f"{name} \u00e9": np.arange(7) for name in range(12)},
+    ],
+    ids=range(7),
+)
+def test_wire_bytes_are_arithmetic_and_messages_are_left_as_they_were(arrays):
+    """Flower sends what is equal once: arrays, and pieces of large arrays."""
+    sent = to_record(arrays)
+    message = Message(RecordDict({"config": ConfigRecord({"server-round": -65}), "arrays": sent}), 1, "train")
+    assert wire_bytes(message) == sum(parts(message).values())
+    assert arrays_wire_bytes(arrays) == sum(parts(sent).values())
+    assert list(message.content) == ["config", "arrays"]
+    assert message.content["arrays"] is sent
+
+
+def test_a_forged_shape_counts_as_it_is_serialised():
+    forged = ArrayRecord({"a": raw(npy(LOGITS)), "b": raw(b"")})
+    forged["a"].__dict__["shape"] = ([2], 3)
+    message = Message(RecordDict({"arrays": forged}), 1, "train")
+    assert wire_bytes(message) == sum(parts(message).values())
 
 
 def batch_normed():
@@ -293,8 +320,7 @@ FREE = PayloadSpec((ArraySpec("indices", (ROWS,), "int32", 0, 9), ArraySpec("val
 @pytest.mark.parametrize("rows", [0, 1, 4])
 def test_a_size_that_only_the_sender_knows_may_be_any_up_to_its_limit(rows):
     arrays = [np.zeros(rows, np.int32), np.zeros((rows, 2), np.float32)]
-    assert [len(array) for array in FREE.check(arrays, "x").values()] == [rows, rows]
-    sent = to_record(dict(zip(FREE.names, arrays, strict=True)))
+    sent = to_record(FREE.check_named(dict(zip(FREE.names, arrays, strict=True)), "x"))
     assert [len(array) for array in decode(FREE, sent, "x").values()] == [rows, rows]
 
 
@@ -310,7 +336,7 @@ def test_a_size_that_only_the_sender_knows_may_be_any_up_to_its_limit(rows):
     ],
 )
 def test_sizes_and_values_out_of_bounds_are_named(refusal, indices, values, said):
-    assert said in refusal(PayloadError, FREE.check, [indices, values], "client 3")
+    assert said in refusal(PayloadError, FREE.check_named, {"indices": indices, "values": values}, "client 3")
 
 
 POSTERIORS = ArraySpec("posteriors", (2, 2), "float32", sums_to_one=True)

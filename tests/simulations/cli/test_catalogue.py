@@ -4,10 +4,9 @@ import json
 from typing import get_args
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
-from hetfl_flwr.config import KEYS, RunConfig, meaning, read_toml
+from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import data_spec
 from hetfl_flwr.methods import check_options, find, names
 from hetfl_flwr.models import assign, build_model
@@ -42,21 +41,6 @@ def test_the_ten_clients_of_the_heterogeneous_recipe_have_ten_models():
 DIGITS = RunConfig(dataset="digits")
 
 
-def shown(kind: Kind, config: RunConfig = DIGITS) -> str:
-    console = Console(width=300)
-    with console.capture() as capture:
-        console.print(table(kind, facts.live(kind, config)))
-    return capture.get()
-
-
-def test_every_key_is_listed_with_its_default_and_meaning():
-    rows = shown(Kind.KEYS).splitlines()
-    for key, field in KEYS.items():
-        [row] = [row for row in rows if row.startswith(f"│ {key} ")]
-        assert repr(field.default) in row
-        assert meaning(key)[:40] in row
-
-
 def listed() -> dict[str, dict[str, str]]:
     """The table of algorithms, in its order: row by name, cell by column."""
     of = table(Kind.ALGORITHMS, facts.live(Kind.ALGORITHMS, DIGITS))
@@ -81,21 +65,6 @@ def test_every_method_of_the_house_says_what_leaves_a_client():
     *known, _ = get_args(Sends)
     sides = [each.strategy for name in names() for each in find(name).modes.values() or [find(name)]]
     assert [side.__qualname__ for side in sides if side.sends not in known] == []
-
-
-def test_a_row_says_what_the_docstrings_say():
-    rows = listed()
-    assert rows["fedhe"] == {
-        "leaves a client": "logits",
-        "name": "fedhe",
-        "what": "Averages the class-average logits of all clients, class by class.",
-        "paper": "Chan and Ngai, MSN 2021",
-        "needs": "equal classes",
-        "options": "\n".join(f"fedhe.{key} = {value}" for key, value in find("fedhe").defaults.items()),
-    }
-    assert rows["fedmd"]["needs"] == "public samples with labels\nequal classes, one shape of input"
-    assert rows["fedhenn"]["needs"] == "public samples without labels"
-    assert rows["fedavg"]["needs"] == "one model"
 
 
 @pytest.mark.parametrize(

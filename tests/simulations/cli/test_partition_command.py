@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from rich.console import Console
 from sklearn.datasets import load_digits
@@ -94,20 +93,6 @@ def test_the_picture_has_a_row_for_each_client_by_domain():
     assert numbers == {(0, 0): "3", (1, 1): "8", (1, 2): "1", (0, 3): "3"}
 
 
-def test_a_class_that_a_data_set_does_not_have_is_no_empty_cell():
-    """Of domains with 2 and 3 classes, the first has no third column: it is left blank, an empty class is tinted."""
-    split = Split("t", (share(0, "a", (4, 0)), share(1, "b", (4, 0, 0))), own_tests=True, rows=8, unused=0)
-    heat = split_figure(split).axes[0]
-    cells = np.ma.getmaskarray(heat.collections[0].get_array()).reshape(2, 3)
-    assert cells.tolist() == [[False, False, True], [False, False, False]]
-
-
-def test_a_picture_of_many_clients_has_a_scale_and_no_numbers():
-    shares = tuple(share(client, histogram=tuple(range(10))) for client in range(100))
-    heat, _ = split_figure(Split("t", shares, own_tests=False, rows=30, unused=0)).axes
-    assert (len(heat.texts), len(heat.get_yticks())) == (0, 34)
-
-
 @pytest.mark.parametrize(
     "keys",
     [
@@ -121,13 +106,6 @@ def test_every_split_can_be_drawn_and_told(keys):
     split_figure(split).canvas.draw()
     lines = shown(split)
     assert [line[0] for line in lines[3:-1]] == [*map(str, range(keys["clients"])), "sum"]
-
-
-def test_a_class_may_be_called_as_a_column_is():
-    shares = (Share(0, "d", 3, validation=2, test=1, public=1, histogram=(3, 0), class_names=("test", "x")),)
-    columns = split_table(Split("t", shares, own_tests=True, rows=6, unused=0)).columns
-    assert [str(column.header) for column in columns[-3:]] == ["classes", "test (0)", "x"]
-    assert len(columns) == 8
 
 
 def test_the_command_shows_and_writes_what_was_counted(hetfl, tmp_path, monkeypatch):

@@ -15,7 +15,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.runs.lock import LOCK_FILE
 from simulations.cli.command import app
 from simulations.engine.run import run_locally
@@ -197,8 +196,3 @@ def test_to_a_pipe_it_writes_a_line_for_each_round_until_the_end(run):
     lines = said.splitlines()
     assert status == 0
     assert (len(lines), "round 1 of 3" in lines[0], lines[-1].endswith("ended")) == (2, True, True)
-
-
-def test_what_is_no_run_folder_is_refused(tmp_path):
-    with pytest.raises(RunFolderError, match="no run"):
-        standing(tmp_path)

@@ -201,14 +201,6 @@ def test_what_cannot_be_made_is_refused_in_one_line(
     assert {path: path.read_bytes() for path in keys.folder.iterdir()} == before
 
 
-def test_a_server_certificate_of_another_authority_is_refused(
-    keys: Keys, tmp_path: Path, refusal: Callable[..., str]
-) -> None:
-    make_keys(tmp_path / "other", [HOST], 0)
-    keys.ca.write_bytes(Keys(tmp_path / "other").ca.read_bytes())
-    refusal(ConfigError, make_keys, keys.folder, [HOST], 2)
-
-
 def test_the_parts_of_a_rehearsals_nodes_are_all_digits_and_share_none(tmp_path: Path) -> None:
     """Of 1,797 images three parts are 599 each; per class they differ by one at most."""
     folders = [tmp_path / name for name in "abc"]
@@ -391,7 +383,7 @@ def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(within: Callab
     assert samples == [899, 898]
     for number in range(2):
         states = (here / "all" / f"node-{number}" / "state").glob("run-*/*.safetensors")
-        kept = [f"client-{number}.safetensors", f"inputs-{number}.safetensors"]
+        kept = [f"client-{number}.safetensors"]
         assert sorted(path.name for path in states) == kept
     assert [path.name for path in here.iterdir()] == ["all"]
     nodes = [part for number in range(2) for part in ("--node", f"{number}=all/node-{number}/state")]

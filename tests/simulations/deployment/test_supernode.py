@@ -149,15 +149,6 @@ def test_a_message_that_a_process_has_not_read_is_read_by_the_next(resident, wri
     assert [token for _, token, *_ in written()] == ["token-1", "token-2", "token-3"]
 
 
-def test_a_message_that_was_left_is_read_without_another_one(resident, written, monkeypatch):
-    """The process is gone before it has read any."""
-    with monkeypatch.context() as patch:
-        patch.setattr(executor, "_answer_all", lambda *_: 1)
-        resident.launch(spec(1))
-        os.waitid(os.P_PID, resident._process, os.WEXITED | os.WNOWAIT)
-    until(lambda: not resident.reconcile() and len(written()) == 1)
-
-
 @pytest.mark.parametrize(("end", "status"), [("leaves", 3), ("fails", 1)])
 def test_whatever_happens_in_a_process_it_does_not_go_on_as_an_executor(
     either, written, tmp_path, monkeypatch, end, status
@@ -440,14 +431,6 @@ def test_an_executor_that_cannot_be_started_is_tried_again(monkeypatch):
     assert len(tried) == 2
 
 
-def test_a_process_that_is_killed_has_a_line_in_the_log(either, written, monkeypatch):
-    said = list[str]()
-    monkeypatch.setattr(executor, "log", lambda level, line, *values: said.append(line % values))
-    either.launch(spec(1, address="dies"))
-    until(lambda: bool(either.reconcile() or said))
-    assert ["SIGKILL" in line for line in said] == [True]
-
-
 def test_where_no_process_can_be_forked_the_launch_has_failed_and_nothing_stays_open(either, monkeypatch):
     def fork():
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -469,15 +452,6 @@ def test_an_executor_ends_with_its_node_and_takes_its_secret_from_a_pipe():
     os.close(held)
     assert process.wait(60) != 0
     os.close(alive)
-
-
-def test_a_port_that_is_taken_is_refused(hetfl):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        done = hetfl("supernode", "--insecure", "--port", port)
-    assert (done.refused, str(port) in done.err) == (True, True)
 
 
 @pytest.mark.parametrize(

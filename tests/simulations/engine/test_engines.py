@@ -166,7 +166,7 @@ def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_pat
     assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
     assert engine(tmp_path / "deployed") == "deployment"
     kept = [path.name for path in (deployed.home / "state").glob("run-*/*.safetensors")]
-    assert sorted(kept) == ["client-1.safetensors", "inputs-1.safetensors"]
+    assert sorted(kept) == ["client-1.safetensors"]
     assert_same_bits(tmp_path / "deployed", local(tmp_path / "local", settings))
 
 

@@ -1,23 +1,18 @@
 """Data sets that exist in Python alone: frames, those of the datasets library and of torch; one, or one a client."""
 
-from pathlib import Path
-
 import datasets
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.datasets import load_digits
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.errors import ConfigError, DataError
 from simulations.api import config_keys, load, run
 from simulations.engine.objects import is_object, stored
-from simulations.reports.report import write_report
-from simulations.reports.runs import group_runs, load_run
-from simulations.reports.tables import shared_terms
 
 ROWS = 60
 
@@ -122,18 +117,6 @@ def test_vectors_of_torch_are_a_table_of_numbers(dtype):
     assert arrays.labels.tolist() == labels.tolist()
 
 
-@pytest.mark.slow
-def test_clients_with_vectors_learn(tmp_path):
-    """Missing numbers are missing, names are those of the dict, and all clients have the classes of all."""
-    numbers, labels = (torch.from_numpy(array) for array in load_breast_cancer(return_X_y=True))
-    numbers[5, 3] = torch.nan
-    parts = {"North": TensorDataset(numbers[:300], labels[:300]), "South": TensorDataset(numbers[300:], labels[300:])}
-    done = run("fedproto", dataset=parts, rounds=20, out=tmp_path / "run", progress=False)
-    last = done.clients[done.clients["round"] == 20]
-    assert last.name.tolist() == ["North", "South"]
-    assert (last.accuracy > 0.85).all()
-
-
 def test_colours_and_names_of_classes_are_kept():
     images = torch.randint(256, (12, 3, 6, 5), dtype=torch.uint8)
     arrays = read(stored(Pairs(images, [0, 1] * 6, ["cat", "dog"]))[0])
@@ -153,21 +136,6 @@ def test_a_run_with_a_frame_for_each_client_has_their_names(frame, tmp_path):
     went_on = run("fedhe", rounds=2, resume=True, out=tmp_path / "run", progress=False)
     assert went_on.summary["rounds"] == 2
     assert len(load(tmp_path / "run").node(0).data.train) + len(load(tmp_path / "run").node(0).data.test) < 20
-
-
-def test_no_screen_shows_the_folder_that_data_from_python_lie_in(frame, tmp_path, cache, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = run("local", dataset=frame, label_column="sick", models="mlp", clients=2, rounds=1, progress=False)
-    digits = Path(done.config["dataset"]).name[:8]
-    assert done.folder.name.startswith(f"local-Python-data-{digits}-seed0-")
-    assert f": local on Python data {digits}, 2 clients" in repr(done)
-    runs = [load_run(done.folder)]
-    write_report([done.folder], tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert f"<title>local on Python data {digits}</title>" in page
-    assert f'alt="Python data {digits}, iid' in page
-    assert page.count(cache.name) == 1  # among all settings
-    assert shared_terms(group_runs(runs)).startswith(f"dataset Python data {digits}, clients 2")
 
 
 def test_a_list_is_one_a_client_without_names():
@@ -211,24 +179,6 @@ class TestMessages:
         assert "row 7 of dataset['South']" in self.refused(refusal, both, **keys)
         splits = datasets.DatasetDict(train=datasets.Dataset.from_pandas(frame))
         assert "row 7 of dataset['train']" in self.refused(refusal, splits, **keys)
-
-    def test_columns_and_types(self, frame, refusal):
-        assert "dataset[1] has no column 'bp'" in self.refused(refusal, [frame, frame.drop(columns="bp")])
-        line = self.refused(refusal, [frame, frame.assign(age="old")])
-        assert "column 'age' of dataset holds numbers in dataset[0] and words in dataset[1]" in line
-        line = self.refused(refusal, [frame, frame.assign(sick=3)])
-        assert ("numbers in dataset[1]" in line, "ignore-columns" in line) == (True, False)
-        assert "dataset has no column 'ill'" in self.refused(refusal, frame, label_column="ill")
-        assert "hetfl-objects" not in self.refused(refusal, frame.assign(sick="ill"))
-
-    def test_what_is_left_out_is_said_of_the_frame(self, frame):
-        frame.loc[[2, 5], "sick"] = None
-        keys = config_keys({}, {"dataset": {"North": frame, "South": frame}})
-        split = Split(
-            dataset=keys["dataset"], clients=2, seed=0, reading=Reading(label_column="sick"), partition="files"
-        )
-        notes = load_client_data(split, 0).train.arrays.notes
-        assert any("row 2 of dataset['North'] and 3 more" in note for note in notes)
 
 
 class Stream(IterableDataset):

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.methods import build_strategy
-from hetfl_flwr.node import stores
+from hetfl_flwr.node import state as states
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.record import ROUNDS_FILE
 from hetfl_flwr.server.exchange import expected_of
@@ -136,7 +136,7 @@ def train(federation: Federation, client_ids: tuple[int, ...]) -> None:
 
 @pytest.mark.slow
 def test_a_client_that_cannot_be_put_to_rest_ends_the_run(refusal, config_for, run_federation, small_grid, monkeypatch):
-    monkeypatch.setattr(stores, "_replace_scratch", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(states, "_replace_scratch", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     config = config_for("fedhe", "run")
     said = refusal(StateError, run_federation, config, small_grid(config))
     assert said.endswith("client-1.safetensors: cannot be written: No space left on device")

@@ -15,14 +15,12 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from hetfl_flwr import gains, load
-from hetfl_flwr.errors import ConfigError
 from simulations.cli.command import app
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
 from simulations.reports.gains import Gain, answer, gains_table, write_csv
 from simulations.reports.report import write_report
 from simulations.reports.runs import load_run, run_folders
-from simulations.reports.tables import compare_table, doubts_of
-from simulations.reports.terminal import client_table, lines
+from simulations.reports.tables import doubts_of
 
 
 def said_of(folders):
@@ -124,16 +122,6 @@ def test_pooled_is_a_method_of_its_own_and_its_training_rows_may_be_more(tmp_pat
     assert any("upper mark" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("pooled", "said"), [(0.9, "the upper mark, where"), (0.7, "no upper mark")])
-def test_pooled_is_no_upper_mark_where_it_is_not_above_local(tmp_path, pooled, said):
-    """Three clients have 80 % on average alone."""
-    folders = study(tmp_path, after={0: HELPED[0]})
-    folders.append(ended(tmp_path / "p", [pooled] * 3, algorithm="local", pooled=True))
-    (note,) = [note for note in said_of(folders).notes if "upper mark" in note]
-    assert said in note
-    assert ("-10.0 points" in note) == (pooled < 0.8)
-
-
 def with_quality(folders, key, values):
     """Let each run's clients have some final values of another measure."""
     for folder, own in zip(folders, values, strict=True):
@@ -212,17 +200,6 @@ def test_of_several_local_runs_the_one_with_the_same_settings_counts(tmp_path):
     assert frame.baseline.tolist() == ALONE[0]
 
 
-def test_a_client_without_a_final_accuracy_is_named(tmp_path):
-    alone = ended(tmp_path / "alone", ALONE[0], algorithm="local")
-    other = ended(tmp_path / "other", HELPED[0])
-    records = json.loads((other / "clients.json").read_text())
-    records[1]["accuracy"] = None
-    (other / "clients.json").write_text(json.dumps(records))
-    found = said_of([alone, other])
-    assert [gain.client for gain in found.gains] == [0, 2]
-    assert ["client 1" in line for line in found.left_out] == [True]
-
-
 def test_folders_of_runs_stand_for_their_runs_in_the_order_of_their_numbers(tmp_path):
     for name in ("seed=10", "seed=9", "deep/down/seed=2"):
         ended(tmp_path / name, ALONE[0])
@@ -231,13 +208,6 @@ def test_folders_of_runs_stand_for_their_runs_in_the_order_of_their_numbers(tmp_
     names = [folder.name for folder in run_folders([tmp_path / "seed=9", tmp_path])]
     assert names == ["seed=9", "seed=2", "seed=10"]
     assert run_folders([tmp_path / "none"]) == [tmp_path / "none"]
-
-
-def test_the_function_takes_results_too_and_says_when_there_is_nothing_to_compare(tmp_path, refusal):
-    folders = study(tmp_path)
-    pd.testing.assert_frame_equal(gains([tmp_path]), gains([load(folder) for folder in folders]))
-    for runs in (folders[3:], folders[:3], []):
-        refusal(ConfigError, gains, runs)
 
 
 def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl):
@@ -264,14 +234,6 @@ def test_a_client_whose_name_is_a_formula_is_a_text_in_the_csv_file(tmp_path):
     assert (frame.name[0], frame.method[0], frame.difference[0]) == ("'=1+1", "fedhe", -0.25)
 
 
-def test_the_report_begins_with_the_answer(tmp_path):
-    study(tmp_path / "runs")
-    page = Page(write_report([tmp_path / "runs"], tmp_path / "r.html"))
-    assert page.words.index("Does federation help?") < page.words.index("Accuracy and its cost")
-    assert page.tables["Gains over local (95 % interval)"][1][:2] == ["client 0", "50"]
-    assert "Holm" in page.words
-
-
 def test_a_report_of_a_hundred_clients_shows_the_ends_and_the_spread(tmp_path):
     """Client k gains k - 50 points."""
     alone = ended(tmp_path / "alone", [0.5] * 100, algorithm="local")
@@ -287,25 +249,6 @@ def test_a_report_of_a_hundred_clients_shows_the_ends_and_the_spread(tmp_path):
     rows = {row[0]: row[1:4] for row in page.tables["Methods by gain"][1:]}
     assert rows == {"local": ["0.0", "0.0", "0.0"], "fedhe": ["-0.5", "49.0", "-45.5"]}
     assert "fedhe: -0.5 points" in (tmp_path / "r.html").read_text()
-
-
-@pytest.mark.parametrize(("width", "parts"), [(80, 2), (160, 1)])
-def test_no_number_is_folded_in_a_narrow_terminal(tmp_path, width, parts):
-    """Where a table is too wide, its columns stand in parts below each other, each with the clients."""
-    folders = study(tmp_path)
-    for method in ("fedavg", "fedprox", "fedrep"):
-        folders += [ended(tmp_path / f"{method}{s}", HELPED[s], algorithm=method, seed=s) for s in ALONE]
-    runs = [load_run(folder) for folder in folders]
-    for table in (gains_table(answer(runs)), compare_table(runs), client_table("x", runs[0].clients)):
-        printed = lines(table, width)
-        assert all(len(line) <= width for line in printed)
-        cells = [str(cell) for column in table.columns for cell in column.cells]
-        assert [cell for cell in cells if not any(cell in line for line in printed)] == []
-        assert table.caption.plain.split()[-1] in printed[-1]
-    printed = "\n".join(lines(gains_table(answer(runs)), width))
-    assert printed.count("+10.0 (9.7 to 10.4) helps") == 4
-    assert printed.count("client 0 ") == printed.count("client 2 ") == parts
-    assert printed.count("Gains over local") == 1
 
 
 SMALL = ("--dataset", "breast-cancer", "--clients", "2", "--rounds", "1", "--set", "models=mlp")

@@ -42,14 +42,6 @@ def test_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_says_which_versions_made_the_run(tmp_path: Path) -> None:
-    """With others first, if it was resumed; a run without a summary says nothing of them."""
-    resumed = finish(make(tmp_path / "on"), versions={"torch": "2.9.1"}, earlier_versions=[{"torch": "2.8.0"}])
-    assert "Made with torch 2.8.0; then torch 2.9.1" in report([resumed], tmp_path).words
-    assert "Made with" not in report([make(tmp_path / "killed")], tmp_path).words
-
-
-@pytest.mark.slow
 def test_several_runs(tmp_path: Path) -> None:
     """Two seeds of fedhe are one line, beside local, which sends nothing."""
     shifted = [line(0, [0.1, 0.3], sent=0), line(1, [0.6, 0.8]), line(2, []), line(3, [0.9, 0.9])]

@@ -1,13 +1,11 @@
 """Run folders of two or three rounds, whose figures are derived by hand."""
 
 import json
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.folders.run_folders import LINES, SILENT, client, finish, line, make
-from matplotlib import rc_context
 from matplotlib.image import imread
 from rich.table import Table
 
@@ -95,16 +93,6 @@ def test_numbers_that_no_run_reaches_lose_their_line_alone_in_every_command(
     assert (done.status, f"{folder / 'rounds.jsonl'}, line 2" in done.err) == (0, True)
     assert len(set(done.err.splitlines())) == 1
     assert out.stat().st_size > 1000
-
-
-def test_an_infinite_epsilon_is_shown_as_such(tmp_path: Path) -> None:
-    noisy = {"noise-multiplier": 1e-9, "clipping-norm": 1.0}
-    folder = finish(make(tmp_path / "run", **noisy), epsilon=inf, noise_source="seed")
-    assert '"epsilon": "Infinity"' in (folder / "summary.json").read_text()
-    run = load_run(folder)
-    assert run.summary["epsilon"] == inf
-    assert rows(compare_table([run]))[0]["epsilon"] == "inf"
-    assert "inf" in facts(summary_table(run))["privacy"]
 
 
 @pytest.mark.parametrize(
@@ -212,13 +200,6 @@ def test_compare_shows_domains_and_simulated_time_where_runs_have_them(tmp_path:
     assert not {"ACC / BWT / FWT %", "clock to 50.0 %"} & rows(compare_table([silent], target=0.5))[0].keys()
 
 
-def test_compare_refuses_what_cannot_be_compared(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError):
-        compare_table([])
-    with pytest.raises(ConfigError, match="target = 90"):
-        compare_table([load_run(make(tmp_path / "run"))], target=90)
-
-
 def test_run_figure_has_a_line_a_client_and_the_mean(tmp_path: Path) -> None:
     with_global = [line(0, [0.2, 0.4], global_accuracy=0.25), line(1, [0.4, 0.6], global_accuracy=0.35)]
     axes = run_figure(load_run(make(tmp_path / "run", with_global))).axes[0]
@@ -250,45 +231,6 @@ def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:
     assert list(flat.get_ydata()) == [0.4, 0.4]
     assert list(course.get_xdata())[1:] == [200, 600]
     assert over_bytes.get_xscale() == "log"
-
-
-def test_compare_figure_over_simulated_seconds_where_runs_have_a_clock(tmp_path: Path) -> None:
-    """Two seeds of 9 and 11 seconds a round make a line at their means; a run without a clock is not drawn there."""
-    clocks = [[{**entry, "clock": pace * entry["round"]} for entry in LINES] for pace in (9.0, 11.0)]
-    runs = [load_run(make(tmp_path / str(seed), lines, seed=seed)) for seed, lines in enumerate(clocks)]
-    silent = load_run(make(tmp_path / "local", SILENT, algorithm="local"))
-    _, _, over_seconds = compare_figure([*runs, silent]).axes
-    (course,) = over_seconds.get_lines()
-    assert list(course.get_xdata()) == [10.0 * entry["round"] for entry in LINES if entry["accuracy"] is not None]
-    assert over_seconds.get_xlabel() == "simulated seconds"
-
-
-def test_a_band_ends_where_accuracies_do(tmp_path: Path) -> None:
-    """Of 1.0 and 0.6, of 0.0 and 0.4: 0.8 + 0.28 is above 1, 0.2 - 0.28 below 0."""
-    seeds = [[line(0, [low]), line(1, [high])] for low, high in ((0.0, 1.0), (0.4, 0.6))]
-    runs = [load_run(make(tmp_path / str(seed), lines, seed=seed)) for seed, lines in enumerate(seeds)]
-    (band,) = compare_figure(runs).axes[0].collections
-    heights = band.get_paths()[0].vertices[:, 1]
-    assert (heights.min(), heights.max()) == (0, 1)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("upright", [True, False])
-def test_names_of_many_methods_leave_room_for_their_lines(tmp_path: Path, upright: bool) -> None:
-    name = "long name " * 15
-    runs = [load_run(make(tmp_path / str(number), algorithm=f"{number} {name}")) for number in range(20)]
-    figure = compare_figure(runs, upright=upright)
-    figure.draw_without_rendering()
-    assert figure.axes[0].get_position().height * figure.get_figheight() > 1.5
-
-
-@pytest.mark.parametrize("name", [r"$\frac$", r"$a$ \$ \\ $"])
-def test_names_with_dollar_signs_are_no_formulas(tmp_path: Path, name: str) -> None:
-    run = load_run(make(tmp_path / "run", algorithm=name, dataset=name))
-    for number, figure in enumerate((run_figure(run), compare_figure([run]))):
-        with rc_context({"svg.fonttype": "none"}):
-            write_figure(figure, tmp_path / f"{number}.svg")
-        assert name in (tmp_path / f"{number}.svg").read_text()
 
 
 def test_pictures_are_written(tmp_path: Path) -> None:

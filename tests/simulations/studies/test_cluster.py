@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hetfl_flwr import sweep
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from hetfl_flwr.runs.record import SERVER_STATE_FILE, read_rounds
 from simulations.cli.command import app
@@ -118,15 +117,6 @@ def test_a_run_whose_process_dies_is_begun_again_and_packages_in_the_callers_fol
 
 
 @pytest.mark.exhaustive
-def test_packages_in_the_callers_folder_hide_none_of_this_project(tmp_path, machines, first, console, monkeypatch):
-    for name in ("simulations", "strategies", "hetfl_flwr"):
-        (tmp_path / "mine" / name).mkdir(parents=True)
-        (tmp_path / "mine" / name / "__init__.py").write_text("raise ImportError('hidden')")
-    monkeypatch.chdir(tmp_path / "mine")
-    assert run_all([a_run(tmp_path)], RayBackend(1, machines.address), console) == {}
-
-
-@pytest.mark.exhaustive
 def test_an_interrupted_study_fetches_what_its_runs_have_done(tmp_path, machines, first, console, monkeypatch):
     job, alone = a_run(tmp_path / "there", rounds=150), a_run(tmp_path / "here", rounds=150)
 
@@ -142,14 +132,6 @@ def test_an_interrupted_study_fetches_what_its_runs_have_done(tmp_path, machines
     assert not job.finished
     assert run_all([job, alone], LocalBackend(2), console) == {}
     assert outcome(job) == outcome(alone)
-
-
-@pytest.mark.exhaustive
-def test_why_a_run_has_failed_is_said_with_its_machine(tmp_path, machines, first, console):
-    job = a_run(tmp_path, **{"dataset": str(tmp_path / "nowhere.csv")})
-    failed = run_all([job], RayBackend(1, machines.address), console)
-    assert failed[job.folder].startswith("on ")
-    assert "nowhere.csv" in failed[job.folder]
 
 
 @pytest.mark.exhaustive
@@ -235,13 +217,6 @@ OF_DIGITS = ["--clients", "2", "--rounds", "1", "--set", "models=mlp", "--set", 
 def test_each_command_that_makes_many_runs_makes_them_where_it_is_told(tmp_path, asked_for, command):
     done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out"), "--on", "ray", "--workers", "2"])
     assert done.exit_code == 0, done.output
-    assert asked_for == [2]
-
-
-@pytest.mark.slow
-def test_a_sweep_from_python_is_made_where_it_is_told(tmp_path, asked_for):
-    keys = {"clients": 2, "rounds": 1, "models": "mlp", "local_batches": 1, "progress": False}
-    assert len(sweep("fedhe", grid={"seed": [0]}, out=tmp_path, workers=2, on="ray", **keys)) == 1
     assert asked_for == [2]
 
 

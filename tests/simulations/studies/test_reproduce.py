@@ -7,7 +7,6 @@ from pathlib import Path
 from shutil import copytree, rmtree
 
 import pytest
-from fixtures.folders.run_folders import finish, make
 from rich.console import Console
 from scipy.stats import ttest_rel
 
@@ -18,10 +17,9 @@ from simulations.studies.reproduce import command
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
 from simulations.studies.reproduce.page import collect, counted
-from simulations.studies.reproduce.pictures import Known, _gains
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, load, names
-from simulations.studies.reproduce.records import Record, Records, _thinned, jobs, measured, record
+from simulations.studies.reproduce.records import Record, Records, jobs, measured
 
 RESULTS = Path(__file__).parents[3] / "simulations" / "results"
 
@@ -164,24 +162,6 @@ def test_gains_are_those_of_the_same_client_and_seed(recipe):
     assert set(ours["FedHe", "accuracy"]) == {0, 1, 2}
 
 
-def test_a_picture_of_gains_has_the_largest_mean_on_top_and_a_dot_for_each_client(recipe):
-    recipe.write_text(GAINS.replace("seeds = 2", 'seeds = 2\nfigure = { kind = "gains", measures = ["sent"] }'))
-    small = load(str(recipe))
-    fedhe, private = cells = [*small.cells()]
-    records = [of_clients(fedhe, seed, 0.48, 0.60 + seed / 10) for seed in (0, 1)]
-    records += [of_clients(private, seed, 0.50, 0.50) for seed in (0, 1)]
-    (axes,) = _gains(Known(small, outcomes(small, cells, records), [], records)).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["FedHe", "Private"]
-    assert axes.yaxis_inverted()
-    _, dots, interval, mean, *_ = axes.lines
-    assert dots.get_xdata() == pytest.approx([-2.0, 15.0])
-    assert mean.get_xdata() == pytest.approx([6.5])
-    low, high = ttest_rel([0.54, 0.59], [0.5, 0.5]).confidence_interval()
-    assert interval.get_xdata() == pytest.approx([100 * low, 100 * high])
-    assert [text.get_text() for text in axes.texts] == ["1.0 MB", "1.0 MB"]
-    assert _gains(Known(small, outcomes(small, cells, records[:2]), [], records[:2])) is None
-
-
 @pytest.mark.slow
 def test_what_has_ended_is_kept_though_the_command_is_killed_and_no_gain_is_no_picture(
     recipe, run_recipe, tmp_path, monkeypatch
@@ -227,20 +207,6 @@ def test_what_each_client_reached_is_kept_where_clients_are_compared(recipe, tmp
 
 
 @pytest.mark.exhaustive
-def test_features_are_of_all_rows_that_are_known(run_recipe, recipe, tmp_path):
-    """A picture that has them all is not drawn over by one of the rows whose models are still there."""
-    recipe.write_text(RECIPE.replace('against = "FedHe"', 'figure = { kind = "features" }'))
-    results = tmp_path / "all.md"
-    _, folder, _ = run_recipe(seeds=2, results=results)
-    for gone, drawn in (("seed-0", True), ("seed-1", False)):
-        rmtree(folder / "runs" / "private" / gone)
-        (folder / "figure.png").unlink()
-        assert run_recipe(seeds=2, results=results, report_only=True)[0]
-        assert (folder / "figure.png").exists() is drawn
-    assert (tmp_path / "results" / "small.png").stat().st_size > 10_000
-
-
-@pytest.mark.exhaustive
 def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):
     recipe.write_text(RECIPE.replace("rounds = 3", "rounds = 2"))
     whole, folder, said = run_recipe(seeds=1)
@@ -275,14 +241,6 @@ def test_runs_of_other_versions_are_kept_and_their_table_says_which(run_recipe, 
     assert written == [[{"commit": "0123abc"}], [old, new], [new], [new]]
 
 
-def test_a_record_has_what_made_its_run(recipe, tmp_path):
-    small = load(str(recipe))
-    job = jobs(list(small.cells()), 1, tmp_path)[0]
-    job.folder.parent.mkdir(parents=True)
-    finish(make(job.folder), versions={"torch": "2.0"}, earlier_versions=[{"torch": "1.0"}])
-    assert record(job, small).versions == [{"torch": "1.0"}, {"torch": "2.0"}]
-
-
 @pytest.mark.slow
 def test_a_row_that_fails_is_named_and_takes_nothing_with_it(run_recipe, recipe):
     text = RECIPE.replace('algorithm = "local"', 'algorithm = "fedh2l", public-fraction = 0.0')
@@ -308,14 +266,6 @@ def test_a_run_of_other_settings_is_neither_taken_nor_repeated(run_recipe, recip
     assert path.read_bytes() == before
 
 
-@pytest.mark.exhaustive
-def test_keys_of_the_command_line_win_over_the_recipe(run_recipe):
-    whole, folder, _ = run_recipe(seeds=1, extra={"rounds": 1, "fedhe.alpha": 0.0})
-    assert whole
-    config = load_run(folder / "runs" / "fedhe" / "seed-0").config
-    assert (config["rounds"], config["fedhe.alpha"]) == (1, 0.0)
-
-
 def test_the_quick_variant_says_that_it_is_not_the_papers_and_compares_nothing(run_recipe):
     """In each of what it makes: on the screen, in Markdown and in JSON."""
     _, folder, said = run_recipe(variant="quick", report_only=True)
@@ -324,34 +274,6 @@ def test_the_quick_variant_says_that_it_is_not_the_papers_and_compares_nothing(r
     for text in (said, (folder / "table.md").read_text(), told["title"] + told["less"]):
         words = " ".join(text.split())
         assert ("quick variant" in words, "rounds = 1 for 3" in words, "50.00" in words) == (True, True, False)
-
-
-@pytest.mark.exhaustive
-def test_the_short_variant_says_what_it_has_less(run_recipe, recipe, tmp_path):
-    recipe.write_text(
-        RECIPE.replace("[quick]", "[short]\nrounds = 2\n\n[quick]").replace(
-            "seeds = 2", 'seeds = 1\nshort-only = ["Priv"]'
-        )
-    )
-    whole, folder, _ = run_recipe(variant="short", extra={"batch-size": 30}, results=tmp_path / "all.md")
-    assert whole
-    assert [path.parent.parent.name for path in folder.glob("runs/**/summary.json")] == ["private"]
-    assert load_run(folder / "runs" / "private" / "seed-0").config["rounds"] == 2
-    text = (folder / "table.md").read_text()
-    assert "--short --set batch-size=30`" in text
-    assert "rounds = 2 for 3; batch-size = 30 for 20; 1 of 2 cells" in text
-    assert "results/small-short.png" in (tmp_path / "all.md").read_text()
-    assert (tmp_path / "results" / "small-short.png").read_bytes() == (folder / "figure.png").read_bytes()
-
-
-@pytest.mark.exhaustive
-def test_only_rows_and_columns_with_a_word_in_their_name(run_recipe, tmp_path):
-    whole, folder, _ = run_recipe(only=["Priv"], seeds=1, results=tmp_path / "all.md")
-    assert whole
-    assert [path.parent.parent.name for path in folder.glob("runs/**/summary.json")] == ["private"]
-    assert "--only 'Priv' --seeds 1`" in (tmp_path / "all.md").read_text()
-    with pytest.raises(ConfigError, match="--only private"):
-        run_recipe(only=["private"])
 
 
 @pytest.mark.exhaustive
@@ -412,14 +334,6 @@ def test_a_kept_line_that_is_no_record_is_named(run_recipe, tmp_path):
         run_recipe(seeds=1, results=tmp_path / "all.md")
 
 
-@pytest.mark.exhaustive
-def test_results_that_cannot_be_written_are_named_and_the_runs_are_there(run_recipe, tmp_path):
-    (tmp_path / "results").write_text("a file where the folder is to be")
-    with pytest.raises(RunFolderError, match=r"results/small.jsonl"):
-        run_recipe(only=["Priv"], seeds=1, results=tmp_path / "all.md")
-    assert (tmp_path / "out" / "small" / "runs" / "private" / "seed-0" / "summary.json").exists()
-
-
 def outcome(row, column, ours, paper=None, measure="ACC"):
     cell = Cell(row=row, column=column, settings={}, paper={})
     return Outcome(cell, measure, "%", paper, dict(enumerate(ours)), {})
@@ -434,29 +348,6 @@ def test_what_is_said_of_the_papers_stays_before_all_sections_and_collecting_aga
         link = f"[Full report](results/{tmp_path.name}.md)"
         assert path.read_text() == f"# Results\n\n{said}\n## A, Table 1\n\nIt holds.\n\n{link}\n"
         assert (tmp_path / "results" / f"{tmp_path.name}.md").read_text() == (tmp_path / "table.md").read_text()
-
-
-@pytest.mark.exhaustive
-def test_a_file_of_tables_keeps_those_that_are_not_asked_for(run_recipe, recipe, tmp_path):
-    results = tmp_path / "all.md"
-    other = "## Another, Table 2\n\nMade by hand.\n"
-    results.write_text(f"# Results\n\n{other}\n## Not run\n\n- Third (`third`)\n- Small table (`small`)\n")
-    run_recipe(only=["Priv"], seeds=1, results=results)
-    _, first, small, missing = results.read_text().split("\n## ")
-    assert f"## {first}" == other
-    assert small.startswith("Small table\n")
-    assert "; 1 of 1 runs. Seeds: 1." in small
-    assert missing == "Not run\n\n- Third (`third`)\n"
-    text = results.read_text()
-    run_recipe(only=["Priv"], seeds=1, results=results)
-    assert results.read_text() == text
-
-
-def test_only_a_report(run_recipe):
-    whole, folder, _ = run_recipe(report_only=True)
-    assert whole
-    assert not (folder / "runs").exists()
-    assert json.loads((folder / "table.json").read_text())["figures"][0]["mean"] is None
 
 
 def test_a_list_of_figures_is_in_the_order_of_the_measures(recipe):
@@ -645,13 +536,6 @@ def test_clients_that_have_never_trained_are_left_out_on_demand():
     assert measured(run_of([scored({"a": 0.9})]), "trained:a") is None
 
 
-def test_a_long_course_is_kept_in_few_points(monkeypatch):
-    monkeypatch.setattr("simulations.studies.reproduce.records.POINTS", 3)
-    assert _thinned((list(range(10)), [0.5] * 10)) == ([1, 5, 9], [0.5] * 3)
-    assert _thinned(([0, 5, 7], [0.1, 0.2, 0.3])) == ([0, 5, 7], [0.1, 0.2, 0.3])
-    assert _thinned(([], [])) == ([], [])
-
-
 @pytest.mark.exhaustive
 def test_runs_are_shared_and_what_is_not_said_is_as_in_the_other_recipe(tmp_path, monkeypatch):
     monkeypatch.setattr("simulations.studies.reproduce.recipe.TABLES", tmp_path)
@@ -699,20 +583,6 @@ def test_tuned_rows_stand_beside_the_others_and_are_tuned_once(run_recipe, recip
     assert again
     assert "tuning" not in said
     assert not (folder / "runs").exists()
-
-
-@pytest.mark.slow
-def test_a_row_that_cannot_be_tuned_is_named_and_takes_nothing_with_it(run_recipe, recipe):
-    """Settings are judged by validation samples, and this row has none."""
-    pytest.importorskip("optuna", reason="optuna is not installed")
-    text = RECIPE.replace("seeds = 2\n", "seeds = 1\ntuned = 2\n")
-    recipe.write_text(text.replace('{ algorithm = "local" }', '{ algorithm = "local", validation-fraction = 0.0 }'))
-    whole, folder, said = run_recipe()
-    assert not whole
-    assert "Private, tuned" in " ".join(said.split())
-    figures = json.loads((folder / "table.json").read_text())["figures"]
-    counts = {one["row"]: len(one["ours"]) for one in figures}
-    assert counts == {"FedHe": 1, "FedHe, tuned": 1, "Private": 1, "Private, tuned": 0}
 
 
 def _ranked(values):

@@ -50,11 +50,6 @@ def test_a_run_has_ended_when_its_summary_says_so_whatever_stands_among_its_roun
     assert Job("run", folder, {"algorithm": "fedhe", "dataset": "digits", "rounds": 3}).finished is finished
 
 
-def test_where_no_file_has_the_rounds_of_a_run_none_are_counted(tmp_path):
-    (tmp_path / "rounds.jsonl").mkdir()
-    assert Job("run", tmp_path, {}).done == 0
-
-
 @pytest.mark.parametrize(
     ("text", "grid"),
     [

@@ -1,0 +1,474 @@
+"""A client and all that it needs to answer: it is brought to what it saved last, learns or measures, and is saved.
+
+A client may be built anew for each message, or stay. One that stays gives the same bits: before each message it is made
+what it was when it had just been built, with the state that was saved.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from functools import cached_property
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import torch
+from flwr.app import Context
+from torch import Tensor, nn
+
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.data import Batches
+from hetfl_flwr.errors import ConfigError, StateError
+from hetfl_flwr.learning.metrics import Metrics, domain_scores
+from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
+from hetfl_flwr.learning.quality import baseline
+from hetfl_flwr.learning.training import evaluate, make_optimizer
+from hetfl_flwr.methods import build_client, names
+from hetfl_flwr.models import ZOO, network_of
+from hetfl_flwr.models.split_model import constant_buffers, constants_held
+from hetfl_flwr.node.meter import Meter
+from hetfl_flwr.node.node import Node, kept_of
+from hetfl_flwr.node.state import ClientState
+from hetfl_flwr.seeding import seeded
+from hetfl_flwr.wire.codec import check_halves, halved
+from hetfl_flwr.wire.forms import Form, form_of
+from hetfl_flwr.wire.messages import EXAMPLES
+from hetfl_flwr.wire.privacy import private_upload
+from hetfl_flwr.wire.spec import Arrays
+
+if TYPE_CHECKING:
+    from hetfl_flwr.client import KnowledgeClient
+
+BEST = "best."
+"""Prefix of the best model's tensors and metrics."""
+
+BESIDE, DOWNLOAD = "best+", "download"
+"""What the names begin with of what the best model was measured with: other networks, and what the server sent."""
+
+MEASURED = "measured."
+"""Prefix, in a state folder, of what the client was measured with last."""
+
+
+class Optimizers:
+    """A client's optimizers: each has the moments that were saved after the last round.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Says what optimizers are, and whether the moments of what the server replaces are lost.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._saved: Mapping[str, Tensor] = {}
+        self._spare: dict[str, torch.optim.Optimizer] = {}  # they are as they were saved
+        self._handed: dict[str, torch.optim.Optimizer] = {}
+        self._replaced: list[nn.Parameter] = []
+
+    def begin(self, saved: Mapping[str, Tensor], *, same: bool) -> None:
+        """Begin a message with what was saved. `same`: it is what `end` was called for last."""
+        self._saved, self._handed, self._replaced = saved, {}, []
+        if not same:
+            self._spare = {}
+
+    def end(self) -> dict[str, Tensor]:
+        """Return what is to be saved of those that were asked for since `begin`."""
+        self._drop_moments()
+        self._spare = self._handed
+        tensors: dict[str, Tensor] = {}
+        for name, optimizer in self._handed.items():
+            tensors |= optimizer_tensors(optimizer, f"{name}.")
+        return tensors
+
+    def get(self, name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer of a name: the one that there is, or else a new one."""
+        optimizer = self._spare.pop(name, None)
+        if optimizer is None:
+            return self.load(name, make_optimizer(self._config, parameters))
+        for group in optimizer.param_groups:
+            group.update(optimizer.defaults)
+        self._hand(name, optimizer)
+        return optimizer
+
+    def load(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Give an optimizer its moments of the last round; those of this one are saved."""
+        load_optimizer(optimizer, under(f"{name}.", self._saved))
+        self._hand(name, optimizer)
+        return optimizer
+
+    def replaced(self, parameters: list[nn.Parameter]) -> None:
+        """Take note of what the server has replaced: its moments are lost, unless the run config keeps them."""
+        if self._config.moments == "reset":
+            self._replaced += parameters
+            self._drop_moments()
+
+    def _hand(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        self._handed[name] = optimizer
+        if self._replaced:
+            self._drop_moments()
+
+    def _drop_moments(self) -> None:
+        for optimizer in self._handed.values():
+            for parameter in self._replaced:
+                optimizer.state.pop(parameter, None)
+
+
+class Holder:
+    """Brings a client to its saved state, lets it answer, and saves what it has become.
+
+    Parameters
+    ----------
+    client : KnowledgeClient
+        The client.
+    stays : bool
+        Whether it answers more than one message. Then it has just been built.
+
+    Attributes
+    ----------
+    nbytes : int
+        The bytes of its networks; 0 where it does not stay.
+    pool : object
+        Which public samples there were when it was built: what it declares may depend on them.
+    half : bool
+        Whether arrays travel in half precision.
+    uploads_as_learnt : bool
+        Whether what it learns leaves the node as it is, neither clipped nor noised nor in half precision.
+    """
+
+    def __init__(self, client: "KnowledgeClient", *, stays: bool = False) -> None:
+        self.client, self.node = client, client.node
+        self.pool = self.node.public_samples.current
+        config = self.node.config
+        self.half, self.uploads_as_learnt = config.half, not (config.half or config.clipping_norm)
+        self._costs, self._name = config.measured, str(self.node)
+        self._built = _Built(client) if stays else None
+        self.nbytes = self._built.nbytes if self._built else 0
+        self._saved = ClientState()
+        self._untouched = False  # since the state was saved
+
+    @cached_property
+    def down(self) -> Form:
+        """What the server sends to train with."""
+        return form_of(self.client.download_spec())
+
+    @cached_property
+    def up(self) -> Form:
+        """What the client sends after training."""
+        return form_of(self.client.upload_spec())
+
+    @cached_property
+    def assess(self) -> Form:
+        """What the server sends to measure with."""
+        return form_of(self.client.assess_spec())
+
+    def train(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Learn for a round from a download that has been checked; return the upload, as it travels, and metrics."""
+        if not self._costs:
+            upload, metrics = self.learn(_own(download), round)
+        else:
+            with Meter(self._costs, self.node.device) as meter:
+                upload, metrics = self.learn(_own(download), round)
+            metrics |= {**meter.costs, EXAMPLES: metrics.pop(EXAMPLES)}
+        return upload if self.uploads_as_learnt else self._released(upload, download, round), metrics
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Let the client learn for a round from arrays of its own; return its upload, checked, and metrics."""
+        client, node = self.client, self.node
+        self.restore()
+        with seeded(node.config.seed, node.client_id, round, "train"):
+            if self._built is None:
+                node.model.train()
+            with constants_held(self._constants) if self._constants else nullcontext():
+                upload, metrics = client.learn(download, round)
+        if node.config.class_weights != "none" and "class_weights" not in vars(node):
+            raise ConfigError(
+                f"class-weights = {node.config.class_weights}, but the algorithm '{node.config.algorithm}' computes no "
+                "node.data_loss, which weighs classes: set it to none"
+            )
+        self.up.check(upload, self._name)
+        if client.keeps_state:
+            self.save(round)
+        if EXAMPLES not in metrics:
+            metrics[EXAMPLES] = len(node.data.train)
+        return upload, metrics
+
+    def measure(self, download: Arrays, round: int | None) -> Metrics:
+        """Measure with a download that has been checked.
+
+        Parameters
+        ----------
+        download : mapping of str to array
+            What the server sent.
+        round : int or None
+            The round. None: the last one in which the client has trained.
+
+        Returns
+        -------
+        dict
+            Metrics, with ``loss`` and ``num-examples``.
+        """
+        client, node = self.client, self.node
+        self.restore()
+        with seeded(node.config.seed, node.client_id, "evaluate"):
+            metrics = client.assess(_own(download))
+            metrics = {**metrics, **baseline(node.data)}
+            predictor = client.predictor()
+            metrics |= _elsewhere(node, predictor, float(metrics["accuracy"]))
+        is_own = predictor is node.model and not download  # then it is what the client keeps
+        if node.config.state_dir and client.keeps_state and not is_own:
+            self._keep_measured(download, predictor)
+        if node.config.keep_best:
+            metrics = self._best(download, metrics, self._saved.round if round is None else int(round))
+        if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
+            metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
+        return {**metrics, "loss": float(metrics["loss"]), EXAMPLES: int(metrics[EXAMPLES])}
+
+    def predictor(self, download: Arrays) -> nn.Module:
+        """Return what is measured of the client after it was sent this: it is brought to its state, and measures.
+
+        With ``keep-best`` it is what was measured of the best model; the client then has that.
+
+        Raises
+        ------
+        PayloadError
+            The client expects something else.
+        StateError
+            What it keeps is another run's, or does not fit it.
+        """
+        client = self.client
+        self.restore()
+        beside = under(BESIDE, self._saved.tensors)
+        if best := under(BEST, self._saved.tensors):
+            for name, module in client.modules().items():
+                self._load(name, module, under(f"{name}.", beside))
+            self._load("model", self.node.model, best)
+            download = {name: array.cpu().numpy() for name, array in under(f"{DOWNLOAD}.", beside).items()} or download
+        spec = client.assess_spec()
+        sent = spec.check_named({name: download[name] for name in spec.names if name in download}, "server")
+        with seeded(self.node.config.seed, self.node.client_id, "evaluate"):
+            client.assess(sent)
+            return client.predictor().eval()
+
+    def restore(self) -> None:
+        """Bring the client to what was saved after the last round; where nothing was, to what it was built as.
+
+        Until it is saved it is taken to be something else.
+        """
+        client, saved = self.client, self.node.read_state()
+        same = saved is not None and saved is self._saved
+        untouched, self._untouched = same and self._untouched, False
+        self._saved = saved or ClientState()
+        client._optimizers.begin(self._saved.tensors, same=same)
+        if self._built is not None:
+            self._built.put_back(client)
+        if saved is not None:
+            client.numbers = dict(saved.numbers)
+            for name, module in client.modules().items() if not untouched else ():
+                self._load(name, module, under(f"{name}.", saved.tensors))
+
+    def _load(self, name: str, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        """Put what was kept of a network into it, if anything was.
+
+        Raises
+        ------
+        StateError
+            It is of a network with other weights.
+        """
+        if not tensors:
+            return
+        has = {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
+        kept = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+        if has != kept:
+            odd = min(key for key in has | kept if has.get(key) != kept.get(key))
+            found, expected = (shapes.get(odd, "not there") for shapes in (kept, has))
+            raise StateError(
+                f"{self.node}: what it keeps is of another {name} than it has now: '{odd}' is {found}, expected "
+                f"{expected}; has its code changed, or an option?"
+            )
+        module.load_state_dict(tensors)
+
+    def save(self, round: int) -> None:
+        """Save what is to survive, beside the best model so far and what the client was measured with last."""
+        aside = (BEST, BESIDE, MEASURED)
+        tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith(aside)}
+        tensors |= self._networks if self._built is not None else networks(self.client)
+        tensors |= self.client._optimizers.end()
+        self._write(ClientState(tensors, self.client.numbers, round))
+        self._untouched = True
+        if self._built is not None:
+            self._built.weights = None
+
+    @cached_property
+    def _networks(self) -> dict[str, Tensor]:
+        return networks(self.client)
+
+    @cached_property
+    def _constants(self) -> list[nn.Module]:
+        every = dict.fromkeys((self.node.model, *self.client.modules().values()))
+        return [one for one in every if constant_buffers(one)]
+
+    def _write(self, state: ClientState) -> None:
+        """Save the state; that of the server's last checkpoint is kept until the next one, for ``resume``."""
+        every = self.node.config.checkpoint_rounds
+        checkpoint = (state.round - 1) // every * every if every else -1
+        if 0 < self._saved.round <= checkpoint < state.round:
+            self.node.store.keep()
+        self._saved = self.node.write_state(state) or state
+
+    def _keep_measured(self, download: Arrays, predictor: nn.Module) -> None:
+        """In a state folder, keep what this client was measured with, and a digest of what has predicted."""
+        saved = self._saved
+        others = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith(MEASURED)}
+        sent = {f"{MEASURED}{name}": torch.from_numpy(array) for name, array in download.items()}
+        numbers = {f"{MEASURED}digest": digest_of(predictor), f"{MEASURED}round": saved.round}
+        self._write(ClientState({**others, **sent}, {**saved.numbers, **numbers}, saved.round))
+
+    def _best(self, download: Arrays, metrics: Metrics, round: int) -> Metrics:
+        """Return the metrics of the best model so far on the validation samples, after keeping it if it is this one."""
+        node, saved = self.node, self._saved
+        score = {"own": "validation-accuracy", "domains": "validation-acc"}[node.config.best_on]
+        before = {key.removeprefix(BEST): n for key, n in saved.numbers.items() if key.startswith(BEST)}
+        if before and before[score] >= float(metrics[score]):
+            return dict(before)
+        model = {f"{BEST}{name}": tensor for name, tensor in node.model.state_dict().items()}
+        for name, module in self.client.modules().items():
+            if module is not node.model:
+                model |= {f"{BESIDE}{name}.{key}": tensor for key, tensor in module.state_dict().items()}
+        model |= {f"{BESIDE}{DOWNLOAD}.{name}": torch.from_numpy(array) for name, array in download.items()}
+        numbers = {f"{BEST}{name}": float(value) for name, value in metrics.items()}
+        others = {name: n for name, n in saved.numbers.items() if not name.startswith(BEST)}
+        self._write(ClientState({**saved.tensors, **model}, {**others, **numbers}, round))
+        return metrics
+
+    def _released(self, learnt: Arrays, download: Arrays, round: int) -> Arrays:
+        """Return an upload clipped, noised and in half precision, as the run config says."""
+        node, config = self.node, self.node.config
+        if config.clipping_norm:
+            learnt = private_upload(learnt, self.up.spec, download, self.down.spec, config, node.client_id, round)
+        if self.half:
+            check_halves(learnt, self._name)
+            learnt = halved(learnt)
+        return learnt
+
+
+class _Built:
+    """What a client is that has just been built: its attributes, its networks' weights, and what each is set to."""
+
+    def __init__(self, client: "KnowledgeClient") -> None:
+        client.node.model.train()
+        self._attributes, self._numbers = dict(vars(client)), dict(client.numbers)
+        kept = client.modules().values()
+        own = [one for one in vars(client).values() if isinstance(one, nn.Module)]
+        every = nn.ModuleList(dict.fromkeys((client.node.model, *kept, *own)))
+        self._parameters = [(one, one.requires_grad) for one in every.parameters()]
+        self._layers = [(one, one.training) for one in every.modules()]
+        tensors = {id(one): one for one in (*every.parameters(), *every.buffers())}
+        saved = {id(one) for one in nn.ModuleList(kept).state_dict(keep_vars=True).values()}
+        self._unsaved = _copied([one for one in tensors.values() if id(one) not in saved])
+        self.weights: _Copies | None = _copied([one for one in tensors.values() if id(one) in saved])
+        self.nbytes = sum(one.nbytes for one in tensors.values())
+
+    def put_back(self, client: "KnowledgeClient") -> None:
+        """Make a client what it was; but for the weights that a state holds, if one was saved."""
+        vars(client).clear()
+        vars(client).update(self._attributes)
+        client.numbers = dict(self._numbers)
+        for parameter, learns in self._parameters:
+            parameter.grad = None
+            parameter.requires_grad = learns
+        for layer, training in self._layers:
+            if layer.training is not training:  # setting it takes torch longer than all the rest here
+                layer.training = training
+        for copies in (self._unsaved, self.weights):
+            if copies:
+                with torch.no_grad():
+                    torch._foreach_copy_(*copies)
+
+
+_Copies = tuple[list[Tensor], list[Tensor]]
+
+
+def _copied(tensors: list[Tensor]) -> _Copies | None:
+    return (tensors, [one.detach().clone() for one in tensors]) if tensors else None
+
+
+def holder_of(context: Context, before: str = "") -> Holder:
+    """Return the client of a Context, kept where its Context or its process keeps it.
+
+    Parameters
+    ----------
+    context : Context
+        The node's.
+    before : str
+        The run that this one goes on with, if any: its state folder says which model was chosen.
+
+    Raises
+    ------
+    HetflError
+        What is wrong with the config, the data or the model, in one line.
+    """
+    kept = kept_of(context)
+    holder = kept.holder
+    if holder is None or holder.pool is not holder.node.public_samples.current:
+        node = Node.from_context(context, before)
+        ours = network_of(node.model_name) in ZOO and node.config.algorithm in names()
+        stays = kept.stays and ours  # a user's own may keep what no state holds
+        holder = Holder(build_client(node.config, node), stays=stays)
+        kept.holder = holder if stays else None
+    torch.set_num_threads(holder.node.config.threads)
+    return holder
+
+
+def forget(context: Context) -> None:
+    """Let a client be built again from what it has saved, as after an error."""
+    kept_of(context).holder = None
+
+
+def networks(client: "KnowledgeClient") -> dict[str, Tensor]:
+    """Return the entries of the state dicts of what survives between rounds, under the networks' names."""
+    return {
+        f"{name}.{key}": tensor
+        for name, module in client.modules().items()
+        for key, tensor in module.state_dict().items()
+    }
+
+
+def digest_of(model: nn.Module) -> int:
+    """Return a digest of a module's weights and buffers, of 48 bits."""
+    digest = blake2b(digest_size=6)
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return int.from_bytes(digest.digest(), "big")
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, by the rest of their names."""
+    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+
+
+def _own(download: Arrays) -> Arrays:
+    """Return copies: whatever a client does to them, others have been sent the same arrays."""
+    return {name: array.copy() for name, array in download.items()}
+
+
+def _elsewhere(node: Node, model: nn.Module, accuracy: float) -> Metrics:
+    """Measure the assessed model on the validation samples and, where the data has domains, on all of them."""
+    data = node.data
+    metrics: Metrics = {}
+    if len(data.validation):
+        metrics["validation-accuracy"] = evaluate(model, data.validation).accuracy
+    if node.config.keep_best and node.config.best_on == "domains":
+        metrics["validation-acc"] = _pooled(model, (data.validation, *data.others_validation))
+    if data.others:
+        measured = dict(enumerate(evaluate(model, other) for other in data.others))
+        accuracies = {domain: one.accuracy for domain, one in measured.items()}
+        samples = {domain: one.samples for domain, one in measured.items()}
+        own = len(measured)
+        scores = domain_scores({**accuracies, own: accuracy}, own, {**samples, own: len(data.test)})
+        metrics |= {name: value for name in ("acc", "fwt") if (value := getattr(scores, name)) is not None}
+    return metrics
+
+
+def _pooled(model: nn.Module, several: Iterable[Batches]) -> float:
+    """Return a model's accuracy over several sets of samples together."""
+    measured = [evaluate(model, samples) for samples in several]
+    return sum(one.accuracy * one.samples for one in measured) / max(sum(one.samples for one in measured), 1)
