@@ -185,7 +185,7 @@ class FedH2LClient(KnowledgeClient):
         draw = generator(node.config.seed, node.client_id, round, "seeds")
         indices = draw.choice(len(public), min(node.config.batch_size, len(public)), replace=False)
         rows = torch.from_numpy(indices)
-        posteriors, labels = functional.softmax(outputs(node.model, public, rows), 1), public.batch(rows)[1]
+        posteriors, labels = functional.softmax(outputs(node.model, public, rows), 1), public.labels[rows]
         accuracy = (posteriors.argmax(1) == labels).float().mean()
         indices = indices.astype(np.int32)
         return {"indices": indices, "posteriors": to_numpy(posteriors), "accuracy": to_numpy(accuracy)}

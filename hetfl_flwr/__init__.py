@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
     from hetfl_flwr.seeding import generator as generator
     from hetfl_flwr.seeding import seeded as seeded
+    from hetfl_flwr.server.exchange import Most as Most
     from hetfl_flwr.server.global_model import global_model as global_model
     from hetfl_flwr.server.global_model import models_by_name as models_by_name
     from hetfl_flwr.server.global_model import small_global_model as small_global_model
@@ -85,7 +86,6 @@ if TYPE_CHECKING:
     from hetfl_flwr.server.member import Member as Member
     from hetfl_flwr.server.member import Sharing as Sharing
     from hetfl_flwr.server.public_samples import PublicSamples as PublicSamples
-    from hetfl_flwr.server.replies import Most as Most
     from hetfl_flwr.server.roster import Roster as Roster
     from hetfl_flwr.strategy import KnowledgeStrategy as KnowledgeStrategy
     from hetfl_flwr.strategy import Sends as Sends
@@ -150,7 +150,7 @@ _NAMES = {
     "hetfl_flwr.wire.factors": ("factored", "factor", "multiplied", "bounded"),
     "hetfl_flwr.wire.samples": ("PublicIndex",),
     "hetfl_flwr.wire.messages": ("EXAMPLES", "SEEN"),
-    "hetfl_flwr.server.replies": ("Most",),
+    "hetfl_flwr.server.exchange": ("Most",),
     "hetfl_flwr.server.guard": ("Guard", "measure_learnt"),
     "hetfl_flwr.server.member": ("Member", "Sharing"),
     "hetfl_flwr.server.roster": ("Roster",),

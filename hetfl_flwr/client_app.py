@@ -28,7 +28,6 @@ from hetfl_flwr.server.member import LONGEST_NOTE, MAX_NOTES, Member
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
-from hetfl_flwr.wire.forms import Form
 from hetfl_flwr.wire.messages import (
     ARRAYS,
     CONFIG,
@@ -45,6 +44,7 @@ from hetfl_flwr.wire.messages import (
 from hetfl_flwr.wire.naming import Naming, client_name, data_label, public_data, shares
 from hetfl_flwr.wire.privacy import private_rows, simulated
 from hetfl_flwr.wire.samples import public_samples
+from hetfl_flwr.wire.spec import PayloadSpec
 from hetfl_flwr.wire.weights import fingerprint
 
 app = ClientApp()
@@ -237,9 +237,9 @@ def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
     return (*fit, *(printable(note, LONGEST_NOTE) for note in [*notes[: most - len(left)], *left]))
 
 
-def _received(message: Message, client: Holder, form: Form) -> dict[str, NDArray[Any]]:
+def _received(message: Message, client: Holder, spec: PayloadSpec) -> dict[str, NDArray[Any]]:
     record = message.content.array_records.get(ARRAYS) or ArrayRecord()
-    return decode(form.spec, record, "server", half=client.half)
+    return decode(spec, record, "server", half=client.half)
 
 
 def _outward(error: BaseException) -> str:

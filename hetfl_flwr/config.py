@@ -397,7 +397,8 @@ class RunConfig(BaseModel):
     another label. Empty: as in the data."""
 
     categorical_columns: PerNode[str] = ""
-    """Comma-separated columns of a table that are categorical although they hold numbers."""
+    """Comma-separated columns of a table that are categorical although they hold numbers: NAME, or NAME:VALUE|VALUE
+    with the values, which are then the same on all nodes."""
 
     numeric_columns: PerNode[str] = ""
     """Comma-separated columns of a table that are numbers although their values are all different, as ids are, or many
@@ -423,6 +424,10 @@ class RunConfig(BaseModel):
 
     text_length: Annotated[int, Field(ge=1, le=65_536)] = 32
     """Maximum number of tokens of a text; longer texts are cut."""
+
+    pivot: PerNode[Annotated[str, _parsed_in("data", "parse_pivot")]] = ""
+    """Columns of a table that has a row for each point in time, as time series: SERIES,TIME,VALUE or
+    SERIES,TIME,CHANNEL,VALUE. Empty: it has none."""
 
     series_layout: PerNode[Literal["auto", "channels-first", "channels-last"]] = "auto"
     """What the outer lists of a time series are. channels-first: its channels; channels-last: its points in time, each

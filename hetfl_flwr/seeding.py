@@ -6,7 +6,7 @@ in any part give independent streams; equal scopes give equal streams in every p
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from zlib import crc32
 
 import numpy as np
@@ -49,14 +49,29 @@ def seeded(seed: int, *scope: int | str) -> Iterator[None]:
     Whatever draws from a global generator (weight initialisation, dropout, a model's own ``random.random()``) is
     reproducible inside it.
     """
+    number = torch_seed(seed, *scope)
+    with nullcontext() if _Lent.free else generators_kept():
+        free, _Lent.free = _Lent.free, False
+        try:
+            torch.default_generator.manual_seed(number)
+            if torch.cuda.is_available():
+                torch.cuda.manual_seed_all(number)
+            np.random.seed(number % 2**32)  # noqa: NPY002
+            random.seed(number)
+            yield
+        finally:
+            _Lent.free = free
+
+
+@contextmanager
+def generators_lent() -> Iterator[None]:
+    """Put the global generators back after the body of a ``with``, in which `seeded` need not do so each time."""
     with generators_kept():
-        number = torch_seed(seed, *scope)
-        torch.default_generator.manual_seed(number)
-        if torch.cuda.is_available():
-            torch.cuda.manual_seed_all(number)
-        np.random.seed(number % 2**32)  # noqa: NPY002
-        random.seed(number)
-        yield
+        _Lent.free = True
+        try:
+            yield
+        finally:
+            _Lent.free = False
 
 
 @contextmanager
@@ -70,3 +85,9 @@ def generators_kept() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+
+
+class _Lent:
+    """Whether the global generators are lent, and nothing draws from them now."""
+
+    free = False

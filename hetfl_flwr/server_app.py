@@ -23,8 +23,8 @@ from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, RoundResult, Rounds, SyncRounds
 from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee
+from hetfl_flwr.wire.spec import frozen
 
 MAX_LOST = 3
 """Rounds in a row that a run may lose as nodes leave or restart; with one more, who lets it run learns that it ends."""
@@ -45,12 +45,12 @@ def main(grid: Grid, context: Context) -> None:
         with RunFolder(Path(config.output_dir), config, engine, context.run_id) as results:
             resumed = resumption_of(results)
             origin = resumed and resumed.origin(grid, asynchronous=strategy.asynchronous)
-            federation = Federation(grid, config, origin, results.ledger.uploads)
-            federation.assemble(strategy.check)
+            federation = Federation(grid, config, strategy, origin, results.ledger.uploads)
+            rounds = (AsyncRounds if strategy.asynchronous else SyncRounds)(federation)
+            federation.registration.assemble(strategy.check)
             results.ledger.begin(frozen(from_record(strategy.prepare(federation.roster, config))), federation.roster)
             if resumed:
                 resumed.restore(results, federation)
-            rounds = (AsyncRounds if strategy.asynchronous else SyncRounds)(config, strategy, federation)
             trackers = start_trackers(config, results.folder)
             if resumed:
                 rounds.resume(resumed.checkpoint.under_way)

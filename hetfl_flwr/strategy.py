@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from logging import INFO
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -14,13 +14,13 @@ from hetfl_flwr.common.flower import aggregate_metricrecords, log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_drawn
+from hetfl_flwr.server.exchange import Most, Reply
+from hetfl_flwr.server.exchange import Upload as Upload  # algorithms import it from here
 from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.member import Member, Sharing
-from hetfl_flwr.server.replies import Most, Reply
-from hetfl_flwr.server.replies import Upload as Upload  # algorithms import it from here
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.codec import from_record, to_record
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, ROUND
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 Sends = Literal[
@@ -221,10 +221,16 @@ class KnowledgeStrategy(Strategy, ABC):
         messages = list(replies)
         if not messages:
             return None, None
-        found = [Reply.of(one, self.roster.of(one.metadata.src_node_id).client_id) for one in messages]
+        found = [self._reply(one) for one in messages]
         ordered = sorted(found, key=lambda reply: reply.client_id)
         learnt = self.aggregate_replies(server_round, self._sent, ordered)
         return learnt, aggregate_metricrecords([message.content for message in messages], EXAMPLES)
+
+    def _reply(self, message: Message) -> Reply:
+        content = message.content
+        metrics: Any = dict(content.metric_records[METRICS])
+        client_id = self.roster.of(message.metadata.src_node_id).client_id
+        return Reply(client_id, metrics, from_record(content.array_records[ARRAYS]))
 
     @final
     def configure_evaluate(

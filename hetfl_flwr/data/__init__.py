@@ -9,6 +9,7 @@ from hetfl_flwr.data.client_data import ClientData
 from hetfl_flwr.data.clients import load_client_data, most_clients
 from hetfl_flwr.data.domains import ROTATED_PREFIX, absolute, data_spec, kind_of
 from hetfl_flwr.data.partitions import Partition, parse_partition
+from hetfl_flwr.data.pivot import parse_pivot
 from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_classes, parse_vocabulary
 from hetfl_flwr.data.samples import Batches, Joined, Samples, prepared
 from hetfl_flwr.data.spec import DataSpec
@@ -38,6 +39,7 @@ __all__ = [
     "parse_classes",
     "parse_features",
     "parse_partition",
+    "parse_pivot",
     "parse_vocabulary",
     "prepared",
 ]

@@ -287,7 +287,8 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
 
 def _said(reading: Reading) -> Kind:
     """Return what inputs are by the columns that the run config names alone."""
-    return "text" if reading.text_column else "series" if reading.series_column else "image"
+    is_series = reading.series_column or reading.pivot
+    return "text" if reading.text_column else "series" if is_series else "image"
 
 
 @cache

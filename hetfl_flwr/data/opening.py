@@ -30,6 +30,7 @@ from hetfl_flwr.data.folders import (
     signals_folder,
 )
 from hetfl_flwr.data.frame import Frame, IntArray
+from hetfl_flwr.data.pivot import parse_pivot, pivoted
 from hetfl_flwr.data.reading import Reading, parse_classes
 from hetfl_flwr.data.roles import Kind, check_spelling, columns_called, is_between, is_nameless, is_text, roles
 from hetfl_flwr.data.rows import joined, notes_on, read_file, read_files, reason
@@ -68,6 +69,8 @@ class Source:
         What was done when it was opened that nobody has asked for.
     files : tuple of str
         What the owners are called where each file is one's: by the number of the file; else empty.
+    channels : tuple of str
+        What the channels of series are called that come from a long table; else empty.
     """
 
     place: str
@@ -79,6 +82,7 @@ class Source:
     values: tuple[str | int, ...] = ()
     notes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return N, the number of rows of all splits."""
@@ -196,7 +200,9 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     """
     found = _found(dataset, reading, entry)
     found = found if entry else _without_nameless(found, reading)
-    place = found.place
+    place, channels = found.place, tuple[str, ...]()
+    if reading.pivot:
+        found, reading, channels = _pivoted(found, reading)
     label, kind, inputs = roles(place, found.splits, reading)
     splits: dict[str, Frame] = {name: found.splits[name] for name in ("train", "test") if name in found.splits}
     notes = (*found.notes, *(f"split '{name}' of {place} is not used" for name in found.splits if name not in splits))
@@ -209,9 +215,23 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
         if kind == "image":
             _check_images(place, data, inputs[0])
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
-    source = Source(place, splits, kind, inputs, label, reading, values, notes, found.files)
+    source = Source(place, splits, kind, inputs, label, reading, values, notes, found.files, channels)
     declared = {label for _, label in parse_classes(reading.classes)}
     return _typed(_labelled(source, () if entry else [*{*MISSING, *reading.missing} - declared]))
+
+
+def _pivoted(found: _Found, reading: Reading) -> tuple[_Found, Reading, tuple[str, ...]]:
+    """Return a data set of long tables with one row a series, and its channels."""
+    both = {name: pivoted(frame, found.place, reading) for name, frame in found.splits.items()}
+    (name, (_, channels)), *others = both.items()
+    for other, (_, own) in others:
+        if own != channels:
+            raise DataError(
+                f"the splits '{name}' and '{other}' of {found.place} have other channels: {channels}, {own}"
+            )
+    *_, value = parse_pivot(reading.pivot) or ("",)
+    reading = replace(reading, series_column=value, series_layout="channels-first")
+    return replace(found, splits={name: frame for name, (frame, _) in both.items()}), reading, channels
 
 
 def _typed(source: Source) -> Source:

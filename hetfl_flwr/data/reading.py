@@ -1,6 +1,6 @@
 """What of a data set is read, and how: one place for everything that a config says about it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from csv import reader
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -36,7 +36,8 @@ class Reading:
     classes : str
         The classes in their order, for all data sets of a list; see `parse_classes`. Empty: as the data have them.
     categorical_columns : str
-        Comma list of a table's columns that are categories although they hold numbers, or many different texts.
+        Comma list of a table's columns that are categories although they hold numbers, or many different texts;
+        ``NAME:VALUE|VALUE`` also lists the values, which are then the same on every node.
     numeric_columns : str
         Comma list of a table's columns that are numbers, although their values are all different, or few are numbers.
     ignore_columns : str
@@ -53,6 +54,8 @@ class Reading:
         How words become tokens; see `parse_vocabulary`.
     text_length : int
         Tokens of a text, 1 or more: longer ones are cut, shorter ones filled up.
+    pivot : str
+        Columns of a table with a row for each point in time; see `parse_pivot`. Empty: it has none.
     series_layout : {"auto", "channels-first", "channels-last"}
         What the outer lists of a series are: its channels, or its points in time; see `read_series`.
     id_column : str
@@ -77,6 +80,7 @@ class Reading:
     image_size: int = 0
     vocabulary: str = "hashed:20000"
     text_length: int = 32
+    pivot: str = ""
     series_layout: SeriesLayout = "auto"
     id_column: str = ""
     by_file: bool = False
@@ -157,6 +161,20 @@ def parse_names(text: str) -> list[str]:
     ['age', 'height, in cm']
     """
     return [" ".join(name.split()) for row in reader([text], skipinitialspace=True) for name in row if name.strip()]
+
+
+def parse_categories(text: str, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the values of those columns of a comma list that are listed there, as in ``city:Bonn|Oslo``.
+
+    Examples
+    --------
+    >>> parse_categories("city:Bonn|Oslo, code, a:b", ["city", "code", "a:b"])
+    {'city': ('Bonn', 'Oslo')}
+    """
+    known = {" ".join(name.split()): name for name in columns}
+    parts = [name.partition(":") for name in parse_names(text) if name not in known]
+    listed = {known.get(name.strip(), ""): values.split("|") for name, colon, values in parts if colon}
+    return {name: tuple(value.strip() for value in values) for name, values in listed.items() if name}
 
 
 def parse_vocabulary(text: str) -> tuple[str, int]:

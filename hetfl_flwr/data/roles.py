@@ -9,7 +9,7 @@ from unicodedata import category, normalize
 import pyarrow as pa
 
 from hetfl_flwr.data.frame import Frame
-from hetfl_flwr.data.reading import Reading, parse_names
+from hetfl_flwr.data.reading import Reading, parse_categories, parse_names
 from hetfl_flwr.errors import ConfigError, DataError, unknown
 
 _SHOWN = 5  # columns that a message names, at most
@@ -86,7 +86,8 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
     """Return the columns that a key of the run config names; a blank in a name stands for any white space."""
     by_name = {" ".join(name.split()): name for name in columns}
     wanted: str = getattr(reading, key.replace("-", "_"))
-    names = parse_names(wanted)
+    valued = parse_categories(wanted, columns) if key == "categorical-columns" else {}
+    names = [name for name in parse_names(wanted) if name in by_name or name.partition(":")[0].strip() not in valued]
     strangers = [name for name in names if name not in by_name]
     if len(strangers) == 1:
         known = unknown("column", strangers[0], by_name).removeprefix(f"unknown column '{strangers[0]}':")
@@ -94,7 +95,7 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
     if strangers:
         listed = "', '".join(strangers)
         raise DataError(f"{key} of {place}: unknown columns '{listed}': Known: {', '.join(sorted(by_name))}")
-    return {by_name[name] for name in names}
+    return {*valued, *(by_name[name] for name in names)}
 
 
 def _column(place: str, splits: Mapping[str, Frame], wanted: str, kind: str, key: str) -> str:

@@ -115,7 +115,7 @@ def read_series(source: Source, rows: IntArray) -> Arrays:
         not as they should be.
     """
     layout = layout_of(source)
-    return decode(source, layout, rows, (layout,), notes=_notes(source, layout))
+    return decode(source, layout, rows, (layout,), notes=_notes(source, layout), input_names=source.channels)
 
 
 def layout_of(source: Source) -> Layout:

@@ -11,6 +11,7 @@ import torch
 from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray, Wanted, are_filled, cleaned, decide, doubts, read
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
+from hetfl_flwr.data.reading import parse_categories
 from hetfl_flwr.data.roles import columns_called, learnt_columns
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import Column, DataSpec
@@ -89,13 +90,16 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
     """Return what each column of a table that is not ignored is, and its cells of all splits, cleaned."""
     columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
     declared: dict[str, Wanted] = {**dict.fromkeys(source.splits["train"].classes, "category"), **wanted}
-    found = []
+    values, found = parse_categories(source.reading.categorical_columns, columns), []
     for name in columns:
         try:
             cells = cleaned(whole := source.column(name), source.reading.missing)
         except pa.ArrowInvalid:
             way_out = "write the file again, or name it in ignore-columns"
             found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), whole))
+            continue
+        if name in values:
+            found.append((_listed(source, Column(name, "category", values=values[name]), cells), cells))
             continue
         decision = decide(
             name,
@@ -113,6 +117,16 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
             decision = replace(decision, column=replace(decision.column, missing=source.reading.missing))
         found.append((decision, cells))
     return found
+
+
+def _listed(source: Source, column: Column, cells: pa.ChunkedArray) -> Decision:
+    """Return a category whose values the run config lists, so that it is the same on every node."""
+    others = read(column, cells)[1] & are_filled(cells)
+    if not others.any():
+        return Decision(column.name, column)
+    known = ", ".join(map(str, column.values))
+    note = f"{others.sum()} values ({source.rows_said(others)}) are none of {known}: taken as unknown"
+    return Decision(column.name, column, (note,))
 
 
 def refusal(source: Source, decision: Decision) -> str:

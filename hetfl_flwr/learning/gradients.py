@@ -45,9 +45,10 @@ def project(gradient: Tensor, reference: Tensor) -> Tensor:
         raise ValueError(
             f"gradients of shapes {tuple(gradient.shape)} and {tuple(reference.shape)}, expected (P,) twice"
         )
-    scale = _largest(gradient)
-    scaled = _wide(gradient) / scale
-    direction = functional.normalize(_wide(reference) / _largest(reference), dim=0)
+    wide, other = _wide(gradient), _wide(reference)
+    scale = _largest(wide)
+    scaled = wide / scale
+    direction = functional.normalize(other / _largest(other), dim=0)
     along = torch.dot(scaled, direction.to(scaled.dtype))
     projected = (scaled - along * direction) * scale
     return torch.where(along >= 0, gradient.detach(), projected.to(gradient.dtype))
@@ -158,5 +159,5 @@ def _wide(vector: Tensor) -> Tensor:
 
 def _largest(vector: Tensor) -> Tensor:
     """Return the largest magnitude, or 1 for zeros: what to divide by before squaring."""
-    largest = _wide(vector).abs().amax()
+    largest = vector.abs().amax()
     return torch.where(largest == 0, torch.ones_like(largest), largest)

@@ -29,10 +29,9 @@ from hetfl_flwr.node.node import Node, kept_of
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.seeding import seeded
 from hetfl_flwr.wire.codec import check_halves, halved
-from hetfl_flwr.wire.forms import Form, form_of
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.privacy import private_upload
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, interned
 
 if TYPE_CHECKING:
     from hetfl_flwr.client import KnowledgeClient
@@ -145,19 +144,19 @@ class Holder:
         self._untouched = False  # since the state was saved
 
     @cached_property
-    def down(self) -> Form:
+    def down(self) -> PayloadSpec:
         """What the server sends to train with."""
-        return form_of(self.client.download_spec())
+        return interned(self.client.download_spec())
 
     @cached_property
-    def up(self) -> Form:
+    def up(self) -> PayloadSpec:
         """What the client sends after training."""
-        return form_of(self.client.upload_spec())
+        return interned(self.client.upload_spec())
 
     @cached_property
-    def assess(self) -> Form:
+    def assess(self) -> PayloadSpec:
         """What the server sends to measure with."""
-        return form_of(self.client.assess_spec())
+        return interned(self.client.assess_spec())
 
     def train(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Learn for a round from a download that has been checked; return the upload, as it travels, and metrics."""
@@ -183,7 +182,7 @@ class Holder:
                 f"class-weights = {node.config.class_weights}, but the algorithm '{node.config.algorithm}' computes no "
                 "node.data_loss, which weighs classes: set it to none"
             )
-        self.up.check(upload, self._name)
+        self.up.check_named(upload, self._name)
         if client.keeps_state:
             self.save(round)
         if EXAMPLES not in metrics:
@@ -342,7 +341,7 @@ class Holder:
         """Return an upload clipped, noised and in half precision, as the run config says."""
         node, config = self.node, self.node.config
         if config.clipping_norm:
-            learnt = private_upload(learnt, self.up.spec, download, self.down.spec, config, node.client_id, round)
+            learnt = private_upload(learnt, self.up, download, self.down, config, node.client_id, round)
         if self.half:
             check_halves(learnt, self._name)
             learnt = halved(learnt)

@@ -4,8 +4,8 @@ Rows travel as they are stored (bytes of pixels, columns of a table); whoever re
 prepares its own. A client keeps what it was sent in Flower's ``Context.state``, under the run's id.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -31,8 +31,7 @@ class Pool:
     own : int
         The partition of the client that holds it.
     blocks : mapping of int to Samples
-        By partition, in order, prepared for this client's model, and rows of the same arrays, one after the other. Rows
-        that came without labels have label 0.
+        By partition, in order, prepared for this client's model. Rows that came without labels have label 0.
     train : Samples
         The training samples of the client that holds it.
     """
@@ -41,30 +40,15 @@ class Pool:
     blocks: Mapping[int, Samples]
     train: Samples
 
-    @classmethod
-    def of(cls, own: int, blocks: Mapping[int, Samples], train: Samples) -> "Pool":
-        """Return the pool of samples that are scaled alike, by partition."""
-        ordered = dict(sorted(blocks.items()))
-        inputs = torch.cat([block.arrays.inputs[block.rows] for block in ordered.values()])
-        labels = torch.cat([block.labels for block in ordered.values()])
-        arrays = replace(blocks[own].arrays, inputs=inputs, labels=labels, train_rows=len(labels), owners=None)
-        rows = torch.split(torch.arange(len(labels), device=labels.device), [*map(len, ordered.values())])
-        return cls(own, {client: Samples(arrays, some) for client, some in zip(ordered, rows, strict=True)}, train)
-
     @cached_property
-    def samples(self) -> Samples:
+    def samples(self) -> Joined:
         """All rows, in the pool's order."""
-        return _joined(self.blocks.values())
-
-    @cached_property
-    def others(self) -> Samples:
-        """The rows of the other clients."""
-        return _joined(block if client_id != self.own else block.first(0) for client_id, block in self.blocks.items())
+        return Joined(tuple(self.blocks.values()))
 
     @cached_property
     def everything(self) -> Joined:
         """The client's training samples, and after them the rows of the other clients."""
-        return Joined((self.train, self.others))
+        return Joined((self.train, *(block for client_id, block in self.blocks.items() if client_id != self.own)))
 
     @cached_property
     def index(self) -> PublicIndex:
@@ -148,14 +132,8 @@ class PublicSampleStore:
                 arrays = {name: torch.from_numpy(array) for name, array in from_record(block).items()}
                 labels = arrays.get("labels", torch.zeros(len(arrays["inputs"]), dtype=torch.int64))
                 blocks[client_id] = public.like(arrays["inputs"], labels)
-            self._pool = Pool.of(own, blocks, data.train)
+            self._pool = Pool(own, dict(sorted(blocks.items())), data.train)
         return self._pool
-
-
-def _joined(blocks: Iterable[Samples]) -> Samples:
-    """Return rows of the same arrays as one."""
-    blocks = [*blocks]
-    return Samples(blocks[0].arrays, torch.cat([block.rows for block in blocks]))
 
 
 def _blocks(record: ArrayRecord) -> dict[int, ArrayRecord]:

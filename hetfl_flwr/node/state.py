@@ -302,14 +302,15 @@ class MemoryStore(StateStore):
 
     def save(self, state: ClientState, stamp: Stamp) -> ClientState:
         """Keep a copy, in the tensors of the last one where they are alike; return it."""
-        names, live = list(state.tensors), [tensor.detach() for tensor in state.tensors.values()]
+        names, live = list(state.tensors), list(state.tensors.values())
         known = self._saved[0].tensors if self._saved else {}
         kept = list(known.values())
-        if names == list(known) and _forms(live) == _forms(kept):
-            torch._foreach_copy_(kept, live)
-        else:
-            kept = [tensor.clone(memory_format=torch.contiguous_format) for tensor in live]
-            self.nbytes = sum(tensor.nbytes for tensor in kept)
+        with torch.no_grad():
+            if names == list(known) and _forms(live) == _forms(kept):
+                torch._foreach_copy_(kept, live)
+            else:
+                kept = [tensor.clone(memory_format=torch.contiguous_format) for tensor in live]
+                self.nbytes = sum(tensor.nbytes for tensor in kept)
         saved = ClientState(dict(zip(names, kept, strict=True)), dict(state.numbers), state.round)
         self._saved, self._flushed = (saved, stamp), False
         return saved

@@ -28,14 +28,15 @@ from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.node.state import STATE
 from hetfl_flwr.runs.folder import KNOWLEDGE, Known
 from hetfl_flwr.runs.record import CHECKPOINTS, SERVER_STATE_FILE
-from hetfl_flwr.server.grids import KeepsClients, UnderWay
+from hetfl_flwr.server.exchange import UnderWay
+from hetfl_flwr.server.grids import KeepsClients
 from hetfl_flwr.wire.spec import Arrays
 
 KEPT = 2
 """Checkpoints of a run folder: the newest, and one to go back to should it be damaged."""
 
-SENT, MESSAGE = "sent to clients: ", "message: "
-"""Prefixes of the arrays that are none of the server state's: what clients are sent, and messages under way."""
+SENT, UNDER_WAY = "sent to clients: ", "under way: "
+"""Prefixes of the arrays that are none of the server state's: what clients are measured with, and what is under way."""
 
 _NAME = re.compile(r"round-(0|[1-9][0-9]{0,17})")
 
@@ -77,7 +78,7 @@ class Checkpoint:
     at : Standing
         Where the run stood.
     arrays : mapping of str to array
-        The server state, what clients are sent, and messages under way.
+        The server state, what clients are sent, and what is under way.
     """
 
     folder: Path
@@ -92,15 +93,13 @@ class Checkpoint:
     @property
     def server_state(self) -> dict[str, NDArray[Any]]:
         """The server state."""
-        return {name: array for name, array in self.arrays.items() if not name.startswith((SENT, MESSAGE))}
+        return {name: array for name, array in self.arrays.items() if not name.startswith((SENT, UNDER_WAY))}
 
     @property
     def under_way(self) -> UnderWay:
-        """Messages between server and clients."""
-        messages = {name: array for name, array in self.arrays.items() if name.startswith(MESSAGE)}
-        return UnderWay(
-            self.at["under_way"], {name.removeprefix(MESSAGE): one.tobytes() for name, one in messages.items()}
-        )
+        """What is under way between server and clients."""
+        found = {name: array for name, array in self.arrays.items() if name.startswith(UNDER_WAY)}
+        return UnderWay(self.at["under_way"], {name.removeprefix(UNDER_WAY): one for name, one in found.items()})
 
     def download(self, client_id: int) -> Arrays:
         """Return what a client is measured with beside what it keeps; empty where it has never registered."""
@@ -172,7 +171,7 @@ def write_checkpoint(
     downloads : iterable of (int, mapping of str to array)
         What each client is sent to measure with.
     under_way : UnderWay
-        Messages between server and clients.
+        What is under way between server and clients.
     grid : Grid
         Writes the clients' states, if it keeps clients.
     """
@@ -184,9 +183,9 @@ def write_checkpoint(
     unfinished.mkdir(parents=True)
     clients = grid.save_clients(unfinished) if isinstance(grid, KeepsClients) else {}
     pool, sent = pooled(server_state, downloads)
-    messages = {f"{MESSAGE}{name}": np.frombuffer(one, np.uint8) for name, one in under_way.messages.items()}
+    others = {f"{UNDER_WAY}{name}": array for name, array in under_way.arrays.items()}
     values = {**at, "under_way": under_way.numbers, "clients": clients, "downloads": sent}
-    replace_file(unfinished / SERVER_STATE_FILE, pack(KNOWLEDGE, values, {**server_state, **pool, **messages}))
+    replace_file(unfinished / SERVER_STATE_FILE, pack(KNOWLEDGE, values, {**server_state, **pool, **others}))
     unfinished.replace(target)
     for old in (*checkpoints(run_folder)[KEPT:], *parent.glob("unfinished-*")):
         with suppress(OSError):

@@ -11,10 +11,9 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.learning.metrics import mean, weighted_mean
 from hetfl_flwr.runs.record import QUALITIES, ClientRecord, PerClass, Round, Summary, client_of, summary_of
+from hetfl_flwr.server.exchange import Traffic
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.grids import simulated_time
 from hetfl_flwr.server.member import Member
-from hetfl_flwr.server.replies import Traffic
 from hetfl_flwr.server.rounds import RoundResult
 from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.wire.messages import EXAMPLES
@@ -84,7 +83,7 @@ class Ledger:
         entry = Round(
             number,
             round(seconds, 3),
-            clock=simulated_time(federation.grid) if self.config.simulates_time else None,
+            clock=federation.exchange.clock if self.config.simulates_time else None,
             **asdict(_total(trained.traffic.values())),
             evaluation_wire=evaluation.wire_up + evaluation.wire_down,
             clients=clients,

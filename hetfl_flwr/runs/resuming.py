@@ -18,8 +18,8 @@ from hetfl_flwr.server.grids import KeepsClients
 from hetfl_flwr.server.registration import Origin
 from hetfl_flwr.server.rounds import Rounds
 from hetfl_flwr.strategy import KnowledgeStrategy
-from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.messages import NEWEST
+from hetfl_flwr.wire.spec import frozen
 
 SHARE = 0.01
 """Part of the time that checkpoints may take, where the run chooses when to write them."""
@@ -71,7 +71,7 @@ class Checkpoints(RoundCallback):
                 "begun": results.begun,
                 "config": lasting(results.config),
                 "rounds": results.synced(),
-                "counts": {**ledger.counts(), **federation.messenger.guards.counts()},
+                "counts": {**ledger.counts(), **federation.exchange.guards.counts()},
                 "trained": federation.roster.trained,
                 "versions": ledger.versions,
             }
@@ -111,7 +111,7 @@ class Resumption(NamedTuple):
                 raise RunFolderError(f"{results.folder} is of a run in another engine: go on with it in that one")
             grid.load_clients(self.checkpoint.folder, at["clients"].keys())
         federation.roster.trained = dict(at["trained"])
-        federation.messenger.guards.restore(at["counts"])
+        federation.exchange.guards.restore(at["counts"])
         federation.registration.note(self.losses)
         ledger.restore(at["counts"], federation.roster)
         ledger.done, ledger.arrays = at["round"], frozen(self.checkpoint.server_state)

@@ -28,7 +28,7 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.metrics import mean
 from hetfl_flwr.runs.callbacks import Guarded, RoundCallback, RunInfo, one_line
 from hetfl_flwr.runs.record import Round, Summary, read_clients
-from hetfl_flwr.server.replies import FRACTIONS
+from hetfl_flwr.server.exchange import FRACTIONS
 from hetfl_flwr.wire.cost_metrics import DEVICE_MEMORY, MEMORY
 
 PROJECT = "hetfl"

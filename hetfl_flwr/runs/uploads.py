@@ -11,9 +11,9 @@ from hetfl_flwr.errors import ConfigError, DamagedError, RunFolderError
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, pooled
 from hetfl_flwr.runs.record import KEPT_UPLOADS, Round
+from hetfl_flwr.server.exchange import Reply
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Member
-from hetfl_flwr.server.replies import Reply
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 _NAME = re.compile(r"round-([1-9][0-9]{0,17})\.safetensors")
@@ -63,7 +63,7 @@ class KeptUploads(RoundCallback):
         self._federation, self._upload_spec, self._run = federation, upload_spec, run
         self._folder = Path()
         self._came: list[KeptUpload] = []
-        federation.messenger.received = self._take
+        federation.exchange.received = self._take
 
     def begin(self, run: RunInfo) -> None:
         """Refuse a run that uploads nothing, and remove what a run that goes on will write again.

@@ -1,87 +1,501 @@
-"""How arrays reach clients and come back: as Flower's messages, or by what an engine has for its own clients."""
+"""What clients are sent and what they answer: counted, checked once and compared, however it travels.
 
-from collections.abc import Iterator, Sequence
+Arrays go through an `Exchange`. Which one it is depends on the Grid: the local engine has its own, which hands arrays
+over by reference; for all others they travel in Flower's messages.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from math import isfinite
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 from warnings import catch_warnings, filterwarnings
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import MessageType
 
-from hetfl_flwr.server.member import Member
-from hetfl_flwr.server.messenger import Messenger
-from hetfl_flwr.server.replies import METRICS_ALONE, Expected, Outcome
-from hetfl_flwr.wire.codec import to_record
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, ROUND
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.server.guard import Guards, Sizes, measure
+from hetfl_flwr.server.member import Failure, Member
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.server.upload_counts import UploadCounts
+from hetfl_flwr.text import LONGEST_NAME, LONGEST_TEXT, brief, printable, quoted
+from hetfl_flwr.wire.classes import numbered, wrong_list
+from hetfl_flwr.wire.codec import halved
+from hetfl_flwr.wire.messages import EXAMPLES, SEEN, SHARE, STAGES
+from hetfl_flwr.wire.naming import called
+from hetfl_flwr.wire.samples import MOST_SHARED, public_samples
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen, interned
 
 if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy
 
+FRACTIONS = {
+    *("accuracy", "global-accuracy", "validation-accuracy", "acc", "fwt"),
+    *("balanced-accuracy", "macro-f1", "auc", "majority"),
+}
+"""Metrics that are fractions in [0, 1]."""
+
+MAX_SAMPLES = 2**53
+"""More samples than a client has; sums of weights up to here are exact in float64."""
+
+LONGEST_REASON = 500
+"""Characters of a failure's reason that are kept: what it quotes may come from the client, and be of any length."""
+
+MAX_METRICS = 100
+"""Metrics that one reply may have."""
+
+METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+([ ./:][A-Za-z0-9_-]+)*")
+"""Names that every tracker takes, too."""
+
+
 Downloads = Sequence[tuple[Member, Arrays]]
 """What each of some clients is sent."""
 
-
-class Exchange(Protocol):
-    """Sends arrays to clients and takes in what they answer, each checked once."""
-
-    def train(self, number: int, downloads: Downloads) -> Outcome:
-        """Let clients learn in a round; return what they have uploaded."""
-
-    def measure(self, number: int, downloads: Downloads) -> Outcome:
-        """Let clients measure after a round; return their metrics."""
+BUSY = "still busy with an earlier message"
+"""Why a node was sent nothing: it has not answered what it was sent before."""
 
 
-@runtime_checkable
-class Exchanges(Protocol):
-    """A Grid that reaches its clients without messages."""
+@dataclass
+class Traffic:
+    """What goes to and from a client: numbers and bytes of payload (what papers count), bytes of messages (wire)."""
 
-    def exchange(self, messenger: Messenger, strategy: "KnowledgeStrategy") -> Exchange:
-        """Return what reaches them."""
+    numbers_up: int = 0
+    numbers_down: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    wire_up: int = 0
+    wire_down: int = 0
+
+    def add(self, other: "Traffic") -> None:
+        """Count another exchange in."""
+        self.numbers_up += other.numbers_up
+        self.numbers_down += other.numbers_down
+        self.bytes_up += other.bytes_up
+        self.bytes_down += other.bytes_down
+        self.wire_up += other.wire_up
+        self.wire_down += other.wire_down
 
 
-class FlowerExchange:
-    """Sends Flower's messages.
+@dataclass(frozen=True)
+class Upload:
+    """What one client sent in one round, already checked.
 
     Parameters
     ----------
-    messenger : Messenger
-        Reaches the clients.
-    strategy : KnowledgeStrategy
-        Says what they are to upload.
+    client_id : int
+        Which client.
+    arrays : mapping of str to array
+        What it has learnt, as the strategy's `KnowledgeStrategy.upload_spec` declares it.
+    samples : int
+        How many training samples it has, however many of them it saw in the round.
     """
 
-    def __init__(self, messenger: Messenger, strategy: "KnowledgeStrategy") -> None:
-        self._messenger = messenger
-        self.expected = expected_of(strategy)
-        self._record: tuple[Arrays, ArrayRecord] = {}, ArrayRecord()
-
-    def train(self, number: int, downloads: Downloads) -> Outcome:
-        """Let clients learn in a round; return what they have uploaded."""
-        return self._messenger.exchange(self._messages(MessageType.TRAIN, number, downloads), self.expected)
-
-    def measure(self, number: int, downloads: Downloads) -> Outcome:
-        """Let clients measure after a round; return their metrics."""
-        return self._messenger.exchange(self._messages(MessageType.EVALUATE, number, downloads), METRICS_ALONE)
-
-    def message(self, kind: str, number: int, member: Member, download: Arrays) -> Message:
-        """Return a message to a client; the same arrays are written once while nothing else is sent."""
-        if self._record[0] is not download:
-            self._record = download, to_record(download)
-        content = RecordDict({ARRAYS: self._record[1], CONFIG: ConfigRecord({ROUND: number})})
-        return Message(content, member.node, kind)
-
-    def _messages(self, kind: str, number: int, downloads: Downloads) -> list[Message]:
-        return [self.message(kind, number, member, download) for member, download in downloads]
+    client_id: int
+    arrays: Arrays
+    samples: int
 
 
-def expected_of(strategy: "KnowledgeStrategy") -> Expected:
-    """Return what the answers to a strategy's training messages are held against."""
-    return Expected(strategy.upload_spec, strategy.most_samples)
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer, decoded and checked once, where it arrived.
+
+    Parameters
+    ----------
+    client_id : int
+        Which client.
+    metrics : mapping of str to number
+        What it has measured, ``num-examples`` among it.
+    arrays : mapping of str to array
+        What it has uploaded.
+    classes : mapping of str to list
+        What it has measured class by class, as `hetfl_flwr.wire.classes` names it; None for a class without figure.
+    """
+
+    client_id: int
+    metrics: Mapping[str, float]
+    arrays: Arrays = field(default_factory=dict)
+    classes: Mapping[str, list[float | None]] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """How many training samples it has, or it has measured on."""
+        return int(self.metrics[EXAMPLES])
+
+    @property
+    def seen(self) -> int:
+        """How many samples it has trained on, repeats included."""
+        return int(self.metrics.get(SEEN, self.samples))
+
+    @property
+    def upload(self) -> Upload:
+        """What an algorithm is given."""
+        return Upload(self.client_id, self.arrays, self.samples)
 
 
-def exchange_of(grid: object, messenger: Messenger, strategy: "KnowledgeStrategy") -> Exchange:
-    """Return what reaches the clients behind a Grid."""
-    return grid.exchange(messenger, strategy) if isinstance(grid, Exchanges) else FlowerExchange(messenger, strategy)
+class Most(NamedTuple):
+    """The largest numbers of samples that a client may say when it has trained.
+
+    Parameters
+    ----------
+    samples : int
+        Of ``num-examples``.
+    seen : int
+        Of ``samples-seen``.
+    """
+
+    samples: int = MAX_SAMPLES
+    seen: int = MAX_SAMPLES
+
+
+@dataclass(eq=False)
+class Sent:
+    """What a client has been sent and has not answered.
+
+    Parameters
+    ----------
+    member : Member
+        The client.
+    kind : str
+        The type of the message.
+    number : int
+        The round that the client is told; of `SHARE`, whether labels are asked for.
+    download : mapping of str to array
+        The arrays, as they travel.
+    traffic : Traffic
+        What it costs.
+    """
+
+    member: Member
+    kind: str
+    number: int
+    download: Arrays
+    traffic: Traffic
+
+    @property
+    def stage(self) -> str:
+        """What was asked for, as failures call it."""
+        return STAGES.get(self.kind, self.kind)
+
+
+class Expected:
+    """What an answer of a client is held against.
+
+    Parameters
+    ----------
+    member : Member
+        The client.
+    spec : PayloadSpec, optional
+        What it is to upload. None: nothing.
+    most : Most, optional
+        The largest numbers of samples. Default: any.
+    evaluated : bool
+        Whether it is asked to measure its model.
+    """
+
+    def __init__(
+        self, member: Member, spec: PayloadSpec | None = None, most: Most | None = None, *, evaluated: bool = False
+    ) -> None:
+        self.member, self.name, self.most = member, str(member), most or Most()
+        self.spec = None if spec is None else interned(spec)
+        self._evaluated = evaluated
+        self._names: tuple[str, ...] = ()
+        self._fractions: list[str] = []
+
+    def reply(self, metrics: Mapping[str, Any], arrays: Arrays) -> Reply:
+        """Return an answer that has been checked."""
+        if not self._evaluated:
+            return Reply(self.member.client_id, metrics, arrays)
+        numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
+        return Reply(self.member.client_id, numbers, arrays, numbered(metrics))
+
+    def check(self, metrics: Mapping[str, Any]) -> None:
+        """Raise `PayloadError` unless metrics may be used; their names are looked at where they are new."""
+        names = tuple(metrics)
+        if names == self._names and all(not isinstance(one, list) and isfinite(one) for one in metrics.values()):
+            examples, seen, most = metrics[EXAMPLES], metrics.get(SEEN, 0), self.most
+            counted = type(examples) is type(seen) is int and 0 <= examples <= most.samples and 0 <= seen <= most.seen
+            if counted and not [name for name in self._fractions if not 0 <= metrics[name] <= 1]:
+                return
+        check_metrics(metrics, self.member, self.most, evaluated=self._evaluated)
+        self._names, self._fractions = names, [name for name in names if name in FRACTIONS]
+
+
+@dataclass
+class Outcome:
+    """Replies that may be used, ordered by client id; what failed; and by client id what it cost and how large it was.
+
+    Parameters
+    ----------
+    replies : list of Reply
+        Those that may be used.
+    failures : list of Failure
+        Why others may not, or did not come.
+    traffic : dict of int to Traffic
+        What it cost.
+    sizes : dict of int to Sizes
+        How large the uploads were, for the guard.
+    """
+
+    replies: list[Reply] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    traffic: dict[int, Traffic] = field(default_factory=dict)
+    sizes: dict[int, Sizes] = field(default_factory=dict)
+
+    def ordered(self) -> "Outcome":
+        """Return it with everything in the order of the clients, whoever's reply came first."""
+        replies = sorted(self.replies, key=attrgetter("client_id"))
+        failures = sorted(self.failures, key=attrgetter("client_id"))
+        return Outcome(replies, failures, dict(sorted(self.traffic.items())))
+
+    def add(self, other: "Outcome") -> None:
+        """Count failures and cost of another exchange in; its replies have been used."""
+        self.failures += other.failures
+        for client_id, traffic in other.traffic.items():
+            self.traffic.setdefault(client_id, Traffic()).add(traffic)
+
+    def fail(self, member: Member, stage: str, why: str) -> None:
+        """Take note that a client has sent nothing that may be used."""
+        line = printable(why, LONGEST_REASON)
+        self.failures.append(Failure(member.client_id, stage, line, member.node))
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """What is under way between two rounds.
+
+    Parameters
+    ----------
+    numbers : mapping
+        What JSON can hold.
+    arrays : mapping of str to array
+        What clients have been sent and have answered.
+    """
+
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+
+
+class Exchange(ABC):
+    """Sends arrays to clients and takes in what they answer.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run.
+    roster : Roster
+        The clients.
+    strategy : KnowledgeStrategy
+        Says what they are to upload.
+    uploads : UploadCounts, optional
+        Where uploads are counted.
+
+    Attributes
+    ----------
+    guards : Guards
+        Compare sizes and numbers of samples.
+    received : callable
+        Called with each checked upload: the client, what it was sent, and the reply.
+    clock : float or None
+        Simulated seconds since the run began; None where time is not simulated.
+    """
+
+    clock: float | None = None
+
+    def __init__(
+        self, config: RunConfig, roster: Roster, strategy: "KnowledgeStrategy", uploads: UploadCounts | None = None
+    ) -> None:
+        self.config, self.roster, self.strategy = config, roster, strategy
+        self.uploads = UploadCounts() if uploads is None else uploads
+        self.guards = Guards(config.outlier_factor)
+        self.received: Callable[[Member, Arrays, Reply], object] | None = None
+        self._seats: dict[int, Expected] = {}
+        self._known: tuple[object, ...] = ()
+        self._measured: dict[int, float] = {}
+
+    @abstractmethod
+    def send(self, kind: str, number: int, downloads: Downloads) -> list[Sent]:
+        """Send each of some clients arrays; none of them is busy."""
+
+    @abstractmethod
+    def _take(self) -> tuple[Sent, Outcome]:
+        """Wait for the next answer."""
+
+    @property
+    @abstractmethod
+    def waiting(self) -> Collection[Sent]:
+        """What is under way."""
+
+    def busy(self) -> set[int]:
+        """Return the nodes that have not answered an earlier message: they are sent nothing more."""
+        return set()
+
+    @abstractmethod
+    def drop_departed(self) -> None:
+        """Wait no longer for clients that have left."""
+
+    @abstractmethod
+    def hold(self) -> UnderWay:
+        """Return what is under way, which stays so, as far as the engine keeps it."""
+
+    @abstractmethod
+    def restore(self, under_way: UnderWay) -> None:
+        """Go on where `hold` was."""
+
+    def take(self) -> tuple[Sent, Outcome]:
+        """Wait for the next answer; return what it is to, and what came of it alone."""
+        self._measured = {}
+        sent, outcome = self._take()
+        self.reject_outliers(outcome, sent.kind)
+        return sent, outcome
+
+    def ask(self, kind: str, number: int, downloads: Downloads) -> Outcome:
+        """Send clients arrays, wait for all answers, and set aside those that cannot be used.
+
+        Parameters
+        ----------
+        kind : str
+            The type of the message.
+        number : int
+            The round; of `SHARE`, whether labels are asked for.
+        downloads : sequence of (Member, mapping of str to array)
+            What each client is sent. Nothing else is under way.
+        """
+        result = Outcome()
+        free = {member.node for member in self.refuse_busy((member for member, _ in downloads), kind, result)}
+        self._measured = {}
+        sent = self.send(kind, number, [one for one in downloads if one[0].node in free])
+        for _ in sent:
+            _, outcome = self._take()
+            result.add(outcome)
+            result.replies += outcome.replies
+            result.sizes |= outcome.sizes
+        self.reject_outliers(result, kind)
+        return result.ordered()
+
+    def refuse_busy(self, members: Iterable[Member], kind: str, result: Outcome) -> list[Member]:
+        """Return those members that can be sent something; the others, which are busy, are failures."""
+        busy, free = self.busy(), list[Member]()
+        for member in members:
+            if member.node in busy:
+                result.fail(member, STAGES.get(kind, kind), f"{member}: {BUSY}")
+            else:
+                free.append(member)
+        return free
+
+    def reject_outliers(self, result: Outcome, kind: str) -> None:
+        """Move replies that are far larger than those of others from the good ones to the failures.
+
+        Of training these are the uploads and ``num-examples``, of evaluations ``num-examples`` alone.
+        """
+        samples = {reply.client_id: reply.samples for reply in result.replies}
+        trained = {client_id: count for client_id, count in samples.items() if client_id in result.sizes}
+        tested = samples if kind == MessageType.EVALUATE else {}
+        far = self.guards.reject_outliers(result.sizes, trained, tested, self.roster.client_ids())
+        if not far:
+            return
+        members = {member.client_id: member for member in self.roster}
+        result.replies = [reply for reply in result.replies if reply.client_id not in far]
+        for client_id, why in far.items():
+            line = f"{members[client_id]}: {why}: set aside (outlier-factor = {self.config.outlier_factor:g})"
+            result.fail(members[client_id], kind, line)
+
+    def expected(self, sent: Sent) -> Expected:
+        """Return what the answer to a message is held against."""
+        member = sent.member
+        if sent.kind == MessageType.TRAIN:
+            return self._seat(member)
+        if sent.kind == MessageType.EVALUATE:
+            return Expected(member, None, Most(member.test), evaluated=True)
+        if sent.kind != SHARE:
+            return Expected(member)
+        rows = min(member.public, MOST_SHARED)
+        return Expected(member, public_samples(rows, member.spec, member.dtype, labelled=bool(sent.number)))
+
+    def _seat(self, member: Member) -> Expected:
+        """Return what a client's uploads are held against, found out once until somebody comes or goes."""
+        if self._known != (known := (self.roster.changes, id(self.roster.public_samples))):
+            self._known, self._seats = known, {}
+        seat = self._seats.get(member.client_id)
+        if seat is None:
+            spec, most = self.strategy.upload_spec(member), self.strategy.most_samples(member)
+            seat = self._seats[member.client_id] = Expected(member, spec, most)
+        return seat
+
+    def _accept(self, sent: Sent, reply: Reply, outcome: Outcome) -> None:
+        """Put a checked reply with the good ones; measure what it uploads."""
+        if sent.kind == MessageType.TRAIN:
+            seat = self._seat(sent.member)
+            assert seat.spec is not None
+            seen = min(reply.seen, seat.most.seen)
+            outcome.sizes[reply.client_id] = measure(reply.arrays, seat.spec, sent.download, seen, self._measured)
+            if self.received is not None:
+                self.received(sent.member, sent.download, reply)
+            self.roster.trained[reply.client_id] = sent.number
+        outcome.replies.append(reply)
+
+    def _travelling(self, download: Arrays) -> Arrays:
+        """Return a download as it travels: read-only, and in half precision if so configured."""
+        return frozen(halved(download) if self.config.half else download)
+
+
+def blamed(said: str, who: Member | int, *, code: int = 0, own: bool = True) -> str:
+    """Return in a line what a member, or a node by its id, says of an error that it has come to.
+
+    What the client calls itself is repeated only where it is what the server knows it as, and what a node says is
+    quoted, unless it is the user's `own`.
+    """
+    longest = LONGEST_REASON if isinstance(who, Member) else LONGEST_TEXT  # who cannot register says all that is wrong
+    line = printable(" ".join(said.split()), longest)
+    by = str(who) if isinstance(who, Member) else f"node {who}"
+    of = f"{by}: "
+    if isinstance(who, Member) and line.startswith(prefix := f"{called(who.client_id)}, "):
+        by = called(who.client_id, who.name)
+        of, line = f"{by}, ", line.removeprefix(prefix)
+    if not line:
+        return f"{of}error {code} without a reason"
+    return of + line if own else f"{by} says: {quoted(line)}"
+
+
+def _without_lists(metrics: Mapping[str, object], member: Member) -> dict[str, object]:
+    """Return the metrics that are no lists; refuse a list that is not of the client's classes."""
+    lists = {name: value for name, value in metrics.items() if isinstance(value, list)}
+    for name, value in lists.items():
+        if wrong := wrong_list(name, value, member.classes):
+            raise PayloadError(f"{member}: metric {brief(name)} is {brief(value)}, {wrong}")
+    return {name: value for name, value in metrics.items() if name not in lists}
+
+
+def check_metrics(metrics: Mapping[str, object], member: Member, most: Most, *, evaluated: bool = False) -> None:
+    """Raise `PayloadError` unless a client's metrics, of training or of an evaluation, may be used."""
+    if len(metrics) > MAX_METRICS:
+        raise PayloadError(f"{member}: {len(metrics)} metrics, expected at most {MAX_METRICS}")
+    if evaluated:
+        metrics = _without_lists(metrics, member)
+    rows = f"the {'test ' * evaluated}samples it is registered with"
+    for name, value in metrics.items():
+        if len(name) > LONGEST_NAME or not METRIC_NAME.fullmatch(name):
+            raise PayloadError(
+                f"{member}: a metric is called {brief(name)}, expected at most {LONGEST_NAME} ASCII letters, digits, "
+                "'_' and '-', with single ' ', '.', '/' or ':' between them"
+            )
+        if not isinstance(value, int | float) or not isfinite(value):
+            raise PayloadError(f"{member}: metric '{name}' is {brief(value)}, expected a finite number")
+        if name in FRACTIONS and not 0 <= value <= 1:
+            raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a fraction from 0 to 1")
+    _check_samples(EXAMPLES, metrics.get(EXAMPLES), member, most.samples, rows)
+    _check_samples(SEEN, metrics.get(SEEN, 0), member, most.seen, "what a round draws of its samples")
+
+
+def _check_samples(name: str, number: object, member: Member, most: int, why: str) -> None:
+    """Refuse a number of samples that a client cannot have."""
+    if not isinstance(number, int) or not 0 <= number <= MAX_SAMPLES:
+        raise PayloadError(f"{member}: metric '{name}' is {brief(number)}, expected a number of samples")
+    if number > most:
+        raise PayloadError(f"{member}: metric '{name}' is {number}, expected at most {most}, {why}")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.learning.aggregation import Average
-from hetfl_flwr.server.replies import Upload
+from hetfl_flwr.server.exchange import Upload
 from hetfl_flwr.wire.naming import called
 
 

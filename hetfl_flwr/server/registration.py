@@ -19,9 +19,8 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.grids import ListsNodes, is_stopped
 from hetfl_flwr.server.member import Failure, Member
-from hetfl_flwr.server.messenger import Messenger
+from hetfl_flwr.server.messenger import Messenger, misaddressed, reason
 from hetfl_flwr.server.node_keys import NodeKeys
-from hetfl_flwr.server.replies import misaddressed, reason
 from hetfl_flwr.server.roster import Roster, draw, listed
 from hetfl_flwr.wire.messages import CONFIG, REGISTRATION, ROUND, RUN
 
@@ -190,7 +189,7 @@ class Registration:
         check : callable, optional
             As `assemble`.
         """
-        before, refused = {member.node for member in self.roster}, list[Failure]()
+        refused = list[Failure]()
         for look, refusals in enumerate(self._looks(check)):
             refused += refusals
             if self._all_have_answered() if self._own else self._is_enough(round):
@@ -198,7 +197,6 @@ class Registration:
             if look == 0 and not self._own:
                 here = len(self.roster), self.config.min_clients, self._seconds
                 log(WARNING, "%d clients are online, too few for min-clients = %d: waiting up to %.0f s", *here)
-        self._name_versions(member for member in self.roster if member.node not in before)
         if (more := len(refused) - MAX_NAMED) > 0:
             refused[MAX_NAMED:] = [Failure(-1, REGISTRATION, f"{more} more nodes were refused", 0)]
         return [*self.notes(), *sorted(refused, key=lambda refusal: refusal.reason)]
@@ -214,13 +212,11 @@ class Registration:
 
     def gone(self) -> set[int]:
         """Return the nodes of clients that have left, or restarted, since they registered."""
-        online = self._online()
-        here = {
-            node
-            for node, known in self._nodes.items()
-            if known.state == "here" and node in online and online[node][0] == known.since
-        }
-        return {member.node for member in self.roster} - here
+        self._updated()
+        return {member.node for member in self.roster if not self._is_here(member.node)}
+
+    def _is_here(self, node: int) -> bool:
+        return node in self._nodes and self._nodes[node].state == "here"
 
     # --- the start -------------------------------------------------------------------------------
 
@@ -347,12 +343,13 @@ class Registration:
         """Take nodes in again and again until the time is up; yield each time which were refused."""
         deadline = time.monotonic() + self._seconds
         while True:
+            over = time.monotonic() > deadline or is_stopped(self._messenger.grid)
             online = self._updated()
             self._drop_departed(online)
             refusals = self._ask(online)
             self._collect()
-            yield refusals + self._admitted(check) + self._silent()
-            if time.monotonic() > deadline or is_stopped(self._messenger.grid):
+            yield refusals + self._admitted(check) + self._silent(over=over)
+            if over:
                 return
             time.sleep(max(self._messenger.poll, 0.1))
 
@@ -417,18 +414,15 @@ class Registration:
                     self._answers[node] = misaddressed(reply, self._asked.pop(node)) or reply
                     self._messenger.answers_again(node)
 
-    def _silent(self) -> list[Failure]:
-        """Refuse nodes that have not answered for long, until they do; in the end, all of the user's own."""
-        longest = self._seconds if self._own else min(self._seconds, SILENCE)
-        silent = [node for node in self._asked if self._is_waited_for(node, time.monotonic() - longest)]
-        line = f"no answer to the client registration within {longest:g} s: restart it if its log says nothing new"
+    def _silent(self, *, over: bool) -> list[Failure]:
+        """Refuse nodes that have not answered for long, until they do. The user's own have time until it is over."""
+        since = inf if over else -inf if self._own else time.monotonic() - SILENCE
+        silent = [node for node in self._asked if self._nodes[node].state == "asked" and self._nodes[node].at <= since]
+        line = "no answer yet: it is loading its data, or has to be started again if its log says nothing new"
         return [refusal for node in silent for refusal in self._refuse(node, f"node {node}: {line}")]
 
-    def _is_waited_for(self, node: int, since: float = inf) -> bool:
-        return self._nodes[node].state == "asked" and self._nodes[node].at <= since
-
     def _all_have_answered(self) -> bool:
-        return not any(map(self._is_waited_for, self._asked))
+        return not any(self._nodes[node].state == "asked" for node in self._asked)
 
     def _refuse(self, node: int, why: str) -> list[Failure]:
         """Refuse a node; return that where it has not been refused for this reason before."""
@@ -485,6 +479,7 @@ class Registration:
         known.state, known.refusal = "here", ""
         if self.clients:
             self._number_of[member.node] = member.client_id
+            self._name_versions([member])
         if self._is_behind(member):
             has = f"with its state of round {member.round}" if member.round else "without its state"
             trained = self.roster.trained[member.client_id]

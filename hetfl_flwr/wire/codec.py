@@ -1,13 +1,10 @@
 """How arrays travel: as .npy files in Flower's records, in full or half precision; nothing is ever unpickled."""
 
-import json
 import warnings
-from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from io import BytesIO
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message
@@ -21,7 +18,9 @@ from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
 NPY_HEADER = 1024
 """More bytes than the header of any array declared here takes in the .npy format."""
 
-NOTHING = ArrayRecord()
+MAX_FORMS = 10_000
+_known_bytes: dict[tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...], int] = {}
+"""Bytes on the wire of arrays of which no two chunks are equal, by names, dtypes and shapes."""
 
 HALF_LIMIT = float(np.finfo(np.float16).max)
 """The largest number that half precision has: 65504."""
@@ -82,8 +81,6 @@ def _decode(array: Array, spec: ArraySpec, where: str) -> NDArray[Any]:
     named = f"{where}: array '{spec.name}'"
     if array.stype != SType.NUMPY:
         raise PayloadError(f"{named} is serialised as '{array.stype}', expected '{SType.NUMPY}'")
-    if len(array.data) > spec.nbytes + NPY_HEADER:
-        raise PayloadError(f"{named} takes {len(array.data)} bytes, expected {spec.nbytes}")
     try:
         return _array(array.data, spec, where)
     except PayloadError:
@@ -167,117 +164,37 @@ def payload_numbers(message: Message) -> int:
     return sum(_content_numbers(array.data) for array in _arrays_of(message))
 
 
-def wire_bytes(message: Message) -> int:
-    """Return the bytes of a whole message as Flower serialises it: payload, array headers, records, metadata.
-
-    What its arrays take is arithmetic: see `arrays_wire_bytes`.
-    """
-    with no_object_id_recompute():
-        content = message.content if message.has_content() else {}
-        records = [(name, record) for name, record in content.items() if isinstance(record, ArrayRecord)]
-        if len(records) != 1:
-            return _serialised(message)
-        name, record = records[0]
-        try:
-            files = {one: _File.of(array) for one, array in record.items()}
-            arrays = _record_bytes(files)
-        except TypeError:  # a forged dtype or shape
-            return _serialised(message)
-        content[name] = NOTHING
-        try:
-            return _serialised(message) - _record_bytes({}) + arrays
-        finally:
-            content[name] = record
-
-
 def arrays_wire_bytes(arrays: Arrays) -> int:
     """Return the bytes of named arrays in a message as Flower serialises them, with the record that holds them.
 
-    Flower (1.41) sends a record of names, a record of each array, and the arrays' files in chunks, each with a header
-    in front. Of equal records or chunks it sends one.
+    They depend on names, dtypes and shapes alone, and are found out once for all that are alike in these; but of chunks
+    that are equal Flower sends one.
     """
     forms = tuple([(name, one.dtype, one.shape) for name, one in arrays.items()])
-    ends = {one.reshape(-1)[-2:].tobytes() for one in arrays.values()}
-    if len(ends) == len(arrays) and all(one.nbytes < LARGEST_CHUNK // 2 for one in arrays.values()):
-        return _distinct_bytes(forms)
-    return _record_bytes({name: _File.written(one) for name, one in arrays.items()})
+    chunks = [chunk for one in arrays.values() for chunk in _chunks(one)]
+    if len({*chunks}) < len(chunks):  # some may be equal
+        return wire_bytes(to_record(arrays))
+    if forms not in _known_bytes:
+        if len(_known_bytes) >= MAX_FORMS:
+            _known_bytes.clear()
+        _known_bytes[forms] = wire_bytes(to_record(arrays))
+    return _known_bytes[forms]
 
 
-@lru_cache(maxsize=1024)
-def _distinct_bytes(forms: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]) -> int:
-    """Return the bytes of arrays of which no two are equal, and none is large: they depend on their forms alone."""
-    files = {name: _File.written(np.broadcast_to(np.zeros((), dtype), shape)) for name, dtype, shape in forms}
-    return _record_bytes({name: one._replace(end=name.encode()) for name, one in files.items()})
+def _chunks(array: NDArray[Any]) -> list[tuple[int, bytes]]:
+    """Return the length and the end of each chunk in which an array travels, by which most differ."""
+    if array.nbytes < LARGEST_CHUNK // 2:
+        return [(array.nbytes, array.reshape(-1)[-2:].tobytes())]
+    data, head = array.reshape(-1).view(np.uint8), len(_npy_head(array.dtype, array.shape))
+    stops = [*range(LARGEST_CHUNK - head, data.size, LARGEST_CHUNK), data.size]
+    lengths = [LARGEST_CHUNK] * (len(stops) - 1) + [(data.size + head - 1) % LARGEST_CHUNK + 1]
+    return [(length, data[stop - 16 : stop].tobytes()) for length, stop in zip(lengths, stops, strict=True)]
 
 
-class _File(NamedTuple):
-    """An array as Flower sends it: what it says of itself, and the length, end and content of its file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    stype: str
-    length: int
-    end: bytes
-    content: Callable[[], bytes]
-
-    @classmethod
-    def of(cls, array: Array) -> "_File":
-        data = array.data
-        return cls(array.dtype, tuple(array.shape), array.stype, len(data), bytes(data[-16:]), partial(bytes, data))
-
-    @classmethod
-    def written(cls, array: NDArray[Any]) -> "_File":
-        """Return the file of an array that has not been written."""
-        head, end = _npy_head(array.dtype, array.shape), array.reshape(-1)[-2:].tobytes()
-        content = partial(_file, head, array)
-        return cls(str(array.dtype), array.shape, SType.NUMPY, len(head) + array.nbytes, end, content)
-
-    def chunks(self) -> list[tuple[int, bytes, Callable[[], bytes]]]:
-        """Return the length, end and content of each chunk."""
-        if self.length <= LARGEST_CHUNK:
-            return [(self.length, self.end, self.content)] if self.length else []
-        content = self.content()
-        parts = [content[start : start + LARGEST_CHUNK] for start in range(0, self.length, LARGEST_CHUNK)]
-        return [(len(part), part[-len(self.end) :], partial(bytes, part)) for part in parts]
-
-
-def _record_bytes(files: Mapping[str, _File]) -> int:
-    """Return the bytes of a record of arrays, and of all in it, each once."""
-    chunks = {name: one.chunks() for name, one in files.items()}
-    alike = Counter(chunk[:2] for parts in chunks.values() for chunk in parts)
-    objects, arrays = dict[object, int](), set[object]()
-    for name, one in files.items():
-        parts = [(size, end if alike[size, end] == 1 else content()) for size, end, content in chunks[name]]
-        objects |= {part: _framed("ArrayChunk", 0, part[0]) for part in parts}
-        distinct = list(dict.fromkeys(parts))
-        order = tuple(map(distinct.index, parts)) if len(parts) > 1 else (0,) * len(parts)
-        array = (one.dtype, one.shape, one.stype, *parts)
-        objects[array] = _framed("Array", len(distinct), _array_body(one.dtype, one.shape, one.stype, order))
-        arrays.add(array)
-    return sum(objects.values()) + _framed("ArrayRecord", len(arrays), _record_body(tuple(files)))
-
-
-def _framed(kind: str, children: int, body: int) -> int:
-    """Return the length of an object: its kind, the ids of its children, and the length of its body, before that."""
-    return len(kind) + 1 + max(65 * children - 1, 0) + 1 + len(str(body)) + 1 + body
-
-
-@lru_cache(maxsize=1024)
-def _array_body(dtype: str, shape: tuple[int, ...], stype: str, order: tuple[int, ...]) -> int:
-    return len(json.dumps({"dtype": dtype, "shape": shape, "stype": stype, "arraychunk_ids": order}))
-
-
-@lru_cache(maxsize=1024)
-def _record_body(names: tuple[str, ...]) -> int:
-    return len(json.dumps(dict.fromkeys(names, "0" * 64)))
-
-
-def _file(head: bytes, array: NDArray[Any]) -> bytes:
-    return head + array.tobytes()
-
-
-def _serialised(sent: Message) -> int:
-    return sum(len(part.deflate()) for part in get_all_nested_objects(sent).values())
+def wire_bytes(sent: Message | ArrayRecord) -> int:
+    """Return the bytes of a message, or of a record, as Flower serialises it: payload, headers, records, metadata."""
+    with no_object_id_recompute():
+        return sum(len(part.deflate()) for part in get_all_nested_objects(sent).values())
 
 
 def _arrays_of(message: Message) -> list[Array]:

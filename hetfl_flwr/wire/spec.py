@@ -6,7 +6,7 @@ R alignment samples.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from math import inf, prod
 from typing import Any
@@ -31,13 +31,16 @@ LEARNT_LIMIT = 1e6
 """Logits and weights of a larger magnitude have diverged: in a sum or a mean they drown the others or overflow."""
 
 STATISTIC_LIMIT = 1e18
-"""Running statistics of a larger magnitude are nobody's: the squares of those up to here fit into float32."""
+"""Running statistics of a larger magnitude are rejected: the squares of those up to here fit into float32."""
 
 TRAINED_SIZE = 10.0
 """Root mean square that logits and representations of trained models reach; those of new ones stay below 1."""
 
+MAX_INTERNED = 1000
+"""Declarations that a process keeps."""
+
 COUNTER_LIMIT = 2**53
-"""Integer buffers, such as counters of steps, of a larger magnitude are nobody's: float64 holds all up to here."""
+"""Integer buffers, such as counters of steps, of a larger magnitude are rejected: float64 holds all up to here."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,30 @@ class PayloadSpec:
             )
 
 
+_interned: dict[tuple[Any, ...], PayloadSpec] = {}
+
+
+def interned(spec: PayloadSpec) -> PayloadSpec:
+    """Return the same declaration for all that ask for an equal one: what it has found out about itself is kept."""
+    key = tuple(map(astuple, spec.arrays))
+    if key not in _interned and len(_interned) >= MAX_INTERNED:
+        _interned.clear()
+    return _interned.setdefault(key, spec)
+
+
+def frozen(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return arrays that nobody changes any more: read-only, in C order, and no views of what somebody may change."""
+    kept = {}
+    for name, one in arrays.items():
+        array = np.asarray(one)
+        flags = array.flags
+        if (flags.writeable and not (flags.owndata and flags.c_contiguous)) or not flags.c_contiguous:
+            array = np.array(array, order="C")
+        array.flags.writeable = False
+        kept[name] = array
+    return kept
+
+
 def prefixed(start: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
     """Return arrays under longer names, for several sets of them in one server state.
 
@@ -289,7 +316,7 @@ def under(start: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
 
 
 EMPTY = PayloadSpec()
-"""The payload of whoever has nothing to say."""
+"""A payload without arrays."""
 
 
 def learnt(name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0) -> ArraySpec:
@@ -310,52 +337,20 @@ def learnt(name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0) -> Ar
 def sample_counts(
     name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0, total: int | None = None
 ) -> ArraySpec:
-    """Declare numbers of private samples: int64, 0 or more, `ArraySpec.sensitive`, and of a largest sum, if any.
-
-    Examples
-    --------
-    >>> sample_counts("counts", (2,)).check(np.array([3, -1]), "client 3")
-    Traceback (most recent call last):
-        ...
-    hetfl_flwr.errors.PayloadError: client 3: array 'counts' has values below 0
-    """
+    """Declare numbers of private samples: int64, 0 or more, `ArraySpec.sensitive`, and of a largest sum, if any."""
     return ArraySpec(name, shape, "int64", minimum=0, sensitive=True, usual=usual, total=total)
 
 
 def probabilities(name: str, shape: tuple[int | Dim, ...]) -> ArraySpec:
-    """Declare probability distributions, one a row: float32.
-
-    Examples
-    --------
-    >>> probabilities("posteriors", (1, 2)).check(np.float32([[0.5, 0.6]]), "client 3")
-    Traceback (most recent call last):
-        ...
-    hetfl_flwr.errors.PayloadError: client 3: array 'posteriors' has rows that do not sum to 1 (off by 0.1)
-    """
+    """Declare probability distributions, one a row: float32."""
     return ArraySpec(name, shape, "float32", sums_to_one=True)
 
 
 def fractions(name: str, shape: tuple[int | Dim, ...]) -> ArraySpec:
-    """Declare fractions, such as accuracies: float32, from 0 to 1.
-
-    Examples
-    --------
-    >>> fractions("accuracies", (2,)).check(np.float32([0.5, 1.1]), "client 3")
-    Traceback (most recent call last):
-        ...
-    hetfl_flwr.errors.PayloadError: client 3: array 'accuracies' has values above 1
-    """
+    """Declare fractions, such as accuracies: float32, from 0 to 1."""
     return ArraySpec(name, shape, "float32", minimum=0, maximum=1)
 
 
 def row_numbers(name: str, rows: int | Dim, of: int) -> ArraySpec:
-    """Declare numbers of rows, (R,), of as many as sender and receiver both hold: int32, from 0 to ``of - 1``.
-
-    Examples
-    --------
-    >>> row_numbers("asked", Dim("A", 100), of=100).check(np.int32([100]), "server")
-    Traceback (most recent call last):
-        ...
-    hetfl_flwr.errors.PayloadError: server: array 'asked' has values above 99
-    """
+    """Declare numbers of rows, (R,), of as many as sender and receiver both hold: int32, from 0 to ``of - 1``."""
     return ArraySpec(name, (rows,), "int32", minimum=0, maximum=of - 1)

@@ -35,20 +35,24 @@ def fingerprint(model: torch.nn.Module) -> str:
 
 def model_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
     """Return copies of the entries that `weights` declares."""
-    return _arrays(model, weights(model))
+    return {name: array for name, array in state_arrays(model).items() if array.dtype.kind == "f"}
 
 
 def state_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
     """Return copies of the entries that `whole_state` declares."""
-    return _arrays(model, whole_state(model))
+    constant, short = constant_buffers(model), (torch.float16, torch.bfloat16)
+    return {
+        name: tensor.to("cpu", torch.float32 if tensor.dtype in short else tensor.dtype, copy=True).numpy()
+        for name, tensor in model.state_dict().items()
+        if name not in constant
+    }
 
 
 def load_model_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
     """Put received arrays into a model; entries of its state dict that are not among them stay as they are."""
     with torch.no_grad():
         state = model.state_dict()
-        for name, array in arrays.items():
-            state[name].copy_(torch.from_numpy(array))
+        torch._foreach_copy_([state[name] for name in arrays], [torch.from_numpy(one) for one in arrays.values()])
 
 
 def loaded(model: M, arrays: Arrays) -> M:
@@ -56,11 +60,6 @@ def loaded(model: M, arrays: Arrays) -> M:
     copy = deepcopy(model)
     load_model_arrays(copy, arrays)
     return copy
-
-
-def _arrays(model: torch.nn.Module, spec: PayloadSpec) -> dict[str, NDArray[Any]]:
-    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    return {one.name: state[one.name].to("cpu", getattr(torch, one.dtype), copy=True).numpy() for one in spec.arrays}
 
 
 def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:

@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 import typer
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import Context, MessageType, RecordDict
 from rich.console import Console
 from rich.table import Table
 
@@ -33,8 +33,9 @@ from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.methods import resolve
 from hetfl_flwr.server_app import app
 from simulations.benchmarks import loop
-from simulations.engine.grid import LocalGrid
+from simulations.engine.grid import LocalEngine
 from simulations.engine.run import run_locally
+from simulations.engine.workers import Job
 
 TURNS, SAMPLED, SIZES, MEMORY, RUN = 5, 20, (100, 1_000, 10_000), 2**26, 2**62
 
@@ -88,22 +89,21 @@ def rivals(what: str, names: tuple[str, str], turns: int, *rates: Callable[[], f
     return [*rows, Row(f"{what}, {names[1]} over {names[0]}", "times", ratios)]
 
 
-class Watched(LocalGrid):
-    """A grid that notes processor time and resident memory when a round begins to train."""
+class Watched(LocalEngine):
+    """The engine, which notes processor time and resident memory when a round begins to train."""
 
     def __init__(self, *args: Any, **keys: Any) -> None:
         super().__init__(*args, **keys)
         self.began: list[float] = []
         self.memory = 0
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Note, and push."""
-        pushed = list(messages)
-        if any(message.metadata.message_type == MessageType.TRAIN for message in pushed):
+    def submit(self, jobs: Sequence[Job]) -> list[int]:
+        """Note, and submit."""
+        if any(job.kind == MessageType.TRAIN for job in jobs):
             self.began.append(process_time())
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             self.memory = pages * os.sysconf("SC_PAGE_SIZE")
-        return super().push_messages(pushed)
+        return super().submit(jobs)
 
 
 def federation(clients: int, rounds: int) -> tuple[list[float], int]:

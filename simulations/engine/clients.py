@@ -19,8 +19,7 @@ from hetfl_flwr.node.node import KeptContext, kept_of
 from hetfl_flwr.node.state import FileStore
 from hetfl_flwr.wire.classes import listed
 from hetfl_flwr.wire.codec import widened
-from hetfl_flwr.wire.forms import Form, frozen
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen
 
 CLIENT_APP = "hetfl_flwr.client_app:app"
 """The ClientApp that clients run, as Flower's ``[tool.flwr.app.components]`` names it."""
@@ -50,7 +49,7 @@ class Answer(NamedTuple):
         What it uploads.
     metrics : mapping
         What it has measured.
-    form : Form or None
+    form : PayloadSpec or None
         The form by which it has checked its upload itself. None: what it sends is another array, or has been copied.
     error : str or None
         What it has come to instead.
@@ -58,7 +57,7 @@ class Answer(NamedTuple):
 
     arrays: Arrays
     metrics: Mapping[str, Any]
-    form: Form | None = None
+    form: PayloadSpec | None = None
     error: str | None = None
 
 
@@ -144,12 +143,12 @@ class Clients:
             MetricRecord(metrics)  # type: ignore[arg-type]  # it refuses what is no number
         return answer
 
-    def _received(self, client: Holder, form: Form, download: Arrays) -> Arrays:
+    def _received(self, client: Holder, form: PayloadSpec, download: Arrays) -> Arrays:
         """Check what a client is sent; what many are sent is checked once by each form."""
         key = id(download), id(form)
         if key not in self._checked:
-            arrays = frozen(widened(form.spec, download, "server")) if client.half else download
-            form.check(arrays, "server")
+            arrays = frozen(widened(form, download, "server")) if client.half else download
+            form.check_named(arrays, "server")
             self._checked[key] = download, arrays
         return self._checked[key][1]
 

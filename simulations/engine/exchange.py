@@ -1,227 +1,335 @@
-"""Arrays to and from the clients of the local engine: by reference, without a message."""
+"""Arrays to and from the clients of the local engine: by reference, and in the order of simulated time."""
 
-from collections.abc import Mapping
-from math import isfinite
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 
-from hetfl_flwr.common.flower import LARGEST_CHUNK, ErrorCode, name_message
+from hetfl_flwr.common.flower import ErrorCode, name_message
+from hetfl_flwr.config import RunConfig, simulated_latency, simulated_links, simulated_seconds, simulated_speeds
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.server.exchange import Downloads
-from hetfl_flwr.server.guard import measure
-from hetfl_flwr.server.member import Failure, Member
-from hetfl_flwr.server.messenger import Messenger
-from hetfl_flwr.server.replies import (
-    FRACTIONS,
-    LONGEST_REASON,
-    Most,
-    Outcome,
-    Reply,
-    Traffic,
-    blamed,
-    check_metrics,
-)
-from hetfl_flwr.text import printable
-from hetfl_flwr.wire.classes import numbered
-from hetfl_flwr.wire.codec import NPY_HEADER, halved, payload_bytes, payload_numbers, to_record, widened, wire_bytes
-from hetfl_flwr.wire.forms import form_of, frozen, sizes, twins
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SEEN
-from hetfl_flwr.wire.spec import Arrays
-from simulations.engine.clients import Answer
+from hetfl_flwr.seeding import generator
+from hetfl_flwr.server.exchange import Downloads, Exchange, Outcome, Reply, Sent, Traffic, UnderWay, blamed
+from hetfl_flwr.server.messenger import cost, read, weighed, written
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.server.upload_counts import UploadCounts
+from hetfl_flwr.wire.codec import arrays_wire_bytes, to_record, widened, wire_bytes
+from hetfl_flwr.wire.cost_metrics import FLOPS
+from hetfl_flwr.wire.messages import ARRAYS, CONFIG, METRICS, ROUND
+from hetfl_flwr.wire.spec import Arrays, frozen
+from simulations.engine.clients import FIRST_NODE, Answer
+from simulations.engine.workers import Job
 
 if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy
     from simulations.engine.grid import LocalEngine
 
 MAX_COSTS = 10_000
-"""Forms of messages whose costs are remembered."""
+"""Forms of messages, without their arrays, whose bytes are remembered."""
+
+BY_REFERENCE = (MessageType.TRAIN, MessageType.EVALUATE)
+"""What clients are asked for without a message."""
 
 
-class Seat:
-    """What the answers of one client are held against, found out once.
+@dataclass(eq=False)
+class Flight(Sent):
+    """What a client of the local engine has been sent.
 
     Parameters
     ----------
-    member : Member
-        The client.
-    strategy : KnowledgeStrategy
-        Says what it is to upload.
+    place : int
+        How many messages have been sent up to this one.
+    ticket : int
+        By which the engine knows the job.
+    reply : Reply or None
+        What came of it, if it may be used.
+    error : str
+        Why it may not; empty while it is not known.
+    raised : bool
+        Whether that is what the client has come to itself.
     """
 
-    def __init__(self, member: Member, strategy: "KnowledgeStrategy") -> None:
-        self.member, self.name = member, str(member)
-        self.form, self.most = form_of(strategy.upload_spec(member)), strategy.most_samples(member)
-        self._names: tuple[str, ...] = ()
-        self._fractions: list[str] = []
+    place: int
+    ticket: int = -1
+    reply: Reply | None = None
+    error: str = ""
+    raised: bool = False
 
-    def check(self, metrics: Mapping[str, Any]) -> None:
-        """Raise `PayloadError` unless metrics of training may be used; their names are looked at where they are new."""
-        names = tuple(metrics)
-        if names == self._names and all(not isinstance(one, list) and isfinite(one) for one in metrics.values()):
-            examples, seen, most = metrics[EXAMPLES], metrics.get(SEEN, 0), self.most
-            counted = type(examples) is type(seen) is int and 0 <= examples <= most.samples and 0 <= seen <= most.seen
-            if counted and not [name for name in self._fractions if not 0 <= metrics[name] <= 1]:
-                return
-        check_metrics(metrics, self.member, self.most)
-        self._names, self._fractions = names, [name for name in names if name in FRACTIONS]
+    @property
+    def landed(self) -> bool:
+        """Whether the answer is known."""
+        return self.reply is not None or bool(self.error)
 
 
-class LocalExchange:
+class Times:
+    """Says how long clients and their links take, as the run config has it.
+
+    A client takes its ``client-seconds`` for a round, or the operations that it counts over its ``client-speed``, give
+    or take a tenth, drawn by the run's seed, and its link what ``client-mbits`` and ``client-latency`` say; nothing
+    else takes time, evaluation neither.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._seed, self._counts, self._weighs = config.seed, bool(config.client_speed), bool(config.client_mbits)
+        self._seconds, self._speeds = simulated_seconds(config.client_seconds), simulated_speeds(config.client_speed)
+        self._links, self._latency = simulated_links(config.client_mbits), simulated_latency(config.client_latency)
+
+    def known(self, flight: Flight) -> float:
+        """Return the seconds that are known when a message is sent: until its answer is known, they are a bound."""
+        client_id, trains = flight.member.client_id, flight.kind == MessageType.TRAIN
+        took = 0.0
+        if trains and not self._counts:
+            took = self._seconds[client_id % len(self._seconds)] * self._jitter(client_id, flight.place)
+        return took + self._carried(flight, 0, flight.traffic.wire_down)
+
+    def more(self, flight: Flight, metrics: Mapping[str, Any], wire_up: int) -> float:
+        """Return the seconds that are known with its answer."""
+        client_id, took = flight.member.client_id, 0.0
+        if operations := metrics.get(FLOPS, 0.0):
+            speed = self._speeds[client_id % len(self._speeds)]
+            took = float(operations / speed * self._jitter(client_id, flight.place))
+        return took + (self._carried(flight, 1, wire_up) if self._weighs else 0.0)
+
+    def _jitter(self, client_id: int, place: int) -> float:
+        return float(generator(self._seed, client_id, place, "seconds").uniform(0.9, 1.1))
+
+    def _carried(self, flight: Flight, way: int, wire: int) -> float:
+        """Return the seconds that so many bytes take on a client's link, down (0) or up (1)."""
+        if flight.kind == MessageType.EVALUATE:
+            return 0.0
+        client_id = flight.member.client_id
+        delay = self._latency[client_id % len(self._latency)]
+        if not self._weighs:
+            return 2 * delay * (way == 0)  # a reply's is known when its message is sent
+        return delay + 8e-6 * wire / self._links[client_id % len(self._links)][way]
+
+
+class LocalExchange(Exchange):
     """Hands arrays to clients in this process, or in worker processes, and takes in what they answer.
 
-    A download is checked once by each form that clients expect; an upload once, by the client itself, unless it has
-    come from another process or is expected in another form. What messages would weigh is known by the form of what is
-    in them: one of each form is written and weighed.
+    Answers are handed out in the order of simulated time, so that what a server that answers each client as it comes
+    sends next is the same for any number of workers. A download is checked once by each form that clients expect; an
+    upload once, by the client itself, unless it has come from another process or is expected in another form. What
+    messages would weigh is known by the form of what is in them: one of each form is written and weighed. Public
+    samples, which are sent once, travel as messages.
 
     Parameters
     ----------
     engine : LocalEngine
         Runs the clients.
-    messenger : Messenger
-        Counts uploads and compares replies.
-    strategy : KnowledgeStrategy
-        Says what clients are to upload.
+    config, roster, strategy, uploads
+        As `Exchange`.
     """
 
-    def __init__(self, engine: "LocalEngine", messenger: Messenger, strategy: "KnowledgeStrategy") -> None:
-        self._engine, self._messenger, self._strategy = engine, messenger, strategy
-        self._half = messenger.config.half
-        self._seats: dict[int, Seat] = {}
-        self._known: tuple[object, ...] = ()
-        self._costs: dict[tuple[object, ...], tuple[int, int, int]] = {}
+    clock: float = 0.0
 
-    def train(self, number: int, downloads: Downloads) -> Outcome:
-        """Let clients learn in a round; return what they have uploaded."""
-        messenger, roster, result = self._messenger, self._messenger.roster, Outcome()
-        messenger.uploads.asked([member.client_id for member, _ in downloads])
-        sent = _Sent(self, MessageType.TRAIN, number, downloads)
-        measured, timed = dict[int, float](), messenger.config.simulates_time
-        for place, answer in self._engine.ask(MessageType.TRAIN, number, sent.jobs):
-            seat = self._seat(downloads[place][0])
-            member, download = seat.member, sent.jobs[place][1]
-            traffic = result.traffic[member.client_id] = Traffic(*sent.costs[place])
-            try:
-                reply = self._uploaded(seat, answer, traffic)
-            except PayloadError as error:
-                self._failed(result, member, MessageType.TRAIN, error)
-                continue
-            finally:
-                if timed:  # an error has no content, which links would take time for
-                    up = traffic.wire_up if answer.error is None else 0
-                    self._engine.passed(member.client_id, traffic.wire_down, up, answer.metrics)
-            seen = min(int(reply.metrics.get(SEEN, reply.metrics[EXAMPLES])), seat.most.seen)
-            result.sizes[member.client_id] = measure(reply.arrays, seat.form.spec, download, seen, measured)
-            if messenger.received is not None:
-                messenger.received(member, download, reply)
-            result.replies.append(reply)
-            roster.trained[member.client_id] = number
-        messenger.reject_outliers(result, MessageType.TRAIN)
-        return result.ordered()
+    def __init__(
+        self,
+        engine: "LocalEngine",
+        config: RunConfig,
+        roster: Roster,
+        strategy: "KnowledgeStrategy",
+        uploads: UploadCounts | None = None,
+    ) -> None:
+        super().__init__(config, roster, strategy, uploads)
+        self._engine, self._times = engine, Times(config)
+        self._timed = config.simulates_time or strategy.asynchronous
+        self._places = len(engine.get_node_ids())  # each client has been asked to register
+        self._due: list[tuple[float, int]] = []  # a heap: when a reply comes in, and its place
+        self._flights: dict[int, Flight] = {}
+        self._costs: dict[tuple[object, ...], int] = {}
 
-    def measure(self, number: int, downloads: Downloads) -> Outcome:
-        """Let clients measure after a round; return their metrics."""
-        result = Outcome()
-        sent = _Sent(self, MessageType.EVALUATE, number, downloads)
-        for place, answer in self._engine.ask(MessageType.EVALUATE, number, sent.jobs):
-            member = downloads[place][0]
-            traffic = result.traffic[member.client_id] = Traffic(*sent.costs[place])
-            try:
-                self._count(member, MessageType.EVALUATE, answer, traffic)
-                check_metrics(answer.metrics, member, Most(member.test), evaluated=True)
-            except PayloadError as error:
-                self._failed(result, member, MessageType.EVALUATE, error)
-                continue
-            numbers = {name: value for name, value in answer.metrics.items() if not isinstance(value, list)}
-            result.replies.append(Reply(member.client_id, numbers, classes=numbered(answer.metrics)))
-        self._messenger.reject_outliers(result, MessageType.EVALUATE)
-        return result.ordered()
+    @property
+    def waiting(self) -> Collection[Sent]:
+        """What is under way."""
+        return self._flights.values()
+
+    def drop_departed(self) -> None:
+        """Do nothing: clients here do not leave."""
+
+    def send(self, kind: str, number: int, downloads: Downloads) -> list[Sent]:
+        """Send each of some clients arrays."""
+        if kind == MessageType.TRAIN:
+            self.uploads.asked([member.client_id for member, _ in downloads])
+        made: dict[int, tuple[Arrays, Traffic | None]] = {}
+        flights, jobs = list[Flight](), list[Job]()
+        for member, download in downloads:
+            if id(download) not in made:
+                travels = self._travelling(download)
+                weight = self.weigh(kind, travels, {ROUND: number}) if kind in BY_REFERENCE else None
+                made[id(download)] = travels, weight and Traffic(0, weight[0], 0, weight[1], 0, weight[2])
+            travels, traffic = made[id(download)]
+            if traffic is not None:
+                traffic, job = Traffic(**vars(traffic)), Job(kind, member.node, travels, number)
+            else:
+                message = self._engine.named(written(kind, number, member, to_record(travels)))
+                traffic, job = weighed(message), Job("answer", member.node, message)
+            self._places += 1
+            flights.append(Flight(member, kind, number, travels, traffic, self._places))
+            jobs.append(job)
+        for flight, ticket in zip(flights, self._engine.submit(jobs), strict=True):
+            flight.ticket = ticket
+            self._flights[flight.place] = flight
+            heappush(self._due, (self.clock + self._times.known(flight) if self._timed else 0.0, flight.place))
+        return [*flights]
+
+    def _take(self) -> tuple[Sent, Outcome]:
+        """Wait for the answer that comes in next in simulated time."""
+        while True:
+            when, place = self._due[0]
+            flight = self._flights[place]
+            if flight.landed:
+                break
+            heapreplace(self._due, (when + self._land(flight), place))  # another may come before it
+        heappop(self._due)
+        del self._flights[place]
+        self.clock = max(self.clock, when)
+        member, outcome = flight.member, Outcome()
+        outcome.traffic[member.client_id] = flight.traffic
+        if flight.raised and flight.kind == MessageType.TRAIN:
+            self.uploads.refused(member.client_id)
+        if flight.reply is None:
+            outcome.fail(member, flight.stage, flight.error)
+        else:
+            self._accept(flight, flight.reply, outcome)
+        return flight, outcome
+
+    def hold(self) -> UnderWay:
+        """Let clients that have something to do finish it, and return what is under way, which stays so.
+
+        Nobody hears of a reply before its time, so that this changes no bit.
+        """
+        self._due = sorted(
+            (when if (flight := self._flights[place]).landed else when + self._land(flight), place)
+            for when, place in self._due
+        )
+        flights, arrays = [], dict[str, Any]()
+        for when, place in self._due:
+            flight = self._flights[place]
+            flights.append(
+                {
+                    "when": when,
+                    "place": place,
+                    "client": flight.member.client_id,
+                    "kind": flight.kind,
+                    "number": flight.number,
+                    "traffic": asdict(flight.traffic),
+                    "error": flight.error,
+                    "raised": flight.raised,
+                    "metrics": dict(flight.reply.metrics) if flight.reply else {},
+                    "classes": dict(flight.reply.classes) if flight.reply else {},
+                }
+            )
+            upload = flight.reply.arrays if flight.reply else {}
+            arrays |= {f"{place} down {name}": array for name, array in flight.download.items()}
+            arrays |= {f"{place} up {name}": array for name, array in upload.items()}
+        numbers = {"clock": self.clock, "places": self._places, "rows": self._engine.rows(), "flights": flights}
+        return UnderWay({"engine": numbers}, arrays)
+
+    def restore(self, under_way: UnderWay) -> None:
+        """Go on where `hold` was.
+
+        Raises
+        ------
+        StateError
+            The data of a client have changed since, and without ``accept-loss``.
+        """
+        numbers = under_way.numbers["engine"]
+        self._engine.check_rows(numbers["rows"])
+        self.clock, self._places = numbers["clock"], numbers["places"]
+        members = {member.client_id: member for member in self.roster}
+        for one in numbers["flights"]:
+            member, place = members[one["client"]], one["place"]
+            down, up = (
+                {name.removeprefix(own): array for name, array in under_way.arrays.items() if name.startswith(own)}
+                for own in (f"{place} down ", f"{place} up ")
+            )
+            flight = Flight(member, one["kind"], one["number"], frozen(down), Traffic(**one["traffic"]), place)
+            flight.error, flight.raised = one["error"], one["raised"]
+            if not flight.error:
+                flight.reply = Reply(member.client_id, one["metrics"], frozen(up), one["classes"])
+            self._flights[place] = flight
+            heappush(self._due, (one["when"], place))
+
+    def _land(self, flight: Flight) -> float:
+        """Wait for a client's answer, and check it; return the seconds that it takes beyond those known before."""
+        answer = self._engine.answer(flight.ticket)
+        before = flight.traffic.wire_up
+        try:
+            flight.reply = self._read(flight, answer)
+        except PayloadError as error:
+            flight.error = str(error)
+        if not self._timed:
+            return 0.0
+        up = 0 if flight.raised else flight.traffic.wire_up - before  # an error has no content
+        metrics = answer.metrics if isinstance(answer, Answer) else {}
+        return self._times.more(flight, metrics, up)
+
+    def _read(self, flight: Flight, answer: Answer | Message) -> Reply:
+        """Return an answer that has been checked; raise `PayloadError` where it may not be used."""
+        member, expected, half = flight.member, self.expected(flight), self.config.half
+        if isinstance(answer, Message):
+            flight.raised = answer.has_error()
+            flight.traffic.add(cost(answer, member))
+            return read(answer, expected, half=half, own=True)
+        if answer.error is not None:
+            flight.raised, flight.traffic.wire_up = True, _error_bytes(flight.kind, answer.error, member.node)
+            raise PayloadError(blamed(answer.error, member))
+        try:
+            weight = self.weigh(flight.kind, answer.arrays, answer.metrics, member.node)
+        except ValueError as error:
+            raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
+        flight.traffic.numbers_up, flight.traffic.bytes_up, flight.traffic.wire_up = weight
+        expected.check(answer.metrics)
+        arrays = answer.arrays
+        if (spec := expected.spec) is not None:
+            if half:
+                arrays = widened(spec, arrays, expected.name)
+            if answer.form is not spec:
+                spec.check_named(arrays, expected.name)
+        return expected.reply(answer.metrics, arrays)
 
     def weigh(self, kind: str, arrays: Arrays, numbers: Mapping[str, Any], node: int = 0) -> tuple[int, int, int]:
         """Return the numbers, payload bytes and wire bytes of a message; of a reply where it is from a `node`."""
-        values = arrays.values()
-        if any(one.nbytes + NPY_HEADER > LARGEST_CHUNK for one in values):  # of its pieces some may be equal
-            return _weighed(kind, arrays, numbers, self._engine.get_node_ids()[0], reply=bool(node))
-        forms = *arrays, *[(one.dtype, one.shape) for one in values]
-        key = kind, bool(node), forms, twins(values), sizes(numbers)
+        has_arrays = not node or kind == MessageType.TRAIN
+        key = kind, bool(node), _forms(numbers)
         if key not in self._costs:
             if len(self._costs) >= MAX_COSTS:
                 self._costs.clear()
-            self._costs[key] = _weighed(kind, arrays, numbers, self._engine.get_node_ids()[0], reply=bool(node))
-        return self._costs[key]
-
-    def travelling(self, download: Arrays) -> Arrays:
-        """Return a download as it travels: read-only, and in half precision if so configured."""
-        return frozen(halved(download) if self._half else download)
-
-    def _uploaded(self, seat: Seat, answer: Answer, traffic: Traffic) -> Reply:
-        """Return an upload that has been checked; raise `PayloadError` where it may not be used."""
-        member, metrics = seat.member, answer.metrics
-        self._count(member, MessageType.TRAIN, answer, traffic)
-        seat.check(metrics)
-        arrays = answer.arrays
-        if self._half:
-            arrays = widened(seat.form.spec, arrays, seat.name)
-        if answer.form is not seat.form:
-            seat.form.check(arrays, seat.name)
-        return Reply(member.client_id, metrics, arrays)
-
-    def _count(self, member: Member, kind: str, answer: Answer, traffic: Traffic) -> None:
-        """Count what an answer costs; raise `PayloadError` where it is an error, or no message can hold it."""
-        if answer.error is not None:
-            if kind == MessageType.TRAIN:
-                self._messenger.uploads.refused(member.client_id)
-            traffic.wire_up = _error_bytes(kind, answer.error, member.node)
-            raise PayloadError(blamed(answer.error, member))
-        try:
-            weight = self.weigh(kind, answer.arrays, answer.metrics, member.node)
-        except ValueError as error:
-            raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
-        traffic.numbers_up, traffic.bytes_up, traffic.wire_up = weight
-
-    def _failed(self, result: Outcome, member: Member, stage: str, error: PayloadError) -> None:
-        why = printable(str(error), LONGEST_REASON)
-        result.failures.append(Failure(member.client_id, stage, why, member.node))
-
-    def _seat(self, member: Member) -> Seat:
-        roster = self._messenger.roster
-        if self._known != (known := (roster.changes, id(roster.public_samples))):
-            self._known, self._seats = known, {}
-        seat = self._seats.get(member.client_id)
-        if seat is None:
-            seat = self._seats[member.client_id] = Seat(member, self._strategy)
-        return seat
+            record = {ARRAYS: ArrayRecord()} if has_arrays else {}
+            self._costs[key] = _rest(kind, record, numbers, reply=bool(node))
+        wire = self._costs[key] + (arrays_wire_bytes(arrays) if has_arrays else 0)
+        return sum([one.size for one in arrays.values()]), sum([one.nbytes for one in arrays.values()]), wire
 
 
-class _Sent:
-    """What some clients are sent, as it travels, and what that weighs; what is the same for many is made once."""
+def _forms(values: Mapping[Any, Any]) -> tuple[object, ...]:
+    """Return what the bytes of named numbers, or of lists of them, in a message depend on."""
+    return (
+        *values,
+        *[
+            "f"
+            if isinstance(one, float)
+            else (2 * one if one >= 0 else -2 * one - 1).bit_length()  # as protobuf writes it
+            if isinstance(one, int)
+            else _forms(dict(enumerate(one)))
+            if isinstance(one, list)
+            else repr(one)
+            for one in values.values()
+        ],
+    )
 
-    def __init__(self, exchange: LocalExchange, kind: str, number: int, downloads: Downloads) -> None:
-        self.jobs: list[tuple[int, Arrays]] = []
-        self.costs: list[tuple[int, ...]] = []
-        made: dict[int, tuple[Arrays, tuple[int, ...]]] = {}
-        for member, download in downloads:
-            if id(download) not in made:
-                travels = exchange.travelling(download)
-                numbers, payload, wire = exchange.weigh(kind, travels, {ROUND: number})
-                made[id(download)] = travels, (0, numbers, 0, payload, 0, wire)
-            travels, weight = made[id(download)]
-            self.jobs.append((member.node, travels))
-            self.costs.append(weight)
 
-
-def _weighed(kind: str, arrays: Arrays, numbers: Mapping[str, Any], node: int, *, reply: bool) -> tuple[int, int, int]:
-    """Write a message and return what it weighs."""
-    if not reply:
-        content = RecordDict({ARRAYS: to_record(arrays), CONFIG: ConfigRecord(dict(numbers))})
-        message = Message(content, node, kind)
-        return payload_numbers(message), payload_bytes(message), wire_bytes(message)
-    content = RecordDict({METRICS: MetricRecord(dict(numbers))})
-    if kind == MessageType.TRAIN:
-        content = RecordDict({ARRAYS: to_record(arrays), METRICS: MetricRecord(dict(numbers))})
-    message = Message(content, reply_to=_asked(kind, node))
-    return payload_numbers(message), payload_bytes(message), wire_bytes(message)
+def _rest(kind: str, arrays: Mapping[str, ArrayRecord], numbers: Mapping[str, Any], *, reply: bool) -> int:
+    """Return the bytes of a message on the wire beyond those of its arrays."""
+    if reply:
+        content = RecordDict({**arrays, METRICS: MetricRecord(dict(numbers))})
+        message = Message(content, reply_to=_asked(kind, FIRST_NODE))
+    else:
+        message = Message(RecordDict({**arrays, CONFIG: ConfigRecord(dict(numbers))}), FIRST_NODE, kind)
+    return wire_bytes(message) - (arrays_wire_bytes({}) if arrays else 0)
 
 
 def _error_bytes(kind: str, said: str, node: int) -> int:

@@ -4,63 +4,101 @@ import multiprocessing
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import Connection, wait
 from pickle import HIGHEST_PROTOCOL, dumps, loads
 from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import Message, MessageType
 
 from hetfl_flwr.common.flower import act_as_server
 from hetfl_flwr.errors import ConfigError, FederationError, HetflError
 from hetfl_flwr.node.machine import keep_freed_memory
+from hetfl_flwr.seeding import generators_lent
 from hetfl_flwr.server.exchange import read_only
-from hetfl_flwr.wire.forms import frozen
 from hetfl_flwr.wire.messages import packed, unpacked
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.spec import Arrays, frozen
 from simulations.engine.clients import FIRST_NODE, Answer, Clients, Hosted
 
 AHEAD = 2
-"""Messages that a worker has at most: the one it works on, and the next, so that it need not wait for it."""
+"""Jobs that a worker has at most: the one it works on, and the next, so that it need not wait for it."""
 
 EVEN = 1.1
 """Clients stay with their worker as long as none has more than so many times its even share of the work."""
 
 
-Jobs = Sequence[tuple[int, Arrays]]
-"""Nodes, and what each is sent."""
+class Job(NamedTuple):
+    """What a client is to do.
+
+    Parameters
+    ----------
+    kind : str
+        The type of the message, a method of `Clients`; "answer": to answer a message of Flower's.
+    node : int
+        The client's.
+    payload : mapping of str to array, or Message
+        What it is sent.
+    round : int
+        The round that it is told.
+    """
+
+    kind: str
+    node: int
+    payload: Arrays | Message
+    round: int = 0
+
+
+Jobs = Sequence[tuple[int, Job]]
+"""Jobs, each with the ticket by which its answer is known."""
 
 
 class InProcess:
-    """Clients in this process, one after another in the order in which messages came."""
+    """Clients in this process, one after another in the order in which they were asked."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
-        self._queue: deque[Message] = deque()
+        self._queue: deque[tuple[int, Job]] = deque()
+        self._lent = ExitStack()  # of the global generators, as long as there is anything to do
 
-    def ask(self, kind: str, round: int, jobs: Jobs) -> Iterator[tuple[int, Answer]]:
-        """Let clients train or evaluate, one after another; yield the place of each job, and its answer."""
+    def submit(self, jobs: Jobs) -> None:
+        """Queue jobs."""
         self._clients.begin()
-        for place, (node, download) in enumerate(jobs):
-            yield place, getattr(self._clients, kind)(node, download, round)
+        if jobs and not self._queue:
+            self._lent.enter_context(generators_lent())
+        self._queue.extend(jobs)
 
-    def send(self, messages: Iterable[Message]) -> None:
-        """Queue messages."""
-        self._queue.extend(messages)
+    def is_busy(self) -> bool:
+        """Say whether there is anything to do."""
+        return bool(self._queue)
 
-    def receive(self) -> Message | None:
-        """Let the next client answer."""
-        return self._clients.answer(self._queue.popleft()) if self._queue else None
+    def receive(self) -> tuple[int, Answer | Message]:
+        """Let the next client do its job; return the job's ticket, and the answer."""
+        ticket, job = self._queue.popleft()
+        answer = answer_of(self._clients, job)
+        if not self._queue:
+            self._lent.close()
+        return ticket, answer
 
     def tell(self, what: str) -> None:
         """Call a method of `Clients`."""
         getattr(self._clients, what)()
 
     def close(self) -> None:
-        """Do nothing: there is no process to end."""
+        """End; there is no process to end."""
+        self._lent.close()
+
+
+def answer_of(clients: Clients, job: Job) -> Answer | Message:
+    """Let a client do its job."""
+    kind, node, payload, round = job
+    if isinstance(payload, Message):
+        return clients.answer(payload)
+    answer: Answer = getattr(clients, kind)(node, payload, round)
+    return answer
 
 
 WORKER = "hetfl-worker-"
@@ -122,81 +160,47 @@ class Workers:
             there.close()
             self._pipes.append(here)
             self._processes.append(process)
-        self._queues: list[deque[Message]] = [deque() for _ in range(workers)]
-        self._under_way: list[deque[Message]] = [deque() for _ in range(workers)]
-        self._settled: deque[Message] = deque()
+        self._queues: list[deque[tuple[int, Job]]] = [deque() for _ in range(workers)]
+        self._under_way: list[deque[tuple[int, Job]]] = [deque() for _ in range(workers)]
+        self._written: dict[int, bytes] = {}  # downloads of the last jobs, by their ids
         self._owners: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
 
-    def send(self, messages: Sequence[Message]) -> None:
-        """Queue messages for the workers that have the clients."""
-        if not any(self._queues) and not any(self._under_way):
-            self._share_out([message.metadata.dst_node_id for message in messages])
-        for message in messages:
-            self._queues[self._owner(message.metadata.dst_node_id)].append(message)
+    def submit(self, jobs: Jobs) -> None:
+        """Queue jobs for the workers that have the clients; if nothing is under way, share the clients out anew."""
+        self._written = {}
+        if not self.is_busy():
+            self._share_out([job.node for _, job in jobs])
+        for ticket, job in jobs:
+            self._queues[self._owner(job.node)].append((ticket, job))
         for _ in range(AHEAD):
             for worker in range(len(self._pipes)):
                 self._feed(worker)
 
-    def ask(self, kind: str, round: int, jobs: Jobs) -> Iterator[tuple[int, Answer]]:
-        """Let clients train or evaluate in their workers; yield the place of each job, and its answer, as they come.
+    def is_busy(self) -> bool:
+        """Say whether anything is under way."""
+        return any(self._under_way)
 
-        Nothing else is under way. Equal downloads are written once.
-        """
-        nodes = [node for node, _ in jobs]
-        self._share_out(nodes)
-        written: dict[int, bytes] = {}
-        left: list[deque[int]] = [deque() for _ in self._pipes]
-        busy: list[deque[tuple[int, int]]] = [deque() for _ in self._pipes]
-        for place, node in enumerate(nodes):
-            left[self._owner(node)].append(place)
-
-        def feed(worker: int) -> None:
-            if left[worker] and len(busy[worker]) < AHEAD:
-                place = left[worker].popleft()
-                node, download = jobs[place]
-                if id(download) not in written:
-                    written[id(download)] = dumps(download, HIGHEST_PROTOCOL)
-                self._tell(worker, (kind, (node, written[id(download)], round)))
-                busy[worker].append((place, node))
-
-        for _ in range(AHEAD):
-            for worker in range(len(self._pipes)):
-                feed(worker)
-        while waiting := [pipe for pipe, jobs_there in zip(self._pipes, busy, strict=True) if jobs_there]:
-            worker = self._pipes.index(wait(waiting)[0])  # type: ignore[arg-type]
-            answer, seconds = self._received(worker)
-            place, node = busy[worker].popleft()
-            if kind == MessageType.TRAIN:  # the least of them all: a machine may be busy with other things
-                self._seconds[node] = min(seconds, self._seconds.get(node, seconds))
-            feed(worker)
-            yield place, answer._replace(arrays=frozen(answer.arrays))
-
-    def receive(self) -> Message | None:
-        """Wait for the next reply of any worker."""
-        if self._settled:
-            return self._settled.popleft()
+    def receive(self) -> tuple[int, Answer | Message]:
+        """Wait for the next answer of any worker; return the job's ticket, and the answer."""
         waiting = [pipe for pipe, under_way in zip(self._pipes, self._under_way, strict=True) if under_way]
-        if not waiting:
-            return None
         worker = self._pipes.index(wait(waiting)[0])  # type: ignore[arg-type]
-        written = self._reply(worker)
+        answer, seconds = self._received(worker)
+        ticket, job = self._under_way[worker].popleft()
+        if job.kind == MessageType.TRAIN:  # the least of them all: a machine may be busy with other things
+            self._seconds[job.node] = min(seconds, self._seconds.get(job.node, seconds))
         self._feed(worker)
-        return unpacked(written)
+        if isinstance(answer, Answer):
+            return ticket, answer._replace(arrays=frozen(answer.arrays))
+        return ticket, unpacked(answer)
 
     def tell(self, what: str) -> None:
-        """Let every worker call a method of its `Clients`, after what is under way."""
-        for worker, under_way in enumerate(self._under_way):
-            while under_way:
-                self._settled.append(unpacked(self._reply(worker)))
+        """Let every worker call a method of its `Clients`; nothing is under way."""
         everyone = range(len(self._pipes))
         for worker in everyone:
             self._tell(worker, (what, ()))
         for worker in everyone:
             self._received(worker)
-        for _ in range(AHEAD):
-            for worker in everyone:
-                self._feed(worker)
 
     def close(self) -> None:
         """End the workers."""
@@ -228,20 +232,17 @@ class Workers:
             self._received(worker)
 
     def _feed(self, worker: int) -> None:
-        """Send a worker its next message, if there is one and room for it."""
-        if self._queues[worker] and len(self._under_way[worker]) < AHEAD:
-            message = self._queues[worker].popleft()
-            self._tell(worker, packed(message))
-            self._under_way[worker].append(message)
-
-    def _reply(self, worker: int) -> bytes:
-        """Take in a worker's next reply, and how long it took."""
-        written: bytes
-        written, seconds = self._received(worker)
-        message = self._under_way[worker].popleft().metadata
-        if message.message_type == MessageType.TRAIN:  # the least of them all: a machine may be busy with other things
-            self._seconds[message.dst_node_id] = min(seconds, self._seconds.get(message.dst_node_id, seconds))
-        return written
+        """Send a worker its next job, if there is one and room for it; what many are sent is written once."""
+        if not self._queues[worker] or len(self._under_way[worker]) >= AHEAD:
+            return
+        ticket, job = self._queues[worker].popleft()
+        if isinstance(job.payload, Message):
+            content = packed(job.payload)
+        else:
+            content = self._written.get(id(job.payload)) or dumps(job.payload, HIGHEST_PROTOCOL)
+            self._written[id(job.payload)] = content
+        self._tell(worker, (job.kind, (job.node, content, job.round)))
+        self._under_way[worker].append((ticket, job))
 
     def _tell(self, worker: int, what: object) -> None:
         try:
@@ -294,6 +295,7 @@ def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: 
     return chosen
 
 
+@generators_lent()  # nobody else draws from them here
 def _work(pipe: Connection, those: Hosted) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
     keep_freed_memory()
@@ -305,7 +307,7 @@ def _work(pipe: Connection, those: Hosted) -> None:
         answer: object
         try:
             with read_only():
-                answer = _answer(clients, received)
+                answer = _answer(clients, *received)
         except Exception as error:
             answer = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {error}"
         try:
@@ -314,21 +316,17 @@ def _work(pipe: Connection, those: Hosted) -> None:
             return
 
 
-def _answer(clients: Clients, received: bytes | tuple[str, tuple[Any, ...]]) -> object:
-    """Return a client's packed reply and the seconds it took; or call a method of `Clients`."""
-    if isinstance(received, bytes):
-        started = perf_counter()
-        reply = clients.answer(unpacked(received))
-        return packed(reply), perf_counter() - started
-    command, arguments = received
-    if command not in (MessageType.TRAIN, MessageType.EVALUATE):
-        getattr(clients, command)(*arguments)
+def _answer(clients: Clients, kind: str, arguments: tuple[Any, ...]) -> object:
+    """Let a client do its job, and return its answer and the seconds it took; or call a method of `Clients`."""
+    if kind not in (MessageType.TRAIN, MessageType.EVALUATE, "answer"):
+        getattr(clients, kind)(*arguments)
         return ()
-    node, written, round = arguments
+    node, content, round = arguments
     started = perf_counter()
     clients.begin()
-    answer = getattr(clients, command)(node, loads(written), round)
-    return answer._replace(form=None), perf_counter() - started
+    answer = answer_of(clients, Job(kind, node, unpacked(content) if kind == "answer" else loads(content), round))
+    sent = packed(answer) if isinstance(answer, Message) else answer._replace(form=None)
+    return sent, perf_counter() - started
 
 
 def _read(pipe: Connection, inbox: "SimpleQueue[Any]") -> None:

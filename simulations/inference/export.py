@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hetfl_flwr.data import Samples, prepared
+from hetfl_flwr.data import Samples, parse_pivot, prepared
 from hetfl_flwr.data.columns import FORMATS, MARKS, PATTERNS
 from hetfl_flwr.data.folders import is_folder
 from hetfl_flwr.data.reading import comma_list, parse_data_sets
@@ -201,7 +201,9 @@ def _of_text(node: Node) -> dict[str, Any]:
 
 def _of_series(node: Node) -> dict[str, Any]:
     """Return where the series of a file of rows are, and how they lie there."""
-    return {"column": node.config.series_column or None, "layout": node.config.series_layout}
+    config, pivot = node.config, parse_pivot(node.config.pivot)
+    layout = "channels-first" if pivot else config.series_layout
+    return {"column": pivot[-1] if pivot else config.series_column or None, "layout": layout, "pivot": config.pivot}
 
 
 _OWN = {"table": _of_table, "image": _of_image, "text": _of_text, "series": _of_series}

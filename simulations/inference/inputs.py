@@ -15,7 +15,8 @@ from hetfl_flwr.data.columns import cleaned, read, rival
 from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.images import Pixels
-from hetfl_flwr.data.reading import parse_vocabulary
+from hetfl_flwr.data.pivot import pivoted
+from hetfl_flwr.data.reading import Reading, parse_names, parse_vocabulary
 from hetfl_flwr.data.roles import in_words, is_text
 from hetfl_flwr.data.rows import notes_on, read_file
 from hetfl_flwr.data.series import Layout
@@ -191,7 +192,16 @@ def _texts(model: Model, path: Path) -> Inputs:
 
 def _series(model: Model, path: Path) -> Inputs:
     """Return time series as they are stored, channels first; rows of another shape are left out, and named."""
+    pivot = model.inputs.get("pivot") or ""
     file, name = _column(model, path, "x", pa.types.is_nested)
+    names: Sequence[str] = [*map(str, file.numbers)]
+    if pivot:
+        file, channels = pivoted(file, f"'{path}'", Reading(pivot=pivot))
+        names = [str(cell) for cell in file[parse_names(pivot)[0]].to_pylist()]
+        if [*channels] != [*model.inputs["names"]]:
+            raise DataError(
+                f"'{path}' has channels {listed(channels)}, {model.called} takes {listed(model.inputs['names'])}"
+            )
     called, wanted = f"column '{name}' of '{path}'", model.inputs["layout"]
     cells, shape = file.table[name].combine_chunks(), tuple(model.inputs["shape"][1:])
     layout = Layout.of(cells[:1], "channels-first" if wanted == "auto" else wanted, called)
@@ -205,7 +215,7 @@ def _series(model: Model, path: Path) -> Inputs:
     inputs, wrong = layout.read(cells)
     ids = _ids(file.table, [one for one in file.table.column_names if one != model.told["outputs"].get("column")])
     said = {row: f"row {file.numbers[row]} of {called} {why}" for row, why in wrong.items()}
-    return Inputs(inputs, "row", [*map(str, file.numbers)], said, ids)
+    return Inputs(inputs, "row", names, said, ids)
 
 
 def _images(model: Model, path: Path) -> Inputs:

@@ -272,6 +272,6 @@ def _assemble(job: Job) -> None:
     config = RunConfig.from_flat({**job.settings, "state-dir": ""})
     own_callbacks(config)
     with LocalGrid(config.to_flat(), config.clients, run=1) as grid:
-        federation = Federation(grid, config)
-        federation.assemble()
-        build_strategy(config).prepare(federation.roster, config)
+        federation = Federation(grid, config, build_strategy(config))
+        federation.registration.assemble()
+        federation.strategy.prepare(federation.roster, config)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, MessageType
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -23,13 +23,13 @@ from hetfl_flwr.methods import build_client, build_strategy, chosen, find
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.holder import Holder
 from hetfl_flwr.node.node import KeptContext, Node
-from hetfl_flwr.server.exchange import expected_of
+from hetfl_flwr.server.exchange import Outcome, Reply
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.replies import Outcome, Reply
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.strategy import KnowledgeStrategy
 from hetfl_flwr.wire.codec import from_record, to_record
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, METRICS, ROUND
-from hetfl_flwr.wire.spec import Dim
+from hetfl_flwr.wire.messages import ROUND
+from hetfl_flwr.wire.spec import Arrays, Dim
 from simulations.engine.clients import FIRST_NODE
 from simulations.testing.lab import NORMED, Lab, Reversing, in_a_run
 
@@ -138,10 +138,8 @@ class AlgorithmContract:
         assert learnt is not None
         assert (arrays.deflate(), [_frozen(reply) for reply in exchange.replies]) == before
 
-        view = federation.view(list(federation.roster))
-        message = next(iter(strategy.configure_train(2, learnt, ConfigRecord(), view)))
-        download = list(from_record(message.content.array_records[ARRAYS]).values())
-        settings = dict(message.content.config_records[CONFIG])
+        download = list(downloads(federation, learnt, 2)[0][1].values())
+        settings = {ROUND: 2}
         kept = deepcopy((download, settings))
         node = lab.node(config)
         give_public_samples(node, federation, strategy)
@@ -270,16 +268,20 @@ def bits(record: ArrayRecord | None) -> dict[str, bytes]:
 
 def train(federation: Federation, strategy: KnowledgeStrategy, arrays: ArrayRecord, round: int = 1) -> Outcome:
     """Let all clients train for a round."""
-    view = federation.view(list(federation.roster))
-    messages = strategy.configure_train(round, arrays, ConfigRecord(), view)
-    return federation.exchange(messages, expected_of(strategy))
+    return federation.exchange.ask(MessageType.TRAIN, round, downloads(federation, arrays, round))
+
+
+def downloads(federation: Federation, arrays: ArrayRecord, round: int) -> list[tuple[Member, Arrays]]:
+    """Return what each client is sent in a round."""
+    known = from_record(arrays)
+    return [(member, federation.strategy.download_for(member, known, round)) for member in federation.roster]
 
 
 def prepared(federation: Federation) -> tuple[KnowledgeStrategy, ArrayRecord]:
     """Return the strategy and what it knows before round 1; public samples are shared where it needs them."""
-    strategy = build_strategy(federation.config)
+    strategy = federation.strategy
     arrays = strategy.prepare(federation.roster, federation.config)
-    assert federation.share(strategy.sharing).failures == []
+    assert federation.samples.share().failures == []
     return strategy, arrays
 
 
@@ -302,15 +304,6 @@ def _frozen(reply: Reply) -> tuple[object, ...]:
     """Return what a reply holds, in a form that can be compared."""
     arrays = {name: array.tobytes() for name, array in reply.arrays.items()}
     return arrays, dict(reply.metrics)
-
-
-def answered(client: Holder, message: Message) -> Message:
-    """Let a client answer a training message, as the ClientApp does."""
-    round: Any = message.content.config_records[CONFIG][ROUND]
-    upload, metrics = client.train(from_record(message.content.array_records[ARRAYS]), round)
-    uploaded = {name: Array(array) for name, array in upload.items()}
-    content = RecordDict({ARRAYS: ArrayRecord(uploaded), METRICS: MetricRecord(dict(metrics))})  # type: ignore[arg-type]
-    return Message(content, reply_to=message)
 
 
 class _Watch:
@@ -367,22 +360,19 @@ def _played(
             clients[client_id] = Holder(build_client(config, Node.from_context(contexts[client_id])))
         return clients[client_id]
 
-    view = federation.view(list(federation.roster))
     for round in range(1, config.rounds + 1):
         replies = []
-        for client_id, message in enumerate(strategy.configure_train(round, arrays, ConfigRecord(), view)):
+        for client_id, (_, download) in enumerate(downloads(federation, arrays, round)):
             client = asked(client_id)
             with watch.over(client.client) if watch else nullcontext():
-                answer = answered(client, message)
-            replies.append(Reply.of(answer, client_id))
-            content = answer.content
-            said.append((bits(content.array_records[ARRAYS]), dict(content.metric_records[METRICS])))
+                upload, metrics = client.train(download, round)
+            replies.append(Reply(client_id, cast("dict[str, float]", metrics), upload))
+            said.append(_frozen(replies[-1]))
         learnt = strategy.aggregate_replies(round, arrays, replies)
         assert learnt is not None
         arrays = learnt
-        asked_now = [] if watch else strategy.configure_evaluate(round, arrays, ConfigRecord(), view)
-        for client_id, message in enumerate(asked_now):
-            download = from_record(message.content.array_records[ARRAYS])
+        for client_id, member in enumerate([] if watch else federation.roster):
+            download = strategy.assess_download_for(member, from_record(arrays))
             said.append(asked(client_id).measure(download, round))
     return said, [_kept(client.client) for client in clients]
 

@@ -16,6 +16,7 @@ from torch import nn
 from hetfl_flwr.common.flower import SUPERLINK_NODE_ID, TaskIdentity
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import DataSpec
+from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
@@ -83,8 +84,8 @@ class Lab:
 
     def federation(self, config: RunConfig, grid: Grid | None = None) -> Federation:
         """Build an assembled Federation over the local engine, or over a Grid of your own."""
-        federation = Federation(grid or self.grid(config), config)
-        federation.assemble()
+        federation = Federation(grid or self.grid(config), config, build_strategy(config))
+        federation.registration.assemble()
         return federation
 
     def run(self, config: RunConfig, grid: Any = None, *, workers: int = 1, run_id: int = RUN) -> Path:

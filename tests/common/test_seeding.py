@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hetfl_flwr.seeding import generator, seeded, torch_seed
+from hetfl_flwr.seeding import generator, generators_lent, seeded, torch_seed
 
 
 def draws(*scope):
@@ -74,3 +74,25 @@ def test_torch_seeds_fit_in_63_bits_and_follow_the_scope():
     assert len(seeds) == 200
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert torch_seed(0, 3) == torch_seed(0, 3)
+
+
+def test_generators_that_are_lent_are_seeded_alike_and_put_back_at_the_end():
+    """Also where a seeded body seeds them again: the outer one goes on as if it had not."""
+
+    def drawn():
+        found = []
+        for number in (1, 2):
+            with seeded(number, "outer"):
+                found.append((random.random(), np.random.random(), torch.rand(()).item()))  # noqa: NPY002
+                with seeded(3, "inner"):
+                    torch.rand(2), np.random.random(), random.random()  # noqa: NPY002
+                found.append((random.random(), np.random.random(), torch.rand(()).item()))  # noqa: NPY002
+        return found
+
+    alone = drawn()
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
+    with generators_lent():
+        lent = drawn()
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
+    assert lent == alone
+    assert after == before

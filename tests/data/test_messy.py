@@ -128,6 +128,16 @@ class TestNumbers:
             ("size", "x (parts of a day)"),
         ]
 
+    def test_a_category_whose_values_are_listed_is_the_same_wherever_it_is_read(self):
+        """One node has Bonn and Oslo, the other Rome and a town that nobody has listed."""
+        keys = {"categorical_columns": "x:Bonn|Oslo|Rome, y: f|m"}
+        one = read(x=["Bonn", "Oslo"] * 20, y=["m", "f"] * 20, **keys)
+        other = read(x=["Rome", "Lima", "Rome", ""] * 10, y=["m"] * 40, **keys)
+        assert one.input_names == other.input_names == ("size", "x=Bonn", "x=Oslo", "x=Rome", "y=m")
+        assert one.inputs[:2, 1:].tolist() == [[1, 0, 0, 1], [0, 1, 0, 0]]
+        assert other.inputs[:4, 1:].tolist() == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
+        assert any("10 values" in line and "Bonn, Oslo, Rome" in line for line in said(other))
+
     def test_letters_in_two_forms_are_one_value_and_capitals_tell_values_apart(self):
         cells = ["Zo\u00eb", "Zoe\u0308", "Al", "al"] * 10
         table = decoded(source_of({"x": cells, "label": LABELS}, {"x": ["ZO\u00cb"] * 40, "label": LABELS}))

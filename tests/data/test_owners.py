@@ -17,7 +17,7 @@ from hetfl_flwr.data.clients import joined
 from hetfl_flwr.errors import ConfigError, DataError, FederationError, RunFolderError
 from hetfl_flwr.runs.settings import resolved
 from hetfl_flwr.server.member import Member
-from hetfl_flwr.server.replies import reason
+from hetfl_flwr.server.messenger import reason
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import called, client_name, distinct
 from simulations.api import load, run

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from fixtures.zoo import assert_is_a_model_of_the_zoo
 from torch.utils.data import TensorDataset
 
 from hetfl_flwr import export, run
-from hetfl_flwr.data import DataSpec, Reading, cache, data_spec, kind_of, series
+from hetfl_flwr.data import DataSpec, Reading, cache, data_spec, kind_of, parse_pivot, series
 from hetfl_flwr.data.bundled import read_waveform
 from hetfl_flwr.data.samples import MOST_DEVIATIONS
 from hetfl_flwr.data.scaling import scaled_alone
@@ -231,6 +232,95 @@ class TestRefusals:
         assert "rotated-" in refusal(ConfigError, whole, f"rotated-{saved(**arrays)}")
         augmented = make_config(algorithm="local", dataset="waveform", augment="crop", models="conv1d:small")
         assert "augment" in refusal(ConfigError, make_node, augmented, 0)
+
+
+class TestLongTables:
+    """A row for each point in time, in any order, as pandas pivots it."""
+
+    KEYS: ClassVar = {"pivot": "patient, hour, sign, value", "label_column": "sick"}
+
+    @pytest.fixture
+    def long(self, tmp_path):
+        """Return rows of 8 patients, 5 hours and 2 signs, and what writes them down."""
+        draw = np.random.default_rng(0)
+        keys = [(f"p{patient}", hour, sign) for patient in range(8) for hour in range(5) for sign in ("pulse", "bp")]
+        rows = pd.DataFrame(keys, columns=["patient", "hour", "sign"])
+        rows["value"], rows["nurse"] = draw.normal(size=len(rows)).round(3), draw.integers(0, 3, len(rows))
+        rows["sick"] = ["no" if int(patient[1:]) % 2 else "yes" for patient in rows.patient]
+        return rows.sample(frac=1, random_state=0)
+
+    @staticmethod
+    def expected(long):
+        """Return the series by hand, patients in the order of their first rows."""
+        wide = long.pivot(index=["patient", "sign"], columns="hour", values="value")
+        return np.stack([wide.loc[patient].loc[["bp", "pulse"]] for patient in dict.fromkeys(long.patient)])
+
+    def write(self, rows, path, **keys):
+        rows.to_csv(path, index=False, **keys)
+        return path
+
+    def test_each_series_is_one_row(self, long, tmp_path):
+        found = whole(self.write(long, tmp_path / "long.csv"), **self.KEYS)
+        np.testing.assert_array_equal(found.inputs, self.expected(long).astype(np.float32))
+        assert found.input_names == ("bp", "pulse")
+        sick = long.drop_duplicates("patient").sick
+        assert [found.class_names[label] for label in found.labels] == sick.tolist()
+
+    def test_dates_decimal_commas_and_units_are_read_as_in_tables(self, long, tmp_path):
+        dates = pd.Timestamp("2024-01-31") + pd.to_timedelta(long.hour, unit="D")
+        own = long.assign(hour=dates.dt.strftime("%d.%m.%Y"), value=long.value.map("{:.3f} mV".format))
+        own["value"] = own.value.str.replace(".", ",")
+        found = whole(self.write(own, tmp_path / "long.csv", sep=";"), **self.KEYS)
+        np.testing.assert_array_equal(found.inputs, self.expected(long).astype(np.float32))
+        assert found.input_names == ("bp (mV)", "pulse (mV)")
+
+    def test_one_channel_needs_no_name_and_series_own_themselves(self, long, tmp_path):
+        pulse = long[long.sign == "pulse"]
+        path = self.write(pulse, tmp_path / "long.csv")
+        keys = {**self.KEYS, "pivot": "patient,hour,value", "partition": "natural:patient", "num_partitions": 2}
+        data = load_client(dataset=str(path), seed=0, partition_id=0, **keys)
+        wide = pulse.pivot(index="patient", columns="hour", values="value").loc[[*dict.fromkeys(pulse.patient)]]
+        np.testing.assert_array_equal(data.train.arrays.inputs[:, 0], wide.astype(np.float32))
+        assert data.name == "p0 + p2 + p4 + p6"
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (lambda rows: rows.iloc[1:], "at 4 of 5 times"),
+            (lambda rows: pd.concat([rows, rows.iloc[:1]]), "row 82 of"),
+            (lambda rows: rows.assign(sick=["yes", "no"] * 40), "differs within one patient"),
+            (lambda rows: rows.assign(hour=rows.hour.where(rows.hour > 0)), "has no hour"),
+            (lambda rows: rows.rename(columns={"hour": "time"}), "no column 'hour'"),
+            (lambda rows: rows[(rows.patient != "p3") | (rows.hour > 1)], "2 x 3, not 2 x 5"),
+            (lambda rows: rows.assign(value=rows.value.where(rows.value > -1)), "missing"),
+        ],
+    )
+    def test_what_is_no_series_is_refused(self, change, said, long, tmp_path, refusal):
+        path = self.write(change(long), tmp_path / "long.csv")
+        assert said in refusal(DataError, whole, path, **self.KEYS)
+        assert "SERIES" in refusal(ConfigError, parse_pivot, "patient,hour")
+
+    def test_series_of_two_files_are_two(self, long, tmp_path):
+        (tmp_path / "wards").mkdir()
+        for name in ("north", "south"):
+            self.write(long, tmp_path / "wards" / f"{name}.csv")
+        keys = {**self.KEYS, "partition": "files", "num_partitions": 2, "partition_id": 1}
+        data = load_client(dataset=str(tmp_path / "wards"), seed=0, **keys)
+        assert (len(data.train.arrays.labels), data.name) == (16, "south")
+
+    def test_they_are_predicted_from_a_long_table(self, long, tmp_path, make_config, run_federation, refusal):
+        path = self.write(long, tmp_path / "long.csv")
+        keys = {"dataset": str(path), "models": "conv1d:small", "clients": 2, **self.KEYS}
+        folder = run_federation(make_config(algorithm="local", rounds=1, checkpoint_every=1, **keys))
+        found = predict(folder, path, 0)
+        assert [*found.names] == [*dict.fromkeys(long.patient)]
+        node = load_trained(folder, 0)
+        with torch.no_grad():
+            every = replace(node.data.train, rows=torch.arange(8)).batch(torch.arange(8))[0]
+            scores = node.model(every).softmax(1).max(1).values
+        np.testing.assert_allclose(found.scores, scores, rtol=1e-4)
+        other = self.write(long.replace({"sign": {"bp": "temperature"}}), tmp_path / "other.csv")
+        assert "'temperature'" in refusal(DataError, predict, folder, other, 0)
 
 
 class TestScale:

@@ -95,7 +95,7 @@ BREAKS = {
     "key-lie": Break("hetfl_flwr/server/registration.py", "if self._keys and member.client_id !=",
         "if False and member.client_id !=",
         "tests/server/test_start.py::test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for"),
-    "clock-links": Break("simulations/engine/grid.py", "return delay + 8e-6 * wire /", "return delay + 0 * wire /",
+    "clock-links": Break("simulations/engine/exchange.py", "return delay + 8e-6 * wire /", "return delay + 0 * wire /",
         "tests/server/test_rounds.py::test_a_link_takes_the_time_of_the_bytes_on_the_wire"),
 }
 # fmt: on

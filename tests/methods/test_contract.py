@@ -7,14 +7,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from fixtures.tiers import exhaustive
-from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app import Context, RecordDict
 
 from hetfl_flwr.errors import FederationError, PayloadError
 from hetfl_flwr.methods import build_client, chosen, find, names
-from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.messages import ARRAYS
 from simulations.testing import AlgorithmContract
-from simulations.testing.contract import entries, first_round, give_public_samples
+from simulations.testing.contract import downloads, entries, first_round, give_public_samples
 from simulations.testing.lab import NORMED, Lab, in_a_run
 
 
@@ -46,9 +44,7 @@ class TestEveryAlgorithm(AlgorithmContract):
         federation = lab.federation(config)
         strategy, arrays, exchange = first_round(federation)
         learnt = strategy.aggregate_replies(1, arrays, exchange.replies)
-        view = federation.view(list(federation.roster))
-        message = next(iter(strategy.configure_train(2, learnt, ConfigRecord(), view)))
-        good, node = from_record(message.content.array_records[ARRAYS]), lab.node(config)
+        good, node = downloads(federation, learnt, 2)[0][1], lab.node(config)
         give_public_samples(node, federation, strategy)
         spec = build_client(config, node).download_spec()
         spec.check_named(good, "server")

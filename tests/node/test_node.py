@@ -159,7 +159,7 @@ def test_a_client_of_an_own_method_is_built_anew_for_each_message(make_config, m
 
 def first_download(context):
     """Zeros, as declared."""
-    return {one.name: np.zeros(one.shape, one.dtype) for one in holder_of(context).down.spec.arrays}
+    return {one.name: np.zeros(one.shape, one.dtype) for one in holder_of(context).down.arrays}
 
 
 @pytest.mark.parametrize("stays", [True, False])

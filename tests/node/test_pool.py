@@ -1,12 +1,13 @@
 """Public samples: collected once, brought to everyone, the same pool for all who hold it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.grids import Tampering
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
@@ -15,15 +16,16 @@ from hypothesis import strategies as st
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
+from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.pool import PublicSampleStore
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Sharing
 from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.server.sharing import SampleSharing
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, POOL, SHARE
 from hetfl_flwr.wire.samples import MOST_SHARED, PublicIndex
-from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalGrid
 
 PIXELS, LABEL = 64, 8  # bytes of one digit and of its label
@@ -39,13 +41,22 @@ class Joining(LocalGrid):
         return nodes if self.joined else nodes[:-1]
 
 
+SHARING = Sharing()
+
+
+def sharing_in(federation: Federation, sharing: Sharing | None = SHARING) -> SampleSharing:
+    """Let clients share public samples, whatever the algorithm."""
+    federation.samples = SampleSharing(federation.exchange, sharing)
+    return federation.samples
+
+
 @pytest.fixture
 def shared(make_config, make_federation) -> Callable[..., tuple[Federation, Any]]:
     """Share the public samples of three clients, and return the federation and what the exchange was."""
 
     def share(sharing: Sharing, grid: Any = None, **keys: Any) -> tuple[Federation, Any]:
         federation = make_federation(make_config(clients=3, **keys), grid)
-        return federation, federation.share(sharing)
+        return federation, sharing_in(federation, sharing).share()
 
     return share
 
@@ -69,7 +80,7 @@ def test_everyone_holds_the_same_pool_of_what_clients_have_made_public(shared):
         every = torch.arange(len(pool))
         assert torch.equal(pool.samples.batch(every)[1], torch.cat([labels for _, labels in expected]))
         others = [labels for client_id, (_, labels) in enumerate(expected) if client_id != node.client_id]
-        assert torch.equal(pool.others.labels, torch.cat(others))
+        assert torch.equal(pool.everything.labels, torch.cat([node.data.train.labels, *others]))
 
 
 @pytest.mark.slow
@@ -123,48 +134,43 @@ def test_rows_without_labels_have_label_0_in_the_pool(shared):
 def test_sharing_again_costs_nothing(shared):
     federation, _ = shared(Sharing())
     before = dict(federation.roster.public_samples)
-    again = federation.share(Sharing())
+    again = federation.samples.share()
     assert (again.traffic, again.failures, federation.roster.public_samples) == ({}, [], before)
-    assert federation.share(None).traffic == {}
+    assert sharing_in(federation, None).share().traffic == {}
 
 
 def test_one_that_joins_late_gets_all_and_the_others_get_only_its_rows(make_config, make_federation):
     config = make_config(clients=3)
     grid = Joining(config.to_flat(), 3, run=7)
-    federation = Federation(grid, config.with_values({"clients": 2}))
-    federation.assemble()
-    federation.share(Sharing())
+    federation = Federation(grid, config.with_values({"clients": 2}), build_strategy(config))
+    federation.registration.assemble()
+    sharing_in(federation).share()
     assert list(federation.roster.public_samples) == [0, 1]
     grid.joined = True
-    assert federation.welcome(1) == []
-    assert [one.client_id for one in federation.samples.holding(federation.roster, Sharing())] == [0, 1]
-    late = federation.share(Sharing())
+    assert federation.registration.welcome(1) == []
+    assert [one.client_id for one in federation.samples.holding(federation.roster)] == [0, 1]
+    late = federation.samples.share()
     down = {client_id: traffic.bytes_down for client_id, traffic in late.traffic.items()}
     up = {client_id: traffic.bytes_up for client_id, traffic in late.traffic.items()}
     block = 60 * (PIXELS + LABEL)
     assert down == {0: block, 1: block, 2: 2 * block}
     assert up == {0: 0, 1: 0, 2: block}
     assert len({len(node.pool) for node in nodes(federation)}) == 1
-    assert len(federation.samples.holding(federation.roster, Sharing())) == 3
+    assert len(federation.samples.holding(federation.roster)) == 3
 
 
-class Forging(LocalGrid):
-    """Delivers one kind of reply of one client changed."""
+def forging(config: Any, kind: str, arrays: dict[str, np.ndarray] | None, client_id: int = 1) -> Tampering:
+    """Return a grid that delivers one kind of reply of one client changed."""
 
-    def __init__(self, config: Any, kind: str, arrays: dict[str, np.ndarray] | None, client_id: int = 1) -> None:
-        super().__init__(config.to_flat(), config.clients, run=7)
-        self._kind, self._arrays, self._node = kind, arrays, FIRST_NODE + client_id
+    def forge(reply: Message) -> Message:
+        if arrays is None:
+            reply.content.metric_records.clear()
+        else:
+            changed = {**reply.content.array_records[ARRAYS], **{k: Array(v) for k, v in arrays.items()}}
+            reply.content[ARRAYS] = ArrayRecord(changed)
+        return reply
 
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        replies = super().pull_messages(message_ids)
-        for reply in replies:
-            if (reply.metadata.message_type, reply.metadata.src_node_id) == (self._kind, self._node):
-                if self._arrays is None:
-                    reply.content.metric_records.clear()
-                else:
-                    changed = {**reply.content.array_records[ARRAYS], **{k: Array(v) for k, v in self._arrays.items()}}
-                    reply.content[ARRAYS] = ArrayRecord(changed)
-        return replies
+    return Tampering(config, client_id, forge, kind)
 
 
 @pytest.mark.parametrize(
@@ -174,30 +180,30 @@ class Forging(LocalGrid):
             {"inputs": np.zeros((60, 1, 8, 9), np.uint8)},
             "array 'inputs' has shape (60, 1, 8, 9), expected (60, 1, 8, 8)",
         ),
-        ({"inputs": np.zeros((60, 1, 8, 8), np.float32)}, "array 'inputs' has dtype float32, expected uint8"),
+        ({"inputs": np.zeros((60, 1, 8, 8), np.float32)}, "array 'inputs' takes 15488 bytes, expected 3840"),
         ({"labels": np.full(60, 10)}, "array 'labels' has values above 9"),
         ({"labels": np.full(60, -1)}, "array 'labels' has values below 0"),
         ({"more": np.zeros(1)}, "arrays inputs, labels, more, expected inputs, labels"),
     ],
 )
 def test_a_client_whose_seeds_are_wrong_is_named_and_left_out(make_config, shared, arrays, said):
-    federation, exchange = shared(Sharing(), Forging(make_config(clients=3), SHARE, arrays))
+    federation, exchange = shared(Sharing(), forging(make_config(clients=3), SHARE, arrays))
     [failure] = exchange.failures
     assert (failure.client_id, failure.stage) == (1, "sharing of public samples")
     assert failure.reason.startswith("client 1 (lenet5): ")
     assert failure.reason.endswith(said)
-    assert [one.client_id for one in federation.samples.holding(federation.roster, Sharing())] == [0, 2]
+    assert [one.client_id for one in federation.samples.holding(federation.roster)] == [0, 2]
     assert list(federation.roster.public_samples) == [0, 2]
 
 
 def test_a_client_that_the_pool_did_not_reach_is_left_out_until_it_does(make_config, shared):
-    grid = Forging(make_config(clients=3), POOL, None)
+    grid = forging(make_config(clients=3), POOL, None)
     federation, exchange = shared(Sharing(), grid)
     assert [failure.client_id for failure in exchange.failures] == [1]
-    assert [one.client_id for one in federation.samples.holding(federation.roster, Sharing())] == [0, 2]
-    grid._kind = "nothing"
-    assert federation.share(Sharing()).failures == []
-    assert len(federation.samples.holding(federation.roster, Sharing())) == 3
+    assert [one.client_id for one in federation.samples.holding(federation.roster)] == [0, 2]
+    grid._answered = lambda reply: reply
+    assert federation.samples.share().failures == []
+    assert len(federation.samples.holding(federation.roster)) == 3
 
 
 @pytest.mark.parametrize(
@@ -258,28 +264,27 @@ def test_sharing_is_refused_by_name_where_it_cannot_be():
 
 def test_of_a_client_no_more_rows_are_taken_than_the_others_take(make_config, make_federation, monkeypatch):
     """Whatever an algorithm checks: who has registered more is left out, and nobody is sent what it would refuse."""
-    for module in ("node.pool", "server.sharing"):
+    for module in ("node.pool", "server.exchange"):
         monkeypatch.setattr(f"hetfl_flwr.{module}.MOST_SHARED", 60)
-    federation = make_federation(make_config(clients=3))
+    inputs, labels = np.zeros((61, 1, 8, 8), np.uint8), np.zeros(61, np.int64)
+    config = make_config(clients=3)
+    federation = make_federation(config, forging(config, SHARE, {"inputs": inputs, "labels": labels}, 0))
     rich = next(iter(federation.roster))
     federation.roster.remove(rich.node)
     federation.roster.add(replace(rich, public=61))
-    inputs, labels = np.zeros((61, 1, 8, 8), np.uint8), np.zeros(61, np.int64)
-    tampered = Forging(make_config(clients=3), SHARE, {"inputs": inputs, "labels": labels}, rich.client_id)
-    federation.messenger.grid = tampered
-    shared = federation.share(Sharing())
+    shared = sharing_in(federation).share()
     assert [failure.client_id for failure in shared.failures] == [0]
     assert list(federation.roster.public_samples) == [1, 2]
 
 
 def test_rows_are_compared_with_those_of_clients_that_are_here(make_config, make_federation):
     federation = make_federation(make_config(clients=3, dataset="breast-cancer", models="mlp"))
-    federation.share(Sharing())
-    rows = federation.messenger.guards.rows
+    sharing_in(federation).share()
+    rows = federation.exchange.guards.rows
     assert list(rows.newest) == [0, 1, 2]
     gone = next(iter(federation.roster))
     federation.roster.remove(gone.node)
-    federation.share(Sharing())
+    federation.samples.share()
     assert list(rows.newest) == [1, 2]
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.folders.reached import Elsewhere, clients_of, server_state, summary_of
+from fixtures.federations.grids import Elsewhere, Watched
+from fixtures.folders.reached import clients_of, server_state, summary_of
 
 from hetfl_flwr.common.blobs import pack, read_blob
 from hetfl_flwr.config import RunConfig, read_toml
@@ -23,7 +24,7 @@ from hetfl_flwr.runs.folder import KNOWLEDGE
 from hetfl_flwr.runs.lock import FolderLock
 from hetfl_flwr.server.upload_counts import UploadCounts
 from simulations.cli.running import run_one
-from simulations.engine.grid import LocalGrid
+from simulations.engine.workers import Job
 from simulations.reports.runs import load_run
 from simulations.reports.tables import privacy
 from simulations.testing.contract import entries
@@ -133,18 +134,17 @@ def test_what_clients_save_later_changes_no_checkpoint(make_config, run_federati
     for state_dir in ("", str(tmp_path / "state")):
         seen: list[bytes] = []
 
-        class Looking(LocalGrid):
-            def pull_messages(self, message_ids: Any, seen: list[bytes] = seen) -> Any:
-                path = Path(self._config.output_dir) / "checkpoint" / "round-1" / "client-0"
-                if path.exists():
-                    self._host.tell("flush")
-                    seen.append(path.read_bytes())
-                return super().pull_messages(message_ids)
-
         name = "disk" if state_dir else "memory"
         config = make_config(**KEYS | {"checkpoint_every": 1, "rounds": 2}, output_dir=str(tmp_path / name))
         config = config.with_values({"state-dir": state_dir})
-        with Looking(config.to_flat(), 3, 7) as grid:
+        path = Path(config.output_dir) / "checkpoint" / "round-1" / "client-0"
+
+        def look(grid: Watched, job: Job, path: Path = path, seen: list[bytes] = seen) -> None:
+            if path.exists():
+                grid._host.tell("flush")
+                seen.append(path.read_bytes())
+
+        with Watched(config, look) as grid:
             run_federation(config, grid)
         assert len(seen) > 3
         assert len(set(seen)) == 1
@@ -313,22 +313,25 @@ def elsewhere(run_federation) -> Callable[..., Path]:
     def run(config: RunConfig, run: int = 7, **keys: Any) -> Path:
         if run != 7:
             config = config.with_values({"resume": True, "rounds": 5, **keys})
-        return run_federation(config, Elsewhere.of(config, run), run_id=run)
+        return run_federation(config, Elsewhere(config, run=run), run_id=run)
 
     return run
 
 
-def test_a_damaged_state_on_a_node_is_named_and_goes_on_from_nothing_only_if_that_is_accepted(
-    refusal, tmp_path, make_config, elsewhere
+@pytest.mark.parametrize(("damage", "said"), [(flipped, "client-1.safetensors: damaged"), (missing, "")])
+def test_a_lost_state_on_a_node_is_named_and_goes_on_from_nothing(
+    refusal, tmp_path, make_config, elsewhere, damage, said
 ):
+    """What is damaged must be accepted as lost; what is missing may be of a node that is new."""
     config = make_config(**KEYS, state_dir=str(tmp_path / "state"))
     folder = elsewhere(config)
     for file in (tmp_path / "state" / "run-7").glob("client-1.*safetensors"):
-        flipped(file)
-    line = refusal(FederationError, elsewhere, config, 8)
-    assert "client-1.safetensors: damaged" in line
-    assert "accept-loss = true" in line
-    elsewhere(config, 8, **{"accept-loss": True})
+        damage(file)
+    if said:
+        line = refusal(FederationError, elsewhere, config, 8)
+        assert said in line
+        assert "accept-loss = true" in line
+    elsewhere(config, 8, **{"accept-loss": bool(said)})
     [failure] = entries(folder)[-1]["failures"]
     assert failure["partition"] == 1
     assert "without its state" in failure["reason"]

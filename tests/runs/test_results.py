@@ -1,13 +1,13 @@
 import platform
 import resource
-import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from fixtures.folders.reached import Elsewhere, clients_of, reached, summary_of
+from fixtures.federations.grids import Elsewhere, Meddled, Watched
+from fixtures.folders.reached import clients_of, reached, summary_of
 from fixtures.tiers import exhaustive
 from flwr.app import Error, Message, MetricRecord
 from safetensors.numpy import load_file
@@ -32,7 +32,6 @@ from hetfl_flwr.runs.record import (
 )
 from hetfl_flwr.runs.settings import new_folder
 from hetfl_flwr.seeding import generator
-from simulations.engine.grid import LocalGrid
 from simulations.testing.contract import entries
 
 SUMMARY = [
@@ -59,24 +58,6 @@ ROUND = [
     *("clients", "failures", "balanced_accuracy", "macro_f1", "auc", "majority", "classes", "not_averaged"),
 ]
 MEASURED = ["accuracy", "auc", "balanced-accuracy", "loss", "macro-f1", "majority", "validation-accuracy"]
-RUN = 7
-
-
-class Meddled(LocalGrid):
-    """A LocalGrid whose messages and replies pass through functions of the test."""
-
-    def __init__(self, config, *, workers=1, push=None, pull=None, run=RUN):
-        super().__init__(config.to_flat(), config.clients, run, workers)
-        self._push, self._pull = push or (lambda grid, message: None), pull or (lambda message: message)
-
-    def push_messages(self, messages):
-        pushed = list(messages)
-        for message in pushed:
-            self._push(self, message)
-        return super().push_messages(pushed)
-
-    def pull_messages(self, message_ids):
-        return [self._pull(reply) for reply in super().pull_messages(message_ids)]
 
 
 def round_asked(message):
@@ -178,7 +159,7 @@ def broken(client_id, rounds, kind="train"):
             return failed
         return reply
 
-    return {"push": push, "pull": pull}
+    return {"asked": push, "answered": pull}
 
 
 def test_a_client_that_fails_is_named_with_its_reason_and_the_others_go_on(make_config, run_federation, caplog):
@@ -216,7 +197,7 @@ def test_a_client_may_have_metrics_of_its_own_and_lack_those_of_others(make_conf
         return reply
 
     config = make_config()
-    last = entries(run_federation(config, Meddled(config, pull=pull)))[-1]
+    last = entries(run_federation(config, Meddled(config, answered=pull)))[-1]
     assert last["clients"]["0"].items() >= {"f1": 0.5}.items()
     assert last["accuracy"] == last["clients"]["1"]["accuracy"]
 
@@ -278,14 +259,18 @@ def resumed(config, **keys):
     return config.with_values({"resume": True, **keys})
 
 
+def asks(what, number):
+    """Say whether clients are asked to measure after a round, by a message or a job."""
+    if isinstance(what, Message):
+        return (what.metadata.message_type, round_asked(what)) == ("evaluate", number)
+    return (what.kind, what.round) == ("evaluate", number)
+
+
 def stop_in(number):
     """Ask for a stop while a round is under way, as the first Ctrl-C does."""
 
-    def push(grid, message):
-        grid.stop_requested = grid.stop_requested or (message.metadata.message_type, round_asked(message)) == (
-            "evaluate",
-            number,
-        )
+    def push(grid, what):
+        grid.stop_requested = grid.stop_requested or asks(what, number)
 
     return push
 
@@ -297,8 +282,8 @@ class Crash(Exception):
 def crash_in(number):
     """Die in mid-round, when the first clients of the round have trained and changed their state."""
 
-    def push(grid, message):
-        if (message.metadata.message_type, round_asked(message)) == ("evaluate", number):
+    def push(grid, what):
+        if asks(what, number):
             raise Crash
 
     return push
@@ -320,7 +305,7 @@ def test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one(
     config = make_config(algorithm=algorithm, models=models, rounds=4, clients=3, fraction=0.6, checkpoint_every=3)
     whole = run_federation(config.with_values({"output-dir": str(tmp_path / "whole")}))
 
-    with Meddled(config, workers=before, push=stop_in(2)) as grid, pytest.raises(Interrupted):
+    with Watched(config, stop_in(2), workers=before) as grid, pytest.raises(Interrupted):
         run_federation(config, grid)
     assert Checkpoint.read(Path(config.output_dir)).round == 2
     assert summary_of(Path(config.output_dir))["rounds"] == 2
@@ -342,35 +327,12 @@ def test_a_run_that_died_in_mid_round_goes_on_from_the_last_checkpoint(
     whole = run_federation(make_config(**keys, output_dir=str(tmp_path / "whole")))
     config = make_config(**keys, state_dir=str(tmp_path / "state") if where == "state folder" else "")
 
-    with Meddled(config, push=crash_in(4)) as grid, pytest.raises(Crash):
+    with Watched(config, crash_in(4)) as grid, pytest.raises(Crash):
         run_federation(config, grid)
     folder = Path(config.output_dir)
     assert Checkpoint.read(folder).round == 2
     assert entries(folder)[-1]["round"] == 3
     assert reached(run_federation(resumed(config))) == reached(whole)
-
-
-@pytest.mark.slow
-def test_a_finished_run_can_be_made_longer(tmp_path, make_config, run_federation):
-    long = run_federation(make_config(rounds=3, output_dir=str(tmp_path / "long")))
-    run_federation(make_config(rounds=2))
-    assert reached(run_federation(resumed(make_config(rounds=3)))) == reached(long)
-
-
-@pytest.mark.slow
-def test_the_last_two_checkpoints_are_kept_and_the_newest_is_found_by_number(make_config, run_federation):
-    """What is named otherwise is somebody else's: it is neither read nor removed."""
-    config = make_config(rounds=11, checkpoint_every=1, evaluate_every=99)
-    folder = run_federation(config)
-    places = {path.name: path for path in (folder / "checkpoint").iterdir()}
-    assert sorted(places) == ["round-10", "round-11"]
-    shutil.copytree(places["round-10"], folder / "checkpoint" / "round-99.bak")
-    (folder / "checkpoint" / "round-9").mkdir()
-    (folder / "checkpoint" / "unfinished-123").mkdir()
-    assert Checkpoint.read(folder).round == 11
-    run_federation(resumed(config, rounds=12))
-    kept = ["round-11", "round-12", "round-99.bak"]
-    assert sorted(path.name for path in (folder / "checkpoint").iterdir()) == kept
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1e-9, [0, 0, 0, 3]), (1e9, [0, 1, 2, 3])])
@@ -394,7 +356,7 @@ def test_without_a_run_or_a_checkpoint_there_is_nothing_to_resume(refusal, make_
     config = make_config(checkpoint_every=0)
     assert "has no checkpoint to resume from" in refusal(RunFolderError, run_federation, resumed(config))
     assert not Path(config.output_dir).exists()
-    with Meddled(config, push=crash_in(1)) as grid, pytest.raises(Crash):
+    with Watched(config, crash_in(1)) as grid, pytest.raises(Crash):
         run_federation(config, grid)
     assert "checkpoint" in refusal(RunFolderError, run_federation, resumed(config))
     assert [entry["round"] for entry in entries(Path(config.output_dir))] == [0]
@@ -441,11 +403,6 @@ def test_a_round_that_the_disk_has_no_room_for_leaves_the_rounds_before_it_whole
     assert [entry["round"] for entry in entries(Path(config.output_dir))] == [0, 1]
 
 
-def elsewhere(config, run, push=None):
-    grid = Meddled(config, push=push, run=run)
-    return Elsewhere(grid, grid.get_node_ids())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "keys"),
@@ -466,43 +423,24 @@ def test_clients_elsewhere_go_on_with_the_state_that_they_had_at_the_checkpoint(
     whole = run_federation(make_config(**keys, output_dir=str(tmp_path / "whole")))
     config = make_config(**keys, state_dir=str(tmp_path / "state"))
     with pytest.raises(Crash):
-        run_federation(config, elsewhere(config, 7, crash_in(4)), run_id=7)
+        run_federation(config, Elsewhere(config, asked=crash_in(4), run=7), run_id=7)
     with pytest.raises(Crash):
-        run_federation(resumed(config), elsewhere(resumed(config), 8, crash_in(3)), run_id=8)
-    folder = run_federation(resumed(config), elsewhere(resumed(config), 9), run_id=9)
+        run_federation(resumed(config), Elsewhere(resumed(config), asked=crash_in(3), run=8), run_id=8)
+    folder = run_federation(resumed(config), Elsewhere(resumed(config), run=9), run_id=9)
     assert reached(folder) == reached(whole)
     assert summary_of(folder)["failures"] == 0
-
-
-def test_clients_elsewhere_that_have_lost_their_state_are_named_or_if_all_have_refused(
-    refusal, tmp_path, make_config, run_federation
-):
-    config = make_config(clients=3, checkpoint_every=1, state_dir=str(tmp_path / "state"))
-    folder = run_federation(config, elsewhere(config, 7))
-    longer = resumed(config, rounds=3)
-    for file in (tmp_path / "state" / "run-7").glob("client-1.*"):
-        file.unlink()
-    run_federation(longer, elsewhere(longer, 8), run_id=8)
-    [failure] = entries(folder)[-1]["failures"]
-    assert "without its state" in failure["reason"]
-    assert failure["partition"] == 1
-    shutil.rmtree(tmp_path / "state")
-    before = (folder / "rounds.jsonl").read_bytes()
-    longer = resumed(config, rounds=4)
-    assert "run 8" in refusal(FederationError, run_federation, longer, elsewhere(longer, 9), run_id=9)
-    assert (folder / "rounds.jsonl").read_bytes() == before
 
 
 def test_a_run_goes_on_under_the_config_that_it_had(refusal, make_config, run_federation):
     """Its folder has it with ``resume`` and its own path, in one file for `flwr run`, if it was not a local run."""
     config = make_config(checkpoint_every=1)
-    grid = elsewhere(config, 7)
+    grid = Elsewhere(config, run=7)
     grid.engine = "deployment"
     folder = run_federation(config, grid)
     going_on = RunConfig.from_flat(read_toml(folder / "resume.toml"))
     assert going_on == resolve(resumed(config))
     other = resumed(config, seed=1)
-    assert "seed = 0" in refusal(ConfigError, run_federation, other, elsewhere(other, 8), run_id=8)
+    assert "seed = 0" in refusal(ConfigError, run_federation, other, Elsewhere(other, run=8), run_id=8)
 
 
 def test_resuming_a_run_that_is_done_changes_nothing(make_config, run_federation):

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.federations.grids import Tampering
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
 
 from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clients, read_summary, summary_of
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS
-from simulations.engine.grid import LocalGrid
 from simulations.reports.doubts import notes, still_rising
 from simulations.reports.runs import load_run, selected_accuracy
 from simulations.reports.tables import best_of, summary_table
@@ -20,22 +20,6 @@ from simulations.reports.terminal import lines
 from simulations.testing.contract import entries
 
 # --- what travels --------------------------------------------------------------------------------
-
-
-class Lying(LocalGrid):
-    """Client 1's answers to evaluations have other metrics."""
-
-    said: dict[str, Any]
-
-    def pull_messages(self, message_ids):
-        return [self._changed(reply) for reply in super().pull_messages(message_ids)]
-
-    def _changed(self, reply: Message) -> Message:
-        kind = reply.metadata.message_type
-        if kind == MessageType.EVALUATE and reply.metadata.src_node_id == max(self.get_node_ids()):
-            metrics = {**reply.content.metric_records[METRICS], **self.said}
-            reply.content = RecordDict({METRICS: MetricRecord(metrics)})
-        return reply
 
 
 LIES = {
@@ -51,9 +35,13 @@ LIES = {
 @pytest.mark.parametrize("name", LIES)
 def test_what_a_client_says_of_its_quality_is_checked(name, make_config, run_federation):
     config = make_config(algorithm="local", models="mlp", rounds=1)
-    with LocalGrid(config.to_flat(), config.clients, 7, 1) as _, Lying(config.to_flat(), config.clients, 7, 1) as grid:
-        grid.said = {name: LIES[name]}
-        last = entries(run_federation(config, grid))[-1]
+
+    def lie(reply: Message) -> Message:
+        metrics = {**reply.content.metric_records[METRICS], name: LIES[name]}
+        reply.content = RecordDict({METRICS: MetricRecord(metrics)})
+        return reply
+
+    last = entries(run_federation(config, Tampering(config, 1, lie, MessageType.EVALUATE)))[-1]
     assert list(last["classes"]) == ["0"]
     assert [failure["partition"] for failure in last["failures"]] == [1]
     assert f"'{name}'" in last["failures"][0]["reason"]

@@ -2,15 +2,15 @@
 
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.federations.grids import Tampering
+from fixtures.federations.grids import Meddled, Tampering
 from fixtures.wrong.peers import CASES, ODD, npy, raw
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -19,15 +19,14 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.training import draw_batches, most_drawn
 from hetfl_flwr.methods import build_strategy, find, names
-from hetfl_flwr.server.exchange import expected_of
+from hetfl_flwr.server.exchange import LONGEST_REASON, Outcome, Sent, Traffic
 from hetfl_flwr.server.federation import Federation
-from hetfl_flwr.server.replies import LONGEST_REASON, Outcome, Request
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.codec import NPY_HEADER, decode, from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec
 from hetfl_flwr.wire.weights import state_arrays, weights, whole_state
-from simulations.engine.grid import LocalGrid
-from simulations.testing.contract import entries
+from simulations.testing.contract import entries, first_round, train
 
 ALGORITHMS = names()
 SHARING = [name for name in ALGORITHMS if build_strategy(RunConfig(algorithm=name)).sharing]
@@ -57,50 +56,46 @@ def small(name: str, **keys: Any) -> RunConfig:
     return RunConfig.from_flat(flat)
 
 
-class Recording(LocalGrid):
-    """Keeps the messages that clients have answered with."""
-
-    def __init__(self, *arguments: Any, **keys: Any) -> None:
-        super().__init__(*arguments, **keys)
-        self.pulled: list[Message] = []
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        replies = list(super().pull_messages(message_ids))
-        self.pulled += replies
-        return replies
-
-
 class Trained:
     """A federation after the training of round 1: what was sent, and what honest clients have answered."""
 
     def __init__(self, name: str, **keys: Any) -> None:
-        config = small(name, **keys)
-        grid = Recording(config.to_flat(), config.clients, run=7)
-        self.federation = Federation(grid, config)
-        self.federation.assemble()
+        config, sent, came = small(name, **keys), list[Message](), list[Message]()
+        grid = Meddled(
+            config, asked=lambda grid, message: sent.append(message), answered=lambda reply: came.append(reply) or reply
+        )
         self.strategy = build_strategy(config)
-        self.arrays = arrays = self.strategy.prepare(self.federation.roster, config)
-        self.federation.share(self.strategy.sharing)
-        view = self.federation.view(list(self.federation.roster))
-        messages = self.strategy.configure_train(1, arrays, ConfigRecord(), view)
-        self.sent = [Request.of(message) for message in sorted(messages, key=lambda one: one.metadata.dst_node_id)]
-        exchanged = [one.message for one in self.sent]
-        self.expected = expected_of(self.strategy)
-        grid.pulled.clear()
-        self.federation.exchange(exchanged, self.expected)
-        self.honest = sorted(grid.pulled, key=lambda reply: reply.metadata.src_node_id)
-        self.spec = self.strategy.upload_spec(self.federation.roster.of(self.sent[1].node))
+        self.federation = Federation(grid, config, self.strategy)
+        self.federation.registration.assemble()
+        self.arrays = self.strategy.prepare(self.federation.roster, config)
+        self.federation.samples.share()
+        sent.clear(), came.clear()
+        train(self.federation, self.strategy, self.arrays)
+        self.sent, self.honest = (
+            sorted(those, key=lambda one: max(one.metadata.src_node_id, one.metadata.dst_node_id))
+            for those in (sent, came)
+        )
+        self.spec = self.strategy.upload_spec(self.member(1))
+
+    def member(self, client_id: int) -> Member:
+        """Return a client."""
+        return self.federation.roster.of(self.sent[client_id].metadata.dst_node_id)
 
     def judged(self, answer: Message) -> Outcome:
         """Judge an answer of client 1 between those of the others."""
-        result = Outcome()
-        for sent, reply in zip(self.sent, [self.honest[0], answer, self.honest[2]], strict=True):
-            self.federation.messenger.judge(reply, sent, result, self.expected)
+        result, exchange = Outcome(), self.federation.exchange
+        for client_id, reply in enumerate([self.honest[0], answer, self.honest[2]]):
+            message = self.sent[client_id]
+            download = from_record(message.content.array_records[ARRAYS])
+            sent = Sent(self.member(client_id), MessageType.TRAIN, 1, download, Traffic())
+            outcome = exchange.judge(sent, message.metadata, reply)
+            result.add(outcome)
+            result.replies += outcome.replies
         return result
 
     def answer(self, content: RecordDict) -> Message:
         """Return content as an answer of client 1."""
-        return Message(content, reply_to=self.sent[1].message)
+        return Message(content, reply_to=self.sent[1])
 
     def forged(self, case: str) -> list[Message]:
         """Return a case's replies."""
@@ -196,8 +191,8 @@ def test_a_client_says_no_more_samples_than_its_rows_and_the_run_allow(name, key
         }
     federation = Trained(name, **keys, **{"outlier-factor": 0.0})
     assert len(federation.honest) == 3
-    for sent, reply in zip(federation.sent, federation.honest, strict=True):
-        member = federation.federation.roster.of(sent.node)
+    for client_id, reply in enumerate(federation.honest):
+        member = federation.member(client_id)
         most, said = federation.strategy.most_samples(member), reply.content.metric_records[METRICS]
         assert said["num-examples"] == most.samples == member.train
         assert 0 < said["samples-seen"] <= most.seen
@@ -299,29 +294,29 @@ def metadata(field: str, value: object) -> Callable[[Message], None]:
 def test_a_reply_with_a_forged_stamp_is_refused(change, said, failed):
     federation = trained("fedhe")
     answer = federation.answer(federation.honest[1].content)
-    answer = Message(Error(3, "broke"), reply_to=federation.sent[1].message) if failed else answer
+    answer = Message(Error(3, "broke"), reply_to=federation.sent[1]) if failed else answer
     change(answer)
     assert wrong(federation, answer, said) is None
 
 
 def test_an_error_of_any_length_and_kind_is_one_line():
     federation = trained("local")
-    answer = Message(Error(3, "\x1b[2J it\nbroke " * 100_000), reply_to=federation.sent[1].message)
+    answer = Message(Error(3, "\x1b[2J it\nbroke " * 100_000), reply_to=federation.sent[1])
     assert wrong(federation, answer, "it broke") is None
 
 
-def test_only_the_first_of_two_replies_to_a_message_counts():
-    class Twice(LocalGrid):
-        def pull_messages(self, message_ids):
-            return super().pull_messages(message_ids) * 2
+class Twice(Meddled):
+    """Delivers each reply twice."""
 
+    def pull_messages(self, message_ids):
+        return super().pull_messages(message_ids) * 2
+
+
+def test_only_the_first_of_two_replies_to_a_message_counts():
     config = small("fedhe")
-    federation = Federation(Twice(config.to_flat(), config.clients, run=7), config)
-    federation.assemble()
-    strategy = build_strategy(config)
-    arrays = strategy.prepare(federation.roster, config)
-    messages = strategy.configure_train(1, arrays, ConfigRecord(), federation.view(list(federation.roster)))
-    result = federation.exchange(messages, expected_of(strategy))
+    federation = Federation(Twice(config), config, build_strategy(config))
+    federation.registration.assemble()
+    _, _, result = first_round(federation)
     assert (len(result.replies), result.failures) == (3, [])
 
 
@@ -388,12 +383,8 @@ def test_metrics_of_one_client_alone_end_no_run(name, tmp_path, run_federation):
 
 
 def test_a_second_reply_to_one_message_ends_no_asynchronous_run(tmp_path, run_federation):
-    class Twice(LocalGrid):
-        def pull_messages(self, message_ids):
-            return super().pull_messages(message_ids) * 2
-
     config = small("fedhe", rounds=2, output_dir=str(tmp_path), **{"fedhe.mode": "async"})
-    rounds = entries(run_federation(config, Twice(config.to_flat(), config.clients, run=7)))
+    rounds = entries(run_federation(config, Twice(config)))
     assert [entry["failures"] for entry in rounds] == [[], [], []]
 
 

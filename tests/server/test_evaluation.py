@@ -2,43 +2,35 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.federations.grids import Watched
 from fixtures.tiers import exhaustive
-from flwr.app import Message
 from safetensors.numpy import load_file
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.server import evaluation
+from hetfl_flwr.server import rounds
 from hetfl_flwr.server.roster import draw_to_evaluate
-from hetfl_flwr.wire.messages import CONFIG, ROUND
 from simulations.engine.clients import FIRST_NODE
-from simulations.engine.grid import LocalGrid
+from simulations.engine.workers import Job
 from simulations.testing.contract import entries
 
 FEW = {"models": "mlp", "clients": 4, "rounds": 4, "fraction": 0.25, "validation_fraction": 0.2}
 """One of four clients trains in a round."""
 
 
-class Asked(LocalGrid):
+class Asked(Watched):
     """Writes down who is told to train and to evaluate, by round."""
 
     def __init__(self, config: RunConfig) -> None:
-        super().__init__(config.to_flat(), config.clients, run=7)
         self.log: dict[tuple[str, int], list[int]] = {}
+        super().__init__(config, lambda grid, job: self._see(job))
 
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        pushed = list(messages)
-        for message in pushed:
-            if CONFIG in message.content.config_records:
-                number = message.content.config_records[CONFIG].get(ROUND)
-                kind = message.metadata.message_type
-                self.log.setdefault((kind, number), []).append(message.metadata.dst_node_id - FIRST_NODE)
-        return super().push_messages(pushed)
+    def _see(self, job: Job) -> None:
+        self.log.setdefault((job.kind, job.round), []).append(job.node - FIRST_NODE)
 
 
 def told(folder: Path) -> list[Any]:
@@ -66,7 +58,7 @@ def test_a_model_that_has_not_changed_is_not_measured_again_and_nobody_sees_a_di
     found = []
     for known in (True, False):
         if not known:
-            monkeypatch.setattr(evaluation, "engine_of", lambda grid: "deployment")
+            monkeypatch.setattr(rounds, "engine_of", lambda grid: "deployment")
         config = make_config(**FEW, **keys, output_dir=str(tmp_path / str(known)))
         with Asked(config) as grid:
             folder = run_federation(config, grid)

@@ -19,7 +19,7 @@ from flwr.app import Message, MessageType
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import TooFewClients
-from hetfl_flwr.server.messenger import BUSY
+from hetfl_flwr.server.exchange import BUSY
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND, SHARE
 from simulations.engine.clients import FIRST_NODE

@@ -3,36 +3,39 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fixtures.federations.post import GOOD, Post, client_ids, fails, federation_of, member, never, reply_with
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from fixtures.federations.post import (
+    GOOD,
+    UPLOAD,
+    Federation,
+    Post,
+    client_ids,
+    fails,
+    federation_of,
+    member,
+    never,
+    reply_with,
+)
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from hetfl_flwr import server_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.server import grids, messenger, registration
-from hetfl_flwr.server.federation import Federation
+from hetfl_flwr.server import grids, messenger
 from hetfl_flwr.server.member import Failure
 from hetfl_flwr.server.registration import Origin, _member
-from hetfl_flwr.server.replies import Expected
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire import codec
 from hetfl_flwr.wire.codec import wire_bytes
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
 
-UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 
-
-def exchange(federation, answers=None, uploads=UPLOAD, kind="train"):
+def exchange(federation, answers=None, kind="train"):
     """Send every member one message; ``answers`` says by client id who answers otherwise than well."""
     federation.grid.answers = {
         one.node: answers[one.client_id] for one in federation.roster if one.client_id in (answers or {})
     }
-    messages = [
-        Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), node, kind)
-        for node in federation.grid.get_node_ids()
-    ]
-    return federation.exchange(messages, Expected(uploads and (lambda member: uploads)))
+    return federation.ask(kind=kind)
 
 
 # --- who is here ---------------------------------------------------------------------------------
@@ -47,22 +50,6 @@ def test_the_roster_is_ordered_by_partition_whatever_the_node_ids():
 def test_the_answer_to_the_register_comes_back_as_it_was():
     here = member(1, model="fedhe:5", shape=(3, 32, 32), weights="abc")
     assert list(federation_of(here, clients=2, start_clients=1).roster) == [here]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        RecordDict(),
-        RecordDict({"member": ConfigRecord({"client_id": 1})}),
-    ],
-    ids=["no record", "fields missing"],
-)
-def test_an_answer_of_another_kind_is_refused_by_node(refusal, content):
-    post = Post([member(0)])
-    post.engine = "local"
-    federation = Federation(post, RunConfig(clients=2))
-    federation.grid.members[55] = content
-    assert refusal(FederationError, federation.assemble).startswith("node 55: not a registration reply")
 
 
 @pytest.mark.parametrize(
@@ -200,37 +187,6 @@ def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refus
     assert refusal(FederationError, Federation(post, RunConfig(clients=0)).assemble) == "client 1, no data"
 
 
-def test_a_node_that_does_not_answer_the_register_is_named_before_it_is_given_up(monkeypatch, caplog):
-    """Once, with what to do; who has answered is not named, nor is anybody who is slow at training."""
-    monkeypatch.setattr(registration, "SILENCE", 0.01)
-    post = Post([member(0), member(1), member(2)])
-    known = post.register
-    post.register = lambda message: (never if message.metadata.dst_node_id == 99 else known)(message)
-    federation = Federation(post, RunConfig(clients=3, round_timeout=0.05))
-    federation.assemble()
-    del post.members[99]
-    assert exchange(federation, {0: never}).failures
-    (said,) = [record.getMessage() for record in caplog.records if "node 99" in record.getMessage()]
-    assert "node 99: no answer to the client registration within 0.01 s" in said
-
-
-def test_a_node_that_dies_during_the_register_is_waited_for():
-    """It comes back under another id; who is not there has made no mistake that would end the run."""
-    post = Post([member(0), member(1)])
-    known = post.register
-
-    def dies(message):
-        post.register = known
-        post.members = {100: post.members[100], 7: member(1, node=7)}
-        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
-
-    post.register = lambda message: (dies if message.metadata.dst_node_id == 99 else known)(message)
-    federation = Federation(post, RunConfig(clients=2, round_timeout=0.5))
-    federation.assemble()
-    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 7)]
-    assert federation.notes() == []
-
-
 def dated(*members, engine):
     """Return an assembled federation whose Grid knows since when nodes are there, and these moments by node."""
     since = {one.node: "noon" for one in members}
@@ -293,7 +249,7 @@ def test_in_a_simulation_all_are_waited_for_and_who_does_not_answer_or_fit_is_le
     federation.grid.answers[6] = never
     reasons = [failure.reason for failure in federation.welcome(1)]
     assert reasons == [
-        "node 6: no answer to the client registration within 0.05 s: restart it if its log says nothing new",
+        "node 6: no answer yet: it is loading its data, or has to be started again if its log says nothing new",
         "partition-id 1 is claimed by two nodes, 99 and 7",
     ]
     assert client_ids(federation.roster) == [0, 1]
@@ -354,13 +310,6 @@ def test_absent_clients_are_never_drawn():
     assert len({drawn(seed) for seed in range(3)}) == 3
 
 
-def test_a_strategy_sees_only_the_clients_drawn_ordered_by_partition():
-    federation = federation_of(*map(member, range(4)))
-    view = federation.view(list(federation.roster)[1:3])
-    assert view.get_node_ids() == [99, 98]
-    assert view.create_message(RecordDict(), "train", 99, "1").metadata.dst_node_id == 99
-
-
 # --- what they answer ----------------------------------------------------------------------------
 
 
@@ -396,7 +345,7 @@ def test_a_bad_reply_is_set_aside_by_name_and_the_others_are_kept(kind):
 
 def test_arrays_are_not_looked_at_where_none_are_expected():
     federation = federation_of(member(0), member(1))
-    result = exchange(federation, {0: reply_with({})}, uploads=None, kind="evaluate")
+    result = exchange(federation, {0: reply_with({})}, kind="evaluate")
     assert len(result.replies) == 2
 
 
@@ -404,18 +353,16 @@ def test_each_client_is_held_to_its_own_declaration():
     federation = federation_of(member(0), member(1))
     narrow = PayloadSpec((ArraySpec("logits", (2,), "float32"),))
     federation.grid.answers[99] = reply_with({"logits": GOOD["logits"]})
-    messages = [Message(RecordDict(), node, "train") for node in (99, 100)]
-    assert federation.exchange(messages, Expected(lambda one: narrow if one.client_id == 1 else UPLOAD)).failures == []
+    federation.strategy.upload_spec = lambda one: narrow if one.client_id == 1 else UPLOAD
+    assert federation.ask().failures == []
 
 
 def test_traffic_is_measured_for_each_client_both_ways_of_bad_replies_too():
     federation = federation_of(*map(member, range(4)))
     federation.grid.answers = {98: fails("no"), 97: never}
-    sent = [
-        Message(RecordDict({"arrays": ArrayRecord({"a": Array(np.zeros(10 * (1 + k)))})}), 100 - k, "train")
-        for k in range(4)
-    ]
-    result = federation.exchange(sent, Expected(lambda one: UPLOAD))
+    downloads = [(one, {"a": np.zeros(10 * (1 + one.client_id))}) for one in federation.roster]
+    result = federation.exchange.ask("train", 1, downloads)
+    sent = [message for message in federation.grid.pushed if is_train(message)]
     assert list(result.traffic) == [0, 1, 2, 3]
     assert [one.bytes_down for one in result.traffic.values()] == [80, 160, 240, 320]
     assert [one.wire_down for one in result.traffic.values()] == [wire_bytes(message) for message in sent]
@@ -438,7 +385,7 @@ def test_an_upload_is_decoded_once(monkeypatch):
 
 
 def test_nothing_sent_is_nothing_received():
-    result = federation_of(member(0)).exchange([])
+    result = federation_of(member(0)).exchange.ask("train", 1, [])
     assert (result.replies, result.failures, result.traffic) == ([], [], {})
 
 

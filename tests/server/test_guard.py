@@ -1,17 +1,20 @@
 """The guard: which uploads are far from the others, and which are not though they differ."""
 
 import json
+from collections.abc import Callable
 from math import inf, prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from fixtures.federations.grids import Tampering
-from fixtures.federations.post import GOOD, federation_of, member, reply_with
-from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from fixtures.federations.post import GOOD, Federation, federation_of, member, reply_with
+from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
@@ -19,16 +22,12 @@ from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.guard import Guard, Size, measure
 from hetfl_flwr.server.member import Failure
-from hetfl_flwr.server.replies import Expected
-from hetfl_flwr.wire.codec import from_record
+from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, SEEN, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, PayloadSpec
 from simulations.testing.contract import entries
-
-UPLOAD = PayloadSpec((ArraySpec("logits", (2,), "float32"), ArraySpec("counts", (2,), "int64", minimum=0)))
 
 
 def round_of(federation: Federation, answers: dict[int, Any]) -> list[Failure]:
@@ -36,8 +35,19 @@ def round_of(federation: Federation, answers: dict[int, Any]) -> list[Failure]:
     federation.grid.answers = {
         one.node: answers[one.client_id] for one in federation.roster if one.client_id in answers
     }
-    messages = [Message(RecordDict(), node, MessageType.TRAIN) for node in federation.grid.answers]
-    return federation.exchange(messages, Expected(lambda one: UPLOAD)).failures
+    return federation.ask([one for one in federation.roster if one.client_id in answers]).failures
+
+
+def config(folder: Path, **keys: Any) -> RunConfig:
+    small = {"algorithm": "fedavg", "models": "mlp", "clients": 4, "rounds": 2, "output_dir": str(folder)}
+    return RunConfig.from_flat({name.replace("_", "-"): value for name, value in {**small, **keys}.items()})
+
+
+def forged(reply: Message, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Message:
+    """Return a reply whose arrays are changed."""
+    arrays = from_record(reply.content.array_records[ARRAYS])
+    reply.content[ARRAYS] = to_record({name: change(array) for name, array in arrays.items()})
+    return reply
 
 
 def uploads(*values: float, **keys: Any) -> dict[int, dict[str, Size]]:
@@ -104,14 +114,11 @@ def test_of_values_that_are_mostly_0_none_is_far_that_could_be_learnt():
         assert Guard(5.0).reject_outliers({**came, 4: {"w": Size(1.0), "bias": Size(value)}}).keys() == far
 
 
-def test_a_client_that_has_trained_on_more_may_change_more_up_to_a_limit():
+@pytest.mark.parametrize(("value", "work", "far"), [(14, 7, True), (14, 21, False), (19, 70, False), (21, 70, True)])
+def test_a_client_that_has_trained_on_more_may_change_more_up_to_a_limit(value, work, far):
     """Three times the work: its change may be three times as large as the factor allows the others; four at most."""
     came = {client: {"weight": Size(1.0, work=7)} for client in range(5)}
-    guard = Guard(5.0)
-    assert guard.reject_outliers({**came, 5: {"weight": Size(14.0, work=7)}}).keys() == {5}
-    assert guard.reject_outliers({**came, 5: {"weight": Size(14.0, work=21)}}) == {}
-    assert guard.reject_outliers({**came, 5: {"weight": Size(19.0, work=70)}}) == {}
-    assert guard.reject_outliers({**came, 5: {"weight": Size(21.0, work=70)}}).keys() == {5}
+    assert Guard(5.0).reject_outliers({**came, 5: {"weight": Size(value, work=work)}}).keys() == ({5} if far else set())
 
 
 def test_a_client_that_has_uploaded_more_may_be_ahead():
@@ -252,38 +259,42 @@ def test_of_an_update_the_change_is_measured():
 HEAD: dict[str, tuple[int, ...]] = {"weight": (2, 64), "bias": (2,)}
 
 
-def test_once_training_has_settled_no_slight_change_is_far():
+def changing(spec: PayloadSpec, sent: dict[str, NDArray[Any]], name: str, *rounds: dict[int, float]) -> list[int]:
+    """Return whose changes of an array are far in the last of some rounds."""
+    guard = Guard(5.0)
+    for changes in rounds:
+        sizes = {
+            client: measure({**sent, name: sent[name] + np.float32(one)}, spec, sent, 50)
+            for client, one in changes.items()
+        }
+        far = guard.reject_outliers(sizes)
+    return list(far)
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "far"),
+    [
+        *((0.02, 0.0017, []), (0.02, 0.0199, []), (0.02, 0.0201, [3])),
+        *((0.002, 0.0019, []), (0.002, 0.0021, [3]), (0.0003, 0.0017, [3])),
+    ],
+)
+def test_once_training_has_settled_no_slight_change_is_far(before, change, far):
     """Changes of 0.0003, and one of 0.0017, which is 6 times theirs: it is not far where most clients have changed as
     much before; else it is what the others' changes make of it."""
-    spec, sent = PayloadSpec((ArraySpec("bias", (600,), "float32", update=True),)), np.full(600, 0.1, np.float32)
-
-    def reject_outliers(before: float, change: float) -> list[int]:
-        guard = Guard(5.0)
-        for changes in (dict.fromkeys(range(4), before), dict.fromkeys(range(3), 0.0003) | {3: change}):
-            sizes = {
-                client: measure({"bias": sent + np.float32(one)}, spec, {"bias": sent}, 50)
-                for client, one in changes.items()
-            }
-            far = guard.reject_outliers(sizes)
-        return list(far)
-
-    assert reject_outliers(0.02, 0.0017) == reject_outliers(0.02, 0.0199) == []
-    assert reject_outliers(0.02, 0.0201) == [3]
-    assert reject_outliers(0.002, 0.0019) == []
-    assert reject_outliers(0.002, 0.0021) == [3]
-    assert reject_outliers(0.0003, 0.0017) == [3]
+    spec = PayloadSpec((ArraySpec("bias", (600,), "float32", update=True),))
+    sent = {"bias": np.full(600, 0.1, np.float32)}
+    now = dict.fromkeys(range(3), 0.0003) | {3: change}
+    assert changing(spec, sent, "bias", dict.fromkeys(range(4), before), now) == far
 
 
 @pytest.mark.parametrize("loud", [1, 2])
 def test_who_changes_much_from_the_start_makes_no_change_usual(loud):
     """Weights of size 0.1, which the honest clients change by 0.0003 a round; others by 0.0045 in each."""
-    spec, sent, guard = PayloadSpec((ArraySpec("weight", (6,), "float32", update=True),)), np.full(6, 0.1), Guard(5.0)
-    for _ in range(3):
-        changes = dict.fromkeys(range(5 - loud), 0.0003) | dict.fromkeys(range(5 - loud, 5), 0.0045)
-        sizes = {
-            client: measure({"weight": sent + change}, spec, {"weight": sent}, 50) for client, change in changes.items()
-        }
-        assert list(guard.reject_outliers(sizes)) == list(range(5 - loud, 5))
+    spec = PayloadSpec((ArraySpec("weight", (6,), "float32", update=True),))
+    sent = {"weight": np.full(6, 0.1, np.float32)}
+    changes = dict.fromkeys(range(5 - loud), 0.0003) | dict.fromkeys(range(5 - loud, 5), 0.0045)
+    for rounds in (1, 2, 3):
+        assert changing(spec, sent, "weight", *[changes] * rounds) == list(range(5 - loud, 5))
 
 
 def test_a_bias_near_to_0_may_move_as_its_weights_may():
@@ -293,26 +304,15 @@ def test_a_bias_near_to_0_may_move_as_its_weights_may():
     spec = PayloadSpec(tuple(ArraySpec(name, shape, "float32", update=True) for name, shape in HEAD.items()))
     sent = {"weight": np.full((2, 64), 0.1, np.float32), "bias": np.full(2, 0.01, np.float32)}
 
-    def reject_outliers(change: float) -> dict[int, str]:
-        guard = Guard(5.0)
-        for changes in (dict.fromkeys(range(4), 0.01), dict.fromkeys(range(3), 0.00003) | {3: change}):
-            sizes = {
-                client: measure({**sent, "bias": sent["bias"] + np.float32(one)}, spec, sent, 50)
-                for client, one in changes.items()
-            }
-            far = guard.reject_outliers(sizes)
-        return far
-
-    assert reject_outliers(0.0028) == reject_outliers(0.0099) == {}
-    assert list(reject_outliers(0.0101)) == [3]
+    for change, far in ((0.0028, []), (0.0099, []), (0.0101, [3])):
+        now = dict.fromkeys(range(3), 0.00003) | {3: change}
+        assert changing(spec, sent, "bias", dict.fromkeys(range(4), 0.01), now) == far
 
 
 def test_who_says_that_it_has_trained_on_nothing_is_given_no_more_with_each_round():
     """It changes as much as the others for 60 rounds, and then 8 times as much: beyond the factor, as in round 1."""
-    spec, sent = (
-        PayloadSpec((ArraySpec("weight", (400,), "float32", update=True),)),
-        {"weight": np.zeros(400, np.float32)},
-    )
+    spec = PayloadSpec((ArraySpec("weight", (400,), "float32", update=True),))
+    sent = {"weight": np.zeros(400, np.float32)}
     guard = Guard(5.0)
     for change, far in [(1.0, set())] * 60 + [(8.0, {3})]:
         said = [(1.0, 150), (1.0, 150), (1.0, 150), (change, 0)]
@@ -326,20 +326,13 @@ def test_who_says_that_it_has_trained_on_nothing_is_given_no_more_with_each_roun
 @pytest.mark.parametrize("said", [None, 0, 9, 2**53])
 def test_no_word_of_its_training_lets_a_client_change_ten_times_as_much(said, tmp_path, run_federation):
     """One batch of 8 a round. What it says is within a round's draw, or refused; saying nothing gains nothing."""
-    small = {"algorithm": "fedavg", "models": "mlp", "clients": 4, "local-batches": 1, "batch-size": 8, "rounds": 3}
-    config = RunConfig.from_flat({**small, "output-dir": str(tmp_path)})
+    its = config(tmp_path, local_batches=1, batch_size=8, rounds=3)
 
     class Greedy(Tampering):
         def push_messages(self, messages):
             pushed = list(messages)
-            self.down = next(
-                (
-                    from_record(one.content.array_records[ARRAYS])
-                    for one in pushed
-                    if one.metadata.message_type == MessageType.TRAIN
-                ),
-                None,
-            )
+            asked = [one for one in pushed if one.metadata.message_type == MessageType.TRAIN]
+            self.down = from_record(asked[0].content.array_records[ARRAYS]) if asked else None
             return super().push_messages(pushed)
 
     def greedy(reply: Message) -> Message:
@@ -350,9 +343,8 @@ def test_no_word_of_its_training_lets_a_client_change_ten_times_as_much(said, tm
         reply.content["metrics"] = MetricRecord(metrics if said is None else {**metrics, SEEN: said})
         return reply
 
-    grid = Greedy(config, 1, greedy)
-    folder = run_federation(config, grid)
-    rounds = entries(folder)
+    grid = Greedy(its, 1, greedy)
+    rounds = entries(run_federation(its, grid))
     refused = f"client 1 (mlp): metric 'samples-seen' is {said}, expected at most 9, what a round draws of its samples"
     for entry in rounds[1:]:
         [failure] = entry["failures"]
@@ -363,22 +355,9 @@ def test_no_word_of_its_training_lets_a_client_change_ten_times_as_much(said, tm
 # --- whole runs ----------------------------------------------------------------------------------
 
 
-def at(round: int, change: Any) -> Any:
-    """Change a client's training reply, from a round on."""
-    seen = [0]
-
-    def tamper(reply: Message) -> Message:
-        seen[0] += 1
-        if seen[0] >= round:
-            arrays = from_record(reply.content.array_records[ARRAYS])
-            forged = {
-                name: Array(change(array)) if array.dtype == np.float32 else Array(array)
-                for name, array in arrays.items()
-            }
-            reply.content[ARRAYS] = ArrayRecord(forged)
-        return reply
-
-    return tamper
+def filled(value: float) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """Return what fills floating-point arrays with a value."""
+    return lambda array: np.full_like(array, value) if array.dtype == np.float32 else array
 
 
 @pytest.mark.parametrize(
@@ -406,24 +385,10 @@ def at(round: int, change: Any) -> Any:
 )
 def test_an_upload_at_the_limit_is_set_aside_by_name(name, keys, tmp_path, run_federation):
     """One of five clients, once, in round 2. The run goes on without that upload, and with the client after it."""
-    config = RunConfig.from_flat(
-        {"algorithm": name, "models": "mlp", "width": 8, "clients": 5, "rounds": 3, "output-dir": str(tmp_path), **keys}
-    )
+    its = config(tmp_path, algorithm=name, width=8, clients=5, rounds=3, **keys)
     once = iter([False, True, False] + [False] * 9)
-    largest = lambda array: np.full_like(array, 1e6) if hostile else array  # noqa: E731
-
-    def tamper(reply: Message) -> Message:
-        nonlocal hostile
-        hostile = next(once)
-        return at(1, largest)(reply)
-
-    hostile = False
-    folder = run_federation(config, Tampering(config, 1, tamper))
-    failures = [
-        failure
-        for line in (folder / "rounds.jsonl").read_text().splitlines()
-        for failure in json.loads(line)["failures"]
-    ]
+    tamper = lambda reply: forged(reply, filled(1e6)) if next(once) else reply  # noqa: E731
+    failures = [one for entry in entries(run_federation(its, Tampering(its, 1, tamper))) for one in entry["failures"]]
     [failure] = failures
     assert (failure["partition"], failure["stage"]) == (1, "train")
     assert "times the clients' median" in failure["reason"]
@@ -450,52 +415,42 @@ def normalizing(spec: DataSpec) -> SplitModel:
 
 def test_what_honest_clients_do_not_change_nobody_changes_much(tmp_path, run_federation):
     """One of four, from round 2 on, in the two frozen weights alone: two uploads set aside, and the others' bits."""
-    keys = {"algorithm": "fedavg", "models": "test_guard:normalizing", "clients": 4, "rounds": 3}
-    config = RunConfig.from_flat({**keys, "output-dir": str(tmp_path / "hostile")})
-
-    def frozen(reply: Message) -> Message:
-        arrays = from_record(reply.content.array_records[ARRAYS])
-        forged = {name: np.full_like(array, 1e5) if array.size == 1 else array for name, array in arrays.items()}
-        reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in forged.items()})
-        return reply
-
+    its = config(tmp_path, models="test_guard:normalizing", rounds=3)
+    frozen = lambda reply: forged(reply, lambda array: np.full_like(array, 1e5) if array.size == 1 else array)  # noqa: E731
     once = iter([lambda reply: reply, frozen, frozen])
-    folder = run_federation(config, Tampering(config, 2, lambda reply: next(once)(reply)))
-    rounds = entries(folder)
+    rounds = entries(run_federation(its, Tampering(its, 2, lambda reply: next(once)(reply))))
     reasons = [[(one["partition"], one["reason"]) for one in line["failures"]] for line in rounds[2:]]
     assert all(client == 2 and "and most clients' is 0" in reason for [(client, reason)] in reasons)
     assert rounds[-1]["accuracy"] > rounds[1]["accuracy"]
 
 
-def test_who_registers_endless_rows_owns_no_mean(tmp_path, run_federation):
-    """Whole epochs, so that the bound of num-examples is that of the registered rows: 2^40 of them are not believed."""
-    config = RunConfig.from_flat(
-        {
-            "algorithm": "fedavg",
-            "models": "mlp",
-            "clients": 4,
-            "rounds": 2,
-            "local-batches": 0,
-            "output-dir": str(tmp_path),
-        }
-    )
+class Boasting(Tampering):
+    """Client 1 registers 2^40 rows, for training or testing, and counts them in its replies."""
 
-    class Boasting(Tampering):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                member = reply.content.config_records.get("member") if reply.has_content() else None
-                if member is not None and member["client_id"] == 1:
-                    member["train"] = 2**40
-            return replies
+    def __init__(self, config: RunConfig, rows: str, metrics: dict[str, float]) -> None:
+        kind = MessageType.TRAIN if rows == "train" else MessageType.EVALUATE
+        super().__init__(config, 1, self._claim, kind)
+        self.boasts, self.claims = rows, metrics
 
-    def claim(reply: Message) -> Message:
-        reply.content["metrics"] = MetricRecord({**reply.content.metric_records["metrics"], "num-examples": 2**39})
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            member = reply.content.config_records.get("member") if reply.has_content() else None
+            if member is not None and member["client_id"] == 1:
+                member[self.boasts] = 2**40
+        return replies
+
+    def _claim(self, reply: Message) -> Message:
+        metrics = reply.content.metric_records["metrics"]
+        new = {name: value for name, value in self.claims.items() if name in metrics}
+        reply.content["metrics"] = MetricRecord({**metrics, **new})
         return reply
 
-    folder = run_federation(config, Boasting(config, 1, claim))
-    rounds = entries(folder)
-    for entry in rounds[1:]:
+
+def test_who_registers_endless_rows_owns_no_mean(tmp_path, run_federation):
+    """Whole epochs, so that the bound of num-examples is that of the registered rows: 2^40 of them are not believed."""
+    its = config(tmp_path, local_batches=0)
+    for entry in entries(run_federation(its, Boasting(its, "train", {"num-examples": 2**39})))[1:]:
         [failure] = entry["failures"]
         assert failure["partition"] == 1
         assert "array 'num-examples' has size 5.5e+11" in failure["reason"]
@@ -504,28 +459,11 @@ def test_who_registers_endless_rows_owns_no_mean(tmp_path, run_federation):
 @pytest.mark.parametrize("keys", [{"algorithm": "fedavg"}, {"algorithm": "fedhe", "fedhe.mode": "async"}])
 def test_who_registers_endless_test_rows_owns_no_accuracy(tmp_path, run_federation, keys):
     """It claims 2^40 test rows, registered as such, and an accuracy of 0."""
-    small = {"models": "mlp", "clients": 4, "rounds": 2, "local-batches": 1, "output-dir": str(tmp_path)}
-    config = RunConfig.from_flat({**small, **keys})
-
-    class Boasting(Tampering):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                member = reply.content.config_records.get("member") if reply.has_content() else None
-                if member is not None and member["client_id"] == 1:
-                    member["test"] = 2**40
-            return replies
-
-    def claim(reply: Message) -> Message:
-        metrics = {**reply.content.metric_records["metrics"], "num-examples": 2**40, "accuracy": 0.0}
-        metrics |= {"global-accuracy": 0.0} if "global-accuracy" in metrics else {}
-        reply.content["metrics"] = MetricRecord(metrics)
-        return reply
-
-    folder = run_federation(config, Boasting(config, 1, claim, MessageType.EVALUATE))
-    rounds = entries(folder)
+    its = config(tmp_path, local_batches=1, **keys)
+    claims = {"num-examples": 2**40, "accuracy": 0.0, "global-accuracy": 0.0}
+    rounds = entries(run_federation(its, Boasting(its, "test", claims)))
     assert len(rounds) == 3
-    for entry in rounds:
+    for entry in rounds if keys["algorithm"] == "fedavg" else rounds[::2]:  # asynchronously, after the next upload
         [failure] = entry["failures"]
         assert (failure["partition"], failure["stage"]) == (1, "evaluate")
         assert failure["reason"].startswith("client 1 (mlp): array 'num-examples' has size 1.1e+12, ")
@@ -536,11 +474,10 @@ def test_who_registers_endless_test_rows_owns_no_accuracy(tmp_path, run_federati
 
 def test_what_the_guards_know_is_part_of_a_checkpoint(tmp_path, run_federation):
     """Sizes know how many uploads and evaluations they are of, so that a run that forgot them would be found out."""
-    small = {"algorithm": "fedhe", "models": "mlp", "clients": 3, "local-batches": 1, "output-dir": str(tmp_path / "a")}
-    config = RunConfig.from_flat({**small, "rounds": 2})
-    run_federation(config)
-    parts = Checkpoint.read(run_federation(config.with_values({"rounds": 3, "resume": True})))
-    whole = Checkpoint.read(run_federation(config.with_values({"rounds": 3, "output-dir": str(tmp_path / "b")})))
+    its = config(tmp_path / "a", algorithm="fedhe", clients=3, local_batches=1)
+    run_federation(its)
+    parts = Checkpoint.read(run_federation(its.with_values({"rounds": 3, "resume": True})))
+    whole = Checkpoint.read(run_federation(its.with_values({"rounds": 3, "output-dir": str(tmp_path / "b")})))
     for kind in ("sizes", "claims", "tests"):
         assert parts.at["counts"][kind] == whole.at["counts"][kind]
         assert parts.at["counts"][kind].keys() == {0, 1, 2}
@@ -565,7 +502,7 @@ def test_the_sizes_of_clients_that_have_left_are_measures_no_more():
         del federation.grid.members[node]
     federation.welcome(1)
     assert round_of(federation, {3: large, 4: large}) == []
-    assert set(federation.messenger.guards.uploads.newest) == set(federation.messenger.guards.claims.newest) == {3, 4}
+    assert set(federation.exchange.guards.uploads.newest) == set(federation.exchange.guards.claims.newest) == {3, 4}
 
 
 def test_clients_that_differ_widely_do_not_let_one_of_any_size_pass():
@@ -582,19 +519,9 @@ def test_clients_that_differ_widely_do_not_let_one_of_any_size_pass():
 
 def test_the_first_upload_of_an_asynchronous_run_is_not_taken_on_trust(tmp_path, run_federation):
     """The hostile client answers first, when nobody else is known, and each time after that."""
-    config = RunConfig.from_flat(
-        {
-            "algorithm": "fedhe",
-            "models": "mlp",
-            "clients": 4,
-            "rounds": 3,
-            "output-dir": str(tmp_path),
-            "fedhe.mode": "async",
-            "client-seconds": "3,1,3,3",
-        }
-    )
-    folder = run_federation(config, Tampering(config, 1, at(1, lambda array: np.full_like(array, 1e5))))
-    rounds = entries(folder)
+    keys = {"algorithm": "fedhe", "rounds": 3, "fedhe.mode": "async", "client_seconds": "3,1,3,3"}
+    its = config(tmp_path, **keys)
+    rounds = entries(run_federation(its, Tampering(its, 1, lambda reply: forged(reply, filled(1e5)))))
     for entry in rounds[1:]:
         assert [failure["partition"] for failure in entry["failures"]] == [1]
         assert all("train-loss" in entry["clients"][honest] for honest in "023")
@@ -611,26 +538,16 @@ def test_a_factor_below_1_is_refused(factor, refusal):
 @pytest.mark.parametrize("name", ["fedmd", "agg", "fedhenn"])
 def test_public_rows_that_are_far_are_set_aside_and_the_others_train(name, tmp_path, run_federation):
     """One value of 1e12 in one column of one client's table: that client is named, in the others it changes nothing."""
-    config = RunConfig.from_flat(
-        {
-            "algorithm": name,
-            "dataset": "breast-cancer",
-            "models": "mlp",
-            "clients": 4,
-            "rounds": 2,
-            "output-dir": str(tmp_path),
-            **({"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1} if name == "fedmd" else {}),
-        }
-    )
+    little = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1} if name == "fedmd" else {}
+    its = config(tmp_path, algorithm=name, dataset="breast-cancer", **little)
 
     def huge(reply: Message) -> Message:
         arrays = from_record(reply.content.array_records[ARRAYS])
         arrays["inputs"][0, 3] = 1e12
-        reply.content[ARRAYS] = ArrayRecord({key: Array(array) for key, array in arrays.items()})
+        reply.content[ARRAYS] = to_record(arrays)
         return reply
 
-    folder = run_federation(config, Tampering(config, 1, huge, SHARE))
-    rounds = entries(folder)
+    rounds = entries(run_federation(its, Tampering(its, 1, huge, SHARE)))
     for entry in rounds[::2]:  # it is asked again with each welcome, from round 2 on
         [failure] = entry["failures"]
         assert (failure["partition"], failure["stage"]) == (1, "sharing of public samples")

@@ -15,7 +15,7 @@ from flwr.common.constant import ErrorCode
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.methods import build_strategy, find, names
-from hetfl_flwr.server.messenger import BUSY
+from hetfl_flwr.server.exchange import BUSY
 from hetfl_flwr.wire.messages import POOL, SHARE
 from simulations.engine.clients import FIRST_NODE
 from simulations.testing.contract import entries

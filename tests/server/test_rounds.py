@@ -1,12 +1,14 @@
 """Asynchronous rounds: nobody waits for anybody. What is synchronous about rounds is tested with the contract."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.federations.grids import Elsewhere, Meddled, Watched
 from fixtures.tiers import exhaustive
 from flwr.app import Message, MessageType
 
@@ -15,58 +17,45 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server import messenger
-from hetfl_flwr.server import rounds as server_rounds
-from hetfl_flwr.server.grids import GridView
+from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Sharing
 from hetfl_flwr.server.rounds import AsyncRounds
-from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.messages import ARRAYS
+from hetfl_flwr.strategy import Upload
+from hetfl_flwr.wire.spec import Arrays
 from simulations.cli.running import run_one
 from simulations.engine.clients import FIRST_NODE
+from simulations.engine.exchange import LocalExchange
 from simulations.engine.grid import LocalGrid
+from simulations.engine.workers import Job
 from simulations.testing.contract import entries
-from simulations.testing.lab import Reversing
 from strategies.fedhe import FedHe
 
 ASYNC = {"algorithm": "fedhe", "models": "mlp", "fedhe.mode": "async"}
 
 
-class Recording(LocalGrid):
-    """Writes down what is sent to clients, and when in simulated time; a client may be cut off."""
+class Recording(Watched):
+    """Writes down what clients are asked for."""
 
-    def __init__(self, config: RunConfig, lost: Iterable[int] = ()) -> None:
-        super().__init__(config.to_flat(), config.clients, run=7)
-        self.log: list[tuple[float, str, int, Message]] = []
-        self._lost = {FIRST_NODE + client_id for client_id in lost}
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        pushed = list(messages)
-        for message in pushed:
-            client_id = message.metadata.dst_node_id - FIRST_NODE
-            self.log.append((self.clock, message.metadata.message_type, client_id, message))
-        return super().push_messages(pushed)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return [reply for reply in super().pull_messages(message_ids) if not self._is_lost(reply)]
+    def __init__(self, config: RunConfig) -> None:
+        self.log: list[tuple[int, Job]] = []
+        super().__init__(config, lambda grid, job: self.log.append((job.node - FIRST_NODE, job)))
 
     def trained(self) -> list[int]:
         """Return who was asked to train, in order."""
-        return [client_id for _, kind, client_id, _ in self.log if kind == MessageType.TRAIN]
-
-    def _is_lost(self, reply: Message) -> bool:
-        return reply.metadata.src_node_id in self._lost and reply.metadata.message_type == MessageType.TRAIN
+        return [client_id for client_id, job in self.log if job.kind == MessageType.TRAIN]
 
 
-class OneThenAll(Reversing):
-    """Delivers one reply at every other look, and at the others all that there are."""
+class OneThenAll(Meddled):
+    """Delivers one reply at every other look, and at the others all that there are, the last one first."""
 
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config)
-        self._looks = 0
+    looks = 0
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        self._looks += 1
-        return LocalGrid.pull_messages(self, message_ids) if self._looks % 2 else super().pull_messages(message_ids)
+        self.looks += 1
+        replies = super().pull_messages(message_ids)
+        while self.looks % 2 == 0 and (more := super().pull_messages(message_ids)):
+            replies += more
+        return replies[::-1]
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -139,31 +128,25 @@ def test_who_has_the_slower_link_uploads_less_often_for_any_number_of_workers(ma
 
 
 @pytest.mark.slow
-def test_each_answer_holds_what_the_server_knew_by_then(make_config, run_federation):
+def test_each_answer_holds_what_the_server_knew_by_then(make_config, run_federation, monkeypatch):
     """Client 0 takes 1 second, client 1 takes 3 (give or take a tenth): 0 uploads at about 1 and 2, then 1 at about 3.
     So client 0's second and third messages hold averages of its own uploads alone, one and two; client 1's second
     message holds all uploads that came before it. Jitter decides which of the uploads at about 3 seconds is first."""
     config = make_config(**ASYNC, rounds=4, client_seconds="1,3", partition="classes:6")
-    grid = Recording(config)
-    uploads: list[tuple[int, dict[str, np.ndarray]]] = []
-    pulled = grid.pull_messages
+    grid, uploads, learn = Recording(config), list[tuple[int, Arrays]](), FedHe.aggregate
 
-    def pull(message_ids: Iterable[str]) -> list[Message]:
-        replies = pulled(message_ids)
-        for reply in replies:
-            if reply.metadata.message_type == MessageType.TRAIN:
-                arrays = from_record(reply.content.array_records[ARRAYS])
-                uploads.append((len(grid.log), arrays))
-        return replies
+    def aggregate(self: FedHe, server_state: Arrays, came: Sequence[Upload], round: int) -> Arrays:
+        uploads.extend((len(grid.log), one.arrays) for one in came)
+        return learn(self, server_state, came, round)
 
-    grid.pull_messages = pull  # type: ignore[method-assign]
+    monkeypatch.setattr(FedHe, "aggregate", aggregate)
     run_federation(config, grid)
     assert grid.trained()[:4] == [0, 1, 0, 0]
-    for position, (_, kind, _, message) in enumerate(grid.log):
-        if kind != MessageType.TRAIN:
+    for position, (_, job) in enumerate(grid.log):
+        if job.kind != MessageType.TRAIN:
             continue
         before = [arrays for sent, arrays in uploads if sent <= position]
-        got = from_record(message.content.array_records[ARRAYS])
+        got: Any = job.payload
         for label in range(10):
             seen = [arrays["logits"][label] for arrays in before if arrays["counts"][label]]
             assert bool(got["known"][label]) == bool(seen)
@@ -172,28 +155,26 @@ def test_each_answer_holds_what_the_server_knew_by_then(make_config, run_federat
 
 
 @pytest.mark.slow
-def test_a_client_never_has_two_messages_at_a_time(make_config, run_federation):
+def test_a_client_never_has_two_messages_at_a_time(make_config, run_federation, monkeypatch):
     config = make_config(**ASYNC, clients=4, rounds=6, client_seconds="1,2,5,7")
-    grid = Recording(config)
-    under_way: set[int] = set()
-    push, pull = grid.push_messages, grid.pull_messages
+    under_way, asked, take = set[int](), list[int](), LocalExchange._take
 
-    def pushed(messages: Iterable[Message]) -> list[str]:
-        sent = list(messages)
-        for message in sent:
-            assert message.metadata.dst_node_id not in under_way
-            under_way.add(message.metadata.dst_node_id)
-        return push(sent)
+    def see(grid: Watched, job: Job) -> None:
+        assert job.node not in under_way
+        if job.kind in (MessageType.TRAIN, MessageType.EVALUATE):
+            under_way.add(job.node)
+            asked.append(job.node)
 
-    def pulled(message_ids: Iterable[str]) -> list[Message]:
-        replies = pull(message_ids)
-        under_way.difference_update(reply.metadata.src_node_id for reply in replies)
-        return replies
+    def taken(self: LocalExchange) -> Any:
+        sent, outcome = take(self)
+        under_way.remove(sent.member.node)
+        return sent, outcome
 
-    grid.push_messages, grid.pull_messages = pushed, pulled  # type: ignore[method-assign]
+    monkeypatch.setattr(LocalExchange, "_take", taken)
+    grid = Watched(config, see)
     run_federation(config, grid)
     assert not under_way
-    assert len(grid.trained()) == 4 * 6
+    assert len(asked) > 4 * 6
 
 
 def test_a_round_is_as_many_uploads_as_clients_also_where_more_come_at_once(make_config, run_federation):
@@ -271,6 +252,20 @@ def test_a_client_that_raises_is_named_once_a_round_and_does_not_use_the_rounds_
     assert sum(entry["bytes_up"] for entry in rounds) == 9 * 480
 
 
+def test_a_number_that_no_message_can_hold_is_refused_where_links_take_time(make_config, run_federation, monkeypatch):
+    learn = FedHeClient.learn
+
+    def boasting(self: FedHeClient, download: Any, round: int) -> Any:
+        upload, metrics = learn(self, download, round)
+        return upload, {**metrics, "mood": 2**70 if self.node.client_id == 1 else 1}
+
+    monkeypatch.setattr(FedHeClient, "learn", boasting)
+    rounds = entries(run_federation(make_config(**ASYNC, clients=3, rounds=3, client_mbits="1")))
+    for entry in rounds[1:]:
+        [failure] = entry["failures"]
+        assert failure["reason"].startswith("client 1 (mlp): a reply that no message can hold: ")
+
+
 class Clock:
     """Stands in for the module ``time``: a second is over whenever nothing has come."""
 
@@ -281,32 +276,33 @@ class Clock:
         return self.now
 
 
-class Timed(Recording):
-    """A `Recording` by whose looks in vain a clock goes."""
-
-    def __init__(self, config: RunConfig, clock: Clock, lost: Iterable[int] = ()) -> None:
-        super().__init__(config, lost)
-        self._time = clock
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        replies = super().pull_messages(message_ids)
-        self._time.now += not replies
-        return replies
-
-
 def test_a_client_that_never_answers_is_named_and_left_alone_while_the_others_go_on(
     make_config, run_federation, monkeypatch
 ):
     """Of the nine uploads that three rounds are worth, the last is the one that it owes."""
-    clock = Clock()
-    for module in (server_rounds, messenger):
-        monkeypatch.setattr(module, "time", clock)
+    clock, asked = Clock(), list[int]()
+    monkeypatch.setattr(messenger, "time", clock)
     config = make_config(**ASYNC, clients=3, rounds=3, round_timeout=20.0)
-    grid = Timed(config, clock, lost=[2])
+
+    def see(grid: Meddled, message: Message) -> None:
+        asked.extend([message.metadata.dst_node_id] * (message.metadata.message_type == MessageType.TRAIN))
+
+    def lost(reply: Message) -> Message | None:
+        slow = reply.metadata.src_node_id == FIRST_NODE + 2 and reply.metadata.message_type == MessageType.TRAIN
+        clock.now += slow
+        return None if slow else reply
+
+    class Waiting(Meddled):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            replies = super().pull_messages(message_ids)
+            clock.now += not replies
+            return replies
+
+    grid = Waiting(config, asked=see, answered=lost)
     rounds = entries(run_federation(config, grid))
     failures = [failure for entry in rounds for failure in entry["failures"]]
     assert failures[0]["reason"] == "client 2 (mlp): no reply within 20 s"
-    assert grid.trained().count(2) == 1
+    assert asked.count(FIRST_NODE + 2) == 1
     assert sum(entry["bytes_up"] for entry in rounds) == 8 * 480
     assert 20 < clock.now < 60
 
@@ -342,19 +338,15 @@ def reached(folder: Path) -> list[Any]:
     return [rounds, told, (folder / "clients.json").read_text(), server_state, states(folder)]
 
 
-class Dying(LocalGrid):
-    """Ends the run as a kill does when so many messages have been sent."""
+def dying(after: int) -> Callable[[object, object], None]:
+    """Return what ends the run as a kill does when so many messages have been sent."""
+    sent = count(1)
 
-    def __init__(self, config: RunConfig, after: int, workers: int = 1) -> None:
-        super().__init__(config.to_flat(), config.clients, 7, workers)
-        self._left = after
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        pushed = list(messages)
-        self._left -= len(pushed)
-        if self._left < 0:
+    def die(grid: object, what: object) -> None:
+        if next(sent) > after:
             raise SystemExit
-        return super().push_messages(pushed)
+
+    return die
 
 
 @pytest.mark.slow
@@ -372,7 +364,7 @@ def test_an_asynchronous_run_that_died_ends_with_the_bits_of_one_that_did_not(
     whole = run_federation(make_config(**keys, output_dir=str(tmp_path / "whole")))
     for after in (8, 17, 24) if workers == again == 1 else (17,):
         config = make_config(**keys, output_dir=str(tmp_path / str(after)))
-        with pytest.raises(SystemExit), Dying(config, after, workers) as grid:
+        with pytest.raises(SystemExit), Watched(config, dying(after), workers=workers) as grid:
             run_federation(config, grid)
         assert entries(tmp_path / str(after))[-1]["round"] < 7
         folder = run_federation(config.with_values({"resume": True}), workers=again)
@@ -386,15 +378,12 @@ def test_an_asynchronous_run_that_was_stopped_ends_with_the_bits_of_one_that_was
     """Stopped in round 3, which has no checkpoint of its own; the round is finished, and one is written."""
     whole = run_federation(make_config(**UNEVEN, output_dir=str(tmp_path / "whole")))
     config = make_config(**UNEVEN, output_dir=str(tmp_path / "run"))
-    grid = Recording(config)
-    pull = grid.pull_messages
 
-    def pulled(message_ids: Iterable[str]) -> list[Message]:
-        lines = (tmp_path / "run" / "rounds.jsonl").read_bytes().count(b"\n")
+    def stop(grid: Watched, job: Job) -> None:
+        lines = (tmp_path / "run" / "rounds.jsonl").read_bytes().count(b"\n") if job.kind != "answer" else 0
         grid.stop_requested = grid.stop_requested or lines == 3
-        return pull(message_ids)
 
-    grid.pull_messages = pulled  # type: ignore[method-assign]
+    grid = Watched(config, stop)
     with pytest.raises(Interrupted):
         run_federation(config, grid)
     assert Checkpoint.read(tmp_path / "run").round == 3
@@ -415,57 +404,44 @@ def test_a_synchronous_run_that_died_has_the_clock_of_one_that_did_not(make_conf
     keys = {"algorithm": "fedhe", "models": "mlp", "rounds": 4, "client_seconds": "1,3", "checkpoint_every": 2}
     whole = run_federation(make_config(**keys, output_dir=str(tmp_path / "whole")))
     config = make_config(**keys)
-    with pytest.raises(SystemExit), Dying(config, 13) as grid:
+    with pytest.raises(SystemExit), Watched(config, dying(13)) as grid:
         run_federation(config, grid)
     assert reached(run_federation(config.with_values({"resume": True}))) == reached(whole)
-
-
-class Elsewhere(GridView):
-    """Clients that the server cannot save: as in Flower's own engines, they end with their run."""
-
-    pull_interval = 0.0
-
-    def __init__(self, grid: LocalGrid) -> None:
-        super().__init__(grid, grid.get_node_ids())
-        self.numbers: set[tuple[int, Any]] = set()
-
-    def __enter__(self) -> "Elsewhere":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._grid.__exit__(None, None, None)  # type: ignore[attr-defined]
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        pushed = list(messages)
-        for message in pushed:
-            if message.metadata.message_type == MessageType.TRAIN:
-                number = message.content.config_records["config"]["server-round"]
-                self.numbers.add((message.metadata.dst_node_id, number))
-        return super().push_messages(pushed)
 
 
 @pytest.mark.slow
 def test_where_clients_are_elsewhere_none_is_sent_a_number_twice(make_config, run_federation, tmp_path):
     """The server dies beyond its checkpoint; clients have trained by later messages than that knows of."""
     config = make_config(**UNEVEN | {"checkpoint_every": 4}, state_dir=str(tmp_path / "state"))
-    with pytest.raises(SystemExit), Elsewhere(Dying(config, 30)) as died:
+    numbers: list[set[tuple[int, Any]]] = [set(), set()]
+
+    def note(which: int, message: Message) -> None:
+        if message.metadata.message_type == MessageType.TRAIN:
+            number = message.content.config_records["config"]["server-round"]
+            numbers[which].add((message.metadata.dst_node_id, number))
+
+    die = dying(30)
+    died = Elsewhere(config, asked=lambda grid, message: die(grid, message) or note(0, message))
+    with pytest.raises(SystemExit), died:
         run_federation(config, died)
     assert entries(Path(config.output_dir))[-1]["round"] > Checkpoint.read(Path(config.output_dir)).round
-    resumed = config.with_values({"resume": True})
-    with Elsewhere(LocalGrid(config.to_flat(), 3, 8)) as grid:
-        folder = run_federation(resumed, grid, run_id=8)
-    assert not died.numbers & grid.numbers
+    with Elsewhere(config, asked=lambda grid, message: note(1, message), run=8) as grid:
+        folder = run_federation(config.with_values({"resume": True}), grid, run_id=8)
+    assert not numbers[0] & numbers[1]
     assert summary(folder)["failures"] == 0
     assert summary(folder)["rounds"] == 7
 
 
 def test_no_clients_are_drawn_in_an_asynchronous_run(make_config, refusal):
     config = make_config(**ASYNC, fraction=0.5)
-    assert "fraction" in refusal(ConfigError, AsyncRounds, config, FedHe(mode="async"), None)
+    federation = Federation(LocalGrid(config.to_flat(), 2, 7), config, FedHe(mode="async"))
+    assert "fraction" in refusal(ConfigError, AsyncRounds, federation)
 
 
 def test_public_rows_and_asynchronous_rounds_do_not_go_together(make_config, refusal):
     class Both(FedHe):
         sharing = Sharing()
 
-    assert "public samples" in refusal(ConfigError, AsyncRounds, make_config(**ASYNC), Both(mode="async"), None)
+    config = make_config(**ASYNC)
+    federation = Federation(LocalGrid(config.to_flat(), 2, 7), config, Both(mode="async"))
+    assert "public samples" in refusal(ConfigError, AsyncRounds, federation)

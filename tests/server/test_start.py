@@ -8,15 +8,14 @@ from types import SimpleNamespace
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from fixtures.federations.post import Post, client_ids, fails, member, never
-from flwr.app import Error, Message, RecordDict
+from fixtures.federations.post import Federation, Post, client_ids, fails, member, never
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server import messenger, registration
-from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.node_keys import NodeKeys
 from hetfl_flwr.server.registration import Origin
 from hetfl_flwr.wire.messages import NEWEST
@@ -191,7 +190,13 @@ def test_where_all_nodes_are_the_users_own_they_say_how_many_there_are_and_all_a
 
 # --- who is refused ------------------------------------------------------------------------------
 
+
+def half(message):
+    return Message(RecordDict({"member": ConfigRecord({"client_id": 1})}), reply_to=message)
+
+
 LIARS = {  # a node, what it answers, and why it is refused
+    "fields missing": (member(7, node=1), half, "node 1: not a registration reply"),
     "nonsense": (member(7, node=1), nonsense, "node 1: not a registration reply"),
     "an error": (member(7, node=1), fails("no such model"), "node 1"),
     "another's number": (member(1, node=999), None, "partition-id 1 is claimed by two nodes, 99 and 999"),
@@ -312,17 +317,6 @@ def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock,
     assert 7 not in {message.metadata.dst_node_id for message in post.pushed}
 
 
-def test_with_a_list_alone_there_are_as_many_clients_as_it_lists(clock, keyed):
-    """Client 0 comes first and says that there is one client; the two others are waited for, and one cannot."""
-    post, path = keyed(member(0, node=5, clients=1), member(1, node=6), member(2, node=7), keys=[0, 1, 2])
-    late, known = {node: post.members.pop(node) for node in (6, 7)}, post.register
-    post.register = lambda message: (fails("no data") if message.metadata.dst_node_id == 7 else known)(message)
-    clock.events[20.0] = lambda: post.members.update(late)
-    federation = started(post, node_keys=path)
-    assert client_ids(federation.roster) == [0, 1]
-    assert 20 <= clock.now < 21
-
-
 @pytest.mark.parametrize("key", ["clients", "start_clients"])
 def test_more_clients_than_are_listed_are_refused_at_once(clock, keyed, refusal, key):
     post, path = keyed(*honest(3), keys=[0, 1, 2])
@@ -432,7 +426,7 @@ def running(*members, answers=None, **keys):
 
 def train(federation):
     """Send every client a message."""
-    return federation.exchange([Message(RecordDict(), one.node, "train") for one in federation.roster])
+    return federation.ask()
 
 
 def asked(post, node):
@@ -486,7 +480,7 @@ def test_a_wait_is_for_those_who_are_drawn(clock, keys):
     [drawn] = federation.draw(1)
     pull, done = post.pull_messages, []
     post.pull_messages = lambda wanted: pull(wanted) if done else []
-    federation.exchange([Message(RecordDict(), drawn.node, "train")])
+    federation.ask([drawn])
     began = clock.now
     clock.events[began + 30] = lambda: done.append(True)
     federation.welcome(1)

@@ -6,6 +6,7 @@ from hashlib import sha256
 
 import pytest
 from fixtures.data.columns import write_csv
+from fixtures.federations.grids import Meddled
 from fixtures.federations.members import member
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.supercore.logger import FLOWER_LOGGER
@@ -19,7 +20,6 @@ from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, MEMBER, METRICS, ROUND
 from hetfl_flwr.wire.naming import MOST_NAMES, Naming, data_label
-from simulations.engine.grid import LocalGrid
 
 CLASSES = ("benign", "malignant", "unsure")
 COLUMNS = ("bmi", "bp")
@@ -265,19 +265,15 @@ def test_a_run_is_called_by_what_most_clients_trained_on(
 ):
     """As the nodes of a deployment do, some call their data otherwise. Each client's own word is in clients.json."""
 
-    class Deployed(LocalGrid):
-        engine = "deployment"
-
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                member = reply.content.config_records.get(MEMBER) if reply.has_content() else None
-                if member:
-                    member["dataset"] = others.get(member["client_id"], "digits")
-            return replies
+    def renamed(reply):
+        member = reply.content.config_records.get(MEMBER) if reply.has_content() else None
+        if member:
+            member["dataset"] = others.get(member["client_id"], "digits")
+        return reply
 
     config = make_config(rounds=1, clients=clients)
-    grid = Deployed(config.to_flat(), clients, 7)
+    grid = Meddled(config, answered=renamed)
+    grid.engine = "deployment"
     folder = run_federation(config.with_values({"dataset": configured}), grid)
     assert json.loads((folder / "summary.json").read_text())["dataset"] == said
     told = json.loads((folder / "clients.json").read_text())

@@ -137,7 +137,7 @@ class Exploding:
         (raw(header("{'descr': 'nonsense', 'fortran_order': False, 'shape': (2, 3), }\n")), "cannot be read"),
         (raw(header("[" * 500 + "]" * 500)), "cannot be read"),
         (raw(header("-" * 900 + "1")), "cannot be read"),
-        (raw(header("(" * 60000)), "takes 60034 bytes"),
+        (raw(header("(" * 60000)), "cannot be read"),
         (raw(npz(LOGITS)), "cannot be read"),
         (raw(b"PK\x03\x04" + bytes(50)), "cannot be read"),
     ],
@@ -153,7 +153,7 @@ def test_forged_bytes_are_refused_and_never_unpickled(refusal, array, said):
 def test_what_is_larger_than_declared_is_not_decoded(refusal, monkeypatch):
     monkeypatch.setattr(Array, "numpy", lambda self: pytest.fail("decoded"))
     line = refusal(PayloadError, decode, SPEC, record(raw(npy(np.zeros((100, 100))))), "client 3")
-    assert ("client 3" in line, "takes 80128 bytes, expected 24" in line) == (True, True)
+    assert ("client 3" in line, "float64" in line) == (True, True)
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=80).map(lambda tail: npy(LOGITS)[:80] + tail))
@@ -268,21 +268,10 @@ LARGE = np.random.default_rng(0).normal(size=(3, 500_000)).astype(np.float32)
     ],
     ids=range(7),
 )
-def test_wire_bytes_are_arithmetic_and_messages_are_left_as_they_were(arrays):
-    """Flower sends what is equal once: arrays, and pieces of large arrays."""
-    sent = to_record(arrays)
-    message = Message(RecordDict({"config": ConfigRecord({"server-round": -65}), "arrays": sent}), 1, "train")
-    assert wire_bytes(message) == sum(parts(message).values())
-    assert arrays_wire_bytes(arrays) == sum(parts(sent).values())
-    assert list(message.content) == ["config", "arrays"]
-    assert message.content["arrays"] is sent
-
-
-def test_a_forged_shape_counts_as_it_is_serialised():
-    forged = ArrayRecord({"a": raw(npy(LOGITS)), "b": raw(b"")})
-    forged["a"].__dict__["shape"] = ([2], 3)
-    message = Message(RecordDict({"arrays": forged}), 1, "train")
-    assert wire_bytes(message) == sum(parts(message).values())
+def test_wire_bytes_of_arrays_are_those_of_their_record(arrays):
+    """Flower sends what is equal once: arrays, and chunks of large arrays. Asked again, with other numbers, too."""
+    for values in (arrays, arrays, {name: np.asarray(array + 1, array.dtype) for name, array in arrays.items()}):
+        assert arrays_wire_bytes(values) == sum(parts(to_record(values)).values())
 
 
 def batch_normed():

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import unescape
 from math import exp, inf, sqrt
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.federations.grids import Tampering
+from fixtures.federations.grids import Meddled, Tampering, Watched
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.differential_privacy import compute_clip_model_update
@@ -43,7 +43,7 @@ from hetfl_flwr.wire.privacy import (
 from hetfl_flwr.wire.samples import public_samples
 from hetfl_flwr.wire.spec import EMPTY, ArraySpec, PayloadSpec
 from hetfl_flwr.wire.weights import weights
-from simulations.engine.grid import LocalGrid
+from simulations.engine.workers import Job
 from simulations.reports.report import report_page
 from simulations.reports.runs import load_run
 from simulations.reports.tables import compare_table, summary_table
@@ -319,7 +319,7 @@ def test_public_rows_are_shared_with_their_noise(make_config, make_federation, m
     config = make_config(algorithm="agg", models="mlp", **keys)
     federation: Federation = make_federation(config)
     own = make_node(config, 0).own_public_samples(labelled=True)
-    assert federation.share(find("agg").strategy.sharing).failures == []
+    assert federation.samples.share().failures == []
     seen = federation.roster.public_samples[0]
     assert (seen["labels"] == own["labels"]).all()
     assert 1 < np.abs(seen["inputs"].astype(float) - own["inputs"]).mean() < 10
@@ -335,31 +335,12 @@ class Seen:
     halves: int = 0
     dtypes: frozenset[str] = frozenset()
 
-    def look(self, message: Message) -> None:
+    def look(self, message: Message) -> Message:
         for array in (a for record in message.content.array_records.values() for a in from_record(record).values()):
             self.dtypes |= {array.dtype.name}
             if array.dtype == np.float16 and message.metadata.message_type != MessageType.EVALUATE:
                 self.halves += array.nbytes
-
-
-class Watched(LocalGrid):
-    """Looks at all messages."""
-
-    def __init__(self, config: RunConfig) -> None:
-        super().__init__(config.to_flat(), config.clients, run=7)
-        self.seen = Seen()
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        pushed = list(messages)
-        for message in pushed:
-            self.seen.look(message)
-        return super().push_messages(pushed)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        replies = super().pull_messages(message_ids)
-        for reply in replies:
-            self.seen.look(reply)
-        return replies
+        return message
 
 
 @pytest.fixture
@@ -380,13 +361,14 @@ def test_half_precision_halves_all_floats_of_every_algorithm_and_nothing_else(na
     """Each float16 that travelled is two bytes less than without it. FedHeNN's factor has one rank in both."""
     whole = entries(run_federation(small(name, "full")))
     config = small(name, "half", payload_precision="half")
-    grid = Watched(config)
+    seen = Seen()
+    grid = Meddled(config, asked=lambda grid, message: seen.look(message), answered=seen.look)
     half = entries(run_federation(config, grid))
     assert [entry["failures"] for entry in half] == [[], [], []]
-    assert "float32" not in grid.seen.dtypes
+    assert "float32" not in seen.dtypes
     sums = [sum(entry[f"bytes_{way}"] for entry in run for way in ("up", "down")) for run in (whole, half)]
-    assert sums[0] - sums[1] == grid.seen.halves
-    assert (grid.seen.halves > 0) == (name not in ("agg", "local"))
+    assert sums[0] - sums[1] == seen.halves
+    assert (seen.halves > 0) == (name not in ("agg", "local"))
 
 
 NOISE = {"clipping_norm": 1.0, "noise_multiplier": 0.5, "public_clipping_norm": 20.0, "public_noise_multiplier": 0.1}
@@ -478,16 +460,13 @@ def test_an_upload_that_is_rejected_counts_and_one_that_an_error_came_instead_of
 def test_an_upload_that_is_made_again_counts_again_unless_it_is_the_same_bits(small, run_federation, source, expected):
     """The run dies in round 4, its checkpoint is that of round 2: rounds 3 and 4 of four are done again."""
 
-    class Dying(LocalGrid):
-        def pull_messages(self, message_ids: Any) -> list[Message]:
-            replies = super().pull_messages(message_ids)
-            path = Path(self._config.output_dir) / "rounds.jsonl"
-            if path.exists() and path.read_bytes().count(b"\n") == 4:
-                raise SystemExit
-            return replies
+    def die(grid: Watched, job: Job) -> None:
+        path = Path(config.output_dir) / "rounds.jsonl"
+        if job.kind == MessageType.EVALUATE and path.exists() and path.read_bytes().count(b"\n") == 4:
+            raise SystemExit
 
     config = small("fedhe", "run", **NOISE, noise_source=source, rounds=4, clients=2, checkpoint_every=2)
-    with pytest.raises(SystemExit), Dying(config.to_flat(), 2, 7) as grid:
+    with pytest.raises(SystemExit), Watched(config, die) as grid:
         run_federation(config, grid)
     folder = run_federation(config.with_values({"resume": True}))
     summary, uploads, _ = told(folder)

@@ -11,31 +11,30 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from fixtures.tiers import exhaustive
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType, RecordDict
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import StateError
-from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.node import state as states
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.record import ROUNDS_FILE
-from hetfl_flwr.server.exchange import expected_of
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.wire.codec import from_record, to_record
 from simulations.engine.clients import FIRST_NODE
-from simulations.engine.grid import LocalGrid
+from simulations.engine.grid import LocalEngine
 from simulations.engine.workers import share_out
+from simulations.testing.contract import downloads
 
 RUN = 7
 
 
 @pytest.fixture
-def small_grid() -> Iterator[Callable[..., LocalGrid]]:
-    """Build a LocalGrid in which one client alone is awake in each process."""
+def small_grid() -> Iterator[Callable[..., LocalEngine]]:
+    """Build a LocalEngine in which one client alone is awake in each process."""
     grids = []
 
-    def make(config: RunConfig, *, workers: int = 1, **keys: Any) -> LocalGrid:
-        grids.append(LocalGrid(config.to_flat(), config.clients, RUN, workers, **{"memory": 0, **keys}))
+    def make(config: RunConfig, *, workers: int = 1, **keys: Any) -> LocalEngine:
+        grids.append(LocalEngine(config.to_flat(), config.clients, RUN, workers, **{"memory": 0, **keys}))
         return grids[-1]
 
     yield make
@@ -80,20 +79,6 @@ def test_clients_that_rest_after_each_message_end_with_the_same_bits(
 
 
 @pytest.mark.exhaustive
-def test_a_run_that_goes_on_with_clients_at_rest_in_other_workers_ends_with_the_same_bits(
-    config_for, run_federation, small_grid
-):
-    whole = run_federation(config_for("fedh2l", "whole"))
-    begun = config_for("fedh2l", "parts").with_values({"rounds": 1})
-    run_federation(begun, small_grid(begun))
-    remains = Path(begun.output_dir) / f".clients-{RUN}-killed"
-    remains.mkdir()
-    config = begun.with_values({"rounds": 3, "resume": True})
-    assert result(run_federation(config, small_grid(config, workers=2))) == result(whole)
-    assert not remains.exists()
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("algorithm", ["fedh2l", "fedhe"])
 def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
     config_for, run_federation, small_grid, monkeypatch, algorithm
@@ -127,11 +112,9 @@ def test_a_checkpoint_writes_only_the_states_that_have_changed(config_for, make_
 
 
 def train(federation: Federation, client_ids: tuple[int, ...]) -> None:
-    strategy = build_strategy(federation.config)
-    arrays = strategy.prepare(federation.roster, federation.config)
-    members = [member for member in federation.roster if member.client_id in client_ids]
-    messages = strategy.configure_train(1, arrays, ConfigRecord(), federation.view(members))
-    assert len(federation.exchange(messages, expected_of(strategy)).replies) == len(client_ids)
+    arrays = federation.strategy.prepare(federation.roster, federation.config)
+    asked = [one for one in downloads(federation, arrays, 1) if one[0].client_id in client_ids]
+    assert len(federation.exchange.ask(MessageType.TRAIN, 1, asked).replies) == len(client_ids)
 
 
 @pytest.mark.slow
