@@ -93,8 +93,8 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
         known = unknown("column", strangers[0], by_name).removeprefix(f"unknown column '{strangers[0]}':")
         raise DataError(f"{key} of {place}: unknown column '{strangers[0]}':{known}")
     if strangers:
-        listed = "', '".join(strangers)
-        raise DataError(f"{key} of {place}: unknown columns '{listed}': Known: {', '.join(sorted(by_name))}")
+        several = "', '".join(strangers)
+        raise DataError(f"{key} of {place}: unknown columns '{several}': Known: {', '.join(sorted(by_name))}")
     return {*listed, *(by_name[name] for name in names)}
 
 

@@ -26,12 +26,12 @@ from hetfl_flwr.server.sharing import SampleSharing
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, POOL, SHARE
 from hetfl_flwr.wire.samples import MOST_SHARED, PublicIndex
-from simulations.engine.grid import LocalGrid
+from simulations.engine.grid import LocalEngine
 
 PIXELS, LABEL = 64, 8  # bytes of one digit and of its label
 
 
-class Joining(LocalGrid):
+class Joining(LocalEngine):
     """Has its last node from the moment that one says so."""
 
     joined = False

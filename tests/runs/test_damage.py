@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.federations.grids import Elsewhere, Watched
+from fixtures.federations.grids import Meddled, Watched
 from fixtures.folders.reached import clients_of, server_state, summary_of
 
 from hetfl_flwr.common.blobs import pack, read_blob
@@ -313,7 +313,7 @@ def elsewhere(run_federation) -> Callable[..., Path]:
     def run(config: RunConfig, run: int = 7, **keys: Any) -> Path:
         if run != 7:
             config = config.with_values({"resume": True, "rounds": 5, **keys})
-        return run_federation(config, Elsewhere(config, run=run), run_id=run)
+        return run_federation(config, Meddled(config, run=run), run_id=run)
 
     return run
 
