@@ -518,7 +518,11 @@ def _value(key: str, value: Any) -> Value:
         return ",".join(str(_value(key, each)) for each in value)
     if callable(value):
         return _function(key, value)
-    plain = str(value) if isinstance(value, Path) else getattr(value, "item", lambda: value)()
+    if isinstance(value, Path):
+        from hetfl_flwr.data.reading import comma_list
+
+        return comma_list([str(value)]) if key == "dataset" else str(value)
+    plain = getattr(value, "item", lambda: value)()
     if not isinstance(plain, bool | int | float | str):
         raise ConfigError(f"{_key(key)} = {value!r}: expected a number, a text, True or False")
     return plain

@@ -8,13 +8,14 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
-from fixtures.federations.loops import states
+from fixtures.federations.loops import Halves, states
 from flwr.app import Context
 from flwr.supercore.logger import FLOWER_LOGGER
 from hypothesis import settings
@@ -248,6 +249,12 @@ def browser() -> Iterator[Any]:
             pytest.skip("no Chromium: playwright install chromium")
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def halves(lab: Lab) -> Callable[..., Halves]:
+    """Build both sides of a method for rounds without an engine."""
+    return partial(Halves.of, lab)
 
 
 @pytest.fixture

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from tomllib import loads
+from typing import Any
 
-from hetfl_flwr.data.bundled import read_breast_cancer, read_digits, read_digits_colour, read_waveform
+from hetfl_flwr.data import bundled as bundled_data
 from hetfl_flwr.data.reading import Reading, parse_classes, parse_vocabulary
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import DataError
 
 _NO_COLUMNS = Reading()
-_DIGITS = tuple(map(str, range(10)))  # whatever a copy of such a data set calls them
 
 
 @dataclass(frozen=True)
@@ -90,158 +92,28 @@ class DatasetEntry:
         return replace(spec, shape=shape)
 
 
-def _uci(
-    place: str, number: int, spec: DataSpec, rows: tuple[int, int], label: str, *values: str | int
+def _catalogue() -> dict[str, DatasetEntry]:
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    return {name: _entry(**said) for name, said in loads(text).items()}
+
+
+def _entry(
+    shape: list[int],
+    classes: int,
+    vocabulary: int = 0,
+    bundled: str = "",
+    columns: dict[str, Any] | None = None,
+    **said: Any,
 ) -> DatasetEntry:
-    """Return a table of the UCI archive."""
+    """Return an entry as the file has it: lists for tuples, and the name of what reads bundled data."""
+    listed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
+    read = getattr(bundled_data, bundled) if bundled else None
     return DatasetEntry(
-        spec=spec,
-        train_rows=rows[0],
-        test_rows=rows[1],
-        licence="CC BY 4.0 (UCI)",
-        place=f"uci/{place}",
-        origin=f"https://archive.ics.uci.edu/dataset/{number}",
-        columns=Reading(label_column=label),
-        values=values,
+        DataSpec(tuple(shape), classes, vocabulary), **listed, bundled=read, columns=Reading(**columns or {})
     )
 
 
-CATALOGUE: Mapping[str, DatasetEntry] = {
-    "adult": _uci("adult", 2, DataSpec((107,), 2), (32_561, 16_281), "income", "<=50K", ">50K"),
-    "breast-cancer": DatasetEntry(
-        spec=DataSpec(shape=(30,), classes=2),
-        train_rows=455,
-        test_rows=114,
-        licence="CC BY 4.0 (UCI)",
-        bundled=read_breast_cancer,
-    ),
-    "breast-cancer-wisconsin": _uci("breast-cancer-wisconsin", 15, DataSpec((9,), 2), (699, 0), "diagnosis", 2, 4),
-    "cifar10": DatasetEntry(
-        spec=DataSpec(shape=(3, 32, 32), classes=10),
-        train_rows=50_000,
-        test_rows=10_000,
-        licence="not stated (hub card)",
-        place="uoft-cs/cifar10",
-        columns=Reading(image_column="img", label_column="label"),
-    ),
-    "cifar100": DatasetEntry(
-        spec=DataSpec(shape=(3, 32, 32), classes=100),
-        train_rows=50_000,
-        test_rows=10_000,
-        licence="not stated (hub card)",
-        place="uoft-cs/cifar100",
-        columns=Reading(image_column="img", label_column="fine_label"),
-    ),
-    "digits": DatasetEntry(
-        spec=DataSpec(shape=(1, 8, 8), classes=10),
-        train_rows=1437,
-        test_rows=360,
-        licence="CC BY 4.0 (UCI)",
-        bundled=read_digits,
-    ),
-    "digits-colour": DatasetEntry(
-        spec=DataSpec(shape=(3, 16, 16), classes=10),
-        train_rows=1437,
-        test_rows=360,
-        licence="CC BY 4.0 (UCI)",
-        bundled=read_digits_colour,
-    ),
-    "fashion-mnist": DatasetEntry(
-        spec=DataSpec(shape=(1, 28, 28), classes=10),
-        train_rows=60_000,
-        test_rows=10_000,
-        licence="MIT (hub card)",
-        place="zalando-datasets/fashion_mnist",
-        columns=Reading(image_column="image", label_column="label"),
-    ),
-    "har": DatasetEntry(
-        spec=DataSpec(shape=(9, 128), classes=6),
-        train_rows=7352,
-        test_rows=2947,
-        licence="CC BY 4.0 (UCI)",
-        place="uci/har",
-        origin="https://archive.ics.uci.edu/dataset/240",
-        form="the unpacked folder 'UCI HAR Dataset'",
-        columns=Reading(series_column="signal", label_column="activity"),
-        values=tuple(range(6)),
-        names=("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "laying"),
-    ),
-    "hcc": _uci("hcc-survival", 423, DataSpec((49,), 2), (165, 0), "1_survives_0_dies"),
-    "ilpd": _uci("ilpd", 225, DataSpec((10,), 2), (583, 0), "label", 1, 2),
-    "mnist": DatasetEntry(
-        spec=DataSpec(shape=(1, 28, 28), classes=10),
-        train_rows=60_000,
-        test_rows=10_000,
-        licence="MIT (hub card)",
-        place="ylecun/mnist",
-        columns=Reading(image_column="image", label_column="label"),
-        names=_DIGITS,
-    ),
-    "mnist-m": DatasetEntry(
-        spec=DataSpec(shape=(3, 32, 32), classes=10),
-        train_rows=59_001,
-        test_rows=9001,
-        licence="MIT (hub card)",
-        place="Mike0307/MNIST-M",
-        columns=Reading(image_column="image", label_column="label"),
-        names=_DIGITS,
-    ),
-    "office-home": DatasetEntry(
-        spec=DataSpec(shape=(3, 0, 0), classes=65),
-        train_rows=15_588,
-        test_rows=0,
-        licence="fair use, research (hub card)",
-        place="flwrlabs/office-home",
-        columns=Reading(image_column="image", label_column="label", domain_column="domain"),
-        domains=4,
-    ),
-    "pacs": DatasetEntry(
-        spec=DataSpec(shape=(3, 227, 227), classes=7),
-        train_rows=9991,
-        test_rows=0,
-        licence="not stated (hub card)",
-        place="flwrlabs/pacs",
-        columns=Reading(image_column="image", label_column="label", domain_column="domain"),
-        domains=4,
-    ),
-    "sentiment140": DatasetEntry(
-        spec=DataSpec(shape=(32,), classes=2, vocabulary=20_000),
-        train_rows=1_600_000,
-        test_rows=359,
-        licence="not stated (hub card)",
-        place="stanfordnlp/sentiment140",
-        columns=Reading(text_column="text", label_column="sentiment"),
-        values=(0, 4),
-        without=(2,),  # neutral: 139 rows of the test split, none of the training split
-    ),
-    "synthetic-digits": DatasetEntry(
-        spec=DataSpec(shape=(3, 32, 32), classes=10),
-        train_rows=479_400,
-        test_rows=9553,
-        licence="not stated (author's page)",
-        place="synthetic-digits",
-        origin="http://yaroslav.ganin.net",
-        columns=Reading(label_column="label"),
-        names=_DIGITS,
-    ),
-    "usps": DatasetEntry(
-        spec=DataSpec(shape=(1, 16, 16), classes=10),
-        train_rows=7291,
-        test_rows=2007,
-        licence="not stated (hub card)",
-        place="flwrlabs/usps",
-        columns=Reading(image_column="image", label_column="label"),
-        names=_DIGITS,
-    ),
-    "waveform": DatasetEntry(
-        spec=DataSpec(shape=(1, 21), classes=3),
-        train_rows=4000,
-        test_rows=1000,
-        licence="none needed (made here)",
-        bundled=read_waveform,
-        origin="Breiman et al. 1984",
-    ),
-}
+CATALOGUE: Mapping[str, DatasetEntry] = _catalogue()
 
 ROTATED: Mapping[str, str] = {"rotated-digits": "digits", "rotated-mnist": "mnist"}
 """Rotated families that are listed, and the data set that each turns; any other ``rotated-NAME`` will do as well."""

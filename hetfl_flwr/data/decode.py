@@ -64,7 +64,7 @@ def decode(source: Source, form: Form, rows: IntArray, key: tuple[object, ...], 
     return Arrays(
         spec=DataSpec(form.shape, classes, facts.pop("vocabulary", 0)),
         inputs=torch.from_numpy(inputs),
-        labels=torch.from_numpy(np.concatenate([*labels.values()])[rows]),
+        labels=torch.from_numpy(labels[rows]),
         train_rows=source.train_rows,
         peak=facts.pop("peak", 1.0),
         centre=torch.zeros(form.shape),
@@ -75,11 +75,7 @@ def decode(source: Source, form: Form, rows: IntArray, key: tuple[object, ...], 
 def cells_of(source: Source) -> pa.ChunkedArray:
     """Return the cells of the only column of inputs, of all splits."""
     [column] = source.inputs
-    types = {data[column].type for data in source.splits.values()}
-    chunks = [chunk for data in source.splits.values() for chunk in data[column].chunks]
-    if len(types) > 1:
-        raise DataError(f"the splits of {source.place} differ in the type of column '{column}': write both alike")
-    return pa.chunked_array(chunks)
+    return source.column(column)
 
 
 def _batches(source: Source, form: Form, rows: IntArray) -> Iterator[npt.NDArray[Any]]:

@@ -13,7 +13,7 @@ from hetfl_flwr.data.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.images import image_spec, read_images
 from hetfl_flwr.data.labels import IntArray, class_names, declared, label_notes, read_codes, read_owners
 from hetfl_flwr.data.opening import Source, check_place, open_source
-from hetfl_flwr.data.reading import Reading
+from hetfl_flwr.data.reading import Reading, comma_list, parse_data_sets
 from hetfl_flwr.data.roles import Kind
 from hetfl_flwr.data.rotation import ANGLES, Rotation, rotated
 from hetfl_flwr.data.samples import Arrays
@@ -157,7 +157,9 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
     >>> [(family.base, len(family.domain_names)) for family in parse_families("digits, rotated-mnist")]
     [('digits', 1), ('mnist', 4)]
     """
-    names = [_absolute(name) for name in dataset.split(",")]
+    names = [_absolute(name) for name in parse_data_sets(dataset)]
+    if len(names) > 1 and Path(dataset.strip()).expanduser().exists():
+        raise ConfigError(f"dataset {dataset!r} has a comma: write quotes around it, '{comma_list([dataset])}'")
     if "" in names:
         raise ConfigError(f"dataset {dataset!r} has an empty name: write one name, or several with a comma between")
     if len({*names}) < len(names):
@@ -193,7 +195,7 @@ def absolute(dataset: str) -> str:
     >>> absolute("digits, rotated-/data/./photos")
     'digits,rotated-/data/photos'
     """
-    return ",".join(map(_absolute, dataset.split(",")))
+    return comma_list(map(_absolute, parse_data_sets(dataset)))
 
 
 def _absolute(name: str) -> str:
@@ -210,7 +212,7 @@ def own_data_sets(dataset: str) -> int:
     >>> own_data_sets("./north,./south.csv"), own_data_sets("./north"), own_data_sets("./north,digits")
     (2, 0, 0)
     """
-    names = dataset.split(",")
+    names = parse_data_sets(dataset)
     return len(names) if len(names) > 1 and all(is_folder(name.strip()) for name in names) else 0
 
 

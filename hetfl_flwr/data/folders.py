@@ -298,16 +298,11 @@ class Listing:
         Raises
         ------
         DataError
-            If there is none, or there are several kinds.
+            If there is none.
         """
         found = [path for path in self.rows if path.parent == self.folder] or [*self.rows]
-        kinds = sorted({TABLES[ending(path)] for path in found})
-        if len(kinds) != 1:
-            what = f"files of {len(kinds)} kinds, {' and '.join(kinds)}" if kinds else "no file of rows"
-            raise DataError(
-                f"partition 'files': '{self.folder}' holds {what}: put files of one kind into it, such as csv, one a "
-                "client"
-            )
+        if not found:
+            raise DataError(f"partition 'files': '{self.folder}' holds no file of rows: put one a client into it")
         left = [path for path in self.rows if path not in {*found}]
         note = f"files of rows in folders below '{self.folder}' are left out: {self.shown(left)}"
         return found, (note,) * bool(left)

@@ -104,6 +104,22 @@ class Source:
         parts = [data.digest(name) for data in self.splits.values() for name in self.inputs]
         return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return the cells of a column of all splits, the training rows first.
+
+        Raises
+        ------
+        DataError
+            They are of types in the splits that nothing holds both of.
+        """
+        try:
+            parts = [data.table.select([name]) for data in self.splits.values()]
+            return pa.concat_tables(parts, promote_options="permissive")[name]
+        except pa.ArrowTypeError:
+            raise DataError(
+                f"the splits of {self.place} differ in the type of column '{name}': write all in one type"
+            ) from None
+
     def place_of(self, row: int) -> tuple[str, int, str]:
         """Return where people find a row, 0..N-1, counted through the splits.
 
@@ -222,12 +238,11 @@ def _typed(source: Source) -> Source:
     """Return a data set in which labels, owners and domains are whole numbers or truth values if all of them are."""
     reading, splits = source.reading, source.splits
     for name in filter(None, (source.label, reading.id_column, reading.domain_column)):
-        cells = [data[name] for data in splits.values()]
-        if not all(is_text(one.type) for one in cells):
+        whole = source.column(name)
+        if not is_text(whole.type):
             continue
-        words = () if name == source.label else reading.missing
-        texts = [pc.if_else(pc.is_in(one, pa.array(["", *words], one.type)), None, one) for one in cells]
-        whole = as_written(pa.chunked_array([chunk for one in texts for chunk in one.cast(TEXT).chunks], TEXT))
+        words = pa.array(["", *(() if name == source.label else reading.missing)], TEXT)
+        whole = as_written(pc.if_else(pc.is_in(whole.cast(TEXT), words), None, whole.cast(TEXT)))
         unlike = source.unlike(name) if name == source.label and is_text(whole.type) and not reading.classes else ""
         if unlike:
             raise DataError(f"column '{name}' of {source.place} holds {unlike}: write all in one type")

@@ -173,7 +173,7 @@ def _facts(decision: Decision, cells: pa.ChunkedArray) -> ColumnFacts:
 
 def _classes(source: Source) -> dict[str, int]:
     count, labels = read_labels(source)
-    counts = np.bincount(np.concatenate(list(labels.values())), minlength=count).tolist()
+    counts = np.bincount(labels, minlength=count).tolist()
     return dict(zip(class_names(source), counts, strict=True))
 
 

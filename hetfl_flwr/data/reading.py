@@ -1,6 +1,6 @@
 """What of a data set is read, and how: one place for everything that a config says about it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from csv import reader
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -134,6 +134,22 @@ class Reading:
 
 READING_KEYS = tuple(field.name for field in fields(Reading) if field.name not in ("id_column", "by_file"))
 """The fields of a reading that the run config has a key for."""
+
+
+def parse_data_sets(text: str) -> list[str]:
+    """Return the names of a comma list of data sets, blanks around one aside; quotes hold a name that has a comma.
+
+    Examples
+    --------
+    >>> parse_data_sets('digits, "./north, old.csv"')
+    ['digits', './north, old.csv']
+    """
+    return [name.strip() for name in next(reader([text], skipinitialspace=True), []) or [""]]
+
+
+def comma_list(names: Iterable[str]) -> str:
+    """Return the comma list that `parse_data_sets` reads as some names."""
+    return ",".join(f'"{name}"' if "," in name else name for name in names)
 
 
 def parse_names(text: str) -> list[str]:

@@ -86,16 +86,16 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
     """Return the columns that a key of the run config names; a blank in a name stands for any white space."""
     by_name = {" ".join(name.split()): name for name in columns}
     wanted: str = getattr(reading, key.replace("-", "_"))
-    listed = parse_categories(wanted, columns) if key == "categorical-columns" else {}
-    names = [name for name in parse_names(wanted) if name in by_name or name.partition(":")[0].strip() not in listed]
+    valued = parse_categories(wanted, columns) if key == "categorical-columns" else {}
+    names = [name for name in parse_names(wanted) if name in by_name or name.partition(":")[0].strip() not in valued]
     strangers = [name for name in names if name not in by_name]
     if len(strangers) == 1:
         known = unknown("column", strangers[0], by_name).removeprefix(f"unknown column '{strangers[0]}':")
         raise DataError(f"{key} of {place}: unknown column '{strangers[0]}':{known}")
     if strangers:
-        several = "', '".join(strangers)
-        raise DataError(f"{key} of {place}: unknown columns '{several}': Known: {', '.join(sorted(by_name))}")
-    return {*listed, *(by_name[name] for name in names)}
+        listed = "', '".join(strangers)
+        raise DataError(f"{key} of {place}: unknown columns '{listed}': Known: {', '.join(sorted(by_name))}")
+    return {*valued, *(by_name[name] for name in names)}
 
 
 def _column(place: str, splits: Mapping[str, Frame], wanted: str, kind: str, key: str) -> str:

@@ -65,7 +65,7 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         if column.kind != "category":
             notes += _missing(source, column, cells, others)
             numbers = numbers[:, None]
-        copies += _copies(source, name, numbers, labels["train"])
+        copies += _copies(source, name, numbers, labels[: source.train_rows])
         inputs[:, first : first + numbers.shape[1]] = numbers
         first += numbers.shape[1]
     if not kept:
@@ -74,7 +74,7 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
     return Arrays(
         spec=DataSpec((sum(groups),), classes),
         inputs=torch.from_numpy(inputs if ordered else inputs[rows]),
-        labels=torch.from_numpy(np.concatenate([*labels.values()])[rows]),
+        labels=torch.from_numpy(labels[rows]),
         train_rows=source.train_rows,
         peak=1.0,
         centre=torch.zeros(sum(groups)),
@@ -90,14 +90,13 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
     """Return what each column of a table that is not ignored is, and its cells of all splits, cleaned."""
     columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
     declared: dict[str, Wanted] = {**dict.fromkeys(source.splits["train"].classes, "category"), **wanted}
-    values = parse_categories(source.reading.categorical_columns, columns)
-    table, found = _whole(source, columns), []
+    values, found = parse_categories(source.reading.categorical_columns, columns), []
     for name in columns:
         try:
-            cells = cleaned(table[name], source.reading.missing)
+            cells = cleaned(whole := source.column(name), source.reading.missing)
         except pa.ArrowInvalid:
             way_out = "write the file again, or name it in ignore-columns"
-            found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), table[name]))
+            found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), whole))
             continue
         if name in values:
             found.append((_listed(source, Column(name, "category", values=values[name]), cells), cells))
@@ -123,10 +122,11 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
 def _listed(source: Source, column: Column, cells: pa.ChunkedArray) -> Decision:
     """Return a category whose values the run config lists, so that it is the same on every node."""
     others = read(column, cells)[1] & are_filled(cells)
-    note = (
-        f"{others.sum()} values ({source.rows_said(others)}) are none of {', '.join(map(str, column.values))}: unknown"
-    )
-    return Decision(column.name, column, (note,) if others.any() else ())
+    if not others.any():
+        return Decision(column.name, column)
+    known = ", ".join(map(str, column.values))
+    note = f"{others.sum()} values ({source.rows_said(others)}) are none of {known}: taken as unknown"
+    return Decision(column.name, column, (note,))
 
 
 def refusal(source: Source, decision: Decision) -> str:
@@ -166,15 +166,6 @@ def _copies(source: Source, name: str, inputs: FloatArray, labels: IntArray) -> 
         "name it in ignore-columns"
     )
     return [(name, note)]
-
-
-def _whole(source: Source, columns: Sequence[str]) -> pa.Table:
-    """Return some columns of all splits, one after the other."""
-    splits = [data.table.select(list(columns)) for data in source.splits.values()]
-    try:
-        return pa.concat_tables(splits, promote_options="permissive")
-    except pa.ArrowTypeError as error:
-        raise DataError(f"the splits of {source.place} differ in the type of a column: {error}") from error
 
 
 def parse_features(text: str) -> float | None:

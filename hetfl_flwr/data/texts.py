@@ -91,12 +91,12 @@ def read_texts(source: Source, rows: IntArray) -> Arrays:
         If the column holds no texts, or a row none, or the labels are not as they should be.
     """
     reading, [column] = source.reading, source.inputs
-    for found in filled(source, column).values():
-        if not is_text(found.type):
-            raise DataError(
-                f"column '{column}' of {source.place} holds {in_words(found.type)}, not texts: set text-column to one "
-                "that does"
-            )
+    found = filled(source, column)
+    if not is_text(found.type):
+        raise DataError(
+            f"column '{column}' of {source.place} holds {in_words(found.type)}, not texts: set text-column to one that "
+            "does"
+        )
     kind, size = parse_vocabulary(reading.vocabulary)
     words = partial(_frequent, source, size) if kind == "shared" else None
     form = Tokens(reading.text_length, size, words)

@@ -14,6 +14,7 @@ from unicodedata import normalize
 from hetfl_flwr.config import Value
 from hetfl_flwr.data import CATALOGUE, ROTATED_PREFIX
 from hetfl_flwr.data.folders import dataset_called, is_folder
+from hetfl_flwr.data.reading import parse_data_sets
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.text import LONGEST_NAME, printable
 
@@ -58,7 +59,7 @@ class Naming:
 
 def public_data(dataset: str) -> bool:
     """Say whether all data sets of a name, or a comma list of names, are the catalogue's."""
-    return all(name.strip().removeprefix(ROTATED_PREFIX) in CATALOGUE for name in dataset.split(","))
+    return all(name.removeprefix(ROTATED_PREFIX) in CATALOGUE for name in parse_data_sets(dataset))
 
 
 def shares(node_config: Mapping[str, Value], key: str) -> bool:
@@ -83,7 +84,7 @@ def data_label(dataset: str, node_config: Mapping[str, Value], *, share: bool) -
     """
     if "dataset" not in node_config or public_data(dataset):
         return printable(dataset_called(dataset), LONGEST_NAME)
-    last = ",".join(name.rstrip("/").rpartition("/")[2] for name in dataset.split(","))
+    last = ",".join(name.rstrip("/").rpartition("/")[2] for name in parse_data_sets(dataset))
     return printable(last, LONGEST_NAME) if share else OWN
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from hetfl_flwr.data import Samples, parse_pivot, prepared
 from hetfl_flwr.data.columns import FORMATS, MARKS, PATTERNS
 from hetfl_flwr.data.folders import is_folder
+from hetfl_flwr.data.reading import comma_list, parse_data_sets
 from hetfl_flwr.data.spec import Column
 from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.models.split_model import cause
@@ -160,7 +161,7 @@ def description(node: Node) -> dict[str, Any]:
 
 def _without_folders(dataset: str) -> str:
     """Return what a data set is called without saying where it lies here."""
-    return ",".join(Path(one).name if is_folder(one.strip()) else one for one in dataset.split(","))
+    return comma_list(Path(one).name if is_folder(one) else one for one in parse_data_sets(dataset))
 
 
 def _of_table(node: Node) -> dict[str, Any]:

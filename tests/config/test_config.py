@@ -1,6 +1,4 @@
-import os
 import re
-import time
 import tomllib
 from math import inf, nan
 from pathlib import Path
@@ -15,7 +13,6 @@ from hetfl_flwr.config import (
     NODE_KEYS,
     RunConfig,
     for_node,
-    load_toml,
     meaning,
     parse_setting,
     read_toml,
@@ -24,7 +21,6 @@ from hetfl_flwr.config import (
 )
 from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.methods import check_options, find, names
-from hetfl_flwr.server.node_keys import read_node_keys
 from simulations.cli.facts import keys_toml, write_keys
 
 PATH = Path(__file__).parents[2] / "pyproject.toml"
@@ -200,47 +196,10 @@ def test_a_config_survives_its_toml_file(tmp_path_factory, values):
     assert typed(RunConfig.from_flat(read_toml(path)).to_flat()) == typed(config.to_flat())
 
 
-@pytest.mark.parametrize("read", [load_toml, read_node_keys])
-@pytest.mark.parametrize(
-    ("make", "what"),
-    [
-        (lambda path: path.symlink_to("/dev/zero"), "device"),
-        (os.mkfifo, "pipe"),
-        (Path.mkdir, "folder"),
-    ],
-    ids=["device", "pipe", "folder"],
-)
-def test_what_is_no_file_is_refused_at_once(refusal, tmp_path, read, make, what):
-    """Nothing is waited for that no other program writes, and nothing without an end is read."""
-    path = tmp_path / "keys.toml"
-    make(path)
-    begin = time.monotonic()
-    line = refusal(ConfigError, read, path)
-    assert (str(path) in line, what in line) == (True, True)
-    assert time.monotonic() - begin < 60
-
-
 def test_a_toml_file_may_begin_with_the_mark_of_its_encoding(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text("rounds = 7\n", encoding="utf-8-sig")
     assert read_toml(path) == {"rounds": 7}
-
-
-def test_a_toml_file_that_cannot_be_read_is_named(refusal, tmp_path):
-    assert "No such file" in refusal(ConfigError, read_toml, tmp_path / "none.toml")
-    (tmp_path / "broken.toml").write_text("rounds = = 3\n\n")
-    assert f"{tmp_path / 'broken.toml'}: not TOML" in refusal(ConfigError, read_toml, tmp_path / "broken.toml")
-    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    refusal(ConfigError, read_toml, tmp_path / "binary.toml")
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [("rounds = [1, 2]", "rounds"), ("rounds = 2020-01-01", "rounds"), ("[fedhe]\nalpha = [1]", "fedhe.alpha")],
-)
-def test_a_toml_value_that_is_no_setting_is_refused_by_name(refusal, tmp_path, text, key):
-    (tmp_path / "odd.toml").write_text(text)
-    assert f"odd.toml: {key} is" in refusal(ConfigError, read_toml, tmp_path / "odd.toml")
 
 
 def test_tables_may_be_nested_or_quoted(tmp_path):

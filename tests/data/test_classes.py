@@ -185,17 +185,6 @@ def test_files_with_unlike_columns_are_refused(tmp_path, refusal, kind):
     assert arrays(folder, label_column="label", ignore_columns="b").inputs.tolist() == [[1], [2], [3], [9]]
 
 
-@pytest.mark.parametrize("names", [("train", "test"), ("a", "b")])
-@pytest.mark.parametrize("kind", ["csv", "parquet", "json"])
-def test_any_file_may_lack_a_column_that_is_ignored(tmp_path, kind, names):
-    """Files of two splits, and of one; the first one lacks it."""
-    for name, columns in zip(names, ({"a": [9, 8], "label": [1, 0]}, COLUMNS), strict=True):
-        getattr(datasets.Dataset.from_dict(columns), f"to_{kind}")(tmp_path / f"{name}.{kind}")
-    found = arrays(tmp_path, label_column="label", ignore_columns="b")
-    assert found.inputs.tolist() == [[9], [8], [1], [2], [3]]
-    assert found.labels.tolist() == [1, 0, 0, 1, 0]
-
-
 @pytest.mark.parametrize("form", ["jsonl", "json"])
 def test_a_key_that_a_row_of_json_lacks_is_missing_as_an_empty_cell_of_csv_is(tmp_path, form):
     """A number and a category; rows 3 to 5 are the test split."""
@@ -209,27 +198,6 @@ def test_a_key_that_a_row_of_json_lacks_is_missing_as_an_empty_cell_of_csv_is(tm
     assert torch.equal(one.inputs.nan_to_num(-1), other.inputs.nan_to_num(-1))
     write_json(tmp_path / "label", form=form, train=columns | {"label": [0, None, 1]})
     assert arrays(tmp_path / "label", label_column="label").labels.tolist() == [0, 1]  # row 1 is left out
-
-
-def test_columns_in_another_order_are_the_same_columns(tmp_path):
-    folder = write_csv(tmp_path / "own", train="a,b,label\n1,4,0\n2,5,1\n", test="label,b,a\n1,8,9\n")
-    assert arrays(folder, label_column="label").inputs.tolist() == [[1, 4], [2, 5], [9, 8]]
-
-
-def test_a_wide_folder_is_opened_with_as_few_copies_as_a_narrow_one(tmp_path, monkeypatch):
-    copies = []
-    init = Features.__init__
-    monkeypatch.setattr(Features, "__init__", lambda self, *args, **keys: copies.append(0) or init(self, *args, **keys))
-
-    def count(columns):
-        names = [f"c{number}" for number in range(columns)]
-        lines = [",".join([*names, "label"]), *(",".join(["1"] * columns + [str(row)]) for row in (0, 1))]
-        folder = write_csv(tmp_path / str(columns), train="\n".join(lines) + "\n")
-        copies.clear()
-        assert arrays(folder, label_column="label").inputs.shape == (2, columns)
-        return len(copies)
-
-    assert count(3) == count(60)
 
 
 def test_owners_that_are_merged_are_said(tmp_path, caplog):

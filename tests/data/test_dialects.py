@@ -1,10 +1,7 @@
 """Csv files as spreadsheets write them: separators, encodings, decimal commas; and rows without a label."""
 
-import gzip
-
 import pandas as pd
 import pytest
-import torch
 
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.text_tables import dialect_of, read_text_table
@@ -62,14 +59,6 @@ def test_it_is_read_as_the_plain_file_is_and_what_is_not_plain_is_said(tmp_path,
     assert [line in note for note in said(found)] == [True] * bool(line)
 
 
-def test_a_part_with_words_is_read_in_the_same_way(tmp_path):
-    """The library gives up on a column of numbers that has a word after 10,000 rows."""
-    path = tmp_path / "t.csv"
-    lines = "".join(f"{row % 90};{row / 7};{row % 3}\n" for row in range(10_100)) + "viel;1.5;0\n"
-    path.write_text("age;größe;sick\n" + lines, encoding="cp1252")
-    assert arrays(path).input_names == ("age", "größe")
-
-
 def test_each_file_is_read_as_it_is_written_and_several_alike_are_said_in_one_line(tmp_path, usual):
     for name, separator in (("north", ";"), ("south", ";"), ("west", ",")):
         FRAME.to_csv(tmp_path / f"{name}.csv", sep=separator, index=False)
@@ -104,31 +93,6 @@ def test_a_blank_row_before_the_header_hides_nothing_of_it(tmp_path, refusal):
     assert "column 'sick'" in refusal(DataError, arrays, path)
     path.write_text("\nage,sick\n1,ja,2\n")
     assert "row 3" in refusal(DataError, arrays, path)
-
-
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        (b"age,kind,\n1,a,\n2,b,\n", "age, kind"),  # columns without a name are not proposed
-    ],
-)
-def test_what_is_no_file_of_cells_is_refused(tmp_path, refusal, content, named):
-    (tmp_path / "t.csv").write_bytes(content)
-    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(content))
-    for name in ("t.csv", "t.csv.gz"):
-        line = refusal(DataError, arrays, tmp_path / name)
-        assert (named in line, f"'{tmp_path / name}'" in line) == (True, True)
-
-
-@pytest.mark.parametrize("commas", [",", ",,", ",,,"])
-def test_columns_without_name_and_cells_are_ignored_aloud(tmp_path, usual, commas):
-    lines = FRAME.to_csv(index=False).splitlines()
-    (tmp_path / "t.csv").write_text("\n".join([*(line + commas for line in lines), ",," + commas, ""]))
-    found = arrays(tmp_path / "t.csv")
-    assert torch.equal(found.inputs, usual.inputs)
-    assert torch.equal(found.labels, usual.labels)
-    [note] = [note for note in said(found) if "Unnamed" in note]
-    assert note.count("'Unnamed: ") == len(commas)
 
 
 @pytest.mark.parametrize("ends", [",", ",,"])
@@ -168,9 +132,6 @@ class TestPoints:
     )
     def test_unless_nothing_speaks_for_commas_or_one_is_no_group_of_three(self, tmp_path, doses, costs):
         assert self.notes(tmp_path, dose=doses, cost=costs) == []
-
-    def test_nor_where_the_commas_may_stand_between_thousands(self, tmp_path):
-        assert self.notes(tmp_path, "dose", dose=["1,250", "2,500"], cost=["1.250", "2.300"]) == []
 
 
 class TestLabels:
@@ -218,12 +179,6 @@ class TestLabels:
         assert ["(row 4)" in note for note in said(arrays(path))] == [True]
         line = refusal(DataError, arrays, path, classes="nein,nie")
         assert ("row 7 of split 'train'" in line, "19 more have sick ja" in line) == (True, True)
-
-    def test_blank_rows_hide_no_other_file(self, tmp_path, refusal):
-        rows = FRAME.to_csv(index=False).splitlines()
-        (tmp_path / "a.csv").write_text("\n".join([*rows, "", "  ", ""]))
-        (tmp_path / "b.csv").write_text("\n".join(rows).replace("nein", "nie", 1))
-        assert "row 2 of file 'b.csv'" in refusal(DataError, arrays, tmp_path, classes="ja,nein")
 
     def test_rows_are_called_by_their_file_and_their_number_in_it(self, wards, refusal):
         """The header is row 1: a cell in the spreadsheet's row 7."""

@@ -376,18 +376,11 @@ class TestFiles:
         own = Split(dataset=place, clients=1, seed=0, reading=Reading(label_column=label))
         assert said in refusal(DataError, load_client_data, own, 0)
 
-    def test_a_first_row_that_has_the_label_is_a_header_though_most_of_it_are_numbers(self, patients, tmp_path):
-        patients.assign(id=range(500, 620)).to_csv(tmp_path / "p.csv", index=False, header=False)
-        own = Split(dataset=f"{tmp_path}/p.csv", clients=1, seed=0, reading=Reading(label_column="well"))
-        assert load_client_data(own, 0).train.arrays.class_names == ("ill", "well")
-
     def test_what_has_no_files_to_be_clients_is_refused(self, wards, refusal, monkeypatch):
-        pd.DataFrame({"age": [1]}).to_parquet(wards / "z.parquet")
         (photos := wards.parent / "photos").mkdir()
         (photos / "1.png").write_bytes(b"?")
-        for place, said in ((wards, "csv and parquet"), (photos, "OWNER/CLASS"), ("owner/name", "hub")):
+        for place, said in ((photos, "OWNER/CLASS"), ("owner/name", "hub")):
             assert said in refusal(DataError, data_of, place, 3, partition="files")
-        (wards / "z.parquet").unlink()
         (wards / "east.csv").write_text("age,bp,sick\n1,2,ill\n")
         few = split(wards, 4, partition="files", test_fraction=0.6)
         assert "partition 0 of 4 ('files'), east" in refusal(ConfigError, load_client_data, few, 0)
@@ -407,13 +400,6 @@ class TestFiles:
         for number, path in enumerate(sorted(wards.glob("*.csv"))):
             path.rename(shards / f"train-0000{number}-of-00003.csv")
         assert data_of(shards, 3)[0].train.arrays.notes == ()
-
-    def test_names_of_columns_may_be_numbers_in_order(self, tmp_path):
-        """Such as those of a frame of pandas without names."""
-        path = tmp_path / "plain.csv"
-        path.write_text("0,1,2\n" + "".join(f"{row},{row % 7},{row % 2}\n" for row in range(40)))
-        data = load_client_data(Split(dataset=str(path), clients=1, seed=0, reading=Reading(label_column="2")), 0)
-        assert rows_of(data) == 40
 
 
 class TestPhotos:

@@ -103,14 +103,6 @@ def test_all_labels_that_will_not_do_are_told(refusal):
     assert lacking(line, "row 2 of split 'train'", "8 more", "x, y, z", "ill, well") == []
 
 
-def test_columns_that_cannot_be_learnt_from_are_counted(tmp_path, refusal):
-    words = {f"words {number}": [f"w{row % 70}" for row in range(140)] for number in range(80)}
-    path = tmp_path / "wide.csv"
-    pd.DataFrame({**words, "sick": ["ill", "well"] * 70}).to_csv(path, index=False)
-    said = refused(path, refusal, replace(SPLIT, partition="iid"))
-    assert lacking(said, f"column 'words 0' of '{path}' has 70", "ignore-columns", "79 more") == []
-
-
 def test_files_that_differ_are_told_at_once(frame, tmp_path, refusal):
     """All columns that a file lacks; else the first that holds other things."""
     first = frame.assign(age=1, bp=2, ward=3, sick=frame.sick.str.lower())
@@ -143,18 +135,6 @@ def test_a_few_words_among_the_numbers_of_one_file_are_missing_numbers(frame, tm
     numbers = [*plain.age, np.nan, *plain.age[1:]]
     assert np.array_equal(arrays.inputs[:, 0], np.array(numbers), equal_nan=True)
     assert any("1 of 80" in note and "row 2 of file 'b'" in note for note in arrays.notes)
-
-
-def test_a_separator_at_the_end_of_rows_makes_no_input(frame, tmp_path):
-    """So hospitals whose files differ in that alone can share weights."""
-    plain = frame.assign(age=frame.index + 0.5, sick=frame.sick.str.lower()).drop(columns="ward")
-    plain.to_csv(tmp_path / "a.csv", index=False)
-    lines = (tmp_path / "a.csv").read_text().splitlines()
-    (tmp_path / "b.csv").write_text("".join(f"{line},\n" for line in lines))
-    split = replace(SPLIT, partition="iid", dataset=f"{tmp_path}/a.csv,{tmp_path}/b.csv")
-    first, second = (load_client_data(split, client).train.arrays for client in range(2))
-    assert second.input_names == first.input_names == ("age",)
-    assert np.array_equal(first.inputs, second.inputs)
 
 
 def test_classes_that_are_truth_values_have_their_names(frame):

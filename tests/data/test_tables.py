@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import ClassLabel, Features, Value
 from fixtures.data.columns import decoded, source_of, standardised, write_csv, write_parquet
 from fixtures.data.loading import load_client
 from hypothesis import given
@@ -275,13 +275,6 @@ class TestColumns:
         columns = {"size": ["1", " 2.5 ", "?", "", "NA", "nan", None, "-1e3"], "label": [0, 1] * 4}
         assert read(columns) == ([[1], [2.5], [None], [None], [None], [None], [None], [-1000]], (1,))
 
-    def test_one_word_among_numbers_makes_them_texts(self):
-        assert read({"size": ["1", "2", "10", "much"], "label": [0, 1, 0, 1]})[1] == (4,)
-
-    def test_missing_marks_are_one_value_of_a_category(self):
-        rows, _ = read({"kind": ["?", " b", "b ", None, "", "a"], "label": [0, 1] * 3})
-        assert rows == [[0, 0, 1], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1], [1, 0, 0]]
-
     def test_numbers_that_are_declared_as_categories_are_sorted_as_numbers(self):
         columns = {"code": [10.0, 2.0, float("nan"), 2.0], "label": [0, 1, 0, 1]}
         rows, _ = read(columns, categorical_columns="code")
@@ -308,11 +301,6 @@ class TestColumns:
         rows, groups = read(train, test)
         assert rows[3:] == [[0, 0, 0, 0, None], [0, 0, 0, 1, 9]]
         assert groups == (3, 1, 1)
-
-    def test_white_space_in_a_name_is_written_as_a_blank(self):
-        columns = {"Iron\t(mcg)": [1, 2], " big  size": [3, 4], "label": [0, 1]}
-        assert read(columns, ignore_columns="Iron (mcg)") == ([[3], [4]], (1,))
-        assert read(columns, categorical_columns="big size", ignore_columns="Iron (mcg)") == ([[0], [1]], (1,))
 
     @pytest.mark.slow
     @given(
@@ -369,12 +357,6 @@ class TestRefusals:
     )
     def test_what_cannot_be_read_is_refused(self, columns, reading, said, refusal):
         assert said in refusal(DataError, decoded, source_of(self.columns(**columns), **reading))
-
-    def test_what_the_test_split_has_is_counted_there(self, refusal):
-        source = source_of(self.columns(age=[1.0, 2.0]), self.columns(age=[3.0, np.inf]))
-        assert "row 2 of split 'test' an infinite age" in refusal(DataError, decoded, source)
-        source = source_of(self.columns(), self.columns(age=["x", "y"]))
-        assert "type" in refusal(DataError, decoded, source)
 
     @pytest.mark.parametrize(("most", "declared"), [(64, ""), (1000, "note")])
     def test_a_category_has_a_largest_number_of_values(self, most, declared, refusal):
@@ -433,34 +415,6 @@ def test_texts_of_parquet_that_are_not_utf_8_are_said_in_one_line(tmp_path, refu
     pq.write_table(pa.table({"kind": texts, "label": [0, 0, 1, 1] * 5}), tmp_path / "rows" / "train.parquet")
     said = refusal(DataError, load_client, dataset=str(tmp_path / "rows"), label_column="label", **WIDE)
     assert ("column 'kind'" in said, "UTF-8" in said) == (True, True)
-
-
-@pytest.mark.parametrize(
-    ("reading", "said"),
-    [
-        ({}, "label-column"),
-        ({"label_column": "lable"}, "'label'"),
-        ({"label_column": "label", "domain_column": "x"}, "domain-column"),
-        ({"label_column": "label", "text_column": "x"}, "text-column"),
-        ({"label_column": "label", "image_column": "x"}, "image-column"),
-        ({"label_column": "label", "ignore_columns": "x"}, "'x'"),
-        ({"label_column": "label", "categorical_columns": "c"}, "'c9'"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
-def test_columns_that_are_not_there_are_refused(form, reading, said, tmp_path, refusal):
-    columns = {**{f"c{n}": [1.0, 2.0] for n in range(10)}, "label": [0, 1]}
-    write = {"csv": Dataset.to_csv, "json": Dataset.to_json, "parquet": Dataset.to_parquet}[form]
-    write(Dataset.from_dict(columns), tmp_path / f"train.{form}")
-    assert said in refusal(DataError, load_client, dataset=str(tmp_path), **WIDE, **reading)
-
-
-def test_a_header_is_read_as_the_rows_are(tmp_path, refusal):
-    """What the library that reads a csv file makes of its head: a mark of the byte order, empty lines, empty names."""
-    (tmp_path / "train.csv").write_bytes(b"\xef\xbb\xbf\n,age,label\n1,2,0\n3,4,1\n")
-    said = refusal(DataError, load_client, dataset=str(tmp_path), **WIDE)
-    assert said.endswith("set label-column to one of: age, label")
 
 
 @pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder with uci/adult")

@@ -12,9 +12,7 @@ from fixtures.tiers import exhaustive
 
 from hetfl_flwr.common.packages import working_directory_last
 from hetfl_flwr.config import RunConfig, parse_algorithm_options, read_toml, to_toml
-from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.methods import check_options, for_flower, resolve
-from simulations.deployment.flower import flower
+from hetfl_flwr.methods import for_flower, resolve
 from simulations.testing.contract import entries
 
 OUTSIDE = Path(__file__).parents[1] / "fixtures" / "outside"
@@ -69,36 +67,6 @@ def test_it_runs_from_its_folder_with_its_own_keys(project):
     assert rounds(project / "out")[1]["bytes_up"] == 2 * 2 * 4 * 64
 
 
-@pytest.mark.exhaustive
-def test_ray_runs_it_with_its_own_keys_and_gives_the_bits_of_the_local_engine(project, monkeypatch):
-    """The SuperLink finds the package; `flwr run -c` lets its keys through in one text, and would again to resume."""
-    monkeypatch.setenv("PYTHONPATH", str(project))
-    settings = {"algorithm": "my_pkg.moments", "algorithm-options": "weight=0.5", "rounds": 2, "batch-size": 20}
-    nodes = ("--federation-config", "num-supernodes=2 client-resources-num-cpus=1")
-    with flower(project / "flower") as started:
-        started.superlink("--simulation")
-        said = started.run({**settings, "output-dir": str(project / "ray")}, *nodes)
-        assert started.statuses()[0] == "finished:completed", said
-    keys = ("algorithm-options=weight=0.5", "batch-size=20")
-    flags = ("--clients", "2", "--rounds", "2", *(part for key in keys for part in ("--set", key)))
-    assert hetfl(project, "run", "my_pkg.moments", *flags, "--out", "local").returncode == 0
-    assert rounds(project / "ray") == rounds(project / "local")
-    written = [read_toml(project / folder / "config.toml") for folder in ("ray", "local")]
-    assert [(keys["my_pkg.moments.weight"], keys["algorithm-options"]) for keys in written] == [(0.5, "")] * 2
-    resume = read_toml(project / "ray" / "resume.toml")
-    assert (resume["algorithm-options"], resume["resume"]) == ("weight=0.5", True)
-    assert [key for key in resume if "." in key] == []
-
-
-@pytest.mark.exhaustive
-def test_a_rehearsal_finds_it_in_the_working_directory(project):
-    """Its keys are given as to `hetfl run`; `flwr run` lets none of that name through."""
-    small = ("--nodes", "1", "--rounds", "1", "--set", "local-batches=1", "--set", "my_pkg.moments.weight=0.5")
-    done = hetfl(project, "rehearse", "my_pkg.moments", *small, "--out", "all")
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert read_toml(project / "all" / "run" / "config.toml")["my_pkg.moments.weight"] == 0.5
-
-
 def test_own_keys_are_those_of_the_algorithm_and_win_over_the_same_by_name():
     """In `flwr run`, the name always has a value: the default of pyproject.toml."""
     config = RunConfig.from_flat(
@@ -111,25 +79,6 @@ def test_own_keys_are_those_of_the_algorithm_and_win_over_the_same_by_name():
     assert parse_algorithm_options("  ", "fedhe") == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("gian=2", f"'{ECHO}.gain'"),
-        ("gain=loud", f"{ECHO}.gain = 'loud'"),
-        ("gain=nan", f"{ECHO}.gain = nan"),
-        ("gain=1, 2", "'2'"),
-        ("gain='1", "quotation"),
-        (f"{ECHO}.gain=1", "'gain'"),
-        (3, "algorithm-options = 3"),
-    ],
-)
-def test_wrong_own_keys_are_one_line(text, said, refusal):
-    def act() -> None:
-        check_options(RunConfig.from_flat({"algorithm": ECHO, "algorithm-options": text}))
-
-    assert said in refusal(ConfigError, act)
-
-
 @pytest.mark.parametrize("text", ["two words", "it's", 'say "so"', "0.5", "true", "a=b c=d", "\t\u007fé😀", ""])
 def test_flower_is_given_only_keys_that_it_knows_and_they_come_back_as_they_were(text, tmp_path):
     """Whatever an own key's value is; those of this project's algorithms stay under their names."""
@@ -140,15 +89,6 @@ def test_flower_is_given_only_keys_that_it_knows_and_they_come_back_as_they_were
     assert RunConfig.from_flat(read_toml(tmp_path / "resume.toml")) == config
     ours = resolve(RunConfig(algorithm="fedhe"))
     assert for_flower(ours) == ours.to_flat()
-
-
-def test_a_package_without_a_dot_is_found_unless_this_project_has_the_name(
-    tmp_path, monkeypatch, make_config, run_federation
-):
-    monkeypatch.syspath_prepend(tmp_path)
-    shutil.copytree(Path(__file__).parents[1] / "fixtures" / "echo", tmp_path / "echo")
-    run = run_federation(make_config(algorithm="echo", **{"echo.gain": 2.5}))
-    assert [entry["bytes_up"] for entry in rounds(run)] == [0, 16, 16]
 
 
 @pytest.fixture

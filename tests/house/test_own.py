@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixtures.data.hub import colour, table, write
 from PIL import Image
 
 from hetfl_flwr.seeding import generator
@@ -58,26 +57,3 @@ def test_own_photos_and_an_own_model_from_the_working_directory(home):
     assert summary["accuracy"] > 0.9
     clients = json.loads((home / "out" / "clients.json").read_text())
     assert [client["model"] for client in clients] == ["clinic.nets:striped", "mlp"]
-
-
-@pytest.mark.exhaustive
-def test_a_hub_id_that_the_catalogue_does_not_know(tmp_path):
-    images = [colour(20 * number, 0, 0) for number in range(12)]
-    rows = table(images, [number % 2 for number in range(12)], names=("picture", "species"))
-    root = write(tmp_path / "hub", "somebody/birds", train=rows, test=rows)
-    keys = ("image-column=picture", "label-column=species", "models=mlp,cnn1")
-    arguments = (
-        "--dataset",
-        "somebody/birds",
-        "--data-dir",
-        str(root),
-        "--clients",
-        "2",
-        "--rounds",
-        "2",
-        "--out",
-        "out",
-    )
-    done = hetfl(tmp_path, "run", "fedhe", *arguments, *(part for key in keys for part in ("--set", key)))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["failures"] == 0

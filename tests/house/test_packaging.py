@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -10,13 +9,12 @@ import venv
 import zipfile
 from io import BytesIO
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 import torch
 from flwr.cli.app_cmd import publish  # noqa: F401  # the module is hidden by its function of the same name
 from flwr.cli.build import build_fab_from_disk
-from flwr.cli.config_utils import load, load_and_validate
+from flwr.cli.config_utils import load_and_validate
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("hetfl_flwr", "strategies", "clients", "simulations")
@@ -24,20 +22,6 @@ PUBLISH = sys.modules["flwr.cli.app_cmd.publish"]
 MOST = 1_450_000
 """Bytes of a bundle: it is sent to each node, and unpacked there for each message."""
 
-WATCHED = """
-import atexit, os, sys
-from hetfl_flwr.__main__ import main
-
-def check():
-    here, ours = os.environ["PYTHONPATH"], ("hetfl_flwr", "strategies", "clients", "simulations")
-    known = {name: getattr(module, "__file__", None) or here for name, module in sys.modules.items()}
-    print(*(f"{name} is of {file}" for name, file in known.items()
-            if name.partition(".")[0] in ours and not file.startswith(here)), end="", file=sys.stderr)
-
-atexit.register(check)
-main()
-"""
-"""The command; what it has imported of another copy of this project is told on standard error."""
 
 RUN = ("run", "fedhe", "--clients", "2", "--rounds", "1", "--set", "local-batches=1", "--out")
 
@@ -115,45 +99,6 @@ def test_all_that_the_code_reads_beside_itself_is_of_a_kind_that_is_published(ch
     published = {*PUBLISH._collect_file_paths(checkout)}
     files = {path for top in OURS for path in (checkout / top).rglob("*") if path.is_file()}
     assert {path for path in files - published if path.suffix not in read_by_people} == set()
-
-
-def test_what_the_front_page_claims_is_true(checkout):
-    """Badges and front matter, the version to cite, and links to files."""
-    readme, project = (checkout / "README.md").read_text(), load(checkout / "pyproject.toml")["project"]
-    [license] = re.findall(r"badge/license-(\S+)-blue", readme)
-    assert license == "Apache--2.0"
-    assert "Apache License" in (checkout / project["license"]["file"]).read_text()
-    [versions] = re.findall(r"badge/python-(\S+)-blue", readme)
-    tested = [kind.rpartition(" ")[2] for kind in project["classifiers"] if ":: Python :: 3." in kind]
-    assert unquote(versions).split(" | ") == tested
-    assert project["requires-python"] == f">={tested[0]}"
-    assert re.match("---\ntitle: .+\nurl: https://.+\nlabels: \\[.+\\]\ndataset: \\[.+\\]\n---\n", readme)
-    assert f"\nversion: {project['version']}\n" in (checkout / "CITATION.cff").read_text()
-    links = [link for link in re.findall(r"\]\(([^)#]+)", readme) if not link.startswith("https:")]
-    assert len(links) > 10
-    assert [link for link in links if not (checkout / link).exists()] == []
-
-
-@pytest.mark.exhaustive
-def test_what_is_published_runs_compares_and_can_be_bundled(checkout, bundle, tmp_path):
-    """In a folder with the files that the Flower Hub has, and nothing of this checkout."""
-    copy = tmp_path / "hub" / "hetfl"
-    for path in PUBLISH._collect_file_paths(checkout):
-        (copy / path.relative_to(checkout)).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy / path.relative_to(checkout))
-
-    def hetfl(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return say(tmp_path, sys.executable, "-c", WATCHED, *arguments, PYTHONPATH=str(copy))
-
-    ran = hetfl(*RUN, "run")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    compared = hetfl("compare", "run")
-    assert (compared.returncode, compared.stderr) == (0, "")
-    listed = hetfl("list", "recipes")
-    assert (listed.returncode, listed.stderr) == (0, "")
-    assert "fedhe-digits" in listed.stdout
-    again = zipfile.ZipFile(BytesIO(build_fab_from_disk(copy)))
-    assert again.namelist() == zipfile.ZipFile(BytesIO(bundle)).namelist()
 
 
 @pytest.mark.slow

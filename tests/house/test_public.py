@@ -5,7 +5,6 @@ import inspect
 import os
 import pydoc
 import re
-import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -75,15 +74,6 @@ def test_a_name_that_it_has_not_is_an_attribute_error_and_its_modules_are_still_
     )
 
 
-def test_a_package_that_hides_one_of_this_project_s_is_named_with_both_places(tmp_path):
-    (tmp_path / "strategies").mkdir()
-    (tmp_path / "strategies" / "__init__.py").write_text("raise SystemExit('run')")
-    done = python(tmp_path, "from hetfl_flwr import WeightStrategy")
-    last = done.stderr.splitlines()[-1]
-    assert "the package 'strategies' of this project" in last
-    assert f"({ROOT / 'strategies'}) is hidden by {tmp_path / 'strategies'}: rename that" in last
-
-
 @pytest.mark.slow
 def test_without_pytest_all_but_the_tests_kit_is_there_and_help_shows_it(tmp_path):
     hide = "import sys; sys.modules['pytest'] = None\n"
@@ -91,24 +81,6 @@ def test_without_pytest_all_but_the_tests_kit_is_there_and_help_shows_it(tmp_pat
     assert (done.returncode, done.stderr) == (0, "")
     assert "class KnowledgeStrategy(" in pydoc.plain(done.stdout)
     assert "AlgorithmContract(" not in pydoc.plain(done.stdout)
-
-
-@pytest.mark.exhaustive
-def test_the_fixture_lab_is_there_for_tests_of_other_packages(tmp_path):
-    """With one import, in a project that knows nothing else; it runs their algorithm."""
-    shutil.copytree(ROOT / "tests" / "fixtures" / "echo", tmp_path / "echo")
-    (tmp_path / "conftest.py").write_text("from hetfl_flwr import lab as lab\n")
-    (tmp_path / "test_it.py").write_text(
-        "def test_it(lab):\n"
-        "    run = lab.run(lab.config(algorithm='echo', rounds=1))\n"
-        "    assert len((run / 'rounds.jsonl').read_text().splitlines()) == 2\n"
-    )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("folder", ["simulations/authoring/skeleton", "tests/fixtures/outside"])

@@ -1,6 +1,6 @@
 """CKA against its textbook form, and factors of kernel means against the kernels themselves."""
 
-from math import inf, nan, sqrt
+from math import sqrt
 
 import numpy as np
 import pytest
@@ -109,27 +109,12 @@ def test_the_dtype_stays_and_half_precision_is_summed_in_float32(dtype):
     assert float(found) == pytest.approx(float(linear_cka(x.double(), y.double())), rel=rough, abs=1e-6)
 
 
-def test_samples_without_number_need_no_kernel_over_them():
-    """A kernel of 300,000 samples would take 360 GB."""
-    x = tensor(300_000, 2).float()
-    assert float(linear_cka(x, 2 * x)) == pytest.approx(1, abs=1e-4)
-    thin = thin_factor(x.numpy())
-    assert thin.shape == x.shape
-
-
 def test_features_without_number_need_no_product_of_them():
     """A product of 300,000 features with each other would take 360 GB."""
     x = tensor(4, 300_000).float()
     assert 0 < float(linear_cka(x, tensor(4, 2).float())) < 1
     thin = thin_factor(x.numpy())
     assert thin.shape == (4, 4)
-
-
-@pytest.mark.parametrize("bad", [nan, inf])
-def test_values_that_are_not_finite_are_passed_on_not_hidden(bad):
-    x = tensor(6, 3)
-    x[2, 1] = bad
-    assert linear_cka(x, tensor(6, 4)).isnan()
 
 
 @given(st.integers(1, 12), WIDTHS, st.integers(0, 1000))
@@ -161,15 +146,6 @@ def test_the_largest_entry_of_each_column_is_positive_and_equal_input_gives_equa
 def test_a_mean_of_nothing_but_zeros_is_one_column_of_zeros():
     for shape in ((5, 3), (3, 5)):
         assert thin_factor(np.zeros(shape)).tolist() == np.zeros((shape[0], 1)).tolist()
-
-
-def test_float32_from_the_wire_is_averaged_in_float64_and_left_as_it_is():
-    representations = [matrix(6, 2).astype(np.float32), matrix(6, 3).astype(np.float32)]
-    before = [representation.tobytes() for representation in representations]
-    stacked = stack_factor(representations, [0.5, 0.5])
-    assert stacked.dtype == np.float64
-    assert thin_factor(stacked.astype(np.float32)).dtype == np.float64
-    assert [representation.tobytes() for representation in representations] == before
 
 
 @pytest.mark.parametrize("rows", [slice(None), [7, 2, 4, 0, 9]])

@@ -49,19 +49,6 @@ def test_kl_of_two_classes_by_hand(temperature):
     assert float(found) == pytest.approx(0.0654, abs=1e-4)
 
 
-def test_kl_is_torch_s_formula_over_probabilities():
-    teacher, student = logits(0), logits(1)
-    expected = functional.kl_div(
-        functional.log_softmax(student / 3, 1), functional.softmax(teacher / 3, 1), reduction="batchmean"
-    )
-    assert torch.allclose(kl_divergence(teacher, student, 3.0), expected, rtol=1e-5)
-
-
-def test_equal_logits_have_no_divergence_and_a_shift_of_all_logits_changes_nothing():
-    teacher = logits(0)
-    assert float(kl_divergence(teacher, teacher + 7.0)) == pytest.approx(0.0, abs=1e-6)
-
-
 @pytest.mark.parametrize("loss", [kl_divergence, lambda t, s: sum(decoupled_kd(s, t, LABELS, 2.0))])
 def test_the_teacher_is_detached_and_the_student_learns(loss):
     teacher, student = logits(0).requires_grad_(), logits(1).requires_grad_()
@@ -105,18 +92,6 @@ def test_decoupled_terms_are_the_slow_ones(batch, classes, temperature, spread, 
     assert [term.item() for term in found] == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-def test_decoupled_terms_add_up_to_the_divergence_of_the_whole():
-    """KL(teacher || student) = target + (1 - b_t) * non-target for each sample at temperature 1."""
-    teacher, student = logits(0), logits(1)
-    for row in range(5):
-        target_term, non_target_term = decoupled_kd(student[[row]], teacher[[row]], LABELS[[row]], 1.0)
-        whole = functional.kl_div(
-            functional.log_softmax(student[[row]], 1), functional.softmax(teacher[[row]], 1), reduction="batchmean"
-        )
-        others = 1 - functional.softmax(teacher[row], 0)[LABELS[row]]
-        assert torch.allclose(target_term + others * non_target_term, whole, rtol=1e-5)
-
-
 @pytest.mark.parametrize("term", [0, 1])
 def test_decoupled_gradients_are_those_of_the_definition(term):
     """Written out in probabilities, with masks: right where nothing is saturated."""
@@ -136,15 +111,6 @@ def test_decoupled_gradients_are_those_of_the_definition(term):
     gradients = [torch.autograd.grad(terms[term], student, retain_graph=True)[0] for terms in (found, expected)]
     assert torch.allclose(*gradients, rtol=1e-9, atol=1e-12)
     assert gradients[0].abs().max() > 0.01
-
-
-def test_temperature_softens_the_teacher_s_non_target_classes_alone():
-    teacher, student = logits(0), logits(1)
-    cold, hot = decoupled_kd(student, teacher, LABELS, 1.0), decoupled_kd(student, teacher, LABELS, 11.0)
-    assert torch.equal(cold[0], hot[0])
-    assert not torch.allclose(cold[1], hot[1], rtol=0.01)
-    uniform = decoupled_kd(student, torch.zeros(5, 4), LABELS, 1.0)[1]
-    assert torch.allclose(decoupled_kd(student, teacher, LABELS, 1e6)[1], uniform, rtol=1e-4)
 
 
 def test_two_classes_have_no_non_target_term():
@@ -172,16 +138,6 @@ def test_saturated_logits_leave_terms_and_gradients_finite(dtype, temperature):
         assert 100 < term.item() < 2e4
     assert student.grad.isfinite().all()
     assert student.grad.any()
-
-
-def test_two_opposite_certainties_are_as_far_apart_as_their_logits():
-    """The teacher is sure of class 0; the student of class 1, by 10,000: target term 10,000. Among classes 1 and 2,
-    the teacher, at T = 2, is undecided; the student's log-probabilities are 0 and -10,000: 5,000 - log 2.
-    """
-    teacher, student = torch.tensor([[1e4, 0.0, 0.0]]), torch.tensor([[0.0, 1e4, 0.0]])
-    target_term, non_target_term = decoupled_kd(student, teacher, torch.tensor([0]), 2.0)
-    assert target_term.item() == pytest.approx(1e4)
-    assert non_target_term.item() == pytest.approx(5e3 - log(2))
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,6 @@ def drawn(count, size, *, epochs=1, batches=0, seed=0):
     return [rows.tolist() for rows in draw_batches(generator(seed, "b"), count, size, epochs=epochs, batches=batches)]
 
 
-def joined(batches):
-    return [row for rows in batches for row in rows]
-
-
 @pytest.mark.parametrize(
     ("count", "size", "epochs", "batches", "sizes"),
     [
@@ -44,17 +40,6 @@ def joined(batches):
 )
 def test_batches_have_the_sizes_that_were_asked_for(count, size, epochs, batches, sizes):
     assert [len(rows) for rows in drawn(count, size, epochs=epochs, batches=batches)] == sizes
-
-
-def test_each_pass_goes_once_over_all_samples_in_an_order_of_its_own():
-    first, second = drawn(9, 4, epochs=2)[:2], drawn(9, 4, epochs=2)[2:]
-    assert sorted(joined(first)) == sorted(joined(second)) == list(range(9))
-    assert joined(first) != joined(second)
-
-
-def test_a_number_of_batches_goes_on_over_passes_without_repeating_one():
-    rows = drawn(10, 4, batches=6)
-    assert sorted(joined(rows[:3])) == sorted(joined(rows[3:])) == list(range(10))
 
 
 def test_the_order_is_the_generator_s_permutation():
@@ -134,18 +119,6 @@ def test_two_terms_that_conflict_are_stepped_along_as_the_projection_says(projec
         1,
         pytest.approx(float(torch.tensor([3.0, 4.0]) @ (torch.tensor(own) + torch.tensor(distillation)))),
     )
-
-
-def test_the_mean_loss_weighs_each_sample_alike_in_batches_of_any_size():
-    """Losses 1, 1, 1 in one batch and 5 in another: (3 * 1 + 5) / 4 = 2, not (1 + 5) / 2."""
-    model = linear([1.0])
-    seen, loss = train(
-        samples([1.0, 1.0, 1.0, 5.0], [0] * 4),
-        [torch.tensor([0, 1, 2]), torch.tensor([3])],
-        torch.optim.SGD(model.parameters(), lr=0.0),
-        lambda inputs, labels: model(inputs).mean(),
-    )
-    assert (seen, loss) == (4, 2.0)
 
 
 def test_train_equals_a_loop_written_by_hand_bit_for_bit(make_config, make_node):

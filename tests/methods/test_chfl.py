@@ -6,21 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import fit, played
+from fixtures.federations.loops import fit
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from torch import Tensor, nn
 from torch.nn import functional
 
 from clients.chfl import CHFLClient
-from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ModelError
 from hetfl_flwr.learning.training import draw_epochs
-from hetfl_flwr.methods import build_client, build_strategy, resolve
+from hetfl_flwr.methods import resolve
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator, seeded
-from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from simulations.testing.contract import entries
 from simulations.testing.lab import NORMED
@@ -137,15 +135,6 @@ def test_a_head_without_bias_is_refused_before_anything_is_sent(refusal):
 # Against slow loops
 
 
-def play(make_config: Any, make_node: Any, **keys: Any) -> tuple[RunConfig, list[CHFLClient], dict[str, Any]]:
-    """Play the rounds of a run with the real halves; return the clients after it, and what the server then knows."""
-    config = resolve(make_config(algorithm="chfl", **keys))
-    clients: list[Any] = [build_client(config, make_node(config, k)) for k in range(config.clients)]
-    members = [member(k, width=one.node.model.width, classes=10) for k, one in enumerate(clients)]
-    strategy = build_strategy(config)
-    return config, clients, played(strategy, clients, members, strategy.initial(Roster(members)), config.rounds)[0]
-
-
 def passes(node: Node, round: int) -> list[list[Tensor]]:
     config = node.config
     order = generator(config.seed, node.client_id, round, "batches")
@@ -181,11 +170,11 @@ def slow_loss_slope(student: Any, teacher: Any, y: int, temperature: float, alph
         ("avg", "sum", {"local_batches": 3, "batch_size": 30}),
     ],
 )
-def test_rounds_equal_a_loop_over_samples(mode, reduce, keys, make_config, make_node):
+def test_rounds_equal_a_loop_over_samples(mode, reduce, keys, halves, make_node):
     """Linear models in float64, sample by sample, with the gradients written out; three clients lack classes."""
     alpha, beta, rounds = 0.7, 3.0, 3
-    config, clients, server_state = play(
-        *(make_config, make_node),
+    sides = halves(
+        algorithm="chfl",
         models=LINEAR,
         clients=3,
         partition="classes:6",
@@ -196,7 +185,8 @@ def test_rounds_equal_a_loop_over_samples(mode, reduce, keys, make_config, make_
         **keys,
         **{"chfl.mode": mode, "chfl.reduce": reduce, "chfl.alpha": alpha, "chfl.beta": beta},
     )
-    nodes = [make_node(config, client_id) for client_id in range(3)]
+    config, nodes = sides.config, [make_node(sides.config, client_id) for client_id in range(3)]
+    server_state, _ = sides.play(rounds)
     data = [node.data.train.batch(torch.arange(len(node.data.train))) for node in nodes]
     heads = [[t.detach().double().numpy().copy() for t in (n.model.head.weight, n.model.head.bias)] for n in nodes]
     for round in range(1, rounds + 1):
@@ -218,7 +208,7 @@ def test_rounds_equal_a_loop_over_samples(mode, reduce, keys, make_config, make_
                         steps[0] += np.outer(slope, x) / len(rows)
                         steps[1] += slope / len(rows)
                     heads[k] = [array - 0.1 * step for array, step in zip(heads[k], steps, strict=True)]
-    for client, (weight, bias) in zip(clients, heads, strict=True):
+    for client, (weight, bias) in zip(sides.clients, heads, strict=True):
         np.testing.assert_allclose(head_of(client)[0], weight, rtol=1e-3, atol=2e-5)
         np.testing.assert_allclose(head_of(client)[1], bias, rtol=1e-3, atol=2e-5)
     np.testing.assert_allclose(server_state["weight"], sum(head[0] for head in heads), rtol=1e-3, atol=5e-5)
@@ -239,21 +229,22 @@ def plain_distillation(student: Tensor, teacher: Tensor, labels: Tensor, tempera
 
 
 @pytest.mark.parametrize("mode", ["kd", "avgkd"])
-def test_the_teacher_is_fixed_within_an_epoch(mode, make_config, make_node):
+def test_the_teacher_is_fixed_within_an_epoch(mode, halves, make_node):
     """A loop by hand over a body with batch norm and dropout, beside another model. The global head's logits on all
     samples of an epoch are taken at its start, in evaluation mode. The optimizer's momentum goes on, save that of a
     head that is replaced. Two rounds of two epochs.
     """
     keys = {"local_batches": 0, "local_epochs": 2, "batch_size": 100, "optimizer": "sgd", "momentum": 0.9}
-    config, clients, server_state = play(
-        *(make_config, make_node),
+    sides = halves(
+        algorithm="chfl",
         models=f"{NORMED},{LINEAR}",
         partition="classes:6",
         learning_rate=0.05,
         **keys,
         **{"chfl.mode": mode, "chfl.beta": 2.0, "chfl.reduce": "sum"},
     )
-    nodes = [make_node(config, client_id) for client_id in range(2)]
+    config, nodes = sides.config, [make_node(sides.config, client_id) for client_id in range(2)]
+    server_state, _ = sides.play(2)
     optimizers = [torch.optim.SGD(node.model.parameters(), lr=0.05, momentum=0.9) for node in nodes]
     heads: list[Any] = []
     for round in (1, 2):
@@ -281,7 +272,7 @@ def test_the_teacher_is_fixed_within_an_epoch(mode, make_config, make_node):
                         loss.backward()
                         optimizer.step()
             heads.append((model.head.weight.detach().clone(), model.head.bias.detach().clone()))
-    for client, node in zip(clients, nodes, strict=True):
+    for client, node in zip(sides.clients, nodes, strict=True):
         for key, tensor in client.node.model.state_dict().items():
             torch.testing.assert_close(tensor, node.model.state_dict()[key], rtol=1e-3, atol=1e-5, msg=key)
     torch.testing.assert_close(

@@ -100,15 +100,6 @@ def test_training_goes_on_from_the_newest_model_not_from_the_best(make_config):
     assert node.read_state().tensors["best.head.weight"].tolist() == [[9.0, 0.0], [0.0, 9.0]]
 
 
-def test_keep_best_of_a_whole_run_never_gets_worse_on_validation(make_config, run_federation, tmp_path):
-    """With a learning rate that makes accuracies jump; without keep-best they do fall."""
-    keys = {"algorithm": "fedavg", "models": "mlp", "learning_rate": 0.1, "rounds": 6}
-    for keep in (True, False):
-        run = run_federation(make_config(**keys, keep_best=keep, output_dir=str(tmp_path / str(keep))))
-        curves = [[entry["clients"][client]["validation-accuracy"] for entry in entries(run)] for client in ("0", "1")]
-        assert all(curve == sorted(curve) for curve in curves) == keep
-
-
 def test_keep_best_needs_validation_samples(make_config, make_node, refusal):
     config = make_config(algorithm="local", keep_best=True, validation_fraction=0.0)
     assert "keep-best = true" in refusal(ConfigError, LocalClient, make_node(config))

@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import fit, softmax
+from fixtures.federations.loops import fit
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from scipy.optimize import minimize
 
 from clients.dsfl import DSFLClient
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from strategies.dsfl import DSFL
@@ -94,32 +93,6 @@ def test_one_round_by_hand():
     np.testing.assert_allclose(client.node.model.head.weight.detach(), [[first, -second], [-first, second]], rtol=1e-5)
     sure = [1 / (1 + exp(2 * second)), 1 / (1 + exp(-2 * first))]
     np.testing.assert_allclose(answers[:, 0], sure, rtol=1e-5)
-
-
-def test_digesting_equals_a_loop_over_samples():
-    """In float64 with the gradient written out: three passes in batches drawn from seed, client and round. A client
-    that digests nothing takes the own step from there."""
-    draw, rows = generator(1, "draw"), [2, 0, 3]
-    inputs, targets = draw.normal(size=(4, 2)), draw.dirichlet(np.ones(2), 3)
-
-    def client(epochs: int, weight: Any) -> DSFLClient:
-        node = linear_node(inputs, [0, 1, 1, 0], weight, public=4)
-        return DSFLClient(node, digest_epochs=epochs)
-
-    weight = draw.normal(size=(2, 2))
-    digesting = client(3, weight.tolist())
-    learnt(digesting, rows, targets, [0])
-    for batch in draw_batches(generator(0, 0, 2, "digest"), 3, 4, epochs=3, batches=0):
-        step = np.zeros((2, 2))
-        for position in batch.tolist():
-            sample = inputs[rows[position]]
-            step += np.outer(softmax(weight @ sample) - targets[position], sample) / len(batch)
-        weight = weight - 0.1 * step
-    alone = client(0, weight.tolist())
-    learnt(alone, rows, targets, [0])
-    np.testing.assert_allclose(
-        digesting.node.model.head.weight.detach(), alone.node.model.head.weight.detach(), rtol=1e-4, atol=1e-6
-    )
 
 
 # --- whole runs ----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.federations.loops import Linear, fit, played, softmax
+from fixtures.federations.loops import Linear, fit, softmax
 from fixtures.federations.members import member, robustly, roster
 from fixtures.federations.nodes import linear_node
 
@@ -144,19 +144,17 @@ def test_where_uploads_are_clipped_all_classes_are_sent_and_the_marks_are_noised
 # Both sides together.
 
 
-def test_three_rounds_equal_a_loop_over_samples(make_config, make_node):
+def test_three_rounds_equal_a_loop_over_samples(halves):
     """Algorithm 1 as plain loops in float64 with the gradients written out: linear models, absent classes."""
     keys = {"models": "fixtures.models:linear", "clients": 3, "partition": "classes:4", "batch_size": 7}
-    config = make_config(optimizer="sgd", learning_rate=0.1, **keys)
-    nodes = [make_node(config, client_id) for client_id in range(3)]
-    slow, last = [Linear.of(node) for node in nodes], [dict[int, np.ndarray]() for _ in nodes]
+    sides = halves(algorithm="fd", learning_rate=0.1, **keys, **{"fd.gamma": 0.7})
+    slow, last = [Linear.of(node) for node in sides.nodes], [dict[int, np.ndarray]() for _ in sides.nodes]
     for round in (1, 2, 3):
         teachers = [mean_by_class([one for other, one in enumerate(last) if other != own]) for own in range(3)]
         last = [{**old, **slow_round(one, round, t)} for one, old, t in zip(slow, last, teachers, strict=True)]
-    clients, members = [FDClient(node, gamma=0.7) for node in nodes], roster(3, classes=10)
-    server_state, _ = played(FD(), clients, members, {}, 3)
+    server_state, _ = sides.play(3)
     assert len(mean_by_class(last)) > 4
-    for node, one, averages in zip(nodes, slow, last, strict=True):
+    for node, one, averages in zip(sides.nodes, slow, last, strict=True):
         one.same_as(node.model.head)
         key = f"{node.client_id:06d}"
         assert np.flatnonzero(server_state[f"known.{key}"]).tolist() == sorted(averages)

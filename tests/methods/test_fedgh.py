@@ -13,9 +13,8 @@ from torch import nn
 
 from clients.fedgh import FedGHClient
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import draw_batches
-from hetfl_flwr.seeding import generator, seeded
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from strategies.fedgh import FedGH
 
@@ -81,23 +80,6 @@ def test_training_equals_a_loop_over_prototypes(epochs, size):
     found = strategy.aggregate(start, uploads, 7)
     np.testing.assert_allclose(found["weight"], weight, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found["bias"], bias, rtol=1e-5, atol=1e-6)
-
-
-def test_no_epochs_leave_the_head_that_was_drawn():
-    strategy = prepared(server_epochs=0, seed=3)
-    start = strategy.initial(roster(3, classes=2, width=2))
-    after = strategy.aggregate(start, [upload(0, [0], [[900, 900]])], 1)
-    with seeded(3, "head"):
-        drawn = nn.Linear(2, 2)
-    for name in ("weight", "bias"):
-        np.testing.assert_array_equal(after[name], start[name])
-        np.testing.assert_array_equal(after[name], getattr(drawn, name).detach())
-
-
-def test_a_head_that_diverges_is_one_line(refusal):
-    strategy = prepared(server_learning_rate=1e30, server_epochs=9)
-    said = refusal(ConfigError, strategy.aggregate, NO_HEAD, [upload(0, [0, 1], [[1e6, 1], [1, 1e6]])], 1)
-    assert "fedgh.server-learning-rate = 1e+30" in said
 
 
 # --- a client ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import Linear, fit, played, rows_of, share, softmax
+from fixtures.federations.loops import Linear, fit, rows_of, share, softmax
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from torch import Tensor, nn
@@ -297,31 +297,25 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_three_rounds_equal_a_loop_over_samples(case, make_config, make_federation, make_node):
+def test_three_rounds_equal_a_loop_over_samples(case, halves):
     """Algorithm 1 as it is printed, in float64 with the gradients written out: linear models, absent classes, decay."""
     options = CASES[case]
-    config = make_config(
+    sides = halves(
         algorithm="fedh2l",
         models=LINEAR,
         clients=3,
         partition="classes:3",
         batch_size=7,
-        optimizer="sgd",
         learning_rate=0.3,
         weight_decay=0.01,
+        **{f"fedh2l.{key.replace('_', '-')}": value for key, value in options.items()},
     )
-    labelled = options.get("public_labels", True)
-    nodes = sharing(config, make_node, labelled=labelled)
-    reference = [Reference(node, options) for node in nodes]
-    conflicts = slow_fedh2l(reference, config, rounds=3)
+    reference = [Reference(node, options) for node in sides.nodes]
+    conflicts = slow_fedh2l(reference, sides.config, rounds=3)
 
-    clients = [FedH2LClient(node, **options) for node in nodes]
-    members = make_federation(config).roster
-    strategy = FedH2L(public_labels=labelled)
-    strategy.prepare(members, config)
-    server_state, said = played(strategy, clients, members, strategy.initial(members), 3)
+    server_state, said = sides.play(3)
     projected = [one["projected"] for one in said]
-    for client, slow in zip(clients, reference, strict=True):
+    for client, slow in zip(sides.clients, reference, strict=True):
         slow.same_as(client.node.model.head)
         np.testing.assert_allclose(
             server_state[f"posteriors.{slow.client_id:06d}"], slow.posteriors, rtol=1e-4, atol=1e-5

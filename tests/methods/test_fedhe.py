@@ -4,7 +4,7 @@ from math import exp
 from typing import Any
 
 import numpy as np
-from fixtures.federations.loops import Linear, fit, played, softmax
+from fixtures.federations.loops import Linear, fit, softmax
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from hypothesis import given, settings
@@ -28,14 +28,6 @@ def downloaded(strategy: FedHe, server_state: Any) -> tuple[list[list[float]], l
     sent = strategy.download_for(member(0, classes=len(server_state["sums"])), server_state, 1)
     assert (sent["logits"].dtype, sent["known"].dtype) == (np.float32, np.bool_)
     return sent["logits"].tolist(), sent["known"].tolist()
-
-
-def test_a_class_that_nobody_saw_stays_unknown():
-    strategy = FedHe()
-    start = strategy.initial(roster(1, classes=2))
-    assert downloaded(strategy, start) == ([[0, 0], [0, 0]], [False, False])
-    server_state = strategy.aggregate(start, [upload(0, [[1, 2], [0, 0]], [3, 0])], 1)
-    assert downloaded(strategy, server_state) == ([[1, 2], [0, 0]], [True, False])
 
 
 finite = st.floats(-1e3, 1e3, width=32)
@@ -102,26 +94,23 @@ def test_at_ten_classes_a_client_sends_480_bytes_and_receives_410(make_config, r
     assert (entry["numbers_up"], entry["numbers_down"]) == (110, 110)
 
 
-def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
+def test_two_rounds_equal_a_loop_over_samples(halves):
     """Eq. (7)-(13) as plain loops in float64 with the gradients written out: linear models, absent classes."""
     keys = {"models": "fixtures.models:linear", "partition": "classes:3", "batch_size": 7}
-    config = make_config(optimizer="sgd", learning_rate=0.1, **keys)
-    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
-    slow, received = [Linear.of(node) for node in nodes], dict[int, list[np.ndarray]]()
+    sides = halves(learning_rate=0.1, **keys, **{"fedhe.alpha": 0.7})
+    slow, received = [Linear.of(node) for node in sides.nodes], dict[int, list[np.ndarray]]()
     for round in (1, 2):
         known = {label: np.mean(logits, axis=0) for label, logits in received.items()}
         for one in slow:
             for label, logits in slow_round(one, round, known, alpha=0.7).items():
                 received.setdefault(label, []).append(np.sum(logits, axis=0) / (len(logits) + 1))
-    members, strategy = make_federation(config).roster, FedHe()
-    clients = [FedHeClient(node, alpha=0.7) for node in nodes]
-    server_state, _ = played(strategy, clients, members, strategy.initial(members), 2)
-    sent, known = downloaded(strategy, server_state)
+    server_state, _ = sides.play(2)
+    sent, known = downloaded(sides.strategy, server_state)
     assert known == [label in received for label in range(10)]
     assert 3 <= len(received) < 10
     for label, logits in received.items():
         np.testing.assert_allclose(sent[label], np.mean(logits, axis=0), rtol=1e-4, atol=1e-5)
-    for node, one in zip(nodes, slow, strict=True):
+    for node, one in zip(sides.nodes, slow, strict=True):
         one.same_as(node.model.head)
 
 

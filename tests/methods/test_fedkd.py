@@ -8,22 +8,18 @@ import numpy as np
 import pytest
 import torch
 from fixtures.federations.grids import Tampering
-from fixtures.federations.loops import fit, played, slow_bytes
+from fixtures.federations.loops import fit
 from fixtures.federations.members import member, robustly, roster
 from fixtures.federations.nodes import linear_node
 from flwr.app import Array, ArrayRecord
-from safetensors.numpy import load_file
 from torch import nn
 
 from clients.fedkd import FedKDClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.learning.training import draw_batches
-from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.factors import factor, multiplied
@@ -115,13 +111,11 @@ def test_an_update_is_added_once_to_the_mentee_that_it_is_of():
     assert held() == {name: array.tolist() for name, array in GLOBAL.items()}
 
 
-def test_the_server_and_the_clients_hold_the_same_mentee_whoever_was_there(make_config, make_federation, make_node):
+def test_the_server_and_the_clients_hold_the_same_mentee_whoever_was_there(halves):
     """One client misses round 2, one has its upload of round 2 lost; both are sent the mentee whole, and the next round
     only what has changed. Round 4 comes to nothing. All hold the server's mentee to the bit, batch norm and all."""
-    config = make_config(algorithm="fedkd", clients=3, rounds=6, **{"fedkd.mentee": NORMED})
-    strategy, members = build_strategy(config), list(make_federation(config).roster)
-    server_state = from_record(strategy.prepare(Roster(members), config))
-    clients = [build_client(config, make_node(config, client_id)) for client_id in range(3)]
+    sides = halves(algorithm="fedkd", clients=3, rounds=6, optimizer="adam", **{"fedkd.mentee": NORMED})
+    strategy, members, clients, server_state = sides.strategy, list(sides.members), sides.clients, sides.state
     whole = weights(clients[0].small).nbytes + 16
     there = {1: ([0, 1, 2], [0, 1, 2]), 2: ([0, 1], [0]), 3: ([0, 1, 2],) * 2, 4: ([0, 1], []), 5: ([0, 1, 2],) * 2}
     came = {}
@@ -285,25 +279,21 @@ def slow_compressed(arrays: list[np.ndarray], share: float) -> list[np.ndarray]:
     return found
 
 
-def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
+def test_two_rounds_equal_a_loop_over_samples(halves):
     """Unequal clients: momentum of mentor and matrix goes on, the mentee's starts anew; T is 0.6, then 0.8."""
-    config = make_config(
+    sides = halves(
         algorithm="fedkd",
         models="test_fedkd:mentor",
         clients=3,
         partition="dirichlet:0.5",
         local_batches=3,
         batch_size=20,
-        optimizer="sgd",
         learning_rate=0.1,
         momentum=0.9,
         **{"fedkd.mentee": "test_fedkd:little", "fedkd.energy-start": 0.6, "fedkd.energy-end": 0.8},
     )
-    nodes = [make_node(config, client_id) for client_id in range(3)]
+    config, nodes, clients, server_state = sides.config, sides.nodes, sides.clients, sides.state
     assert len({len(node.data.train) for node in nodes}) == 3
-    clients = [build_client(config, node) for node in nodes]
-    strategy, members = build_strategy(config), make_federation(config).roster
-    server_state = from_record(strategy.prepare(members, config))
     own, matrices = (
         [Slow.of(model_arrays(module)) for module in modules]
         for modules in ([node.model for node in nodes], [client.matrix for client in clients])
@@ -321,7 +311,7 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
             changes.append(slow_compressed([new - old for new, old in zip(copy.layers, middle, strict=True)], share))
         mean = slow_compressed([np.mean(parts, axis=0) for parts in zip(*changes, strict=True)], share)
         middle = [old + new for old, new in zip(middle, mean, strict=True)]
-    server_state, _ = played(strategy, clients, members, server_state, 2)
+    server_state, _ = sides.play(2)
     for name, array in zip(model_arrays(clients[0].small), middle, strict=True):
         np.testing.assert_allclose(server_state[f"mentee.{name}"], array, rtol=1e-3, atol=1e-5)
     for client, slow, matrix in zip(clients, own, matrices, strict=True):
@@ -331,26 +321,6 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
 
 
 # --- where it equals something simpler, and bytes ------------------------------------------------
-
-
-def test_the_bytes_of_a_round_are_those_of_the_factors(make_config, run_federation):
-    """Down in round 3: the update that the server has kept after round 2, by its ranks as they are counted here."""
-    same = {"fedkd.energy-start": 0.9, "fedkd.energy-end": 0.9}
-    config = make_config(algorithm="fedkd", rounds=2, clients=3, local_batches=1, **same)
-    run = run_federation(config)
-    strategy, state = build_strategy(config), load_file(run / SERVER_STATE_FILE)
-    strategy.config = config
-    strategy.initial(roster(1, shape=(1, 8, 8), classes=10))
-    packed = {name.removeprefix("sent."): array for name, array in state.items() if name.startswith("sent.")}
-    update = multiplied(packed, strategy._weights, DOWN)
-    assert sum(array.size for array in update.values()) == 21_386
-    run_federation(config.with_values({"rounds": 3, "resume": True}))
-    found = entries(run)
-    assert [entry["failures"] for entry in found] == [[]] * 4
-    whole, expected = 4 * 21_386 + 16, slow_bytes(update, 1 - 1e-9) + 16
-    assert found[1]["bytes_down"] == 3 * whole
-    assert found[3]["bytes_down"] == 3 * expected < 3 * whole / 2
-    assert all(entry["bytes_up"] < 3 * whole / 2 for entry in found[1:])
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations import loops
-from fixtures.federations.loops import Linear, played, rows_of, softmax
+from fixtures.federations.loops import Linear, rows_of, softmax
 from fixtures.federations.members import roster
 from fixtures.federations.nodes import linear_node
 from torch import nn
@@ -15,7 +14,6 @@ from torch import nn
 from clients.fedmd import FedMDClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, PayloadError
-from hetfl_flwr.methods import build_client, build_strategy
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
@@ -265,40 +263,32 @@ def test_answers_are_in_evaluation_mode_and_all_training_is_not(body, trained):
 # Whole runs.
 
 
-def test_three_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
+def test_three_rounds_equal_a_loop_over_samples(halves):
     """Algorithm 1 as plain loops in float64 with the gradients written out: linear models, absent classes, a part of
     the public samples in each round; three rounds, of which two digest.
     """
     own = {"pretrain-epochs": 2, "pretrain-private-epochs": 1, "digest-epochs": 2}
-    config = make_config(
+    sides = halves(
         algorithm="fedmd",
         models="fixtures.models:linear",
         partition="classes:3",
         clients=3,
         batch_size=7,
-        optimizer="sgd",
         learning_rate=0.05,
         **{"fedmd.public-samples": 31, **{f"fedmd.{key}": value for key, value in own.items()}},
     )
-    federation = make_federation(config)
-    strategy = build_strategy(config)
-    arrays = strategy.prepare(federation.roster, config)
-    federation.samples.share()
-    nodes = [make_node(config, client_id) for client_id in range(3)]
-    loops.share(nodes, labelled=True)
-    public = [row for node in nodes for row in rows_of(node.data.public)]
-    slow = [Reference.of(node) for node in nodes]
+    public = [row for node in sides.nodes for row in rows_of(node.data.public)]
+    slow = [Reference.of(node) for node in sides.nodes]
     expected: dict[int, np.ndarray] = {}
     for round in (1, 2, 3):
-        draw = generator(config.seed, round, "public")
+        draw = generator(sides.config.seed, round, "public")
         asked = sorted(draw.choice(len(public), 31, replace=False).tolist())
         answers = [client.round(round, own, public, expected, asked) for client in slow]
         expected = {row: np.mean([answer[row] for answer in answers], axis=0) for row in asked}
 
-    clients = [build_client(config, node) for node in nodes]
-    known, _ = played(strategy, clients, federation.roster, from_record(arrays), 3)
+    known, _ = sides.play(3)
     np.testing.assert_allclose(known["consensus"], list(expected.values()), rtol=1e-4, atol=1e-5)
-    for node, reference in zip(nodes, slow, strict=True):
+    for node, reference in zip(sides.nodes, slow, strict=True):
         reference.same_as(node.model.head)
 
 

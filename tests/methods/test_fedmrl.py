@@ -20,8 +20,6 @@ from hetfl_flwr import (
     model_arrays,
     train,
 )
-from hetfl_flwr.methods import build_client, build_strategy
-from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ROUND
 
 LINEAR = "fixtures.models:linear"
@@ -110,20 +108,15 @@ def slow_round(own, small, projector, node, round, part):
     return np.mean(losses)
 
 
-def federation(make_config, make_federation, make_node, **keys):
-    """Return the parts of a small federation of linear models: nodes, clients, strategy, members, server state."""
-    flat = {"algorithm": "fedmrl", "models": LINEAR, "fedmrl.small": LINEAR, "optimizer": "sgd", "learning_rate": 0.1}
-    config = make_config(**{**flat, "partition": "dirichlet:0.5", "local_batches": 0, "local_epochs": 1, **keys})
-    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
-    strategy, members = build_strategy(config), make_federation(config).roster
-    state = from_record(strategy.prepare(members, config))
-    return nodes, [build_client(config, node) for node in nodes], strategy, members, state
+SIDES = {"algorithm": "fedmrl", "models": LINEAR, "fedmrl.small": LINEAR, "partition": "dirichlet:0.5"}
+EPOCH = {"local_batches": 0, "local_epochs": 1, "learning_rate": 0.1}
 
 
-def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
+def test_two_rounds_equal_a_loop_over_samples(halves):
     """Unequal clients: the momentum of what stays goes on, the small model's starts anew."""
     keys = {"clients": 3, "batch_size": 50, "momentum": 0.9, "fedmrl.small_loss": 0.7, "learning_rate": 0.05}
-    nodes, clients, strategy, members, state = federation(make_config, make_federation, make_node, **keys)
+    sides = halves(**SIDES | EPOCH | keys)
+    nodes, clients, strategy, members, state = sides.nodes, sides.clients, sides.strategy, sides.members, sides.state
     counts = [len(node.data.train) for node in nodes]
     assert len(set(counts)) == 3
     own, projectors = [
@@ -157,10 +150,11 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
 # --- where it is something simpler ---------------------------------------------------------------
 
 
-def test_one_client_without_the_small_head_s_loss_trains_alone(make_config, make_federation, make_node):
+def test_one_client_without_the_small_head_s_loss_trains_alone(halves):
     """Its mean is its own small model, so it is local training of the predictor, to the bit."""
     keys = {"clients": 1, "fedmrl.small_loss": 0.0, "fedmrl.small": "lenet5", "models": "mlp", "batch_size": 50}
-    [node], [client], strategy, members, state = federation(make_config, make_federation, make_node, **keys)
+    sides = halves(**SIDES | EPOCH | keys)
+    [node], [client], strategy, members, state = sides.nodes, sides.clients, sides.strategy, sides.members, sides.state
     [one], alone, initial = members, deepcopy(client.predictor()), state
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
     for round in (1, 2):

@@ -1,12 +1,12 @@
 """FedProto: a round by hand, a loop over samples."""
 
-from math import exp, log
+from math import log
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import fit, played, softmax
+from fixtures.federations.loops import Linear, fit, softmax
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
 from torch import nn
@@ -14,12 +14,9 @@ from torch import nn
 from clients.fedproto import FedProtoClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries
 from strategies.fedproto import FedProto
 
@@ -105,21 +102,6 @@ def test_one_step_by_hand():
     assert uploaded["counts"].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize(("projection", "slope"), [("none", 10), ("qp", 7.5)])
-def test_a_projection_leaves_out_what_conflicts_with_the_own_labels(projection, slope):
-    """The embedding is (1, 0), of class 0; the head [[1, -1], [-1, 1]] / 2 makes the logits (1/2, -1/2), with odds q =
-    1 / (1 + e) of class 1. The own slopes are (-q, q) of the embedding, and as much of the head's first column: 4 q^2
-    together. A prototype at (-9, 0) has the slope 10 at the first number of the embedding: -10 q along the own ones,
-    so 10 / (4 q) times these are added, which leaves 7.5 there.
-    """
-    head = [[0.5, -0.5], [-0.5, 0.5]]
-    node = linear_node([[1.0, 0.0]], [0], head, body=nn.Linear(2, 2, bias=False), projection=projection)
-    node.model.body.weight.data = torch.eye(2)
-    FedProtoClient(node).fit([np.float32([[-9, 0], [0, 0]]), np.array([True, False])], {ROUND: 1})
-    moved = float(node.model.body.weight[0, 0].detach()) - 1
-    assert moved == pytest.approx(-0.1 * (slope - 1 / (1 + exp(1))), rel=1e-5)
-
-
 # --- whole runs ----------------------------------------------------------------------------------
 
 
@@ -132,48 +114,38 @@ class Slow:
     """A linear body and head in float64, and its client's data, sample by sample."""
 
     def __init__(self, node: Node) -> None:
-        body = node.model.body[1]
-        parts = (body.weight, body.bias, node.model.head.weight, node.model.head.bias)
-        self.parts = [part.detach().double().numpy().copy() for part in parts]
-        inputs, self.labels = node.data.train.batch(torch.arange(len(node.data.train)))
-        self.inputs = inputs.flatten(1).double().numpy()
+        self.body, self.head = Linear(node.model.body[1], node), Linear(node.model.head)
 
-    def embedding(self, row: int) -> np.ndarray:
-        return self.parts[0] @ self.inputs[row] + self.parts[1]
-
-    def train(self, config: RunConfig, client_id: int, round: int, known: dict[int, np.ndarray], weight: float) -> None:
-        order = generator(config.seed, client_id, round, "batches")
-        for rows in draw_batches(order, len(self.labels), config.batch_size, epochs=1, batches=config.local_batches):
-            steps = [np.zeros_like(part) for part in self.parts]
-            for row in rows.tolist():
-                x, y, e = self.inputs[row], int(self.labels[row]), self.embedding(row)
-                slope = softmax(self.parts[2] @ e + self.parts[3]) - np.eye(10)[y]
-                pull = self.parts[2].T @ slope
+    def train(self, round: int, known: dict[int, np.ndarray], weight: float) -> None:
+        for batch in self.body.batches(round):
+            rows = [self.body.rows[position] for position in batch]
+            embeddings = [self.body(x) for x, _ in rows]
+            slopes = [softmax(self.head(e)) - np.eye(10)[y] for e, (_, y) in zip(embeddings, rows, strict=True)]
+            pulls = [self.head.weight.T @ slope for slope in slopes]
+            for place, (e, (_, y)) in enumerate(zip(embeddings, rows, strict=True)):
                 if y in known:
-                    pull = pull + weight * 2 * (e - known[y]) / len(e)
-                for step, gradient in zip(steps, (np.outer(pull, x), pull, np.outer(slope, e), slope), strict=True):
-                    step += gradient / len(rows)
-            for part, step in zip(self.parts, steps, strict=True):
-                part -= config.learning_rate * step
+                    pulls[place] = pulls[place] + weight * 2 * (e - known[y]) / len(e)
+            self.body.step(pulls, [x for x, _ in rows], self.body.config)
+            self.head.step(slopes, embeddings, self.body.config)
 
     def prototypes(self) -> dict[int, list[np.ndarray]]:
         found: dict[int, list[np.ndarray]] = {}
-        for row, label in enumerate(self.labels.tolist()):
-            found.setdefault(label, []).append(self.embedding(row))
+        for x, y in self.body.rows:
+            found.setdefault(y, []).append(self.body(x))
         return found
 
 
 @pytest.mark.parametrize("weighting", ["counts", "uniform"])
-def test_two_rounds_equal_a_loop_over_samples(weighting, make_config, make_federation, make_node):
+def test_two_rounds_equal_a_loop_over_samples(weighting, halves):
     """Eq. (3) and (6)-(8) as plain loops in float64, with the gradients written out; classes that a client lacks."""
     keys = {"models": "test_fedproto:narrow", "clients": 3, "partition": "classes:4", "batch_size": 7, "width": 3}
-    config = make_config(algorithm="fedproto", optimizer="sgd", learning_rate=0.1, **keys)
-    nodes = [make_node(config, client_id) for client_id in range(3)]
-    slow, known = [Slow(node) for node in nodes], {}
+    keys |= {"fedproto.distance-weight": 0.7, "fedproto.weighting": weighting}
+    sides = halves(algorithm="fedproto", learning_rate=0.1, **keys)
+    slow, known = [Slow(node) for node in sides.nodes], {}
     for round in (1, 2):
         received: dict[int, list[list[np.ndarray]]] = {}
-        for client_id, one in enumerate(slow):
-            one.train(config, client_id, round, known, weight=0.7)
+        for one in slow:
+            one.train(round, known, weight=0.7)
             for label, embeddings in one.prototypes().items():
                 received.setdefault(label, []).append(embeddings)
         for label, several in received.items():
@@ -182,16 +154,13 @@ def test_two_rounds_equal_a_loop_over_samples(weighting, make_config, make_feder
             else:
                 known[label] = np.mean([np.mean(embeddings, axis=0) for embeddings in several], axis=0)
 
-    clients = [FedProtoClient(node, distance_weight=0.7, weighting=weighting) for node in nodes]
-    members, strategy = make_federation(config).roster, FedProto(weighting=weighting)
-    strategy.prepare(members, config)
-    state, _ = played(strategy, clients, members, strategy.initial(members), 2)
+    state, _ = sides.play(2)
     assert state["known"].tolist() == [label in known for label in range(10)]
     assert len(known) > 4
     for label, prototype in known.items():
         np.testing.assert_allclose(state["prototypes"][label], prototype, rtol=1e-4, atol=1e-5)
-    for node, one in zip(nodes, slow, strict=True):
-        np.testing.assert_allclose(node.model.head.weight.detach(), one.parts[2], rtol=1e-4, atol=1e-5)
+    for node, one in zip(sides.nodes, slow, strict=True):
+        one.head.same_as(node.model.head)
 
 
 def test_where_uploads_are_clipped_their_size_does_not_tell_the_classes(make_config, run_federation):

@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.members import member, roster
-from torch import nn
+from fixtures.federations.members import roster
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.server_training import ServerTraining
 from hetfl_flwr.learning.training import draw_batches
-from hetfl_flwr.seeding import generator, seeded
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from strategies import fedtgp
 from strategies.fedtgp import FedTGP
@@ -126,18 +125,6 @@ def test_training_equals_a_loop_over_prototypes(epochs, size):
     found = strategy.aggregate(start, uploads, 4)
     for name, expected in zip(LAYERS, (e, w1, b1, w2, b2), strict=True):
         np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-def test_no_epochs_send_what_was_drawn():
-    """From the first upload on; before, no class is known."""
-    strategy = prepared(3, 2, server_epochs=0)
-    start = strategy.initial(roster(3, classes=3, width=2))
-    assert not strategy.download_for(member(0), start, 1)["known"].any()
-    sent = strategy.download_for(member(0), strategy.aggregate(start, [upload(0, [0, 2], [[9, 9], [1, 1]])], 1), 2)
-    with seeded(0, "prototypes"):
-        embedding, hidden, output = nn.Embedding(3, 2), nn.Linear(2, 2), nn.Linear(2, 2)
-    np.testing.assert_allclose(sent["prototypes"], output(hidden(embedding.weight).relu()).detach(), rtol=1e-6)
-    assert sent["known"].tolist() == [True, False, True]
 
 
 def test_a_class_stays_known_in_a_round_in_which_nobody_has_it():

@@ -96,19 +96,6 @@ def test_what_travels_is_the_same_to_the_bit_and_only_measures_differ(name, make
     assert tuned[-1]["accuracy"] > plain[-1]["accuracy"] + 0.1
 
 
-def test_fine_tuning_is_the_same_in_each_evaluation_of_the_same_model(make_config, make_node):
-    """Also where torch's generator stands elsewhere: it is seeded, and left as it was."""
-    config = make_config(algorithm="fedavg", models=NORMED, fine_tune_epochs=1)
-    sent = list(model_arrays(make_node(config).model).values())
-    said = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        before = torch.get_rng_state()
-        said.append(build_client(config, make_node(config)).evaluate(sent, {ROUND: seed}))
-        assert torch.equal(torch.get_rng_state(), before)
-    assert said[0] == said[1]
-
-
 @pytest.mark.parametrize("name", [name for name in names() if name not in (*METHODS, "local")])
 def test_methods_without_a_global_model_refuse_it(name, make_config, refusal):
     config = make_config(algorithm=name, fine_tune_epochs=1)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import Linear, played, softmax, states
+from fixtures.federations.loops import Linear, softmax, states
 from fixtures.federations.members import robustly
 from fixtures.federations.nodes import linear_node
 from safetensors.torch import load_file
@@ -19,11 +19,10 @@ from hetfl_flwr.data.bundled import read_digits
 from hetfl_flwr.data.catalogue import CATALOGUE, DatasetEntry
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.methods import build_client, build_strategy
+from hetfl_flwr.methods import build_client
 from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.spec import ArraySpec
 from simulations.testing.contract import entries
@@ -160,11 +159,11 @@ def eq_5(part: float, truth: np.ndarray, student: np.ndarray, teacher: np.ndarra
     return part * -np.log(student @ truth) + (1 - part) * np.sum(teacher * np.log(teacher / student))
 
 
-def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make_node):
+def test_two_rounds_equal_a_loop_over_samples(halves):
     """Unequal clients, momentum and weight decay: the own model's momentum goes on, the meme's starts anew, and the
     memes have equal weights.
     """
-    config = make_config(
+    sides = halves(
         algorithm="fml",
         models=LINEAR,
         clients=3,
@@ -172,25 +171,21 @@ def test_two_rounds_equal_a_loop_over_samples(make_config, make_federation, make
         local_batches=0,
         local_epochs=2,
         batch_size=50,
-        optimizer="sgd",
         learning_rate=0.1,
         momentum=0.9,
         weight_decay=0.01,
         **{"fml.meme": LINEAR, "fml.alpha": 0.3, "fml.beta": "0.6:0.8"},
     )
-    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
+    nodes = sides.nodes
     assert len({len(node.data.train) for node in nodes}) == 3
     slow, losses = [Linear.of(node) for node in nodes], []
-    average = build_model(LINEAR, nodes[0].data.spec, seed=config.seed, scope=("global",)).head
+    average = build_model(LINEAR, nodes[0].data.spec, seed=sides.config.seed, scope=("global",)).head
     for round, beta in ((1, 0.6), (2, 0.8)):
         forks = [Linear(average) for _ in nodes]
         losses += [slow_round(own, fork, round, 0.3, beta) for own, fork in zip(slow, forks, strict=True)]
         for name, tensor in average.named_parameters():
             tensor.data = torch.from_numpy(np.mean([getattr(fork, name) for fork in forks], axis=0))
-    strategy, members = build_strategy(config), make_federation(config).roster
-    server_state = from_record(strategy.prepare(members, config))
-    clients = [build_client(config, node) for node in nodes]
-    server_state, said = played(strategy, clients, members, server_state, 2)
+    server_state, said = sides.play(2)
     np.testing.assert_allclose([(one["train-loss"], one["small-loss"]) for one in said], losses, rtol=1e-4)
     for name, tensor in average.named_parameters():
         np.testing.assert_allclose(server_state[f"head.{name}"], tensor.detach(), rtol=1e-3, atol=1e-5)

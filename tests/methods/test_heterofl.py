@@ -11,7 +11,6 @@ from fixtures.federations.nodes import linear_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn import functional
 
 from clients.heterofl import HeteroFLClient
 from hetfl_flwr.config import RunConfig
@@ -83,34 +82,6 @@ def test_a_part_is_measured_and_kept_as_it_was_trained():
     image = torch.tensor([[1.0, 0.0]])
     torch.testing.assert_close(client.node.model(image)[0].detach(), torch.from_numpy(logits).float())
     assert client.predictor() is client.node.model
-
-
-class Used(nn.Module):
-    """Uses a layer's weights without calling it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 2, bias=False)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return functional.linear(inputs, self.layer.weight)
-
-
-def test_a_part_is_trained_as_it_is_measured_however_its_body_uses_its_weights():
-    uploads = []
-    for body in (nn.Linear(2, 2, bias=False), Used()):
-        client = HeteroFLClient(linear_node([[1.0, 0.0]], [0], [[0.0, 0.0]] * 3, body=body))
-        uploads.append(client.fit(SENT, {ROUND: 1})[0])
-    assert all(np.array_equal(one, other) for one, other in zip(*uploads, strict=True))
-
-
-def test_a_part_that_has_just_trained_divides_what_it_has_trained():
-    """So what a run leaves behind of a client that was not measured after its last round."""
-    client = one_sample()
-    uploaded, _, _ = client.fit(SENT, {ROUND: 1})
-    body, head = uploaded[-2:]
-    image = torch.tensor([[1.0, 0.0]])
-    np.testing.assert_allclose(client.node.model(image)[0].detach(), head @ (body @ [1, 0] / 0.5), rtol=1e-6)
 
 
 def test_the_layers_of_a_body_that_share_weights_are_divided_once():

@@ -51,17 +51,6 @@ def test_a_mode_leads_to_its_two_classes(keys, halves, make_config, make_node):
     assert next(iter(find("fedhenn").defaults.items())) == ("mode", "heterogeneous")
 
 
-def test_a_value_out_of_range_is_refused_in_every_mode(make_config, refusal):
-    """The client side alone has eta0."""
-    config = make_config(algorithm="fedhenn", **{"fedhenn.mode": "homogeneous", "fedhenn.eta0": -1.0})
-    assert refusal(ConfigError, check_options, config).startswith("fedhenn.eta0 = -1.0: ")
-
-
-def test_sides_that_differ_in_their_modes_are_refused_by_name(monkeypatch, refusal):
-    monkeypatch.delattr("clients.fedhenn.MODES")
-    assert "MODES" in refusal(ConfigError, find.__wrapped__, "fedhenn")
-
-
 def test_an_algorithm_of_another_package_runs_with_its_own_option(make_config, run_federation):
     """Two clients say 2.5 in each of two rounds: in the second they hear the first's sum, 5."""
     run = run_federation(make_config(algorithm="fixtures.echo", **{"fixtures.echo.gain": 2.5}))
@@ -82,13 +71,6 @@ def test_an_algorithm_of_another_package_runs_with_its_own_option(make_config, r
 )
 def test_a_name_that_leads_nowhere(name, said, refusal):
     assert said in refusal(ConfigError, find, name)
-
-
-def test_a_class_of_another_name_is_named(tmp_path, monkeypatch, refusal):
-    (tmp_path / "misnamed").mkdir()
-    (tmp_path / "misnamed" / "strategy.py").write_text("from hetfl_flwr import Roster\nclass Ours: ...\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert "Ours" in refusal(ConfigError, find, "misnamed")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from fixtures.federations.members import member, robustly
 from fixtures.federations.nodes import linear_node
 from torch import nn
 
-from clients.base_prototypes import PrototypeClient, Prototypes, distance_to_prototypes
+from clients.base_prototypes import PrototypeClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.prototypes import class_means
@@ -47,27 +47,7 @@ def test_means_of_more_samples_than_go_through_the_body_at_once():
     assert counts.sum() == rows
 
 
-def test_the_distance_by_hand():
-    """(1 - 3)^2 + (1 - 1)^2 of class 0, nothing of class 1, which has no prototype; over 2 samples of width 2."""
-    embeddings = torch.tensor([[1.0, 1.0], [7.0, 7.0]], requires_grad=True)
-    prototypes, known = torch.tensor([[3.0, 1.0], [0.0, 0.0]]), torch.tensor([True, False])
-    distance = distance_to_prototypes(embeddings, torch.tensor([0, 1]), prototypes, known)
-    assert float(distance) == 1
-    distance.backward()
-    assert embeddings.grad.tolist() == [[-1, 0], [0, 0]]
-
-
 # --- what prototypes predict ---------------------------------------------------------------------
-
-
-def test_the_nearest_known_prototype_predicts():
-    """At (1, 0) the nearest is that of class 2, which nobody knows; of the others that of class 1, at distance 1. The
-    farthest known is class 0 at 3: class 2 is one more than 9 away."""
-    prototypes = torch.tensor([[4.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
-    known = torch.tensor([True, True, False])
-    nearest = Prototypes(3, 2)
-    nearest.hold(prototypes, known)
-    assert nearest(torch.tensor([[1.0, 0.0]])).tolist() == [[-9, -1, -10]]
 
 
 PROTOTYPES = np.float32([[1, 0], [0, 1], [1, 0.1]])

@@ -79,16 +79,3 @@ def test_every_method_says_how_many_training_samples_a_client_has_and_how_many_i
     assert [grid.said[k]["samples-seen"] for k in range(4)] == [seen] * 4
     last = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])
     assert [last["clients"][str(k)]["samples-seen"] for k in range(4)] == [seen] * 4
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "head"),
-    [("fedavg", {"head.weight"}), ("fedhenn", {"head.weight"}), ("fml", {"head.weight"}), ("fedrep", set())],
-)
-def test_heads_without_bias_are_averaged_without_it(make_config, run_federation, algorithm, head):
-    config = make_config(algorithm=algorithm, models="mlp", rounds=1, public_fraction=0.2, head_bias=False)
-    options = {"fedhenn.mode": "homogeneous"} if algorithm == "fedhenn" else {}
-    folder = run_federation(config.with_values(options | ({"fml.meme": "mlp"} if algorithm == "fml" else {})))
-    entries = [json.loads(line) for line in (folder / "rounds.jsonl").open()]
-    assert [entry["failures"] for entry in entries] == [[] for _ in entries]
-    assert {name for name in load_file(folder / SERVER_STATE_FILE) if name.startswith("head.")} == head

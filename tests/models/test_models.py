@@ -17,26 +17,21 @@ from hetfl_flwr.models import (
     SplitModel,
     assign,
     build_model,
-    catalogue_rows,
     parameter_count,
     parse_models,
     split,
 )
-from hetfl_flwr.models.vision import RESNETS, TORCHVISION
 
 DIGITS = DataSpec(shape=(1, 8, 8), classes=10)
 MNIST = DataSpec(shape=(1, 28, 28), classes=10)
 CIFAR = DataSpec(shape=(3, 32, 32), classes=10)
 TABLE = DataSpec(shape=(30,), classes=2)
-TEXT = DataSpec(shape=(7,), classes=2, vocabulary=11)
 TABULAR = tuple(f"tabular:{number}" for number in range(10))
 FEDHE = tuple(f"fedhe:{number}" for number in range(10))
 FEDPROTO = ("fedproto:18", "fedproto:20", "fedproto:22")
 FEDHENN = tuple(f"fedhenn:{number}" for number in range(5))
 NAMES = ("mlp", "lenet5", "lenet", "cnn1", "cnn2", "cnn64", "cnn4", *FEDHE, *FEDHENN, *FEDPROTO, *TABULAR)
-HAR = DataSpec(shape=(9, 128), classes=6)
 SERIES = ("conv1d:small", "conv1d:medium", "conv1d:large")
-TEXTS = ("lstm1", "lstm2", "bag")
 
 
 def conv(inputs: int, outputs: int, size: int) -> int:
@@ -174,20 +169,6 @@ class TestZoo:
         torch.testing.assert_close(model(images), logits)
         assert not seen[1][1].is_contiguous(memory_format=torch.channels_last)
         assert all(parameter.is_contiguous() for parameter in model.parameters())
-
-    @pytest.mark.slow
-    def test_catalogue(self) -> None:
-        before = torch.get_rng_state()
-        rows = catalogue_rows(MNIST)
-        assert tuple(row.name for row in rows) == (*NAMES, *SERIES, *TORCHVISION, *RESNETS, *TEXTS)
-        assert all(row.summary and bool(row.problem) == (row.name in (*SERIES, *TEXTS)) for row in rows)
-        for row in (row for row in rows if row.name in ("mlp", "lenet5", "fedhe:5", "mobilenet_v3_small")):
-            model = build_model(row.name, MNIST, seed=0)
-            assert (row.parameters, row.width) == (parameter_count(model), model.width)
-        assert [row.name for row in catalogue_rows(TABLE) if not row.problem] == ["mlp", *TABULAR]
-        assert [row.name for row in catalogue_rows(HAR) if not row.problem] == ["mlp", *TABULAR, *SERIES]
-        assert [row.name for row in catalogue_rows(TEXT) if not row.problem] == list(TEXTS)
-        assert torch.equal(torch.get_rng_state(), before)
 
 
 class TestNames:

@@ -127,19 +127,6 @@ def test_a_file_of_another_kind_is_refused(refusal, tmp_path, own, weights, said
     assert said in line
 
 
-@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
-def test_a_damaged_file_is_refused(refusal, tmp_path, suffix):
-    file = tmp_path / f"{NAME}.{suffix}"
-    file.write_bytes(b"x" * 100)
-    assert str(file) in refusal(ModelError, build_model, NAME, COLOUR, seed=0, pretrained=str(tmp_path))
-
-
-@pytest.mark.parametrize(("shape", "said"), [((3, 63, 80), "image-size=64"), ((2, 64, 64), "(16, 2, 3, 3)")])
-def test_images_that_such_weights_do_not_take_are_refused(refusal, folder, shape, said):
-    spec = DataSpec(shape=shape, classes=7)
-    assert said in refusal(ModelError, build_model, NAME, spec, seed=0, pretrained=folder)
-
-
 def test_the_run_config_s_key_reaches_the_models_of_a_node(refusal, make_config, make_node, tmp_path):
     """Digits are small images, so a network that is to take weights refuses them; another one on the node does not."""
     source = str(tmp_path)

@@ -318,17 +318,20 @@ def elsewhere(run_federation) -> Callable[..., Path]:
     return run
 
 
-def test_a_damaged_state_on_a_node_is_named_and_goes_on_from_nothing_only_if_that_is_accepted(
-    refusal, tmp_path, make_config, elsewhere
+@pytest.mark.parametrize(("damage", "said"), [(flipped, "client-1.safetensors: damaged"), (missing, "")])
+def test_a_lost_state_on_a_node_is_named_and_goes_on_from_nothing(
+    refusal, tmp_path, make_config, elsewhere, damage, said
 ):
+    """What is damaged must be accepted as lost; what is missing may be of a node that is new."""
     config = make_config(**KEYS, state_dir=str(tmp_path / "state"))
     folder = elsewhere(config)
     for file in (tmp_path / "state" / "run-7").glob("client-1.*safetensors"):
-        flipped(file)
-    line = refusal(FederationError, elsewhere, config, 8)
-    assert "client-1.safetensors: damaged" in line
-    assert "accept-loss = true" in line
-    elsewhere(config, 8, **{"accept-loss": True})
+        damage(file)
+    if said:
+        line = refusal(FederationError, elsewhere, config, 8)
+        assert said in line
+        assert "accept-loss = true" in line
+    elsewhere(config, 8, **{"accept-loss": bool(said)})
     [failure] = entries(folder)[-1]["failures"]
     assert failure["partition"] == 1
     assert "without its state" in failure["reason"]

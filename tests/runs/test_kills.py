@@ -1,7 +1,6 @@
 """Processes killed by SIGKILL wherever it hurts, disks that are full, state files of something else."""
 
 import os
-import random
 import resource
 import shutil
 import signal
@@ -25,10 +24,8 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.rounds import SyncRounds
 from hetfl_flwr.wire.messages import ROUND
-from simulations.benchmarks import kills
 from simulations.cli.command import main
 from simulations.cli.running import run_one
-from simulations.engine.grid import LocalEngine
 from simulations.testing.contract import entries
 
 NORMED = "simulations.testing.lab:normed"
@@ -223,46 +220,6 @@ def test_a_run_killed_before_any_change_of_its_files_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.exhaustive
-def test_a_run_stopped_as_soon_as_it_is_resumed_and_killed_over_it_can_still_go_on(whole, tmp_path):
-    """Nothing has come to the checkpoint that it began with, which must outlive this, too."""
-    folder = tmp_path / "run"
-    run(folder, algorithm="fedhe", rounds=2)
-    for number in count(1):
-
-        def stop_at_once(number: int = number) -> None:
-            submit = LocalEngine.submit
-            LocalEngine.submit = lambda engine, jobs: submit(setattr(engine, "stop_requested", True) or engine, jobs)
-            die_before_change(number, folder)
-            run_one({"output-dir": str(folder), "rounds": 4}, resume=True, workers=1, verbose=True)
-
-        ended = status(forked(stop_at_once))
-        assert newest(folder) == 2
-        if ended == 1:
-            break
-    assert number > 5
-    run_one({"output-dir": str(folder), "rounds": 4}, resume=True, workers=1, verbose=True)
-    assert reached(folder) == whole(algorithm="fedhe", rounds=4)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("algorithm", ["fedmd", "fedavg"])
-def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(algorithm, whole, tmp_path):
-    """Ten times, after up to half a second."""
-    little: dict[str, Value] = {"fedmd.pretrain-epochs": 1} if algorithm == "fedmd" else {"models": NORMED}
-    keys = {"algorithm": algorithm, "rounds": 25, **little}
-    folder, moments = tmp_path / "run", generator(0, algorithm)
-    run(folder, **{**keys, "rounds": 1})
-    for _ in range(10):
-        chosen = {"output-dir": str(folder), "rounds": 25}
-        child = forked(lambda: run_one(chosen, resume=True, workers=1, verbose=True))  # noqa: B023
-        time.sleep(moments.uniform(0, 0.5))
-        os.kill(child, signal.SIGKILL)
-        assert status(child) in (-signal.SIGKILL, 0)
-    run_one({"output-dir": str(folder), "rounds": 25}, resume=True, workers=1, verbose=True)
-    assert reached(folder) == whole(**keys)
-
-
-@pytest.mark.exhaustive
 def test_the_command_with_workers_killed_at_any_moment_ends_as_if_it_had_not_been(whole, tmp_path):
     """Up to two seconds after its first checkpoint. Nobody ends the workers: they see that their master is gone."""
     folder = tmp_path / "run"
@@ -399,15 +356,3 @@ def test_a_run_refuses_the_state_of_something_else_by_name(other, make_config, r
     file.unlink()
     run_federation(after, run_id=run_id)
     assert entries(tmp_path / "after")[1]["failures"] == []
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("spawned_workers")
-def test_the_harness_of_random_kills_sees_a_difference(tmp_path):
-    case = "fedhe, half of the clients"
-    expected = kills.whole(case, tmp_path / "whole")
-    other = {**expected, "client states": {}}
-    count, verdict = kills.killed(case, tmp_path / "run", other, random.Random(3))
-    assert verdict == "DIFFERS in client states"
-    assert count > 0
-    assert kills.killed(case, tmp_path / "run", expected, random.Random(3))[1] == "same bits"

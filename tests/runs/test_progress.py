@@ -31,34 +31,6 @@ def test_a_line_a_minute_says_round_accuracy_and_seconds_left(clock, capsys):
     ]
 
 
-def test_a_resumed_run_counts_its_own_rounds_for_the_time_left(clock, capsys):
-    """Rounds 51 and 52 take 60 s each, and 48 are left."""
-    with Bar(console=Console(stderr=True), label="run", total=100) as bar:
-        for number in (50, 51, 52):
-            bar.update(number)
-            clock[0] += 60.0
-    assert capsys.readouterr().err.splitlines()[-1] == "run: round 52 of 100, 2880 s left"
-
-
-def test_a_terminal_has_its_bar_and_no_line(clock, capsys):
-    with Bar(console=Console(stderr=True, force_terminal=True), label="run", total=100) as bar:
-        for number in range(3):
-            clock[0] += 90.0
-            bar.update(number)
-    assert "s left\n" not in capsys.readouterr().err.replace(" left 0:", "")
-
-
-@pytest.mark.parametrize("console", [Console(stderr=True, quiet=True)])
-def test_who_wants_no_bar_gets_no_line(clock, capsys, console):
-    with Bar(console=console, label="run", total=100) as bar:
-        clock[0] = 90.0
-        bar.update(2)
-    with Bar(console=Console(stderr=True), label="run", total=100, lines=False) as bar:
-        clock[0] = 300.0
-        bar.update(2)
-    assert capsys.readouterr().err == ""
-
-
 def test_the_command_says_how_far_it_is(monkeypatch, tmp_path):
     monkeypatch.setattr(progress, "EVERY", 0.0)
     keys = ["--clients", "2", "--rounds", "2", "--set", "models=mlp", "--out", str(tmp_path / "out")]

@@ -1,6 +1,5 @@
 import platform
 import resource
-import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -59,7 +58,6 @@ ROUND = [
     *("clients", "failures", "balanced_accuracy", "macro_f1", "auc", "majority", "classes", "not_averaged"),
 ]
 MEASURED = ["accuracy", "auc", "balanced-accuracy", "loss", "macro-f1", "majority", "validation-accuracy"]
-RUN = 7
 
 
 def round_asked(message):
@@ -337,29 +335,6 @@ def test_a_run_that_died_in_mid_round_goes_on_from_the_last_checkpoint(
     assert reached(run_federation(resumed(config))) == reached(whole)
 
 
-@pytest.mark.slow
-def test_a_finished_run_can_be_made_longer(tmp_path, make_config, run_federation):
-    long = run_federation(make_config(rounds=3, output_dir=str(tmp_path / "long")))
-    run_federation(make_config(rounds=2))
-    assert reached(run_federation(resumed(make_config(rounds=3)))) == reached(long)
-
-
-@pytest.mark.slow
-def test_the_last_two_checkpoints_are_kept_and_the_newest_is_found_by_number(make_config, run_federation):
-    """What is named otherwise is somebody else's: it is neither read nor removed."""
-    config = make_config(rounds=11, checkpoint_every=1, evaluate_every=99)
-    folder = run_federation(config)
-    places = {path.name: path for path in (folder / "checkpoint").iterdir()}
-    assert sorted(places) == ["round-10", "round-11"]
-    shutil.copytree(places["round-10"], folder / "checkpoint" / "round-99.bak")
-    (folder / "checkpoint" / "round-9").mkdir()
-    (folder / "checkpoint" / "unfinished-123").mkdir()
-    assert Checkpoint.read(folder).round == 11
-    run_federation(resumed(config, rounds=12))
-    kept = ["round-11", "round-12", "round-99.bak"]
-    assert sorted(path.name for path in (folder / "checkpoint").iterdir()) == kept
-
-
 @pytest.mark.parametrize(("share", "expected"), [(1e-9, [0, 0, 0, 3]), (1e9, [0, 1, 2, 3])])
 def test_a_run_chooses_its_checkpoints_by_the_part_of_the_time_that_they_may_take(
     make_config, run_federation, monkeypatch, share, expected
@@ -454,25 +429,6 @@ def test_clients_elsewhere_go_on_with_the_state_that_they_had_at_the_checkpoint(
     folder = run_federation(resumed(config), Meddled(resumed(config), run=9), run_id=9)
     assert reached(folder) == reached(whole)
     assert summary_of(folder)["failures"] == 0
-
-
-def test_clients_elsewhere_that_have_lost_their_state_are_named_or_if_all_have_refused(
-    refusal, tmp_path, make_config, run_federation
-):
-    config = make_config(clients=3, checkpoint_every=1, state_dir=str(tmp_path / "state"))
-    folder = run_federation(config, Meddled(config, run=7))
-    longer = resumed(config, rounds=3)
-    for file in (tmp_path / "state" / "run-7").glob("client-1.*"):
-        file.unlink()
-    run_federation(longer, Meddled(longer, run=8), run_id=8)
-    [failure] = entries(folder)[-1]["failures"]
-    assert "without its state" in failure["reason"]
-    assert failure["partition"] == 1
-    shutil.rmtree(tmp_path / "state")
-    before = (folder / "rounds.jsonl").read_bytes()
-    longer = resumed(config, rounds=4)
-    assert "run 8" in refusal(FederationError, run_federation, longer, Meddled(longer, run=9), run_id=9)
-    assert (folder / "rounds.jsonl").read_bytes() == before
 
 
 def test_a_run_goes_on_under_the_config_that_it_had(refusal, make_config, run_federation):

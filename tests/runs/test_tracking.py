@@ -1,13 +1,10 @@
 """Trackers: every round once, under one name, whatever happens to run or tracker.
 
-TensorBoard is read back by its own reader. Weights & Biases, offline, and MLflow, on a file, are where they are
-installed (``pip install -e ".[wandb,mlflow]"``).
+TensorBoard is read back by its own reader, and so is MLflow, on a file, where it is installed.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from struct import unpack
 from time import time
 from typing import Any
 
@@ -80,39 +77,6 @@ def tensorboard(folder: Path) -> tuple[History, set[str]]:
     return {tag: {event.step: event.value for event in each} for tag, each in found.items()}, keys
 
 
-def records(log: bytes) -> Iterator[bytes]:
-    """Read a log in LevelDB's format after W&B's 7 bytes: blocks of 32 KiB, pieces with checksum, length and kind."""
-    at, whole = 7, b""
-    while at + 7 <= len(log):
-        _, size, kind = unpack("<IHB", log[at : at + 7])
-        if kind == 0 or at % 32768 > 32768 - 7:  # a block's padding
-            at += -at % 32768 or 32768
-            continue
-        whole, at = whole + log[at + 7 : at + 7 + size], at + 7 + size
-        if kind in (1, 4):  # all of a record, or its end
-            yield whole
-            whole = b""
-
-
-def wandb(folder: Path) -> tuple[History, set[str]]:
-    """The last of the offline runs, which is what counts: each has all rounds, under one id."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    history: History = {}
-    keys: set[str] = set()
-    last = max(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
-    for record in map(Record.FromString, records(last.read_bytes())):
-        items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-        for tag, value in items.items():
-            assert items["_step"] not in history.setdefault(tag, {}), "a round twice"
-            history[tag][items["_step"]] = value
-        for item in record.summary.update:
-            if item.key.startswith("summary/"):
-                history.setdefault(item.key, {})[-1] = json.loads(item.value_json)
-        keys |= {item.key for item in record.run.config.update}
-    return history, keys
-
-
 def mlflow(folder: Path) -> tuple[History, set[str]]:
     from mlflow import MlflowClient
 
@@ -125,22 +89,18 @@ def mlflow(folder: Path) -> tuple[History, set[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reader", [tensorboard, wandb, exhaustive(mlflow)])
+@pytest.mark.parametrize("reader", [tensorboard, exhaustive(mlflow)])
 def test_a_run_that_was_killed_and_goes_on_has_every_round_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
 ) -> None:
     """Killed after round 3, with a checkpoint of round 2: round 3 is played, and shown, once more."""
     name = reader.__name__
     pytest.importorskip(name, reason=f"{name} is not installed")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     killed = started(tmp_path / "run", name)
     for number in range(4):
         killed.round(round_(number))
-    if reader is wandb:  # of which one process may have a run but once
-        killed.callbacks[f"track: {name}"]._run.finish()  # type: ignore[attr-defined]
     tracked = started(tmp_path / "run", name)
     tracked.begin(reached(tmp_path / "run", 2))
     for number in (3, 4):
@@ -229,28 +189,6 @@ def test_a_run_for_prometheus_says_where_it_is_and_counts_what_it_has_sent(
     assert {"hetfl_simulated_seconds", "hetfl_client_cpu_seconds", "hetfl_client_peak_memory_bytes"} <= kinds.keys()
     assert {"hetfl_evaluation_wire_bytes", "hetfl_client_accuracy_ratio"} <= kinds.keys()
     assert "_created" not in text
-
-
-def test_prometheus_is_told_since_when_a_client_has_answered_and_which_one_has_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Client 1 is away in round 2; the file lies where the environment says, under the run's name."""
-    pytest.importorskip("prometheus_client")
-    (tmp_path / "textfiles").mkdir()
-    monkeypatch.setenv("PROMETHEUS_TEXTFILE_DIR", str(tmp_path / "textfiles"))
-    tracked = started(tmp_path / "run", "prometheus")
-    for number in range(4):
-        entry = round_(number)
-        if number == 2:
-            del entry.clients["1"]
-        tracked.round(entry)
-    found = prometheus(tmp_path / "textfiles" / "hetfl-run.prom")
-    assert found["hetfl_client_last_round"] == {"0": 3, "1": 3}
-    assert found["hetfl_client_present_since_round"] == {"0": 0, "1": 3}
-    assert found["hetfl_finished"] == {"": 0}
-    tracked.end(summary(3), RuntimeError("cut off"))
-    found = prometheus(tmp_path / "textfiles" / "hetfl-run.prom")
-    assert (found["hetfl_finished"], found["hetfl_failed"]) == ({"": 1}, {"": 1})
 
 
 def test_what_a_client_calls_its_metrics_leaves_prometheus_a_file_that_all_can_read(tmp_path: Path) -> None:

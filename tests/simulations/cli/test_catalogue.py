@@ -31,13 +31,6 @@ def test_a_recipe_is_a_valid_config_whose_models_fit_its_data(path):
         build_model(model, data_spec(config.dataset), seed=config.seed)
 
 
-def test_the_ten_clients_of_the_heterogeneous_recipe_have_ten_models():
-    config = RunConfig.from_flat(read_toml(RECIPES / "fedhe-mnist-heterogeneous.toml"))
-    assert [assign(config.models, client_id) for client_id in range(10)] == [f"fedhe:{number}" for number in range(10)]
-    homogeneous = RunConfig.from_flat(read_toml(RECIPES / "fedhe-mnist-homogeneous.toml"))
-    assert homogeneous.with_values({"models": "fedhe"}) == config
-
-
 DIGITS = RunConfig(dataset="digits")
 
 
@@ -65,19 +58,6 @@ def test_every_method_of_the_house_says_what_leaves_a_client():
     *known, _ = get_args(Sends)
     sides = [each.strategy for name in names() for each in find(name).modes.values() or [find(name)]]
     assert [side.__qualname__ for side in sides if side.sends not in known] == []
-
-
-@pytest.mark.parametrize(
-    ("doc", "short"),
-    [
-        ('X.\n\nRoe and\nDoe, "A\nTitle, 1999",\nVENUE 2021. More of 2022.', "Roe and Doe, VENUE 2021"),
-        ('X.\n\nRoe et al., "Title", 2020 (arXiv 2006.16765).', "Roe et al., 2020 (arXiv 2006.16765)"),
-        ("X. By Roe, 2021.\n\nNot a citation.", ""),
-        ("X.", ""),
-    ],
-)
-def test_a_citation_is_shortened_by_its_title(doc, short):
-    assert facts.citation(doc) == short
 
 
 def test_the_record_is_what_it_was_made_of():

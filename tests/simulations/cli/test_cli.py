@@ -68,13 +68,6 @@ def contents(folder: Path) -> dict[Path, bytes | None]:
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def test_a_shell_can_complete_commands(hetfl, monkeypatch):
-    assert "--install-completion" in hetfl("--help").out
-    for name, value in (("_HETFL_COMPLETE", "complete_bash"), ("COMP_WORDS", "hetfl wat"), ("COMP_CWORD", "1")):
-        monkeypatch.setenv(name, value)
-    assert hetfl().out.split() == ["watch"]
-
-
 def test_a_run_is_shown_and_written_and_needs_no_terminal(hetfl, here):
     done = hetfl("run", "fedhe", *SMALL)
     assert done.status == 0
@@ -136,15 +129,6 @@ def test_nothing_is_written_over_a_run_s_own_files(arguments, hetfl, here):
     done = hetfl(*arguments)
     assert (done.refused, arguments[-1] in done.err) == (True, True)
     assert contents(here) == before
-
-
-@pytest.mark.slow
-def test_a_hub_out_of_reach_is_one_line(here, tmp_path):
-    process = start(tmp_path, "run", "fedhe", "--dataset", "mnist", "--clients", 2)
-    assert process.wait(300) == 2
-    err = (tmp_path / "err").read_text()
-    assert ("ylecun/mnist" in err, err.count("\n")) == (True, 1)
-    assert contents(here) == {}
 
 
 def test_too_few_clients_is_status_1_and_keeps_what_was_reached(hetfl, here, monkeypatch):

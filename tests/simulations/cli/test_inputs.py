@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import tomli_w
 from datasets import Dataset
 from fixtures.tiers import exhaustive
 from hypothesis import HealthCheck, given, settings
@@ -382,41 +381,12 @@ def test_any_setting_is_taken_or_refused(hetfl, here, algorithm, chosen):
     hetfl("run", algorithm, *SMALL, *(part for flag in flags for part in ("--set", flag)))
 
 
-toml_values = st.recursive(
-    st.integers() | st.floats() | st.booleans() | some_text.filter(lambda text: "\udcff" not in text),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(TEXTS[:40]), inner, max_size=3),
-    max_leaves=6,
-)
-
-
 @fuzz(60)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode(errors="replace")))
 def test_any_file_is_taken_or_refused_as_a_recipe(hetfl, here, content):
     (here / "any.toml").write_bytes(content)
     hetfl("run", "fedhe", *SMALL, "--recipe", "any.toml")
     hetfl("reproduce", "any.toml", "--out", "tables")
-
-
-@fuzz(60)
-@given(st.dictionaries(keys, toml_values, min_size=1, max_size=4))
-def test_any_toml_is_taken_or_refused_as_a_recipe(hetfl, here, tables):
-    tables = {
-        key: value for key, value in tables.items() if key not in ("output-dir", "state-dir", "clients", "image-size")
-    }
-    try:
-        (here / "any.toml").write_text(tomli_w.dumps(tables))
-    except UnicodeEncodeError:
-        return
-    hetfl("run", "fedhe", *SMALL, "--recipe", "any.toml")
-
-
-@fuzz(40)
-@given(some_text, st.sampled_from(["", "rotated-", "./", "digits,", "/"]), st.booleans())
-def test_any_data_set_is_taken_or_refused(hetfl, name, before, listed):
-    if listed:
-        hetfl("list", "models", "--dataset", before + name)
-    else:
-        hetfl("run", "local", *SMALL, f"--dataset={before}{name}", "--set", "data-dir=folder")
 
 
 arguments = {

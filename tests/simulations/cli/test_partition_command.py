@@ -2,14 +2,12 @@
 
 import json
 
-import pytest
 from rich.console import Console
 from sklearn.datasets import load_digits
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import load_client_data
 from simulations.reports.partition import Share, Split, load_split, split_table
-from simulations.reports.plots.partition import split_figure
 
 KINDS = ["training", "validation", "test", "public", "classes"]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -74,38 +72,6 @@ def test_a_table_with_few_classes_has_a_column_for_each():
         ["sum", "1,218", "4", "2", "2", "3", "1,205", "6", "7"],
     ]
     assert caption[:4] == ["1,250", "rows,", "26", "unused;"]
-
-
-def test_a_table_with_many_classes_names_the_most_frequent():
-    """Of equally frequent ones the first; one domain needs no column."""
-    split = Split("t", (share(0, histogram=(0, 9, 1, 1, 5, 1, *[0] * 15)),), own_tests=True, rows=20, unused=0)
-    _, head, _, line, *_ = shown(split)
-    assert head[:7] == ["client", *KINDS, "training"]
-    assert " ".join(line) == "0 17 2 1 1 5 1: 9, 4: 5, 2: 1, 3: 1"
-
-
-def test_the_picture_has_a_row_for_each_client_by_domain():
-    """Clients 0 and 2 are of domain a; the cell of client 2 is darkest, and says 8."""
-    shares = (share(0, "a"), share(1, "b", (0, 1)), share(2, "a", (0, 8)), share(3, "b"))
-    [heat] = split_figure(Split("t", shares, own_tests=True, rows=30, unused=0)).axes
-    assert [tick.get_text() for tick in heat.get_yticklabels()] == ["0 a", "2 a", "1 b", "3 b"]
-    numbers = {text.get_position(): text.get_text() for text in heat.texts}
-    assert numbers == {(0, 0): "3", (1, 1): "8", (1, 2): "1", (0, 3): "3"}
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"clients": 4},
-        {"clients": 12, "dataset": "digits,rotated-digits", "partition": "shards:2"},
-        {"clients": 1, "dataset": "breast-cancer", "public-fraction": 0.0, "test-fraction": 0.0},
-    ],
-)
-def test_every_split_can_be_drawn_and_told(keys):
-    split = counted(**keys)
-    split_figure(split).canvas.draw()
-    lines = shown(split)
-    assert [line[0] for line in lines[3:-1]] == [*map(str, range(keys["clients"])), "sum"]
 
 
 def test_the_command_shows_and_writes_what_was_counted(hetfl, tmp_path, monkeypatch):

@@ -11,17 +11,14 @@ from threading import Timer
 
 import pytest
 from flwr.common.config import parse_config_args
-from rich.console import Console
 from typer.testing import CliRunner
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.lock import LOCK_FILE
 from simulations.cli.command import app
-from simulations.engine.run import run_locally
 from simulations.reports import watching
 from simulations.reports.runs import load_run
 from simulations.reports.watching import standing
-from simulations.testing.contract import entries
 
 
 @pytest.fixture
@@ -108,23 +105,6 @@ def test_a_run_that_was_stopped_is_called_so(run, lock):
     assert "go on with" not in watch(run)[1]
 
 
-def test_a_stopped_run_goes_on_by_the_command_that_is_said(run):
-    """Of the local engine: it is called as it is printed."""
-    folder = run_locally(
-        {"algorithm": "fedhe", "clients": 2, "rounds": 2, "checkpoint-every": 1, "models": "mlp"}
-        | {"output-dir": str(run.parent / "a folder")},
-        verbose=False,
-    )
-    (folder / "summary.json").unlink()
-    cut(folder, 1)
-    status, said = watch(folder)
-    assert status == 1
-    program, *arguments = shlex.split(said.partition("go on with: ")[2])
-    assert program == "hetfl"
-    assert CliRunner().invoke(app, arguments).exit_code == 0
-    assert (watch(folder)[0], load_run(folder).rounds[-1].round) == (0, 2)
-
-
 def test_of_another_engine_the_command_is_flower_s_and_reads_a_file_whose_rounds_may_be_changed(
     make_config, run_federation, monkeypatch, caplog
 ):
@@ -144,28 +124,6 @@ def test_of_another_engine_the_command_is_flower_s_and_reads_a_file_whose_rounds
     again = RunConfig.from_flat(parse_config_args([file]))
     assert (again.resume, again.rounds, again.output_dir) == (True, 4, str(folder))
     assert load_run(run_federation(again)).rounds[-1].round == 4
-
-
-def test_of_many_clients_the_failing_the_late_and_the_worst_are_seen(run):
-    """Client 99 of a hundred fails, 50 is late, 7 is the worst."""
-    [record] = json.loads((run / "clients.json").read_text())[:1]
-    (run / "clients.json").write_text(json.dumps([{**record, "partition": number} for number in range(100)]))
-    lines = entries(run)
-    for line in lines:
-        scores = {number: {"accuracy": 0.01 if number == 7 else 0.5 + number / 1000} for number in range(100)}
-        line["clients"] = {str(number): one for number, one in scores.items() if number != 50 or line["round"] < 3}
-        line["failures"] = [{"partition": 99, "stage": "train", "reason": "ran out of memory", "node": 7}]
-    (run / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    console = Console(width=100)
-    with console.capture() as seen:
-        console.print(standing(run).whole)
-    text = seen.get()
-    assert "accuracy 1.0 to 59.9 %, median 55.0 %" in text
-    rows = [line.split()[0] for line in text.splitlines() if line[:8].strip().isdecimal()]
-    assert rows[:3] == ["99", "50", "7"]
-    told = json.loads(watch(run, "--json")[1])
-    assert [one["client"] for one in told["clients"]][:4] == [99, 50, 7, 0]
-    assert (told["state"], told["round"], told["rounds"], told["failures"]) == ("ended", 3, 3, 4)
 
 
 def test_a_run_that_ends_while_it_is_read_was_not_stopped(run, monkeypatch):

@@ -17,9 +17,7 @@ from typing import NamedTuple
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-from fixtures.tiers import exhaustive
 from flwr.common.config import parse_config_args
-from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -109,16 +107,6 @@ def test_private_halves_are_their_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
 
 
-def test_nodes_are_added_and_nothing_is_overwritten(keys: Keys) -> None:
-    """Private halves that have gone to where they belong are not made anew."""
-    for moved in (keys.ca_key, keys.server_key, keys.node(0)):
-        moved.unlink()
-    before = {path: path.read_bytes() for path in keys.folder.iterdir() if path != keys.list}
-    made = make_keys(keys.folder, [HOST], 3)
-    assert made == [keys.node(2), keys.node_public(2), keys.list]
-    assert {path: path.read_bytes() for path in keys.folder.iterdir() if path not in made} == before
-
-
 def test_the_list_of_keys_follows_the_public_halves_and_keeps_what_else_it_has(keys: Keys) -> None:
     """A key of another machine, added by hand, stays; one that was moved away is replaced by the new one."""
     before = read_node_keys(keys.list)
@@ -133,16 +121,6 @@ def test_the_list_of_keys_follows_the_public_halves_and_keeps_what_else_it_has(k
     assert (after[0], after[7]) == (before[0], f"{foreign} by hand")
     assert after[1] not in before.values()
     assert make_keys(keys.folder, [HOST], 2) == []
-
-
-def test_a_server_certificate_that_was_moved_away_is_made_anew_by_the_same_authority(keys: Keys) -> None:
-    authority, old = keys.ca.read_bytes(), keys.server.read_bytes()
-    keys.server.unlink()
-    keys.server_key.unlink()
-    assert make_keys(keys.folder, ["new.example.org"], 2) == [keys.server_key, keys.server]
-    assert keys.ca.read_bytes() == authority
-    assert keys.server.read_bytes() != old
-    shake_hands(keys, keys.ca, "new.example.org")
 
 
 @pytest.mark.parametrize("files", range(6))
@@ -250,28 +228,6 @@ def within(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFix
         return Ended(ended.value.code, "".join(capfd.readouterr()))
 
     return call
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        exhaustive(["fedhee"], "'fedhee'"),
-        (["--set", "dataset=mnist"], "dataset"),
-        exhaustive(["--out", "full"], "full"),
-    ],
-    ids=["algorithm", "key", "folder"],
-)
-def test_a_rehearsal_that_cannot_be_is_refused_before_it_begins(
-    within: Callable[..., Ended], here: Path, arguments: list[str], line: str
-) -> None:
-    (here / "full").mkdir()
-    (here / "full" / "file").touch()
-    ended = within("rehearse", *arguments)
-    assert ended.status == 2
-    assert line in ended.log
-    assert ended.log.count("\n") == 1
-    assert [str(path.relative_to(here)) for path in here.rglob("*")] == ["full", "full/file"]
 
 
 def test_a_node_that_ends_by_itself_is_named_with_its_reason(tmp_path: Path, refusal: Callable[..., str]) -> None:
@@ -393,16 +349,6 @@ def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(within: Callab
 
 
 @pytest.mark.exhaustive
-def test_a_rehearsal_that_fails_says_why_and_leaves_nothing_running(here: Path) -> None:
-    ended = hetfl(here, "rehearse", "fedavg", "--nodes", 2, "--set", "models=mlp,lenet5", "--out", "all")
-    assert ended.status == 1
-    assert still_running(here) == []
-    assert "all clients need the same model" in ended.log.splitlines()[-1]
-    assert ended.log.endswith(f"{here / 'all' / 'flower'}\n")
-    assert "Traceback" not in (here / "all" / "flower" / "run.log").read_text()
-
-
-@pytest.mark.exhaustive
 def test_ctrl_c_ends_all_of_a_rehearsal(here: Path) -> None:
     """Also for those who press it again and again: that does not keep the first one from its work."""
     said = here / "said"
@@ -497,14 +443,6 @@ def test_what_a_unit_writes_lies_where_it_may_write(path: Path) -> None:
     homes = dict(re.findall(r"^Environment=(FLWR_HOME|HF_HOME)=(.+)$", unit, re.MULTILINE))
     assert set(homes) == {"FLWR_HOME", "HF_HOME"}
     assert all(folder.startswith(f"%S/{state}/") for folder in homes.values())
-
-
-def test_the_gate_lets_the_largest_piece_of_an_array_pass_and_stores_nothing() -> None:
-    gate = (DEPLOYMENT / "nginx.conf").read_text()
-    [megabytes] = re.findall(r"^\s*client_max_body_size (\d+)m;$", gate, re.MULTILINE)
-    assert FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 2**20 < int(megabytes) * 2**20 <= 2**26
-    for line in ("proxy_http_version 1.1;", "proxy_request_buffering off;", "proxy_max_temp_file_size 0;"):
-        assert line in gate
 
 
 def test_the_example_of_a_nodes_settings_is_one_that_a_node_takes() -> None:

@@ -30,12 +30,7 @@ from simulations.deployment.doctor.finding import Finding, State, failed, findin
 from simulations.deployment.doctor.machine import (
     check_disk,
     check_key,
-    check_memory,
-    check_packages,
-    check_python,
-    check_unused,
     free_memory,
-    jetson_release,
 )
 from simulations.deployment.doctor.server import (
     AHEAD,
@@ -213,19 +208,14 @@ def test_a_server_without_tls_is_told_from_one_with(keys: Keys) -> None:
 def test_a_server_that_never_ends_what_it_says_is_told_within_the_time_of_the_whole_conversation(
     keys: Keys, monkeypatch: pytest.MonkeyPatch, opening: bytes, again: bytes, with_tls: bool
 ) -> None:
-    monkeypatch.setattr(doctor_server, "PATIENCE", 2.0)
+    monkeypatch.setattr(doctor_server, "PATIENCE", 0.5)
     held = keys if with_tls else None
     with serving(held, Endless, opening=opening, again=again) as port:
         began = time.monotonic()
         findings = found(port, held)
         assert time.monotonic() - began < 5
     assert failures(findings) == {"SuperLink"}
-    assert "within 2 s" in findings["SuperLink"].found
-
-
-@pytest.mark.parametrize("described", [b"[" * 200_000, b'{"info":' * 100_000, b"\xff", b"[]", b'{"info": 1}'])
-def test_a_description_that_is_none_leaves_the_version_unchecked(described: bytes) -> None:
-    assert doctor_server.flower_version(described) is None
+    assert "within 0.5 s" in findings["SuperLink"].found
 
 
 @pytest.mark.parametrize(("status", "words"), [(502, "no SuperLink behind it"), (404, "no SuperLink"), (403, "gate")])
@@ -311,21 +301,6 @@ def test_a_state_folder_that_cannot_be_written_is_a_failure(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-@pytest.mark.parametrize(("free", "state"), [(1e8, "failure"), (1e9, "warning"), (1e10, "ok")])
-def test_a_state_folder_needs_room_for_the_runs_that_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: float, state: str
-) -> None:
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
-    assert check_disk(tmp_path / "state" / "of a node").state == state
-
-
-@pytest.mark.parametrize(
-    ("free", "state"), [(None, "not checked"), (10**9, "failure"), (1_200_000_000, "warning"), (2 * 10**9, "ok")]
-)
-def test_memory_is_held_against_what_a_client_takes(free: int | None, state: str) -> None:
-    assert check_memory(free).state == state
-
-
 def test_free_memory_is_within_the_limit_of_a_container(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:  2000000 kB\nMemAvailable:   1000000 kB\n")
@@ -335,27 +310,6 @@ def test_free_memory_is_within_the_limit_of_a_container(tmp_path: Path) -> None:
         (tmp_path / "memory.current").write_text("100000000\n")
         assert free_memory(meminfo, tmp_path) == free
     assert free_memory(tmp_path / "none", tmp_path) is None
-
-
-def test_an_old_python_and_packages_that_lack_or_are_old_are_named() -> None:
-    assert check_python("3.10.4", ">=3.11").state is State.FAILURE
-    assert check_python("3.11.0", ">=3.11").state is State.OK
-    assert check_packages(["flwr[simulation]>=1.41", "none>=1; extra == 'dev'"]).state is State.OK
-    finding = check_packages(["flwr>=99", "no-such-package>=2", "torch"])
-    assert finding.state is State.FAILURE
-    assert finding.fix.endswith("-m pip install 'flwr>=99' 'no-such-package>=2'")
-
-
-def test_a_gpu_that_torch_cannot_use_is_warned_of(tmp_path: Path) -> None:
-    release = tmp_path / "nv_tegra_release"
-    release.write_text("# R36 (release), REVISION: 4.0, GCID: 37537400, BOARD: generic\n# more\n")
-    assert jetson_release(release) == "R36 (release), REVISION: 4.0"
-    assert jetson_release(tmp_path / "none") == ""
-    [of_jetson] = check_unused(nvidia=False, jetson=jetson_release(release))
-    [of_other] = check_unused(nvidia=True, jetson="")
-    assert of_jetson.state is of_other.state is State.WARNING
-    assert "R36" in of_jetson.found
-    assert list(check_unused(nvidia=False, jetson="")) == []
 
 
 @pytest.mark.parametrize(
@@ -372,20 +326,6 @@ def test_a_device_that_does_not_compute_is_a_failure(
     assert finding.state is State.FAILURE
     assert words in finding.found
     assert "more" not in finding.found
-
-
-@pytest.mark.parametrize(
-    "error", [ImportError("No module named 'torch'"), OSError("libcudart.so.13: cannot open\nmore")]
-)
-def test_a_torch_that_cannot_be_imported_ends_no_other_check(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fails(name: str) -> None:
-        raise error
-
-    monkeypatch.setattr(machine, "import_module", fails)
-    findings = {finding.name: finding for finding in machine.examine_machine(None)}
-    assert findings["torch"].state is State.FAILURE
-    assert findings["torch"].found.endswith(str(error).splitlines()[0])
-    assert {"packages", "memory", "state folder"} <= findings.keys()
 
 
 def test_a_torch_that_this_processor_cannot_run_ends_no_other_check(
@@ -407,13 +347,6 @@ def test_a_torch_that_this_processor_cannot_run_ends_no_other_check(
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         server_at(address, None, insecure=False)
-
-
-def test_an_address_may_be_of_ipv6(tmp_path: Path) -> None:
-    assert server_at("[::1]:8000", None, insecure=False).host == "::1"
-    assert server_at("::1:8000", None, insecure=False).port == 8000
-    with pytest.raises(ConfigError):
-        server_at("localhost:1", tmp_path, insecure=True)
 
 
 def test_the_table_has_each_check_and_only_a_failure_is_exit_status_1(keys: Keys, tmp_path: Path) -> None:

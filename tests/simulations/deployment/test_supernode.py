@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -192,16 +191,6 @@ def test_an_app_has_its_own_module_where_another_one_was_imported(either, writte
     assert (first == second) == isinstance(either, ResidentExecutor)
 
 
-def test_what_flowers_own_process_has_imported_is_not_the_apps(either, written, tmp_path):
-    """An app with a module called `json` has the standard library's there, too."""
-    assert "json" in executor.FLOWERS
-    (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "json.py").write_text("VERSION = 'own'\n")
-    either.launch(spec(1, address=f"unpack {tmp_path / 'app'}"))
-    until(lambda: not either.reconcile() and len(written()) == 2)
-    assert written()[1][1:-1] == ["the", "known"]
-
-
 @pytest.fixture
 def anew(monkeypatch) -> list[list[str]]:
     """Note the messages with which an executor begins anew; that it is a new process is left out."""
@@ -274,17 +263,6 @@ def test_a_module_that_changes_after_its_import_is_noticed_by_the_first_message(
     assert anew == [["token-1"]]
 
 
-@pytest.mark.parametrize("of_app", [False, True])
-def test_a_file_that_may_have_changed_after_its_import_is_held_to_have_but_not_an_apps(altered, of_app):
-    """An app's are written a moment before."""
-    loaded = Loaded(time.time())
-    loaded.look()
-    loaded.app = altered if of_app else None
-    write_version(altered, 2)
-    importlib.import_module("altered")
-    assert loaded.changed() == (set() if of_app else {"altered"})
-
-
 def test_a_file_of_the_future_is_held_as_it_is(altered, monkeypatch):
     """Where the clock has been set back, a process that begins anew would begin anew for ever."""
     clock = time.time
@@ -294,12 +272,6 @@ def test_a_file_of_the_future_is_held_as_it_is(altered, monkeypatch):
     assert loaded.changed() == set()
     write_version(altered, 2)
     assert loaded.changed() == {"altered"}
-
-
-def test_a_new_version_of_the_executor_itself_waits_for_the_node(monkeypatch):
-    """It is `__main__` in its own process; the node that started it may be too old for the new one."""
-    monkeypatch.setitem(sys.modules, "__main__", executor)
-    assert Loaded(since=0).changed().isdisjoint({"__main__", "simulations"})
 
 
 @pytest.mark.parametrize("replied", [False, True])
@@ -357,22 +329,6 @@ def test_an_app_that_is_installed_whole_is_not_unpacked_again(monkeypatch, tmp_p
     assert unpacked == [folder] * 3
 
 
-@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_text("")])
-def test_a_package_with_a_changed_file_is_named(tmp_path, monkeypatch, change):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "package").mkdir()
-    for name in ("__init__", "part"):
-        (tmp_path / "package" / f"{name}.py").write_text("VERSION = 1")
-    time.sleep(0.05)
-    loaded = Loaded(time.time())
-    importlib.import_module("package.part")
-    assert loaded.changed() == set()
-    change(tmp_path / "package" / "part.py")
-    assert loaded.changed() == {"package"}
-    for name in ("package", "package.part"):
-        del sys.modules[name]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", mostly_exhaustive(supernode.KEEP, lambda keep: keep == "fork"))
 def test_an_executor_that_begins_anew_answers_the_message_that_it_was_given(told, tmp_path, keep):
@@ -408,27 +364,6 @@ def test_an_executor_that_begins_anew_answers_the_message_that_it_was_given(told
         finally:
             process.kill()
             process.wait()
-
-
-def test_an_executor_that_cannot_be_started_is_tried_again(monkeypatch):
-    """As where there are too many open files, or no memory for a moment."""
-    tried, started = list[str](), threading.Event()
-
-    def start(told, environment):
-        tried.append(told)
-        if len(tried) == 1:
-            raise OSError(24, "Too many open files")
-        started.set()
-        threading.Event().wait()  # as long as the node
-
-    monkeypatch.setattr(supernode, "RESTART", 0.01)
-    monkeypatch.setattr(supernode, "start_executor", start)
-    monkeypatch.setattr(supernode._parts(), "flower_supernode", lambda: started.wait(20))
-    monkeypatch.setattr(supernode._parts(), "set_poll", lambda seconds: None)
-    monkeypatch.setattr(sys, "argv", ["hetfl"])
-    with pytest.raises(SystemExit):
-        supernode.run_supernode(["--insecure"], "fork", 0.5)
-    assert len(tried) == 2
 
 
 def test_where_no_process_can_be_forked_the_launch_has_failed_and_nothing_stays_open(either, monkeypatch):

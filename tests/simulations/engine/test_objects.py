@@ -10,9 +10,9 @@ from sklearn.datasets import load_digits
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from hetfl_flwr.data import Reading, Split, load_client_data
-from hetfl_flwr.errors import ConfigError, DataError
+from hetfl_flwr.errors import DataError
 from simulations.api import config_keys, load, run
-from simulations.engine.objects import is_object, stored
+from simulations.engine.objects import stored
 
 ROWS = 60
 
@@ -147,13 +147,6 @@ def test_a_list_is_one_a_client_without_names():
     ]
     assert [data.name for data in clients] == ["", ""]
     assert [data.train.class_counts(3)[[0, 2]].gt(0).tolist() for data in clients] == [[True, False], [False, True]]
-
-
-def test_names_and_paths_are_what_they_were(tmp_path):
-    assert not any(map(is_object, ("digits", tmp_path, ["digits", "mnist"], (tmp_path, "digits"))))
-    assert config_keys({}, {"dataset": ["digits", "mnist"]}) == {"dataset": "digits,mnist"}
-    with pytest.raises(ConfigError):
-        config_keys({"dataset": "digits"}, {"dataset": "digits"})
 
 
 class TestMessages:

@@ -79,20 +79,6 @@ def test_clients_that_rest_after_each_message_end_with_the_same_bits(
 
 
 @pytest.mark.exhaustive
-def test_a_run_that_goes_on_with_clients_at_rest_in_other_workers_ends_with_the_same_bits(
-    config_for, run_federation, small_grid
-):
-    whole = run_federation(config_for("fedh2l", "whole"))
-    begun = config_for("fedh2l", "parts").with_values({"rounds": 1})
-    run_federation(begun, small_grid(begun))
-    remains = Path(begun.output_dir) / f".clients-{RUN}-killed"
-    remains.mkdir()
-    config = begun.with_values({"rounds": 3, "resume": True})
-    assert result(run_federation(config, small_grid(config, workers=2))) == result(whole)
-    assert not remains.exists()
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("algorithm", ["fedh2l", "fedhe"])
 def test_clients_that_change_their_worker_at_every_message_keep_all_they_have(
     config_for, run_federation, small_grid, monkeypatch, algorithm

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from fixtures.folders.pages import Page
 from fixtures.folders.studies import ALONE, HELPED, ROWS, ended, study
 from scipy import stats
 from typer.testing import CliRunner
@@ -18,9 +17,7 @@ from hetfl_flwr import gains, load
 from simulations.cli.command import app
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
 from simulations.reports.gains import Gain, answer, gains_table, write_csv
-from simulations.reports.report import write_report
 from simulations.reports.runs import load_run, run_folders
-from simulations.reports.tables import doubts_of
 
 
 def said_of(folders):
@@ -154,44 +151,6 @@ def test_other_measures_have_their_own_differences_intervals_and_verdicts(tmp_pa
     assert "2 comparisons" in " ".join(found.attrs["notes"])
 
 
-def test_compare_takes_a_measure_and_refuses_what_is_none_or_was_not_measured(tmp_path, hetfl):
-    folders = study(tmp_path / "runs")
-    out = ("--out", tmp_path / "c.png")
-    for measure, named in (("acuracy", "'accuracy'"), ("auc", "AUC")):
-        refused = hetfl("compare", tmp_path / "runs", "--measure", measure, *out)
-        assert (refused.refused, named in refused.err) == (True, True)
-    with_quality(folders, "macro_f1", [scores for each in (ALONE, HELPED) for scores in each.values()])
-    done = hetfl("compare", tmp_path / "runs", "--measure", "macro_f1", *out)
-    assert (done.status, done.err) == (0, "")
-    assert "Gains over local in macro F1 (95 % interval)" in done.out
-    assert "macro F1 %" in done.out
-
-
-def test_doubts_of_all_runs_are_said_once_with_the_runs_that_they_are_of(tmp_path, hetfl):
-    """The first client has 12 to 14 test rows by seed, the second never predicts a class in some runs."""
-    folders = study(tmp_path)
-    for number, folder in enumerate(folders):
-        records = json.loads((folder / "clients.json").read_text())
-        records[0] |= {"test": 12 + number % 3, "recall": {"ill": 1.0}}
-        records[1]["unpredicted"] = ["rare"] if number in (0, 3, 4, 5) else []
-        records[2]["untested"] = ["rare"] if number % 3 == 1 else []
-        (folder / "clients.json").write_text(json.dumps(records))
-    assert doubts_of([load_run(folder) for folder in folders]) == [
-        "client 0: 12 to 14 test rows; all test rows are of class ill",
-        "client 1: never predicts class rare (local, fedhe)",
-        "client 2: no test row of class rare, on which it trains (local, fedhe)",
-    ]
-    assert hetfl("compare", *folders, "--out", tmp_path / "c.png").out.count("12 to 14 test rows") == 1
-    assert write_report(folders, tmp_path / "r.html").read_text().count("12 to 14 test rows") == 1
-
-
-def test_where_only_pooled_runs_are_there_methods_are_compared_with_them(tmp_path):
-    pooled = [ended(tmp_path / f"p{s}", ALONE[s], algorithm="local", pooled=True, seed=s) for s in ALONE]
-    found = said_of([*pooled, *(ended(tmp_path / f"f{s}", HELPED[s], seed=s) for s in ALONE)])
-    assert found.baseline == "pooled"
-    assert [gain.verdict for gain in found.gains] == ["helps", "unclear", "harms"]
-
-
 def test_of_several_local_runs_the_one_with_the_same_settings_counts(tmp_path):
     ended(tmp_path / "a", [0.1, 0.1, 0.1], algorithm="local", **{"learning-rate": 0.5})
     ended(tmp_path / "b", ALONE[0], algorithm="local", **{"learning-rate": 0.1})
@@ -234,23 +193,6 @@ def test_a_client_whose_name_is_a_formula_is_a_text_in_the_csv_file(tmp_path):
     assert (frame.name[0], frame.method[0], frame.difference[0]) == ("'=1+1", "fedhe", -0.25)
 
 
-def test_a_report_of_a_hundred_clients_shows_the_ends_and_the_spread(tmp_path):
-    """Client k gains k - 50 points."""
-    alone = ended(tmp_path / "alone", [0.5] * 100, algorithm="local")
-    other = ended(tmp_path / "other", [k / 100 for k in range(100)])
-    page = Page(write_report([alone, other], tmp_path / "r.html"))
-    (caption,) = [name for name in page.tables if name.startswith("Gains over local")]
-    names = [row[0] for row in page.tables[caption][1:]]
-    assert names == [
-        *(f"client {k}" for k in range(10)),
-        "... 80 between ...",
-        *(f"client {k}" for k in range(90, 100)),
-    ]
-    rows = {row[0]: row[1:4] for row in page.tables["Methods by gain"][1:]}
-    assert rows == {"local": ["0.0", "0.0", "0.0"], "fedhe": ["-0.5", "49.0", "-45.5"]}
-    assert "fedhe: -0.5 points" in (tmp_path / "r.html").read_text()
-
-
 SMALL = ("--dataset", "breast-cancer", "--clients", "2", "--rounds", "1", "--set", "models=mlp")
 
 
@@ -271,40 +213,6 @@ def test_a_method_is_run_beside_its_baselines_once(tmp_path, monkeypatch):
     written = Path("out/local/summary.json").stat().st_mtime_ns
     assert CliRunner().invoke(app, ["run", "fedhe", *options]).exit_code == 0
     assert Path("out/local/summary.json").stat().st_mtime_ns == written
-
-
-def test_baselines_have_the_models_that_the_method_settles_and_one_run_for_all_its_options(tmp_path):
-    from simulations.studies.sweeps import jobs_against
-
-    grid = {"seed": [0, 1], "fedavg.exchange-every": [1, 2]}
-    wanted = jobs_against({"algorithm": "fedavg", "clients": 2}, ["local"], grid, tmp_path)
-    names = [str(job.folder.relative_to(tmp_path)) for job in wanted]
-    assert names == [
-        *(f"fedavg/seed={s},fedavg.exchange-every={n}" for s in (0, 1) for n in (1, 2)),
-        *(f"local/seed={s}" for s in (0, 1)),
-    ]
-    assert len({job.settings["models"] for job in wanted}) == 1
-    assert "," not in wanted[-1].settings["models"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["fedhe", "--against", "local"], "--out"),
-        (["fedhe", "--against", "fedavg", "--out", "o"], "'fedavg'"),
-        (["local", "--against", "local", "--out", "o"], "--against local"),
-        (["fedhe", "--against", "local", "--sweep", "algorithm=fedhe,fml", "--out", "o"], "algorithm"),
-        (
-            ["chfl", "--set", "features=slices:0.5", "--dataset", "breast-cancer", "--against", "pooled", "--out", "o"],
-            "features",
-        ),
-    ],
-)
-def test_what_cannot_be_run_beside_is_said_in_a_line(arguments, said, tmp_path, hetfl, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = hetfl("run", *arguments)
-    assert (done.refused, said in done.err) == (True, True)
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_recall_of_one_class_is_a_measure(tmp_path, hetfl):

@@ -1,7 +1,6 @@
 """The report of runs as one HTML file: what stands in it, that nothing runs or is fetched, and how it looks."""
 
 import json
-import os
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
@@ -39,22 +38,6 @@ def test_one_run(tmp_path: Path) -> None:
     assert [str(one["alt"]).endswith("accuracy from 10.0 to 80.0 %") for one in page.of("img")][:2] == [True, True]
     assert page.column("Settings that differ from the defaults", "key") == ["dataset", "rounds", "output-dir"]
     assert 'partition = "iid"' in page.words
-
-
-@pytest.mark.slow
-def test_several_runs(tmp_path: Path) -> None:
-    """Two seeds of fedhe are one line, beside local, which sends nothing."""
-    shifted = [line(0, [0.1, 0.3], sent=0), line(1, [0.6, 0.8]), line(2, []), line(3, [0.9, 0.9])]
-    folders = [
-        make(tmp_path / "one"),
-        make(tmp_path / "two", shifted, seed=1),
-        make(tmp_path / "own", SILENT, algorithm="local", rounds=1),
-    ]
-    page = report(folders, tmp_path)
-    compared = next(rows for rows in page.tables.values() if rows[0][:2] == ["algorithm", "rounds"])
-    assert [row[0] for row in compared[1:]] == ["fedhe", "local"]
-    assert "Not on equal terms" in page.words
-    assert len([one for one in page.of("details") if one.get("class") == "run"]) == 3
 
 
 @pytest.mark.slow
@@ -118,38 +101,12 @@ def test_what_is_there_of_a_run_that_has_hardly_begun(tmp_path: Path) -> None:
     assert page.tables["Clients of run"][1:] == []
 
 
-def test_a_long_run_is_small(tmp_path: Path) -> None:
-    """Ten clients and 3,000 rounds in less than 600 kB, not the 2 MB of rounds.jsonl."""
-    lines = [line(number, [(number * 617 % 1000) / 1000] * 10) for number in range(3001)]
-    report([make(tmp_path / "run", lines, rounds=3000)], tmp_path)
-    assert (tmp_path / "report.html").stat().st_size < 600_000
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hetfl: Any) -> None:
-    """It lets no library fetch data."""
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    done = hetfl("report", make(tmp_path / "run"), "--out", tmp_path / "r.html")
-    assert os.environ.pop("HF_HUB_OFFLINE") == "1"
-    assert (done.status, done.out) == (0, f"report: {tmp_path / 'r.html'}\n")
-    assert Page(tmp_path / "r.html").column("Clients of run", "after") == ["70.0", "90.0"]
-
-
 def test_what_no_page_can_be_made_of_or_written_to_is_refused(tmp_path: Path, refusal: Any) -> None:
     folder = make(tmp_path / "run")
     for runs, path in (([tmp_path / "none"], tmp_path / "r.html"), ([], tmp_path / "r.html"), ([folder], folder)):
         refusal(RunFolderError, write_report, runs, path)
     (folder / "summary.json").write_text("{}\n")
     assert "summary.json" in refusal(RunFolderError, write_report, [folder], tmp_path / "r.html")
-
-
-def test_what_was_done_with_the_data_is_shown(tmp_path: Path) -> None:
-    folder = finish(make(tmp_path / "run"))
-    said = [f"column 'x{number}': {EVIL}" for number in range(60)]
-    (folder / "notes.txt").write_text("\n".join(said) + "\n")
-    page = Page(write_report([folder], tmp_path / "r.html"))
-    assert all(line in page.words for line in said[:50])
-    assert said[50] not in page.words
-    assert "notes.txt" in page.words
 
 
 # --- in a browser --------------------------------------------------------------------------------

@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 from fixtures.folders.studies import ALONE, HELPED, ended, study
 from scipy import stats
-from typer.testing import CliRunner
 
-from simulations.cli.command import app
-from simulations.reports.estimates import MEASURES
 from simulations.reports.impact import Impact, impact_table, standings
 from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.impact import draw_impact, methods_figure
@@ -45,13 +42,6 @@ def test_the_worst_tenth_is_rounded_up():
     assert Impact.of([{0: 0.3}]).worst == 0.3
 
 
-def test_a_client_that_one_seed_lacks_counts_where_it_is():
-    impact = Impact.of([{0: 0.1, 1: 0.3}, {0: 0.2}])
-    assert impact.clients == pytest.approx({0: 0.15, 1: 0.3})
-    assert (impact.gain.mean, impact.seeds) == (pytest.approx(0.2), 2)
-    assert not impact.shown
-
-
 def test_methods_stand_by_gain_with_training_alone_among_them(tmp_path):
     folders = study(tmp_path)
     folders += [
@@ -69,32 +59,6 @@ def test_methods_stand_by_gain_with_training_alone_among_them(tmp_path):
 
 def test_without_training_alone_there_is_none(tmp_path):
     assert standing_of([ended(tmp_path / "run", [0.5, 0.6], algorithm="fedhe", seed=0)]) == []
-
-
-def test_another_measure_is_gained(tmp_path):
-    runs = [load_run(folder) for folder in study(tmp_path)]
-    assert standings(runs, MEASURES["auc"]) == []
-
-
-def test_compare_prints_and_draws_it(tmp_path):
-    done = CliRunner().invoke(app, ["compare", *map(str, study(tmp_path)), "--out", str(tmp_path / "all.png")])
-    assert done.exit_code == 0
-    assert "Methods by gain" in done.output
-    assert f"picture: {tmp_path}/all.png, {tmp_path}/all-gains.png" in done.output.replace("\n", "")
-    assert (tmp_path / "all-gains.png").stat().st_size > 5_000
-
-
-def test_dots_of_equal_gains_do_not_lie_on_one_another(tmp_path):
-    """Eight clients that gain alike, and two that gain more; nobody's dot reaches the next row."""
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    draw_impact(axes, {"fedhe": Impact.of([dict(enumerate([0.1] * 8 + [0.2, 0.3]))])}, {})
-    [dots] = [line for line in axes.lines if line.get_marker() == "o"]
-    places = list(zip(dots.get_xdata(), dots.get_ydata(), strict=True))
-    assert len(set(places)) == 10
-    assert max(abs(y) for _, y in places) < 0.5
-    assert [y for x, y in places if x > 15] == [0, 0]
 
 
 def test_the_picture_has_a_row_a_method_and_a_dot_a_client(tmp_path):

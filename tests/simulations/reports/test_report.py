@@ -2,19 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fixtures.folders.run_folders import LINES, SILENT, client, finish, line, make
 from matplotlib.image import imread
 from rich.table import Table
 
-from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.errors import ConfigError
 from simulations.reports.plots.comparison import compare_figure
 from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.run import run_figure
-from simulations.reports.runs import best_accuracy, bytes_to, group_runs, load_run
-from simulations.reports.tables import compare_table, summary_table, unequal_terms
+from simulations.reports.runs import best_accuracy, bytes_to, load_run
+from simulations.reports.tables import compare_table, summary_table
 from simulations.reports.terminal import client_table
 
 
@@ -70,48 +69,6 @@ def test_client_table(tmp_path: Path) -> None:
     assert second["client"] == "1"
 
 
-@pytest.mark.parametrize("command", ["report", "compare"])
-@pytest.mark.parametrize(
-    ("key", "number"),
-    [
-        ("accuracy", "1e400"),
-        ("bytes_up", "9" * 5000),
-        ("clock", "[" * 10**5),
-    ],
-    ids=lambda value: value[:8],
-)
-def test_numbers_that_no_run_reaches_lose_their_line_alone_in_every_command(
-    tmp_path: Path, hetfl: Any, command: str, key: str, number: str
-) -> None:
-    folder = make(tmp_path / "run")
-    first, second, *rest = (folder / "rounds.jsonl").read_text().splitlines()
-    damaged = second.replace(f'"{key}": {json.dumps({"loss": 1.0, **LINES[1]}[key])}', f'"{key}": {number}')
-    assert damaged != second
-    (folder / "rounds.jsonl").write_text("\n".join([first, damaged, *rest]) + "\n")
-    out = tmp_path / ("r.html" if command == "report" else "r.png")
-    done = hetfl(command, folder, "--out", out)
-    assert (done.status, f"{folder / 'rounds.jsonl'}, line 2" in done.err) == (0, True)
-    assert len(set(done.err.splitlines())) == 1
-    assert out.stat().st_size > 1000
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("summary.json", '{\n"algorithm": ?', r"summary\.json: .*line 2 column 14"),
-        ("clients.json", '[{"partition": "x"}]', r"clients\.json: 0\.partition"),
-        ("config.toml", "seed = 0\nrounds = ?\n", r"config\.toml: .*line 2"),
-        ("config.toml", 'algorithm = "fedhe"\nrounds = 3\nseed = 0\n', r"config\.toml: dataset"),
-    ],
-)
-def test_broken_file_is_named_with_its_place(tmp_path: Path, file: str, content: str, message: str) -> None:
-    folder = make(tmp_path / "run")
-    (folder / file).write_text(content)
-    with pytest.raises(RunFolderError, match=message) as raised:
-        load_run(folder)
-    assert "\n" not in str(raised.value)
-
-
 def test_bytes_to_target(tmp_path: Path) -> None:
     """Mean accuracy 0.1, 0.5, -, 0.8 after 0, 200, 400, 600 bytes."""
     run = load_run(make(tmp_path / "run"))
@@ -159,58 +116,6 @@ def test_seeds_are_grouped(tmp_path: Path) -> None:
     assert (row["accuracy %"], row["± seeds %"], row["best test %"]) == ("70.0 ± 10.0", "14.1", "70.0")
     assert (row["payload"], row["payload to 75.0 %"]) == ("800 bytes", "600 bytes (1 of 2 seeds)")
     assert "Not on equal terms" not in str(table.caption)
-
-
-def test_settings_and_repeated_seeds_are_told_apart(tmp_path: Path) -> None:
-    weak = load_run(make(tmp_path / "weak", fedhe={"alpha": 0.5}))
-    strong = load_run(make(tmp_path / "strong", fedhe={"alpha": 1.0}))
-    assert [group.label for group in group_runs([weak, strong])] == ["fedhe (alpha 0.5)", "fedhe (alpha 1.0)"]
-    again = load_run(make(tmp_path / "again", fedhe={"alpha": 0.5}))
-    assert [group.label for group in group_runs([weak, again])] == ["fedhe [weak]", "fedhe [again]"]
-    assert unequal_terms(group_runs([weak, again])) is None
-
-
-def test_runs_of_two_sweeps_are_two_groups_that_are_called_by_what_tells_their_folders_apart(tmp_path: Path) -> None:
-    runs = []
-    for study in ("first", "second"):
-        (tmp_path / study / "fedhe").mkdir(parents=True)
-        runs += [load_run(make(tmp_path / study / "fedhe" / f"seed={seed}", seed=seed)) for seed in (0, 1)]
-    alone = load_run(make(tmp_path / "alone"))
-    groups = group_runs(runs)
-    assert [(group.label, [run.folder.parts[-3] for run in group.runs]) for group in groups] == [
-        ("fedhe [first/fedhe]", ["first", "first"]),
-        ("fedhe [second/fedhe]", ["second", "second"]),
-    ]
-    assert [group.label for group in group_runs(runs[:2])] == ["fedhe"]
-    assert [group.label for group in group_runs([alone, *runs[:2]])] == ["fedhe [alone]", "fedhe [first/fedhe]"]
-
-
-def test_compare_shows_domains_and_simulated_time_where_runs_have_them(tmp_path: Path) -> None:
-    """The target of 0.5 is reached by the first run's round 1, at 9 seconds, and never by the others; the mean of the
-    two seeds' ACC of 0.5 and 0.7 is 0.6, and so on. A run without a summary has the figures of its last round."""
-    lines = [{**entry, "clock": 9.0 * entry["round"]} for entry in LINES]
-    first = load_run(finish(make(tmp_path / "0", lines), acc=0.5, bwt=0.8, fwt=0.4))
-    lines[-1] |= {"acc": 0.7, "bwt": 0.8, "fwt": 0.6}
-    second = load_run(make(tmp_path / "1", lines, seed=1))
-    silent = load_run(make(tmp_path / "2", SILENT, algorithm="local"))
-    one, other = rows(compare_table([first, second, silent], target=0.5))
-    assert one["ACC / BWT / FWT %"] == "60.0 / 80.0 / 50.0"
-    assert one["clock to 50.0 %"] == "9.0"
-    assert (other["ACC / BWT / FWT %"], other["clock to 50.0 %"]) == ("-", "never")
-    assert not {"ACC / BWT / FWT %", "clock to 50.0 %"} & rows(compare_table([silent], target=0.5))[0].keys()
-
-
-def test_run_figure_has_a_line_a_client_and_the_mean(tmp_path: Path) -> None:
-    with_global = [line(0, [0.2, 0.4], global_accuracy=0.25), line(1, [0.4, 0.6], global_accuracy=0.35)]
-    axes = run_figure(load_run(make(tmp_path / "run", with_global))).axes[0]
-    drawn = {str(item.get_label()): list(item.get_ydata()) for item in axes.get_lines()}
-    assert drawn == {
-        "client 0": [0.2, 0.4],
-        "client 1": [0.4, 0.6],
-        "mean over clients": [pytest.approx(0.3), 0.5],
-        "global model": [0.25, 0.35],
-    }
-    assert axes.get_ylim() == (0, 1)
 
 
 def test_compare_figure_over_rounds_and_bytes(tmp_path: Path) -> None:

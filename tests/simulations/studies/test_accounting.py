@@ -1,7 +1,5 @@
 """Epsilon by another accountant: against our exact one, against closed forms, and in an audit."""
 
-import json
-import sys
 from itertools import pairwise
 from math import expm1, inf, log1p
 
@@ -45,14 +43,6 @@ def test_sampling_all_amplifies_nothing_and_fewer_amplifies_more(accountant, noi
     assert found[-1] == pytest.approx(epsilon(noise, rounds), rel=1e-4)
 
 
-def test_few_of_many_rounds_cost_about_the_square_root_of_them(accountant):
-    """Where noise is much and the rate small, rounds look like one Gaussian of rate * mu * sqrt(rounds) at most: a
-    client in a tenth of 400 rounds has far less than after the 40 uploads that it makes.
-    """
-    assert amplified(40.0, 0.1, 400) < 0.5 * epsilon(40.0, 40)
-    assert amplified(40.0, 0.1, 400) == pytest.approx(epsilon(40.0, 4), rel=0.1)  # 0.1^2 * 400 = 4
-
-
 def test_no_noise_and_no_rounds(accountant):
     assert (amplified(0.0, 0.5, 3), amplified(1.0, 0.5, 0), composed(0.0, 3), composed(1.0, 0)) == (inf, 0.0, inf, 0.0)
 
@@ -66,13 +56,3 @@ def test_an_audit_says_what_sampled_clients_are_guaranteed(accountant, lab, tmp_
     assert found[0].epsilon == run.summary["epsilon"]
     assert found[2].epsilon == amplified(2.0, 0.75, 3)
     assert guarantees(load_run(lab.run(lab.config(**KEPT, clients=2, output_dir=str(tmp_path / "plain"))))) == ([], "")
-
-
-def test_without_the_package_the_audit_says_how_to_get_it(lab, monkeypatch, hetfl):
-    monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    folder = lab.run(lab.config(**NOISY))
-    done = hetfl("audit", folder, "--shadows", 2, "--clients", 1)
-    assert (done.status, "pip install 'hetfl[accounting]'" in done.out) == (0, True)
-    kept = json.loads((folder / "audit" / "audit.json").read_text())["guarantees"]
-    assert [one["epsilon"] for one in kept] == [load_run(folder).summary["epsilon"]]
-    assert f"{kept[0]['epsilon']:.3g}" in done.out

@@ -11,13 +11,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.runs.record import SERVER_STATE_FILE, read_rounds
 from simulations.cli.command import app
 from simulations.studies import backends
-from simulations.studies.backends import BACKENDS, MAX_LOSSES, LocalBackend, RayBackend, backend
-from simulations.studies.jobs import Bar, Job, run_all
-from simulations.studies.tuning import parse_space, tune
+from simulations.studies.backends import BACKENDS, LocalBackend, RayBackend, backend
+from simulations.studies.jobs import Job, run_all
 from simulations.studies.worker import mend, pack, unpack
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
@@ -103,52 +102,10 @@ def test_what_a_lost_machine_had_goes_on_elsewhere_from_what_was_fetched(tmp_pat
 
 
 @pytest.mark.exhaustive
-def test_a_run_whose_process_dies_is_begun_again_and_packages_in_the_callers_folder_are_found(
-    tmp_path, machines, first, console, capsys, monkeypatch
-):
-    """Nothing was fetched before it died, so it dies again each time, and at last counts as failed."""
-    monkeypatch.chdir(Path(__file__).parents[2])
-    job = a_run(tmp_path, callbacks="fixtures.callbacks:OutOfMemory")
-    failed = run_all([job], RayBackend(1, machines.address), console)
-    said = [line for line in capsys.readouterr().err.splitlines() if "was lost" in line]
-    assert len(said) == MAX_LOSSES
-    assert all("BrokenProcessPool" in line for line in said)
-    assert "was lost: BrokenProcessPool" in failed[job.folder]
-
-
-@pytest.mark.exhaustive
-def test_an_interrupted_study_fetches_what_its_runs_have_done(tmp_path, machines, first, console, monkeypatch):
-    job, alone = a_run(tmp_path / "there", rounds=150), a_run(tmp_path / "here", rounds=150)
-
-    def interrupted(bar, completed, **fields):
-        if completed:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Bar, "update", interrupted)
-        with pytest.raises(Interrupted):
-            run_all([job], RayBackend(1, machines.address), console)
-    assert 0 < job.done < 150
-    assert not job.finished
-    assert run_all([job, alone], LocalBackend(2), console) == {}
-    assert outcome(job) == outcome(alone)
-
-
-@pytest.mark.exhaustive
 def test_another_version_on_a_machine_is_refused(tmp_path, machines, first, console, refusal, monkeypatch):
     monkeypatch.setattr(backends, "version", lambda name: "0.0.1")
     said = refusal(HetflError, run_all, [a_run(tmp_path)], RayBackend(1, machines.address), console)
     assert "0.0.1" in said
-
-
-@pytest.mark.exhaustive
-def test_without_a_cluster_a_line_says_how_to_begin_one(tmp_path, console, monkeypatch, refusal):
-    pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert "ray start --head" in refusal(HetflError, run_all, [a_run(tmp_path)], RayBackend(1), console)
-    base, space = {**SMALL, "rounds": 1, "validation-fraction": 0.2}, parse_space(["fedhe.alpha=0,1"])
-    said = refusal(HetflError, tune, base, space, tmp_path / "tuned", console, RayBackend(1))
-    assert said.startswith("no Ray cluster")  # not as a setting's refusal, which would have each of them tried
 
 
 def test_a_folder_comes_out_as_it_was_put_in_and_takes_the_place_of_what_was_there(tmp_path):

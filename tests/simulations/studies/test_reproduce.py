@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from scipy.stats import ttest_rel
 
-from hetfl_flwr.errors import ConfigError, RunFolderError
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
@@ -19,7 +19,7 @@ from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
 from simulations.studies.reproduce.page import collect, counted
 from simulations.studies.reproduce.ranking import ranking
 from simulations.studies.reproduce.recipe import Cell, load, names
-from simulations.studies.reproduce.records import Record, Records, jobs, measured
+from simulations.studies.reproduce.records import Record, Records, measured
 
 RESULTS = Path(__file__).parents[3] / "simulations" / "results"
 
@@ -190,58 +190,6 @@ def test_what_has_ended_is_kept_though_the_command_is_killed_and_no_gain_is_no_p
 
 
 @pytest.mark.slow
-def test_what_each_client_reached_is_kept_where_clients_are_compared(recipe, tmp_path):
-    """A record of before, which lacks it, is made again from the run's folder."""
-    recipe.write_text(GAINS)
-    console = Console(file=StringIO())
-    request = Request(tmp_path / "out", "quick", results=tmp_path / "all" / "RESULTS.md")
-    assert reproduce([str(recipe)], request, console)
-    (kept,) = (tmp_path / "all" / "results").glob("*.jsonl")
-    first = [json.loads(one) for one in kept.read_text().splitlines()]
-    assert [sorted(one["clients"]) for one in first] == [["0", "1"]] * 2
-    for one in first:
-        assert sum(one["clients"].values()) / 2 == pytest.approx(one["figures"]["accuracy"])
-    kept.write_text("".join(json.dumps({k: v for k, v in one.items() if k != "clients"}) + "\n" for one in first))
-    assert reproduce([str(recipe)], request, console)
-    assert [json.loads(one) for one in kept.read_text().splitlines()] == first
-
-
-@pytest.mark.exhaustive
-def test_what_was_stopped_goes_on_from_its_checkpoint(run_recipe, recipe):
-    recipe.write_text(RECIPE.replace("rounds = 3", "rounds = 2"))
-    whole, folder, said = run_recipe(seeds=1)
-    assert whole, said
-    path = folder / "runs" / "fedhe" / "seed-0"
-    first = (path / "rounds.jsonl").read_bytes()
-    recipe.write_text(RECIPE)
-    whole, _, said = run_recipe(seeds=1)
-    assert whole, said
-    assert (path / "rounds.jsonl").read_bytes().startswith(first)
-    assert len((path / "rounds.jsonl").read_bytes().splitlines()) == 4
-
-
-def test_runs_of_other_versions_are_kept_and_their_table_says_which(run_recipe, recipe, tmp_path):
-    """Of FedHe's runs one has the commit alone, and one was resumed; local's are alike."""
-    old, new = {"torch": "1.0", "threads": "1"}, {"torch": "2.0", "threads": "2", "commit": "4567def"}
-    fedhe, *others = jobs(list(load(str(recipe)).cells()), 2, tmp_path)
-    one = {"cell": fedhe.cell.folder, "seed": 0, "settings": fedhe.asked, "figures": {"accuracy": 0.5, "bytes_up": 1}}
-    kept = [one | {"versions": [{"commit": "0123abc"}]}]
-    for job, versions in zip(others, ([new], [old, new], [new]), strict=True):
-        kept.append(one | {"cell": job.cell.folder, "seed": job.seed, "settings": job.asked, "versions": versions})
-    path = tmp_path / "results" / "small.jsonl"
-    path.parent.mkdir()
-    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
-    _, folder, said = run_recipe(results=tmp_path / "all.md", report_only=True)
-    made = "torch 1.0, threads 1 then torch 2.0, threads 2 (1 run)"
-    assert all(part in (folder / "table.md").read_text() for part in (made, "commit 0123abc, 4567def; 4 of 4 runs"))
-    assert made in " ".join(said.split())
-    assert json.loads((folder / "table.json").read_text())["versions"] == [{"commit": "0123abc"}, new, old]
-    Records(path).write()
-    written = [json.loads(line)["versions"] for line in path.read_text().splitlines()]
-    assert written == [[{"commit": "0123abc"}], [old, new], [new], [new]]
-
-
-@pytest.mark.slow
 def test_a_row_that_fails_is_named_and_takes_nothing_with_it(run_recipe, recipe):
     text = RECIPE.replace('algorithm = "local"', 'algorithm = "fedh2l", public-fraction = 0.0')
     recipe.write_text(text)  # nobody has public samples
@@ -250,20 +198,6 @@ def test_a_row_that_fails_is_named_and_takes_nothing_with_it(run_recipe, recipe)
     assert "Private, seed 0: fedh2l needs public samples" in " ".join(said.split())
     figures = json.loads((folder / "table.json").read_text())["figures"]
     assert [len(one["ours"]) for one in figures] == [1, 1, 0, 0]
-
-
-@pytest.mark.exhaustive
-def test_a_run_of_other_settings_is_neither_taken_nor_repeated(run_recipe, recipe):
-    _, folder, _ = run_recipe(seeds=1)
-    path = folder / "runs" / "fedhe" / "seed-0" / "rounds.jsonl"
-    before = path.read_bytes()
-    recipe.write_text(RECIPE.replace("alpha = 0.5", "alpha = 0.25"))
-    whole, _, said = run_recipe(seeds=1)
-    assert not whole
-    assert "was run with fedhe.alpha = 0.5, not 0.25" in " ".join(said.split())
-    figures = json.loads((folder / "table.json").read_text())["figures"]
-    assert [len(one["ours"]) for one in figures if one["measure"] == "sent"] == [0, 1]
-    assert path.read_bytes() == before
 
 
 def test_the_quick_variant_says_that_it_is_not_the_papers_and_compares_nothing(run_recipe):
@@ -299,39 +233,6 @@ def test_what_runs_came_to_is_kept_beside_the_file_of_all_tables(run_recipe, rec
     recipe.write_text(RECIPE)  # and what was run before with 0.5 is still known
     assert run_recipe(seeds=2, results=results)[0]
     assert not (folder / "runs").exists()
-
-
-@pytest.mark.exhaustive
-def test_what_is_kept_has_all_that_a_recipe_asks(run_recipe, recipe, tmp_path):
-    """A measure or a curve that the runs were not asked for before is not known of them."""
-    results = tmp_path / "all.md"
-    _, folder, _ = run_recipe(seeds=1, results=results)
-    kept = tmp_path / "results" / "small.jsonl"
-    (one, _) = map(json.loads, kept.read_text().splitlines())
-    assert (one["cell"], one["seed"], one["settings"]["fedhe.alpha"]) == ("fedhe", 0, 0.5)
-    assert one["figures"] == {"accuracy": pytest.approx(one["figures"]["accuracy"]), "bytes_up": 3 * 2 * 480}
-    for old, new in (
-        ('against = "FedHe"', 'figure = { kind = "curves", y = ["accuracy"] }'),
-        ("[settings]", 'loss = { key = "last:loss", unit = "" }\n\n[settings]'),
-    ):
-        recipe.write_text(RECIPE.replace(old, new))
-        _, _, said = run_recipe(seeds=1, results=results)  # the folders are there: they are asked again
-        assert "2 runs" not in said
-        rmtree(folder)
-        assert run_recipe(seeds=1, results=results)[0]
-        assert not (folder / "runs").exists()
-    one = json.loads(kept.read_text().splitlines()[0])
-    assert one["courses"]["accuracy over round"][0] == [0, 3]
-    assert {"accuracy", "bytes_up", "last:loss"} == set(one["figures"])
-
-
-@pytest.mark.exhaustive
-def test_a_kept_line_that_is_no_record_is_named(run_recipe, tmp_path):
-    kept = tmp_path / "results" / "small.jsonl"
-    run_recipe(only=["Priv"], seeds=1, results=tmp_path / "all.md")
-    kept.write_text(kept.read_text() + '{"cell": "private"}\n')
-    with pytest.raises(RunFolderError, match=r"results/small.jsonl, line 2"):
-        run_recipe(seeds=1, results=tmp_path / "all.md")
 
 
 def outcome(row, column, ours, paper=None, measure="ACC"):
@@ -534,22 +435,6 @@ def test_clients_that_have_never_trained_are_left_out_on_demand():
     run.rounds.append(run_of([scored({"a": 0.4}, {"a": 0.6}, {"a": 0.0})]).rounds[0])
     assert measured(run, "trained:a") == pytest.approx(0.5)
     assert measured(run_of([scored({"a": 0.9})]), "trained:a") is None
-
-
-@pytest.mark.exhaustive
-def test_runs_are_shared_and_what_is_not_said_is_as_in_the_other_recipe(tmp_path, monkeypatch):
-    monkeypatch.setattr("simulations.studies.reproduce.recipe.TABLES", tmp_path)
-    (tmp_path / "small.toml").write_text(RECIPE)
-    path = tmp_path / "curves.toml"
-    said = 'title = "Curves"\nsource = "Figure 1"\nruns = "small"\nmeasures = { best = "best:accuracy" }\n'
-    path.write_text(said)
-    small, curves = load("small"), load("curves")
-    assert [cell.settings for cell in curves.cells()] == [cell.settings for cell in small.cells()]
-    assert (curves.paper, curves.seeds, [cell.paper for cell in curves.cells()]) == (small.paper, 2, [{}, {}])
-    request = Request(tmp_path / "out", "quick")
-    assert reproduce(["small", "curves"], request, Console(file=StringIO()))
-    assert (tmp_path / "out" / "curves-quick" / "table.json").exists()
-    assert not (tmp_path / "out" / "curves-quick" / "runs").exists()
 
 
 # --- tuned rows, and ranks -----------------------------------------------------------------------

@@ -1,24 +1,15 @@
 """Sweeps: what a text stands for, which runs there are, that they go on, and that what is wrong is said before."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import StringIO
-from pathlib import Path
 from threading import Event
 
 import pytest
 from fixtures.folders.run_folders import finish, make
 from rich.console import Console
-from typer.testing import CliRunner
 
 from hetfl_flwr import compare, load, run, sweep
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
-from hetfl_flwr.runs.checkpoint import Checkpoint
-from simulations.cli.command import app
 from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import Bar, Job, run_all
 from simulations.studies.sweeps import jobs, parse_grid, run_jobs
@@ -64,22 +55,6 @@ def test_a_text_stands_for_values_by_key(text, grid):
     assert parse_grid(text) == grid
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("seed", "'seed'"),
-        ("seed= rounds=3", "'=3'"),
-        ("seed=1,", "','"),
-        ("=1", "'=1'"),
-        ("seed=1 seed=2", "seed"),
-        ("seed=3:3", "3:3"),
-        ("models='mlp", "quotation"),
-    ],
-)
-def test_a_text_that_is_not_right_says_where(text, said, refusal):
-    assert said in refusal(ConfigError, parse_grid, text)
-
-
 def test_a_run_is_called_by_its_values_and_left_with_nothing_to_guess(tmp_path):
     named = jobs({**SMALL, "seed": 9}, {"models": ["lenet5,mlp", "mlp"], "seed": [0, 1]}, tmp_path)
     assert [job.folder.name for job in named] == [
@@ -104,39 +79,6 @@ def test_a_sweep_is_run_once_and_goes_on(tmp_path, console, run_small):
     whole = run_small(tmp_path / "whole", seed=1, fedhe={"alpha": 0})
     assert load(stopped.folder).rounds.drop(columns="seconds").equals(whole.rounds.drop(columns="seconds"))
     assert [load(folder).config["fedhe.alpha"] for folder in folders] == [0, 0, 0.5, 0.5]
-
-
-@pytest.mark.exhaustive
-def test_runs_whose_command_is_killed_end_with_their_round_and_go_on(tmp_path, console):
-    """Nobody tells them to stop: they see that their master is gone. The pipe ends when the last of them has."""
-
-    def begun() -> bool:
-        paths = [tmp_path / f"seed={seed}" / "rounds.jsonl" for seed in (0, 1)]
-        return all(path.exists() and path.read_bytes().count(b"\n") > 2 for path in paths)
-
-    settings = {**SMALL, "rounds": 100_000, "checkpoint-every": 0}
-    command = [sys.executable, "-m", "hetfl_flwr", "run", "fedhe", "--workers", "2"]
-    command += [f"--set={key}={value}" for key, value in settings.items() if key != "algorithm"]
-    command += ["--sweep", "seed=0:2", "--out", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "HF_HUB_OFFLINE": "1"}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-    )
-    try:
-        deadline = time.monotonic() + 300
-        while not begun() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert process.poll() is None
-        process.kill()
-        assert b"Traceback" not in process.communicate(timeout=300)[0]
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    reached = [Checkpoint.read(tmp_path / f"seed={seed}").round for seed in (0, 1)]
-    settings["rounds"] = max(reached) + 1
-    folders, failed = run_sweep(settings, {"seed": [0, 1]}, tmp_path, LocalBackend(2), console)
-    assert failed == {}
-    assert [len(load(folder).rounds) for folder in folders] == [max(reached) + 2] * 2
 
 
 @pytest.mark.parametrize(
@@ -234,13 +176,3 @@ def test_where_nothing_can_run_any_longer_the_study_ends(tmp_path, console):
     with pytest.raises(HetflError, match="died"):
         run_all([Job(name, tmp_path / name, {"rounds": 1}) for name in "ab"], backend, console)
     assert backend.told.is_set()
-
-
-def test_the_command_shows_the_runs_side_by_side(tmp_path, run_small):
-    run_small(tmp_path / "seed=0")
-    options = ["--rounds", "2", "--clients", "2", "--set", "models=mlp", "--set", "batch-size=20"]
-    command = ["run", "fedhe", *options, "--set", "checkpoint-every=1", "--sweep", "seed=0"]
-    ended = CliRunner().invoke(app, [*command, "--out", str(tmp_path)])
-    assert (ended.exit_code, "dataset digits, clients 2, rounds 2, seed 0" in ended.output) == (0, True), ended.output
-    assert [path.name for path in tmp_path.iterdir()] == ["seed=0"]
-    assert "--out" in str(CliRunner().invoke(app, command).exception)

@@ -2,20 +2,19 @@
 
 import json
 from io import StringIO
-from typing import Annotated
 
 import pytest
-from pydantic import Field
 from rich.console import Console
+from typer.testing import CliRunner
 
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.errors import ConfigError, HetflError
+from simulations.cli.command import app
 from simulations.reports.terminal import lines
 from simulations.studies.backends import LocalBackend
 from simulations.studies.tuning import (
     Trial,
     Tuning,
-    _weights,
     parse_space,
     tune,
     tuning_table,
@@ -58,24 +57,6 @@ def test_what_is_to_be_tried_is_read():
         "momentum": Between(0, 0.9),
         "partition": Among(("dirichlet:0.1", "dirichlet:0.5")),
     }
-
-
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        (["learning-rate"], "learning-rate"),
-        (["=1:2"], "=1:2"),
-        (["a=1:2:3"], "1:2:3"),
-        (["a=x:2"], "x:2"),
-        (["a=true:2"], "true:2"),
-        (["a=2:1"], "2 and 1"),
-        (["a=1,"], "a=1,"),
-        (["a=1:inf"], "inf"),
-        (["a=1:2", "a=3:4"], "a"),
-    ],
-)
-def test_what_is_no_space_is_refused(refusal, texts, said):
-    assert said in refusal(ConfigError, parse_space, texts)
 
 
 @pytest.mark.parametrize(
@@ -160,18 +141,6 @@ def test_what_cannot_be_tuned_is_refused(tmp_path, refusal, base, space, said):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_weight_that_was_set_to_a_whole_number_and_one_with_open_bounds_are_tried():
-    space = usual_space(RunConfig.from_flat({"algorithm": "fedhe", "fedhe.alpha": 2}))
-    assert space["fedhe.alpha"] == Between(0.0667, 60.0)
-
-    class Side:
-        def __init__(self, *, momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9) -> None: ...
-
-    (_, low, high) = _weights(Side)["momentum"]
-    assert 0 <= low < 0.01
-    assert 0.99 < high < 1
-
-
 @pytest.mark.slow
 def test_settings_that_a_method_refuses_are_a_trial_that_failed(tmp_path, refusal):
     """FML's alpha is at most 1, which its constructor says and no type."""
@@ -182,3 +151,20 @@ def test_settings_that_a_method_refuses_are_a_trial_that_failed(tmp_path, refusa
     assert known.get(2.0) is None
     alone = {"fml.alpha": Among((2.0,))}
     assert "alpha" in refusal(HetflError, tuned, tmp_path / "no", alone, base={"algorithm": "fml"})
+
+
+SMALL = ("--clients", "2", "--rounds", "2", "--dataset", "breast-cancer", "--set", "models=tabular:3")
+
+
+@pytest.mark.slow
+def test_it_says_what_was_tried_and_where_the_best_lies(tmp_path):
+    over = ["--trials", "2", "--over", "learning-rate=0.001:0.1", "--out", str(tmp_path / "tuned")]
+    done = CliRunner().invoke(app, ["tune", "fedhe", *SMALL, *over])
+    assert done.exit_code == 0, done.output
+    assert "In all: 2 trials" in done.output
+    assert done.output.rstrip().endswith("tuned/best.toml")
+    assert len(json.loads((tmp_path / "tuned" / "tuning.json").read_text())["trials"]) == 2
+    run = CliRunner().invoke(
+        app, ["run", "fedhe", "--recipe", f"{tmp_path}/tuned/best.toml", "--out", f"{tmp_path}/run", "--seed", "1"]
+    )
+    assert run.exit_code == 0, run.output

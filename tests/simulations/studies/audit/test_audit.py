@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from hetfl_flwr import audit, load
 from hetfl_flwr.common.blobs import pack, read_blob
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.learning.training import take_statistics
@@ -208,16 +207,6 @@ def test_an_imitation_with_a_client_s_own_samples_in_its_order_is_its_upload(lab
             np.testing.assert_allclose(found[name].numpy(), array, rtol=1e-4, atol=1e-6)
 
 
-def test_python_and_the_command_say_the_same(lab, hetfl):
-    folder = lab.run(lab.config(**KEPT | {"clients": 2}, algorithm="fedproto"))
-    frame = audit(load(folder), shadows=2, clients=1)
-    assert {"attack", "reads", "knows", "measure", "figure", "chance"} <= set(frame.columns)
-    before = (folder / "audit" / "audit.json").read_bytes()
-    done = hetfl("audit", folder, "--shadows", 2, "--clients", 1)
-    assert (done.status, "PSNR" in done.out) == (0, True)
-    assert (folder / "audit" / "audit.json").read_bytes() == before
-
-
 def forged(folder, what, value):
     """Fill the arrays of round 1 whose names begin so with one value."""
     path = folder / "uploads" / "round-1.safetensors"
@@ -412,28 +401,3 @@ def test_noise_that_drowns_an_upload_is_averaged_over_rounds(lab, algorithm):
     assert np.std(upload[name] - begun) == pytest.approx(12.5, rel=0.1)
     imitated = as_sent(subject, subject.last.download, subject.rng("test"))
     assert np.std(imitated[name] - begun) == pytest.approx(12.5, rel=0.1)
-
-
-def test_uploads_with_little_noise_or_about_other_samples_are_read_by_themselves(lab, tmp_path):
-    keys = KEPT | {"clients": 2, "rounds": 2, "local_batches": 1, "clipping_norm": 1.0}
-    little, drawn = (
-        subjects_of(lab.run(lab.config(**keys, output_dir=str(tmp_path / more["algorithm"]), **more)), most=1)[0]
-        for more in (
-            {"algorithm": "fedavg", "noise_multiplier": 1e-3},
-            {"algorithm": "fedmd", "noise_multiplier": 50.0, "fedmd.public-samples": 9, "public_fraction": 0.3},
-        )
-    )
-    assert read_together(little) == [little.last]
-    assert pooled_upload(little) is little.last.upload
-    assert not np.array_equal(drawn.kept[0].download["asked"], drawn.last.download["asked"])
-    assert read_together(drawn) == [drawn.last]
-
-
-def test_what_models_are_asked_about_is_new_to_them(cases):
-    [case] = cases(algorithm="fedproto", most=1)
-    whole, train, ask = (
-        {row.numpy().tobytes() for row in rows.inputs}
-        for rows in (case.subject.known, case.subject.to_train, case.subject.to_ask)
-    )
-    assert train | ask == whole
-    assert not train & ask
