@@ -166,8 +166,7 @@ def _columns(parts: _Parts) -> _Scale:
     [(table, rows)] = parts
     blocks = np.array_split(np.arange(table.inputs.shape[1]), -(-table.inputs.shape[1] // _AT_ONCE))
     peaks, centres, origins = zip(*(_moments(table.inputs[:, block][rows].numpy()) for block in blocks), strict=True)
-    numeric = np.True_ if table.numeric is None else table.numeric.numpy()
-    origin = np.concatenate(origins)
+    numeric, origin = table.numeric.numpy(), np.concatenate(origins)
     return _Scale(
         _float32(np.where(numeric, np.concatenate(peaks), 1)),
         _float32(np.where(numeric, np.concatenate(centres), 0)),
