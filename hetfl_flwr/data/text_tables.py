@@ -303,7 +303,7 @@ def _names(path: Path, row: Sequence[str], after: Sequence[Sequence[str]], width
     if len(names) != width or not any(names) or not all(names[column] for column in used - {0}):
         return []
     said = [name for name in names if name]
-    if all(map(NUMBER.fullmatch, said)) and names != [*map(str, range(width))]:
+    if names[0] and all(map(NUMBER.fullmatch, said)) and names != [*map(str, range(width))]:
         raise DataError(
             f"'{path}' has no header: its first row holds {len(said)} numbers: put the names of the columns there, or "
             "set header-row to -1 if it has none"

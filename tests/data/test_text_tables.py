@@ -97,6 +97,13 @@ class TestLayouts:
         path.write_text('"age" "name" "y"\n' + "\n".join(lines) + "\n")
         assert cells_of(path) == {"Unnamed: 0": [str(row + 1) for row in range(ROWS)], **expected()}
 
+    def test_names_of_columns_may_be_years_beside_names_of_rows(self, tmp_path):
+        """As `write.csv` of R has a matrix."""
+        frame = pd.DataFrame({str(year): [f"{row + 0.5}" for row in range(9)] for year in (1940, 1945)}, dtype=str)
+        frame.index = [f"row {row}" for row in range(9)]
+        frame.to_csv(tmp_path / "t.csv")
+        assert cells_of(tmp_path / "t.csv") == pd.read_csv(tmp_path / "t.csv", dtype=str).to_dict("list")
+
     @pytest.mark.parametrize("first", ["", "sep=;\n"])
     def test_a_separator_at_the_end_of_each_row_but_the_header_shifts_nothing(self, tmp_path, first):
         """As pandas reads it with ``index_col=False``."""

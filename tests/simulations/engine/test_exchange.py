@@ -42,8 +42,7 @@ WAYS = {
 
 def run(lab: Any, folder: Any, *, messages: bool = False, **keys: Any) -> tuple[Any, ...]:
     config = lab.config(clients=3, output_dir=str(folder), **keys)
-    grid = Meddled(config)
-    lab.run(config, grid if messages else None)
+    lab.run(config, Meddled(config) if messages else None)
     rounds = [{**entry, "seconds": 0, "clock": 0} for entry in entries(folder)]
     return rounds, (folder / "knowledge.safetensors").read_bytes()
 
