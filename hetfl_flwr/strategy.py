@@ -21,7 +21,7 @@ from hetfl_flwr.server.member import Member, Sharing
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen
 
 Sends = Literal[
     "weights",
@@ -169,10 +169,10 @@ class KnowledgeStrategy(Strategy, ABC):
         """Return what a client is sent along when it is asked to measure its model: by default nothing."""
         return {}
 
-    # --- what Flower and the server's loop call; the server state is an ArrayRecord there
+    # --- what the server's loop calls
 
     @final
-    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
+    def prepare(self, roster: Roster, config: RunConfig) -> Arrays:
         """Check the federation and return the server state before round 1.
 
         Raises
@@ -184,22 +184,8 @@ class KnowledgeStrategy(Strategy, ABC):
         self.left_out = LeftOut(self.robust)
         self.check(roster)
         self.roster = roster
-        self._sent = to_record(self.initial(roster))
+        self._sent: Arrays = frozen(self.initial(roster))
         return self._sent
-
-    @final
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Write one message to each client of the round."""
-        self._sent = arrays
-        server_state = from_record(arrays)
-        config[ROUND] = server_round
-        return [
-            Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), node, MessageType.TRAIN)
-            for node in grid.get_node_ids()
-            for download in [self.download_for(self.roster.of(node), server_state, server_round)]
-        ]
 
     @final
     def learn(self, server_state: Arrays, replies: Sequence[Reply], round: int) -> Arrays:
@@ -208,22 +194,28 @@ class KnowledgeStrategy(Strategy, ABC):
         self.left_out.tell(self.name, round, again=not self.asynchronous)
         return learnt
 
+    # --- Flower's own hooks, over a prepared federation
+
     @final
-    def aggregate_replies(self, server_round: int, arrays: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
-        """Do as `learn` with records."""
-        return to_record(self.learn(from_record(arrays), replies, server_round))
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Write one message to each client of the round."""
+        self._sent = from_record(arrays)
+        members = [self.roster.of(node) for node in grid.get_node_ids()]
+        sent = [(member, self.download_for(member, self._sent, server_round)) for member in members]
+        return _messages(MessageType.TRAIN, server_round, config, sent)
 
     @final
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Do as `aggregate_replies` with the answers to `configure_train`, in any order: Flower's own hook."""
+        """Do as `learn` with the answers to `configure_train`, in any order."""
         messages = list(replies)
         if not messages:
             return None, None
-        found = [self._reply(one) for one in messages]
-        ordered = sorted(found, key=lambda reply: reply.client_id)
-        learnt = self.aggregate_replies(server_round, self._sent, ordered)
+        ordered = sorted(map(self._reply, messages), key=lambda reply: reply.client_id)
+        learnt = to_record(self.learn(self._sent, ordered, server_round))
         return learnt, aggregate_metricrecords([message.content for message in messages], EXAMPLES)
 
     def _reply(self, message: Message) -> Reply:
@@ -237,13 +229,9 @@ class KnowledgeStrategy(Strategy, ABC):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask each client to measure the model that it keeps."""
-        server_state = from_record(arrays)
-        config[ROUND] = server_round
-        return [
-            Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), node, MessageType.EVALUATE)
-            for node in grid.get_node_ids()
-            for download in [self.assess_download_for(self.roster.of(node), server_state)]
-        ]
+        known, members = from_record(arrays), [self.roster.of(node) for node in grid.get_node_ids()]
+        sent = [(member, self.assess_download_for(member, known)) for member in members]
+        return _messages(MessageType.EVALUATE, server_round, config, sent)
 
     @final
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -256,3 +244,11 @@ class KnowledgeStrategy(Strategy, ABC):
         for name, value in sorted(vars(self).items()):
             if not name.startswith("_") and name not in ("roster", "config", "sharing", "left_out"):
                 log(INFO, "\t├── %s = %s", name, value)
+
+
+def _messages(kind: str, number: int, config: ConfigRecord, sent: Iterable[tuple[Member, Arrays]]) -> list[Message]:
+    config[ROUND] = number
+    return [
+        Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), member.node, kind)
+        for member, download in sent
+    ]

@@ -43,7 +43,7 @@ class TestEveryAlgorithm(AlgorithmContract):
         config = lab.config()
         federation = lab.federation(config)
         strategy, arrays, exchange = first_round(federation)
-        learnt = strategy.aggregate_replies(1, arrays, exchange.replies)
+        learnt = strategy.learn(arrays, exchange.replies, 1)
         good, node = downloads(federation, learnt, 2)[0][1], lab.node(config)
         give_public_samples(node, federation, strategy)
         spec = build_client(config, node).download_spec()
