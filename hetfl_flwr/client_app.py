@@ -7,7 +7,7 @@ the same line.
 
 from collections.abc import Callable
 from functools import wraps
-from logging import ERROR, INFO, WARNING
+from logging import ERROR
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -16,16 +16,12 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.flower import ErrorCode, log
 from hetfl_flwr.common.packages import lacking
-from hetfl_flwr.common.versions import installed
 from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place
-from hetfl_flwr.models import trainable_count
 from hetfl_flwr.node.holder import Holder, forget, holder_of
 from hetfl_flwr.node.machine import check_threads, keep_freed_memory
-from hetfl_flwr.node.node import KeptContext, Node
-from hetfl_flwr.node.state import FileStore
+from hetfl_flwr.node.node import KeptContext
+from hetfl_flwr.node.registration import registered
 from hetfl_flwr.runs.settings import NOT_POOLED
-from hetfl_flwr.server.member import LONGEST_NOTE, MAX_NOTES, Member
-from hetfl_flwr.text import printable
 from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
 from hetfl_flwr.wire.messages import (
@@ -41,16 +37,12 @@ from hetfl_flwr.wire.messages import (
     SHARE,
     STAGES,
 )
-from hetfl_flwr.wire.naming import Naming, client_name, data_label, public_data, shares
+from hetfl_flwr.wire.naming import shares
 from hetfl_flwr.wire.privacy import private_rows, simulated
 from hetfl_flwr.wire.samples import public_samples
 from hetfl_flwr.wire.spec import PayloadSpec
-from hetfl_flwr.wire.weights import fingerprint
 
 app = ClientApp()
-
-MOST_LOGGED = 100
-"""Names of classes or columns that a node's log lists."""
 
 TOLD = ("builtins", "torch", "hetfl_flwr")
 """Packages whose errors are called by name where they leave a node."""
@@ -105,45 +97,8 @@ def register(message: Message, context: Context) -> Message:
     """Answer who this client is and what it has."""
     origin = message.content.config_records.get(CONFIG) or ConfigRecord()
     forget(context)  # it begins with what is saved, which may be less than it has
-    client = _client(context, str(origin.get(RUN, ""))).client
-    node = client.node
-    if client.keeps_state and isinstance(node.store, FileStore):
-        node.store.check_writable()
     before = (str(origin[RUN]), int(origin[ROUND])) if origin else ()  # type: ignore[arg-type]
-    state = node.registered_state(*before)  # refuses another run's state before round 1
-    node.prune(str(origin.get(RUN, "")))
-    share = simulated() or shares(context.node_config, "share-names")
-    shown = share or public_data(node.config.dataset)
-    classes, inputs = _named(node, share=shown)
-    member = Member(
-        node=context.node_id,
-        client_id=node.client_id,
-        clients=node.clients,
-        model=node.model_name,
-        parameters=trainable_count(node.model),
-        width=node.model.width,
-        classes=node.data.spec.classes,
-        shape=node.data.spec.shape,
-        vocabulary=node.data.spec.vocabulary,
-        weights=fingerprint(node.model),
-        body=fingerprint(node.model.body),
-        dtype=node.dtype,
-        train=len(node.data.train),
-        public=len(node.data.public),
-        validation=len(node.data.validation),
-        test=len(node.data.test),
-        round=-1 if not client.keeps_state else state.round if state else 0,
-        holds=tuple(node.public_samples.client_ids()),
-        dataset=data_label(node.config.dataset, context.node_config, share=share),
-        name=client_name(context.node_config, node.config.dataset, node.data.name, share=shown),
-        class_digests=classes.digests,
-        class_names=classes.shown,
-        input_digests=inputs.digests,
-        input_names=inputs.shown,
-        owners=node.data.owners,
-        notes=_notes(node, share=simulated() or public_data(node.config.dataset)),
-        **installed(),
-    )
+    member = registered(_client(context, *before[:1]), context, *before)
     return Message(RecordDict({MEMBER: member.to_record()}), reply_to=message)
 
 
@@ -207,34 +162,6 @@ def _client(context: Context, before: str = "") -> Holder:
         check_threads(client.node.config.threads)
         keep_freed_memory()
     return client
-
-
-def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
-    """Return the names of a client's classes and inputs; those that stay here stand in this node's log."""
-    arrays = node.data.train.arrays
-    names = arrays.class_names or tuple(map(str, range(node.data.spec.classes)))
-    if not share:
-        for what, own in (("classes", names), ("columns", arrays.input_names)):
-            shown = ", ".join(f"{number} {name!r}" for number, name in enumerate(own[:MOST_LOGGED]))
-            log(INFO, "%s: %s: %s%s", node, what, shown or "none", ", ..." if len(own) > MOST_LOGGED else "")
-    inputs = Naming.of_words(arrays.words()) if arrays.words else Naming.of(arrays.input_names, share=share)
-    return Naming.of(names, share=share), inputs
-
-
-def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
-    """Return what others are told of a client: why it has its model, and, if shared, what was done with its data.
-
-    What stays here stands in this node's log.
-    """
-    fit = (printable(node.why, LONGEST_NOTE),) if node.why else ()
-    notes = list(node.data.train.arrays.notes)
-    if not share:
-        for note in notes:
-            log(WARNING, "%s: %s", node, printable(note))
-        return fit
-    most = MAX_NOTES - len(fit)
-    left = [f"and {len(notes) - most + 1} more lines on the data"] if len(notes) > most else []
-    return (*fit, *(printable(note, LONGEST_NOTE) for note in [*notes[: most - len(left)], *left]))
 
 
 def _received(message: Message, client: Holder, spec: PayloadSpec) -> dict[str, NDArray[Any]]:

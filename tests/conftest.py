@@ -25,7 +25,7 @@ from hetfl_flwr.methods import names
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
 from simulations.cli.command import main
-from simulations.engine.grid import LocalGrid
+from simulations.engine.grid import LocalEngine
 from simulations.testing.fixtures import lab as lab
 from simulations.testing.lab import Lab, in_a_run
 
@@ -162,8 +162,8 @@ def make_config(lab: Lab) -> Callable[..., RunConfig]:
 
 
 @pytest.fixture
-def make_grid(lab: Lab) -> Callable[..., LocalGrid]:
-    """Build a LocalGrid with the clients of a config."""
+def make_grid(lab: Lab) -> Callable[..., LocalEngine]:
+    """Build a LocalEngine with the clients of a config."""
     return lab.grid
 
 
@@ -181,13 +181,13 @@ def make_node(lab: Lab) -> Callable[..., Node]:
 
 @pytest.fixture
 def make_federation(lab: Lab) -> Callable[..., Federation]:
-    """Build an assembled Federation over a LocalGrid, or over a Grid of your own."""
+    """Build an assembled Federation over a LocalEngine, or over a Grid of your own."""
     return lab.federation
 
 
 @pytest.fixture
 def run_federation(lab: Lab) -> Callable[..., Path]:
-    """Run the ServerApp to the end over a LocalGrid, or over a Grid of your own, and return the run folder."""
+    """Run the ServerApp to the end over a LocalEngine, or over a Grid of your own, and return the run folder."""
     return lab.run
 
 

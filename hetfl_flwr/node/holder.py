@@ -31,7 +31,7 @@ from hetfl_flwr.seeding import seeded
 from hetfl_flwr.wire.codec import check_halves, halved
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.privacy import private_upload
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec, interned
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, interned, under
 
 if TYPE_CHECKING:
     from hetfl_flwr.client import KnowledgeClient
@@ -437,11 +437,6 @@ def digest_of(model: nn.Module) -> int:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return int.from_bytes(digest.digest(), "big")
-
-
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, by the rest of their names."""
-    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
 
 
 def _own(download: Arrays) -> Arrays:

@@ -1,12 +1,9 @@
 """What a client side works with on its node: run config, data, model and state store; and what of it stays."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from logging import INFO, WARNING
-from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -14,18 +11,16 @@ from flwr.app import ArrayRecord, Context
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import AUTO, BUNDLED, FIT, RunConfig, Value, for_node, one_model
 from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
-from hetfl_flwr.data.client_data import unlike
-from hetfl_flwr.errors import ConfigError, DamagedError, ModelError, StateError
+from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.learning.quality import balanced_weights
 from hetfl_flwr.methods import chosen, resolve_models
 from hetfl_flwr.models import SplitModel, assign, build_model, check_pretrained, drawn_order, has_batch_norm, mixed
 from hetfl_flwr.node.fitting import Fit, device_speed, fit, fit_once
 from hetfl_flwr.node.machine import find_device
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
-from hetfl_flwr.node.state import ClientState, ContextStore, MemoryStore, Stamp, StateStore, decode, prune, run_store
+from hetfl_flwr.node.state import ClientState, ContextStore, MemoryStore, Stamp, StateStore, run_store
 from hetfl_flwr.wire.privacy import simulated
 from hetfl_flwr.wire.spec import Arrays
 
@@ -289,58 +284,6 @@ class Node:
             state = replace(state, tensors={**state.tensors, **tensors}, inputs=values)
         return self.store.save(state, self.stamp)
 
-    def registered_state(self, before: str = "", round: int = 0) -> ClientState | None:
-        """Return what this client goes on from, which `read_state` returns from now on.
-
-        In a state folder it is the state of this run; or, where there is none, that of the run that this one goes on
-        with. With ``accept-loss``, a damaged one is what was kept, or none.
-
-        Parameters
-        ----------
-        before : str
-            The run that this one goes on with, if any.
-        round : int
-            A round after which the server has written a checkpoint of that run.
-
-        Raises
-        ------
-        DamagedError
-            The state is damaged, and without ``accept-loss``.
-        StateError
-            It is another run's, model's or algorithm's; or, simulated and without ``accept-loss``, the client's data
-            have changed since.
-        """
-        if not self.config.state_dir:
-            return self.read_state()
-        places: list[tuple[StateStore, Stamp, float]] = [(self.store, self.stamp, inf)]
-        if before:
-            earlier = replace(self.stamp, run=before)
-            places.append((run_store(self.config, before, self.client_id), earlier, round))
-        for place, stamp, most in places:
-            for read in (place.read, place.kept):
-                state = self._intact(read, stamp, place.where)
-                if state is not None and state.round <= most:
-                    if self._has_other_data(state) or read != self.store.read:
-                        self.write_state(state)
-                    return state
-        self.store.forget()
-        return None
-
-    def _has_other_data(self, state: ClientState) -> bool:
-        """Say whether this client's data are other than when it saved a state, and this is no obstacle.
-
-        A node on a machine of its own is told, and goes on: its data may have grown, and who runs it is not who could
-        accept the loss.
-        """
-        different = unlike(state.inputs["data"], self.data.digest) if state.inputs else ""
-        if not different:
-            return False
-        what = f"{self}: its {different} are not those of before"
-        if simulated() and not self.config.accept_loss:
-            raise StateError(f"{what}: it would go on with other results, which accept-loss = true allows")
-        log(WARNING, "%s, and it goes on with them", what)
-        return True
-
     @cached_property
     def _inputs(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The client's config, what its inputs are, how they are scaled, and a digest of its data; no samples."""
@@ -364,25 +307,6 @@ class Node:
         if arrays.origin is not None:
             tensors["origin"] = arrays.origin
         return values, {f"{INPUTS}{name}": tensor for name, tensor in tensors.items()}
-
-    def _intact(self, read: Callable[[], bytes | None], stamp: Stamp, where: str) -> ClientState | None:
-        try:
-            blob = read()
-            return None if blob is None else decode(blob, stamp, f"{self}: {where}")
-        except DamagedError as error:
-            means = f"{error}: it would go on from an older state or its initial weights"
-            if not self.config.accept_loss:
-                raise DamagedError(f"{means}, which accept-loss = true allows") from None
-            log(WARNING, "%s, and this was accepted", means)
-            return None
-
-    def prune(self, origin: str = "") -> None:
-        """Remove this client's state of old runs from its state folder, as ``state-keep`` says, but not of `origin`."""
-        if self.config.state_dir:
-            needed = {self.stamp.run, origin} - {""}
-            removed = prune(Path(self.config.state_dir), self.client_id, self.config.state_keep, needed)
-            if removed:
-                log(INFO, "state of old runs removed, as state-keep says: %s", ", ".join(removed))
 
     def __str__(self) -> str:
         """Return how messages call it."""

@@ -350,20 +350,19 @@ def state_file(folder: Path, client_id: int) -> Path:
     return folder / f"client-{client_id}.safetensors"
 
 
-def prune(state_dir: Path, client_id: int, keep: int, needed: Collection[str]) -> list[str]:
-    """Remove a client's files of old runs from a state folder, and return which runs these were.
+def prune(config: RunConfig, client_id: int, needed: Collection[str]) -> list[str]:
+    """Remove a client's files of old runs from its state folder, as ``state-keep`` says; return which runs these were.
 
     Parameters
     ----------
-    state_dir : Path
-        Folder of the runs' folders, ``run-ID``.
+    config : RunConfig
+        Says which folder, and how many runs stay, those in which the client has saved last.
     client_id : int
         Whose; the files of other clients stay.
-    keep : int
-        How many runs stay, those in which the client has saved last; 0: all.
     needed : collection of str
         Ids of runs that stay in any case; they count among these.
     """
+    state_dir, keep = Path(config.state_dir), config.state_keep
     own = re.compile(rf"client-{client_id}\.(checkpoint\.)?safetensors")
     found: dict[str, list[Path]] = {}
     for folder in state_dir.glob("run-*"):

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -181,6 +182,11 @@ class Sent:
         return STAGES.get(self.kind, self.kind)
 
 
+ANY = Most()
+"""No client has more samples than that."""
+
+
+@dataclass
 class Expected:
     """What an answer of a client is held against.
 
@@ -188,40 +194,64 @@ class Expected:
     ----------
     member : Member
         The client.
-    spec : PayloadSpec, optional
+    spec : PayloadSpec or None
         What it is to upload. None: nothing.
-    most : Most, optional
-        The largest numbers of samples. Default: any.
+    most : Most
+        The largest numbers of samples.
     evaluated : bool
         Whether it is asked to measure its model.
     """
 
-    def __init__(
-        self, member: Member, spec: PayloadSpec | None = None, most: Most | None = None, *, evaluated: bool = False
-    ) -> None:
-        self.member, self.name, self.most = member, str(member), most or Most()
-        self.spec = None if spec is None else interned(spec)
-        self._evaluated = evaluated
-        self._names: tuple[str, ...] = ()
-        self._fractions: list[str] = []
+    member: Member
+    spec: PayloadSpec | None = None
+    most: Most = ANY
+    evaluated: bool = False
 
     def reply(self, metrics: Mapping[str, Any], arrays: Arrays) -> Reply:
         """Return an answer that has been checked."""
-        if not self._evaluated:
+        if not self.evaluated:
             return Reply(self.member.client_id, metrics, arrays)
         numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
         return Reply(self.member.client_id, numbers, arrays, numbered(metrics))
 
-    def check(self, metrics: Mapping[str, Any]) -> None:
-        """Raise `PayloadError` unless metrics may be used; their names are looked at where they are new."""
-        names = tuple(metrics)
-        if names == self._names and all(not isinstance(one, list) and isfinite(one) for one in metrics.values()):
-            examples, seen, most = metrics[EXAMPLES], metrics.get(SEEN, 0), self.most
-            counted = type(examples) is type(seen) is int and 0 <= examples <= most.samples and 0 <= seen <= most.seen
-            if counted and not [name for name in self._fractions if not 0 <= metrics[name] <= 1]:
-                return
-        check_metrics(metrics, self.member, self.most, evaluated=self._evaluated)
-        self._names, self._fractions = names, [name for name in names if name in FRACTIONS]
+    def check(self, metrics: Mapping[str, object]) -> None:
+        """Raise `PayloadError` unless metrics may be used."""
+        wrong = "" if len(metrics) <= MAX_METRICS else f"{len(metrics)} metrics, expected at most {MAX_METRICS}"
+        for name, value in metrics.items():
+            wrong = wrong or self._wrong(name, value)
+        rows = f"the {'test ' * self.evaluated}samples it is registered with"
+        wrong = wrong or _wrong_count(EXAMPLES, metrics.get(EXAMPLES), self.most.samples, rows)
+        wrong = wrong or _wrong_count(SEEN, metrics.get(SEEN, 0), self.most.seen, "what a round draws of its samples")
+        if wrong:
+            raise PayloadError(f"{self.member}: {wrong}")
+
+    def _wrong(self, name: str, value: object) -> str:
+        """Return what is wrong with a metric; empty: nothing."""
+        if self.evaluated and isinstance(value, list):
+            should = wrong_list(name, value, self.member.classes)
+            return f"metric {brief(name)} is {brief(value)}, {should}" if should else ""
+        if not _is_name(name):
+            return (
+                f"a metric is called {brief(name)}, expected at most {LONGEST_NAME} ASCII letters, digits, '_' and "
+                "'-', with single ' ', '.', '/' or ':' between them"
+            )
+        if not isinstance(value, (int, float)) or not isfinite(value):
+            return f"metric '{name}' is {brief(value)}, expected a finite number"
+        if name in FRACTIONS and not 0 <= value <= 1:
+            return f"metric '{name}' is {value!r}, expected a fraction from 0 to 1"
+        return ""
+
+
+def _wrong_count(name: str, number: object, most: int, why: str) -> str:
+    """Return what is wrong with a number of samples; empty: nothing."""
+    if not isinstance(number, int) or not 0 <= number <= MAX_SAMPLES:
+        return f"metric '{name}' is {brief(number)}, expected a number of samples"
+    return "" if number <= most else f"metric '{name}' is {number}, expected at most {most}, {why}"
+
+
+@lru_cache(maxsize=1024)
+def _is_name(name: str) -> bool:
+    return len(name) <= LONGEST_NAME and METRIC_NAME.fullmatch(name) is not None
 
 
 @dataclass
@@ -421,7 +451,7 @@ class Exchange(ABC):
             self._known, self._seats = known, {}
         seat = self._seats.get(member.client_id)
         if seat is None:
-            spec, most = self.strategy.upload_spec(member), self.strategy.most_samples(member)
+            spec, most = interned(self.strategy.upload_spec(member)), self.strategy.most_samples(member)
             seat = self._seats[member.client_id] = Expected(member, spec, most)
         return seat
 
@@ -458,44 +488,6 @@ def blamed(said: str, who: Member | int, *, code: int = 0, own: bool = True) -> 
     if not line:
         return f"{of}error {code} without a reason"
     return of + line if own else f"{by} says: {quoted(line)}"
-
-
-def _without_lists(metrics: Mapping[str, object], member: Member) -> dict[str, object]:
-    """Return the metrics that are no lists; refuse a list that is not of the client's classes."""
-    lists = {name: value for name, value in metrics.items() if isinstance(value, list)}
-    for name, value in lists.items():
-        if wrong := wrong_list(name, value, member.classes):
-            raise PayloadError(f"{member}: metric {brief(name)} is {brief(value)}, {wrong}")
-    return {name: value for name, value in metrics.items() if name not in lists}
-
-
-def check_metrics(metrics: Mapping[str, object], member: Member, most: Most, *, evaluated: bool = False) -> None:
-    """Raise `PayloadError` unless a client's metrics, of training or of an evaluation, may be used."""
-    if len(metrics) > MAX_METRICS:
-        raise PayloadError(f"{member}: {len(metrics)} metrics, expected at most {MAX_METRICS}")
-    if evaluated:
-        metrics = _without_lists(metrics, member)
-    rows = f"the {'test ' * evaluated}samples it is registered with"
-    for name, value in metrics.items():
-        if len(name) > LONGEST_NAME or not METRIC_NAME.fullmatch(name):
-            raise PayloadError(
-                f"{member}: a metric is called {brief(name)}, expected at most {LONGEST_NAME} ASCII letters, digits, "
-                "'_' and '-', with single ' ', '.', '/' or ':' between them"
-            )
-        if not isinstance(value, int | float) or not isfinite(value):
-            raise PayloadError(f"{member}: metric '{name}' is {brief(value)}, expected a finite number")
-        if name in FRACTIONS and not 0 <= value <= 1:
-            raise PayloadError(f"{member}: metric '{name}' is {value!r}, expected a fraction from 0 to 1")
-    _check_samples(EXAMPLES, metrics.get(EXAMPLES), member, most.samples, rows)
-    _check_samples(SEEN, metrics.get(SEEN, 0), member, most.seen, "what a round draws of its samples")
-
-
-def _check_samples(name: str, number: object, member: Member, most: int, why: str) -> None:
-    """Refuse a number of samples that a client cannot have."""
-    if not isinstance(number, int) or not 0 <= number <= MAX_SAMPLES:
-        raise PayloadError(f"{member}: metric '{name}' is {brief(number)}, expected a number of samples")
-    if number > most:
-        raise PayloadError(f"{member}: metric '{name}' is {number}, expected at most {most}, {why}")
 
 
 @contextmanager

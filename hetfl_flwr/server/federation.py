@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.server.exchange import Exchange
-from hetfl_flwr.server.grids import Exchanges, engine_of
+from hetfl_flwr.server.grids import KeepsClients, engine_of
 from hetfl_flwr.server.messenger import FlowerExchange, Messenger
 from hetfl_flwr.server.node_keys import NodeKeys
 from hetfl_flwr.server.registration import Origin, Registration
@@ -79,6 +79,6 @@ class Federation:
         self.registration = Registration(self.messenger, config, self.roster, keys, origin, own=own)
         those = config, self.roster, strategy, uploads
         self.exchange: Exchange = (
-            grid.exchange(*those) if isinstance(grid, Exchanges) else FlowerExchange(self.messenger, *those, own=own)
+            grid.exchange(*those) if isinstance(grid, KeepsClients) else FlowerExchange(self.messenger, *those, own=own)
         )
         self.samples = SampleSharing(self.exchange, strategy.sharing)

@@ -22,27 +22,6 @@ DEPLOYMENT_POLL = 0.25
 
 
 @runtime_checkable
-class NamesEngine(Protocol):
-    """A Grid that says what runs its clients: ``local``, ``simulation`` or ``deployment``."""
-
-    engine: str
-
-
-@runtime_checkable
-class Polled(Protocol):
-    """A Grid that says how many seconds to wait between two looks for replies; 0: looking waits by itself."""
-
-    pull_interval: float
-
-
-@runtime_checkable
-class Stoppable(Protocol):
-    """A Grid whose user may ask that no further round is begun."""
-
-    stop_requested: bool
-
-
-@runtime_checkable
 class ListsNodes(Protocol):
     """A Grid that knows since when each node is here, and its public key."""
 
@@ -52,7 +31,12 @@ class ListsNodes(Protocol):
 
 @runtime_checkable
 class KeepsClients(Protocol):
-    """A Grid that can write its clients' states into a checkpoint, and take them up again."""
+    """A Grid that has its clients itself: it hands them arrays, and keeps their states."""
+
+    def exchange(
+        self, config: RunConfig, roster: Roster, strategy: "KnowledgeStrategy", uploads: UploadCounts | None
+    ) -> "Exchange":
+        """Return what reaches them."""
 
     def save_clients(self, folder: Path) -> dict[int, str]:
         """Write every client's state; return the digest of each, by client id."""
@@ -61,26 +45,16 @@ class KeepsClients(Protocol):
         """Take up the state of each of these clients, and forget that of all others."""
 
 
-@runtime_checkable
-class Exchanges(Protocol):
-    """A Grid that reaches its clients without messages."""
-
-    def exchange(
-        self, config: RunConfig, roster: Roster, strategy: "KnowledgeStrategy", uploads: UploadCounts | None
-    ) -> "Exchange":
-        """Return what reaches them."""
-
-
 def engine_of(grid: Grid) -> str:
     """Return what runs the clients behind a Grid: ``local``, ``simulation`` or ``deployment``."""
-    return grid.engine if isinstance(grid, NamesEngine) else FLOWER_ENGINES.get(type(grid).__name__, "deployment")
+    return getattr(grid, "engine", "") or FLOWER_ENGINES.get(type(grid).__name__, "deployment")
 
 
 def is_stopped(grid: Grid) -> bool:
-    """Say whether no further round is to begin."""
-    return isinstance(grid, Stoppable) and grid.stop_requested
+    """Say whether the user has asked that no further round begins."""
+    return getattr(grid, "stop_requested", False)
 
 
 def pull_interval(grid: Grid) -> float:
-    """Return the seconds between two looks for replies."""
-    return grid.pull_interval if isinstance(grid, Polled) else DEPLOYMENT_POLL
+    """Return the seconds between two looks for replies; 0: looking waits by itself."""
+    return getattr(grid, "pull_interval", DEPLOYMENT_POLL)

@@ -72,7 +72,6 @@ class Messenger:
         self._under_way: dict[str, tuple[int, float]] = {}  # messages that are waited for, their nodes, and how long
         self._late: dict[str, int] = {}  # those that nobody waits for any longer
         self._came: dict[str, Message | str] = {}
-        self._doubtful: set[str] = set()  # those that are lost, unless their replies have come by now
 
     def push(self, messages: Sequence[Message]) -> list[str]:
         """Send messages, and wait for the replies from now on; return the messages' ids."""
@@ -109,7 +108,12 @@ class Messenger:
         has come by now, there will be none.
         """
         under_way = {message: of for message, (of, _) in self._under_way.items()}
-        self._doubtful |= {message for message, of in {**self._late, **under_way}.items() if of == node}
+        sent = {message for message, of in {**self._late, **under_way}.items() if of == node}
+        if sent:
+            self._pull(sent)
+        for message in sent:
+            self._late.pop(message, None)
+            self._under_way.pop(message, None)
 
     def drop_departed(self, present: Collection[int]) -> None:
         """Drop late messages to nodes that have left."""
@@ -136,18 +140,12 @@ class Messenger:
         self.idle()
 
     def _pull(self, messages: Collection[str]) -> None:
-        """Take in the replies to messages that have come, and take note which of the others are lost.
-
-        A message is lost where its node has since answered another, which was sent later: see `answers_again`.
-        """
-        wanted = list(messages)
-        doubtful = self._doubtful.intersection(wanted)
-        came = {reply.metadata.reply_to_message_id: reply for reply in self.grid.pull_messages(wanted)}
-        for message in came.keys() | doubtful:
+        """Take in the replies to messages that have come."""
+        for reply in list(self.grid.pull_messages(list(messages))):
+            message = reply.metadata.reply_to_message_id
             self._late.pop(message, None)
-            if self._under_way.pop(message, None) and message in came:
-                self._came[message] = came[message]
-        self._doubtful -= came.keys() | doubtful
+            if self._under_way.pop(message, None):
+                self._came[message] = reply
 
 
 class FlowerExchange(Exchange):

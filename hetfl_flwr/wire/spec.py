@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from math import inf, prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from hetfl_flwr.errors import PayloadError
 
 _least, _largest = np.minimum.reduce, np.maximum.reduce
+
+T = TypeVar("T")
 
 Arrays = Mapping[str, NDArray[Any]]
 """Named arrays, in the order of their declaration."""
@@ -304,7 +306,7 @@ def prefixed(start: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
     return {f"{start}{name}": array for name, array in arrays.items()}
 
 
-def under(start: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+def under(start: str, arrays: Mapping[str, T]) -> dict[str, T]:
     """Return the arrays whose names begin so, without that beginning: what `prefixed` was given.
 
     Examples

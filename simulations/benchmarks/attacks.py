@@ -39,7 +39,7 @@ from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ARRAYS
 from hetfl_flwr.wire.spec import LEARNT_LIMIT
 from simulations.engine.clients import FIRST_NODE
-from simulations.engine.grid import LocalGrid
+from simulations.engine.grid import LocalEngine
 from simulations.engine.run import process_as_it_was
 
 HOSTILE, SEEDS, ROUNDS, PART = 3, 3, 50, 0.045
@@ -130,8 +130,10 @@ COLUMNS: Mapping[str, Column] = {
 """The columns, each attack behind the federation without it."""
 
 
-class HostileGrid(LocalGrid):
-    """The local engine with one client whose training replies are forged."""
+class HostileGrid(LocalEngine):
+    """The local engine with one client whose training replies are forged: all are sent messages."""
+
+    exchange = None  # type: ignore[assignment]
 
     def __init__(self, config: RunConfig, run: int, attack: Attack | None) -> None:
         super().__init__(config.to_flat(), config.clients, run)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy
     from simulations.engine.grid import LocalEngine
 
-MAX_COSTS = 10_000
-"""Forms of messages, without their arrays, whose bytes are remembered."""
+MAX_SIZES = 10_000
+"""Kinds of messages without arrays whose sizes are remembered."""
 
 BY_REFERENCE = (MessageType.TRAIN, MessageType.EVALUATE)
 """What clients are asked for without a message."""
@@ -113,8 +113,7 @@ class LocalExchange(Exchange):
     Answers are handed out in the order of simulated time, so that what a server that answers each client as it comes
     sends next is the same for any number of workers. A download is checked once by each form that clients expect; an
     upload once, by the client itself, unless it has come from another process or is expected in another form. What
-    messages would weigh is known by the form of what is in them: one of each form is written and weighed. Public
-    samples, which are sent once, travel as messages.
+    messages would weigh is arithmetic. Public samples, which are sent once, travel as messages.
 
     Parameters
     ----------
@@ -140,7 +139,7 @@ class LocalExchange(Exchange):
         self._places = len(engine.get_node_ids())  # each client has been asked to register
         self._due: list[tuple[float, int]] = []  # a heap: when a reply comes in, and its place
         self._flights: dict[int, Flight] = {}
-        self._costs: dict[tuple[object, ...], int] = {}
+        self._around: dict[tuple[object, ...], int] = {}  # wire bytes of messages without arrays
 
     @property
     def waiting(self) -> Collection[Sent]:
@@ -159,7 +158,7 @@ class LocalExchange(Exchange):
         for member, download in downloads:
             if id(download) not in made:
                 travels = self._travelling(download)
-                weight = self.weigh(kind, travels, {ROUND: number}) if kind in BY_REFERENCE else None
+                weight = self._weigh(kind, travels, {ROUND: number}, reply=False) if kind in BY_REFERENCE else None
                 made[id(download)] = travels, weight and Traffic(0, weight[0], 0, weight[1], 0, weight[2])
             travels, traffic = made[id(download)]
             if traffic is not None:
@@ -276,10 +275,11 @@ class LocalExchange(Exchange):
             flight.traffic.add(cost(answer, member))
             return read(answer, expected, half=half, own=True)
         if answer.error is not None:
-            flight.raised, flight.traffic.wire_up = True, _error_bytes(flight.kind, answer.error, member.node)
+            error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, answer.error)
+            flight.raised, flight.traffic.wire_up = True, wire_bytes(Message(error, reply_to=_asked(flight.kind)))
             raise PayloadError(blamed(answer.error, member))
         try:
-            weight = self.weigh(flight.kind, answer.arrays, answer.metrics, member.node)
+            weight = self._weigh(flight.kind, answer.arrays, answer.metrics, reply=True)
         except ValueError as error:
             raise PayloadError(f"{member}: a reply that no message can hold: {error}") from None
         flight.traffic.numbers_up, flight.traffic.bytes_up, flight.traffic.wire_up = weight
@@ -287,22 +287,22 @@ class LocalExchange(Exchange):
         arrays = answer.arrays
         if (spec := expected.spec) is not None:
             if half:
-                arrays = widened(spec, arrays, expected.name)
+                arrays = widened(spec, arrays, str(member))
             if answer.form is not spec:
-                spec.check_named(arrays, expected.name)
+                spec.check_named(arrays, str(member))
         return expected.reply(answer.metrics, arrays)
 
-    def weigh(self, kind: str, arrays: Arrays, numbers: Mapping[str, Any], node: int = 0) -> tuple[int, int, int]:
-        """Return the numbers, payload bytes and wire bytes of a message; of a reply where it is from a `node`."""
-        has_arrays = not node or kind == MessageType.TRAIN
-        key = kind, bool(node), _forms(numbers)
-        if key not in self._costs:
-            if len(self._costs) >= MAX_COSTS:
-                self._costs.clear()
-            record = {ARRAYS: ArrayRecord()} if has_arrays else {}
-            self._costs[key] = _rest(kind, record, numbers, reply=bool(node))
-        wire = self._costs[key] + (arrays_wire_bytes(arrays) if has_arrays else 0)
-        return sum([one.size for one in arrays.values()]), sum([one.nbytes for one in arrays.values()]), wire
+    def _weigh(self, kind: str, arrays: Arrays, numbers: Mapping[str, Any], *, reply: bool) -> tuple[int, int, int]:
+        """Return the numbers, payload bytes and wire bytes of a message that is not written."""
+        key = kind, reply, _forms(numbers)
+        if key not in self._around:
+            if len(self._around) >= MAX_SIZES:
+                self._around.clear()
+            record = arrays_wire_bytes({}) if _has_arrays(kind, reply=reply) else 0
+            self._around[key] = wire_bytes(_empty(kind, numbers, reply=reply)) - record
+        values = arrays.values()
+        wire = self._around[key] + (arrays_wire_bytes(arrays) if _has_arrays(kind, reply=reply) else 0)
+        return sum([one.size for one in values]), sum([one.nbytes for one in values]), wire
 
 
 def _forms(values: Mapping[Any, Any]) -> tuple[object, ...]:
@@ -322,22 +322,18 @@ def _forms(values: Mapping[Any, Any]) -> tuple[object, ...]:
     )
 
 
-def _rest(kind: str, arrays: Mapping[str, ArrayRecord], numbers: Mapping[str, Any], *, reply: bool) -> int:
-    """Return the bytes of a message on the wire beyond those of its arrays."""
-    if reply:
-        content = RecordDict({**arrays, METRICS: MetricRecord(dict(numbers))})
-        message = Message(content, reply_to=_asked(kind, FIRST_NODE))
-    else:
-        message = Message(RecordDict({**arrays, CONFIG: ConfigRecord(dict(numbers))}), FIRST_NODE, kind)
-    return wire_bytes(message) - (arrays_wire_bytes({}) if arrays else 0)
+def _has_arrays(kind: str, *, reply: bool) -> bool:
+    return kind == MessageType.TRAIN or not reply
 
 
-def _error_bytes(kind: str, said: str, node: int) -> int:
-    error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, said)
-    return wire_bytes(Message(error, reply_to=_asked(kind, node)))
+def _empty(kind: str, numbers: Mapping[str, Any], *, reply: bool) -> Message:
+    """Return a message without arrays."""
+    content = RecordDict({ARRAYS: ArrayRecord()} if _has_arrays(kind, reply=reply) else {})
+    content[METRICS if reply else CONFIG] = (MetricRecord if reply else ConfigRecord)(dict(numbers))
+    return Message(content, reply_to=_asked(kind)) if reply else Message(content, FIRST_NODE, kind)
 
 
-def _asked(kind: str, node: int) -> Message:
-    message = Message(RecordDict(), node, kind)
+def _asked(kind: str) -> Message:
+    message = Message(RecordDict(), FIRST_NODE, kind)
     name_message(message, str(UUID(int=1)))
     return message

@@ -39,8 +39,8 @@ SCRATCH = ".clients-"
 """How the folder begins, in the run folder, in which clients rest."""
 
 
-class LocalGrid(Grid):
-    """Delivers messages to clients on this machine, without Ray and without a network.
+class LocalEngine(Grid):
+    """Runs clients on this machine: they register by messages, and are handed arrays, without Ray or a network.
 
     Use it in a ``with``: leaving it ends the worker processes.
 
@@ -120,6 +120,12 @@ class LocalGrid(Grid):
     def get_node_ids(self) -> list[int]:
         """Return the ids of all clients' nodes."""
         return list(self._nodes)
+
+    def exchange(
+        self, config: RunConfig, roster: Roster, strategy: "KnowledgeStrategy", uploads: UploadCounts | None
+    ) -> LocalExchange:
+        """Return what hands arrays to the clients."""
+        return LocalExchange(self, config, roster, strategy, uploads)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Queue messages for their clients."""
@@ -216,13 +222,3 @@ class LocalGrid(Grid):
         if self._config.state_dir:
             return run_store(self._config, str(self._run), client_id)
         return FileStore(self._scratch, client_id, lasting=False)
-
-
-class LocalEngine(LocalGrid):
-    """The local engine as runs use it: clients register by messages, and are handed arrays by reference."""
-
-    def exchange(
-        self, config: RunConfig, roster: Roster, strategy: "KnowledgeStrategy", uploads: UploadCounts | None
-    ) -> LocalExchange:
-        """Return what hands arrays to the clients."""
-        return LocalExchange(self, config, roster, strategy, uploads)

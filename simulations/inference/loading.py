@@ -14,14 +14,14 @@ from hetfl_flwr.data import ClientData
 from hetfl_flwr.data.folders import TABLES, ending, stem
 from hetfl_flwr.errors import DamagedError, PayloadError, RunFolderError, StateError
 from hetfl_flwr.methods import build_client
-from hetfl_flwr.node.holder import MEASURED, Holder, digest_of, under
+from hetfl_flwr.node.holder import MEASURED, Holder, digest_of
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import STATE, Stamp, decode, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.wire.naming import called, look
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.spec import Arrays, under
 from simulations.inference.unpacking import unpack_inputs
 
 SHOWN = 10

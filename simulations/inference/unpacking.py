@@ -8,9 +8,9 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import Column
-from hetfl_flwr.node.holder import under
 from hetfl_flwr.node.node import INPUTS
 from hetfl_flwr.node.state import ClientState
+from hetfl_flwr.wire.spec import under
 
 
 def unpack_inputs(state: ClientState) -> tuple[RunConfig, ClientData]:

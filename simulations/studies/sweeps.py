@@ -267,11 +267,11 @@ def _assemble(job: Job) -> None:
     from hetfl_flwr.methods import build_strategy
     from hetfl_flwr.runs.callbacks import own_callbacks
     from hetfl_flwr.server.federation import Federation
-    from simulations.engine.grid import LocalGrid
+    from simulations.engine.grid import LocalEngine
 
     config = RunConfig.from_flat({**job.settings, "state-dir": ""})
     own_callbacks(config)
-    with LocalGrid(config.to_flat(), config.clients, run=1) as grid:
+    with LocalEngine(config.to_flat(), config.clients, run=1) as grid:
         federation = Federation(grid, config, build_strategy(config))
         federation.registration.assemble()
         federation.strategy.prepare(federation.roster, config)

@@ -22,7 +22,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server_app import app as server_app
 from simulations.engine.clients import CLIENT_APP
-from simulations.engine.grid import LocalEngine, LocalGrid
+from simulations.engine.grid import LocalEngine
 
 RUN = 7
 """Run id of everything that is built here."""
@@ -95,8 +95,10 @@ class Lab:
         return Path(config.output_dir)
 
 
-class Reversing(LocalGrid):
-    """Delivers all replies at once, the last one first."""
+class Reversing(LocalEngine):
+    """Delivers all replies at once, as messages, the last one first."""
+
+    exchange = None  # type: ignore[assignment]
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config.to_flat(), config.clients, run=RUN)

@@ -128,7 +128,8 @@ class TestNames:
             return client_app.app(Message(RecordDict(), 9, MessageType.QUERY), context).content[MEMBER]["name"]
 
         monkeypatch.setattr(client_app, "simulated", lambda: False)
-        monkeypatch.setattr("hetfl_flwr.node.node.simulated", lambda: False)
+        for module in ("node", "registration"):
+            monkeypatch.setattr(f"hetfl_flwr.node.{module}.simulated", lambda: False)
         assert registered() == ""
         assert registered(**{"share-names": True}) == "General Hospital"
         assert registered(name="Ward 7") == "Ward 7"

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.federations.grids import Elsewhere, Watched
+from fixtures.federations.grids import Meddled, Watched
 from fixtures.folders.reached import clients_of, server_state, summary_of
 
 from hetfl_flwr.common.blobs import pack, read_blob
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import load_client_data
 from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError, StateError
-from hetfl_flwr.node import node as node_module
+from hetfl_flwr.node import registration
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.folder import KNOWLEDGE
 from hetfl_flwr.runs.lock import FolderLock
@@ -313,7 +313,7 @@ def elsewhere(run_federation) -> Callable[..., Path]:
     def run(config: RunConfig, run: int = 7, **keys: Any) -> Path:
         if run != 7:
             config = config.with_values({"resume": True, "rounds": 5, **keys})
-        return run_federation(config, Elsewhere(config, run=run), run_id=run)
+        return run_federation(config, Meddled(config, run=run), run_id=run)
 
     return run
 
@@ -487,7 +487,7 @@ def test_a_node_on_a_machine_of_its_own_logs_that_its_data_are_others_and_goes_o
     tmp_path, make_config, elsewhere, monkeypatch, caplog
 ):
     """Its data may grow while the federation runs, and who runs it cannot accept a loss in the server's name."""
-    monkeypatch.setattr(node_module, "simulated", lambda: False)
+    monkeypatch.setattr(registration, "simulated", lambda: False)
     table = a_table(tmp_path / "table")
     config = make_config(**KEYS, state_dir=str(tmp_path / "state"), dataset=table, label_column="label")
     elsewhere(config)

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from fixtures.federations.grids import Elsewhere, Meddled, Watched
+from fixtures.federations.grids import Meddled, Watched
 from fixtures.folders.reached import clients_of, reached, summary_of
 from fixtures.tiers import exhaustive
 from flwr.app import Error, Message, MetricRecord
@@ -423,10 +423,10 @@ def test_clients_elsewhere_go_on_with_the_state_that_they_had_at_the_checkpoint(
     whole = run_federation(make_config(**keys, output_dir=str(tmp_path / "whole")))
     config = make_config(**keys, state_dir=str(tmp_path / "state"))
     with pytest.raises(Crash):
-        run_federation(config, Elsewhere(config, asked=crash_in(4), run=7), run_id=7)
+        run_federation(config, Meddled(config, asked=crash_in(4), run=7), run_id=7)
     with pytest.raises(Crash):
-        run_federation(resumed(config), Elsewhere(resumed(config), asked=crash_in(3), run=8), run_id=8)
-    folder = run_federation(resumed(config), Elsewhere(resumed(config), run=9), run_id=9)
+        run_federation(resumed(config), Meddled(resumed(config), asked=crash_in(3), run=8), run_id=8)
+    folder = run_federation(resumed(config), Meddled(resumed(config), run=9), run_id=9)
     assert reached(folder) == reached(whole)
     assert summary_of(folder)["failures"] == 0
 
@@ -434,13 +434,13 @@ def test_clients_elsewhere_go_on_with_the_state_that_they_had_at_the_checkpoint(
 def test_a_run_goes_on_under_the_config_that_it_had(refusal, make_config, run_federation):
     """Its folder has it with ``resume`` and its own path, in one file for `flwr run`, if it was not a local run."""
     config = make_config(checkpoint_every=1)
-    grid = Elsewhere(config, run=7)
+    grid = Meddled(config, run=7)
     grid.engine = "deployment"
     folder = run_federation(config, grid)
     going_on = RunConfig.from_flat(read_toml(folder / "resume.toml"))
     assert going_on == resolve(resumed(config))
     other = resumed(config, seed=1)
-    assert "seed = 0" in refusal(ConfigError, run_federation, other, Elsewhere(other, run=8), run_id=8)
+    assert "seed = 0" in refusal(ConfigError, run_federation, other, Meddled(other, run=8), run_id=8)
 
 
 def test_resuming_a_run_that_is_done_changes_nothing(make_config, run_federation):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.federations.grids import Elsewhere, Meddled, Watched
+from fixtures.federations.grids import Meddled, Watched
 from fixtures.tiers import exhaustive
 from flwr.app import Message, MessageType
 
@@ -25,7 +25,7 @@ from hetfl_flwr.wire.spec import Arrays
 from simulations.cli.running import run_one
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.exchange import LocalExchange
-from simulations.engine.grid import LocalGrid
+from simulations.engine.grid import LocalEngine
 from simulations.engine.workers import Job
 from simulations.testing.contract import entries
 from strategies.fedhe import FedHe
@@ -421,11 +421,11 @@ def test_where_clients_are_elsewhere_none_is_sent_a_number_twice(make_config, ru
             numbers[which].add((message.metadata.dst_node_id, number))
 
     die = dying(30)
-    died = Elsewhere(config, asked=lambda grid, message: die(grid, message) or note(0, message))
+    died = Meddled(config, asked=lambda grid, message: die(grid, message) or note(0, message))
     with pytest.raises(SystemExit), died:
         run_federation(config, died)
     assert entries(Path(config.output_dir))[-1]["round"] > Checkpoint.read(Path(config.output_dir)).round
-    with Elsewhere(config, asked=lambda grid, message: note(1, message), run=8) as grid:
+    with Meddled(config, asked=lambda grid, message: note(1, message), run=8) as grid:
         folder = run_federation(config.with_values({"resume": True}), grid, run_id=8)
     assert not numbers[0] & numbers[1]
     assert summary(folder)["failures"] == 0
@@ -434,7 +434,7 @@ def test_where_clients_are_elsewhere_none_is_sent_a_number_twice(make_config, ru
 
 def test_no_clients_are_drawn_in_an_asynchronous_run(make_config, refusal):
     config = make_config(**ASYNC, fraction=0.5)
-    federation = Federation(LocalGrid(config.to_flat(), 2, 7), config, FedHe(mode="async"))
+    federation = Federation(LocalEngine(config.to_flat(), 2, 7), config, FedHe(mode="async"))
     assert "fraction" in refusal(ConfigError, AsyncRounds, federation)
 
 
@@ -443,5 +443,5 @@ def test_public_rows_and_asynchronous_rounds_do_not_go_together(make_config, ref
         sharing = Sharing()
 
     config = make_config(**ASYNC)
-    federation = Federation(LocalGrid(config.to_flat(), 2, 7), config, Both(mode="async"))
+    federation = Federation(LocalEngine(config.to_flat(), 2, 7), config, Both(mode="async"))
     assert "public samples" in refusal(ConfigError, AsyncRounds, federation)

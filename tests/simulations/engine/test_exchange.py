@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.grids import Meddled
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from hetfl_flwr.errors import PayloadError
@@ -26,7 +27,6 @@ from hetfl_flwr.wire.spec import (
 )
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.exchange import LocalExchange
-from simulations.engine.grid import LocalEngine, LocalGrid
 from simulations.testing.contract import entries
 from simulations.testing.lab import NORMED
 
@@ -40,10 +40,9 @@ WAYS = {
 }
 
 
-def run(engine: type[LocalGrid], lab: Any, folder: Any, **keys: Any) -> tuple[Any, ...]:
+def run(lab: Any, folder: Any, *, messages: bool = False, **keys: Any) -> tuple[Any, ...]:
     config = lab.config(clients=3, output_dir=str(folder), **keys)
-    with engine(config.to_flat(), config.clients, 7) as grid:
-        lab.run(config, grid)
+    lab.run(config, Meddled(config) if messages else None)
     rounds = [{**entry, "seconds": 0, "clock": 0} for entry in entries(folder)]
     return rounds, (folder / "knowledge.safetensors").read_bytes()
 
@@ -53,7 +52,7 @@ def test_a_round_without_messages_is_one_with_them(name, lab, tmp_path):
     """Bytes are those of serialised messages."""
     models = f"{NORMED},mlp" if chosen(lab.config(algorithm=name)).strategy.heterogeneous else NORMED
     keys = {"algorithm": name, "models": models, "partition": "classes:6", "fraction": 0.6}
-    with_messages, without = (run(one, lab, tmp_path / one.__name__, **keys) for one in (LocalGrid, LocalEngine))
+    with_messages, without = (run(lab, tmp_path / str(one), messages=one, **keys) for one in (True, False))
     assert without == with_messages
 
 
@@ -61,7 +60,7 @@ def test_a_round_without_messages_is_one_with_them(name, lab, tmp_path):
 @pytest.mark.parametrize("name", ["fedhe", "fedavg"])
 def test_so_it_is_in_whatever_form_arrays_travel(name, way, lab, tmp_path):
     keys = {"algorithm": name, "models": "mlp", **WAYS[way]}
-    with_messages, without = (run(one, lab, tmp_path / one.__name__, **keys) for one in (LocalGrid, LocalEngine))
+    with_messages, without = (run(lab, tmp_path / str(one), messages=one, **keys) for one in (True, False))
     assert without == with_messages
 
 
@@ -87,7 +86,7 @@ def test_so_it_is_where_a_client_does_something_wrong(wrong, lab, tmp_path, monk
 
     monkeypatch.setattr(client, "learn", broken)
     keys = {"algorithm": "fedhe", "models": "mlp", "rounds": 3, **WAYS["timed"]}
-    with_messages, without = (run(one, lab, tmp_path / one.__name__, **keys) for one in (LocalGrid, LocalEngine))
+    with_messages, without = (run(lab, tmp_path / str(one), messages=one, **keys) for one in (True, False))
     for found in (with_messages, without):
         for failure in found[0][2]["failures"]:
             failure["reason"] = failure["reason"].partition(" (")[0] if wrong == "raises" else failure["reason"]
@@ -106,9 +105,9 @@ def test_what_a_client_does_to_its_download_is_not_done_to_that_of_others(lab, t
         return answer
 
     keys = {"algorithm": "fedavg", "models": "mlp", "rounds": 3}
-    expected = run(LocalEngine, lab, tmp_path / "thrifty", **keys)
+    expected = run(lab, tmp_path / "thrifty", **keys)
     monkeypatch.setattr(client, "learn", wasteful)
-    assert run(LocalEngine, lab, tmp_path / "wasteful", **keys) == expected
+    assert run(lab, tmp_path / "wasteful", **keys) == expected
 
 
 @pytest.mark.parametrize(
@@ -149,13 +148,15 @@ def test_arrays_are_handed_on_in_memory_that_nobody_writes_to():
 def test_whatever_is_in_it_a_message_weighs_what_is_serialised():
     """Flower sends equal pieces of a large array once, and small numbers in fewer bytes."""
     exchange = object.__new__(LocalExchange)
-    exchange._costs = {}
+    exchange._around = {}
     noise = np.random.default_rng(0).normal(size=(2000, 2000)).astype(np.float32)
     for array in (np.zeros((2, 2), np.float32), noise, np.zeros_like(noise)):
         for number in (-65, -64, 0, 63, 64, 2**40):
             content = RecordDict({ARRAYS: to_record({"a": array}), CONFIG: ConfigRecord({ROUND: number})})
             message = Message(content, FIRST_NODE, MessageType.TRAIN)
-            assert exchange.weigh(MessageType.TRAIN, {"a": array}, {ROUND: number})[2] == wire_bytes(message)
+            assert exchange._weigh(MessageType.TRAIN, {"a": array}, {ROUND: number}, reply=False)[2] == wire_bytes(
+                message
+            )
 
 
 def test_half_precision_is_no_way_round_the_declared_dtypes():

@@ -1,0 +1,172 @@
+"""What a client says of itself when it registers, and the state that it goes on from."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from logging import INFO, WARNING
+from math import inf
+
+from flwr.app import Context
+
+from hetfl_flwr.common.flower import log
+from hetfl_flwr.common.versions import installed
+from hetfl_flwr.data.client_data import unlike
+from hetfl_flwr.errors import DamagedError, StateError
+from hetfl_flwr.models import trainable_count
+from hetfl_flwr.node.holder import Holder
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.node.state import ClientState, FileStore, Stamp, StateStore, decode, prune, run_store
+from hetfl_flwr.server.member import LONGEST_NOTE, MAX_NOTES, Member
+from hetfl_flwr.text import printable
+from hetfl_flwr.wire.naming import Naming, client_name, data_label, public_data, shares
+from hetfl_flwr.wire.privacy import simulated
+from hetfl_flwr.wire.weights import fingerprint
+
+MOST_LOGGED = 100
+"""Names of classes or columns that a node's log lists."""
+
+
+def registered(holder: Holder, context: Context, before: str = "", round: int = 0) -> Member:
+    """Return who a client is and what it has, after bringing it to the state that it goes on from.
+
+    Parameters
+    ----------
+    holder : Holder
+        The client, which has just been built.
+    context : Context
+        The node's.
+    before : str
+        The run that this one goes on with, if any.
+    round : int
+        A round after which the server has written a checkpoint of that run.
+
+    Raises
+    ------
+    StateError
+        Its state folder cannot be written; or as `state_to_go_on_from`.
+    """
+    node, client, data = holder.node, holder.client, holder.node.data
+    if client.keeps_state and isinstance(node.store, FileStore):
+        node.store.check_writable()
+    state = state_to_go_on_from(node, before, round)  # refuses another run's state before round 1
+    if node.config.state_dir:
+        removed = prune(node.config, node.client_id, {node.stamp.run, before} - {""})
+        if removed:
+            log(INFO, "state of old runs removed, as state-keep says: %s", ", ".join(removed))
+    share, public = simulated() or shares(context.node_config, "share-names"), public_data(node.config.dataset)
+    classes, inputs = _named(node, share=share or public)
+    return Member(
+        node=context.node_id,
+        client_id=node.client_id,
+        clients=node.clients,
+        model=node.model_name,
+        parameters=trainable_count(node.model),
+        width=node.model.width,
+        classes=data.spec.classes,
+        shape=data.spec.shape,
+        vocabulary=data.spec.vocabulary,
+        weights=fingerprint(node.model),
+        body=fingerprint(node.model.body),
+        dtype=node.dtype,
+        train=len(data.train),
+        public=len(data.public),
+        validation=len(data.validation),
+        test=len(data.test),
+        round=-1 if not client.keeps_state else state.round if state else 0,
+        holds=tuple(node.public_samples.client_ids()),
+        dataset=data_label(node.config.dataset, context.node_config, share=share),
+        name=client_name(context.node_config, node.config.dataset, data.name, share=share or public),
+        class_digests=classes.digests,
+        class_names=classes.shown,
+        input_digests=inputs.digests,
+        input_names=inputs.shown,
+        owners=data.owners,
+        notes=_notes(node, share=simulated() or public),
+        **installed(),
+    )
+
+
+def state_to_go_on_from(node: Node, before: str = "", round: int = 0) -> ClientState | None:
+    """Return the state that a client goes on from, which its node reads from now on.
+
+    In a state folder it is the state of this run; or, where there is none, that of the run that this one goes on with.
+    With ``accept-loss``, a damaged one is what was kept, or none.
+
+    Raises
+    ------
+    DamagedError
+        The state is damaged, and without ``accept-loss``.
+    StateError
+        It is another run's, model's or algorithm's; or, simulated and without ``accept-loss``, the client's data have
+        changed since.
+    """
+    if not node.config.state_dir:
+        return node.read_state()
+    places: list[tuple[StateStore, Stamp, float]] = [(node.store, node.stamp, inf)]
+    if before:
+        store = run_store(node.config, before, node.client_id)
+        places.append((store, replace(node.stamp, run=before), round))
+    for place, stamp, most in places:
+        for read in (place.read, place.kept):
+            state = _intact(node, read, stamp, place.where)
+            if state is not None and state.round <= most:
+                if _has_other_data(node, state) or read != node.store.read:
+                    node.write_state(state)
+                return state
+    node.store.forget()
+    return None
+
+
+def _has_other_data(node: Node, state: ClientState) -> bool:
+    """Say whether a client's data are other than when it saved a state, and this is no obstacle.
+
+    A node on a machine of its own is told, and goes on: its data may have grown, and who runs it is not who could
+    accept the loss.
+    """
+    different = unlike(state.inputs["data"], node.data.digest) if state.inputs else ""
+    if not different:
+        return False
+    what = f"{node}: its {different} are not those of before"
+    if simulated() and not node.config.accept_loss:
+        raise StateError(f"{what}: it would go on with other results, which accept-loss = true allows")
+    log(WARNING, "%s, and it goes on with them", what)
+    return True
+
+
+def _intact(node: Node, read: Callable[[], bytes | None], stamp: Stamp, where: str) -> ClientState | None:
+    try:
+        blob = read()
+        return None if blob is None else decode(blob, stamp, f"{node}: {where}")
+    except DamagedError as error:
+        means = f"{error}: it would go on from an older state or its initial weights"
+        if not node.config.accept_loss:
+            raise DamagedError(f"{means}, which accept-loss = true allows") from None
+        log(WARNING, "%s, and this was accepted", means)
+        return None
+
+
+def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
+    """Return the names of a client's classes and inputs; those that stay here stand in this node's log."""
+    arrays = node.data.train.arrays
+    names = arrays.class_names or tuple(map(str, range(node.data.spec.classes)))
+    if not share:
+        for what, own in (("classes", names), ("columns", arrays.input_names)):
+            shown = ", ".join(f"{number} {name!r}" for number, name in enumerate(own[:MOST_LOGGED]))
+            log(INFO, "%s: %s: %s%s", node, what, shown or "none", ", ..." if len(own) > MOST_LOGGED else "")
+    inputs = Naming.of_words(arrays.words()) if arrays.words else Naming.of(arrays.input_names, share=share)
+    return Naming.of(names, share=share), inputs
+
+
+def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
+    """Return what others are told of a client: why it has its model, and, if shared, what was done with its data.
+
+    What stays here stands in this node's log.
+    """
+    notes = list(node.data.train.arrays.notes)
+    if not share:
+        for note in notes:
+            log(WARNING, "%s: %s", node, printable(note))
+        notes = []
+    told = [*filter(None, [node.why]), *notes]
+    if len(told) > MAX_NOTES:
+        told[MAX_NOTES - 1 :] = [f"and {len(told) - MAX_NOTES + 1} more lines on the data"]
+    return tuple(printable(note, LONGEST_NOTE) for note in told)
