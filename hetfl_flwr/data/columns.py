@@ -151,8 +151,12 @@ def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedAr
     if pa.types.is_dictionary(cells.type):
         cells = cells.cast(cells.type.value_type)
     if is_text(cells.type):
-        texts = pc.utf8_trim_whitespace(_in_one_form(cells.cast(TEXT)))
-        return pc.if_else(pc.is_in(texts, pa.array([*MISSING, *missing], TEXT)), pa.scalar(None, TEXT), texts)
+        seen = _in_one_form(cells.cast(TEXT))
+        trimmed = pc.utf8_trim_whitespace(seen)
+        lengths = (pc.sum(pc.binary_length(one)).as_py() for one in (seen, trimmed))
+        texts = seen if len({*lengths}) == 1 else trimmed  # the same cells need no memory twice
+        none = pc.is_in(texts, pa.array([*MISSING, *missing], TEXT))
+        return pc.if_else(none, pa.scalar(None, TEXT), texts) if pc.any(none).as_py() else texts
     null = pa.scalar(None, cells.type)
     codes = [float(word) for word in missing if re.fullmatch(_PLAIN, word)]
     if codes and _is_number(cells.type):
@@ -230,10 +234,11 @@ def decide(
         return decision
     if column.kind == "category":
         return _known(decision, column, cells, len(own), called) if len(own) < len(cells) else decision
-    if is_text(cells.type) and (other := rival(column, cells.slice(len(own)))):
+    numbers, others = read(column, cells)
+    if others[len(own) :].any() and is_text(cells.type) and (other := rival(column, cells.slice(len(own)))):
         what = f"has {column.kind}s written as {column.notation} in the training rows and as {other} in the test rows"
         return replace(decision, column=None, problem=what, way_out="write them alike")
-    infinite = np.abs(read(column, cells)[0]) > np.finfo(np.float32).max
+    infinite = np.abs(numbers) > np.finfo(np.float32).max
     if infinite.any():
         what = f"has in {called(infinite)} an infinite {name}, or one above 3e38"
         way_out = "write a number below that, or nothing where it is missing"

@@ -29,7 +29,7 @@ from hetfl_flwr.data.folders import (
     own_folder,
     signals_folder,
 )
-from hetfl_flwr.data.frame import Frame, IntArray
+from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.pivot import parse_pivot, pivoted
 from hetfl_flwr.data.reading import Reading, parse_classes
 from hetfl_flwr.data.roles import Kind, check_spelling, columns_called, is_between, is_nameless, is_text, roles
@@ -487,30 +487,23 @@ def _is_blank(data: Frame, name: str) -> bool:
 def _labelled(source: Source, unknown: Sequence[str]) -> Source:
     """Leave out the rows without a label: those of a missing one, or of a text that says that there is none."""
     place, label = source.place, source.label
-    kept, notes = dict[str, IntArray](), list[str]()
-    for split, data in source.splits.items():
-        without = _missing(data[label], unknown)
-        if without.all():
-            several = len(source.splits) > 1
-            where, way_out = (
-                (f"split '{split}' of ", "take the split away") if several else ("", "name another label-column")
-            )
-            raise DataError(f"no row of {where}{place} has any {label}: fill it in, or {way_out}")
-        if without.any():
-            first, *more = np.flatnonzero(without)
-            number, file = data.place_of(int(first))
-            which = f"row {number}" + (f" of {file}" if file else "") + (f" and {len(more)} more" if more else "")
-            found = data[label].filter(pa.array(without)).drop_null()
-            texts = found.unique().to_pylist() if is_text(found.type) else []
-            words = ", ".join(repr(text) for text in texts if text.strip())
-            notes.append(
-                f"{without.sum()} of {len(data)} rows of split '{split}' of {place} have no {label} ({which}): left out"
-                + f"; if {words} is a class, name all of them in classes" * bool(words)
-            )
-            kept[split] = np.flatnonzero(~without)
-    splits = {split: data.take(kept[split]) if split in kept else data for split, data in source.splits.items()}
-    notes += _gone(source, splits["train"]) if "train" in kept else []
-    return replace(source, splits=splits, notes=(*source.notes, *notes))
+    found, several = source.column(label), len(source.splits) > 1
+    without = _missing(found, unknown)
+    if not without.any():
+        return source
+    own = dict(zip(("train", "test"), np.split(without, [source.train_rows]), strict=True))
+    for split in source.splits:
+        if own[split].all():
+            where, way_out = f"split '{split}' of " * several, "take the split away" if several else "name another one"
+            raise DataError(f"no row of {where}{place} has any {label} (label-column): fill it in, or {way_out}")
+    gone = found.filter(pa.array(without)).drop_null()
+    words = ", ".join(repr(text) for text in gone.unique().to_pylist() if text.strip()) if is_text(gone.type) else ""
+    note = (
+        f"{without.sum()} of {len(source)} rows of {place} have no {label} ({source.rows_said(without)}): left out"
+        + f"; if {words} is a class, name all of them in classes" * bool(words)
+    )
+    splits = {split: data.take(np.flatnonzero(~own[split])) for split, data in source.splits.items()}
+    return replace(source, splits=splits, notes=(*source.notes, note, *_gone(source, splits["train"])))
 
 
 def _gone(source: Source, left: Frame) -> list[str]:

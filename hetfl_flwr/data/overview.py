@@ -145,7 +145,7 @@ def _parts(source: Source) -> dict[str, str]:
 
 
 def _aside(source: Source, name: str, part: str) -> ColumnFacts:
-    cells = pa.chunked_array([one for data in source.splits.values() for one in data[name].chunks])
+    cells = source.column(name)
     with suppress(pa.ArrowException):
         cells = cleaned(cells)
     filled = cells.drop_null()

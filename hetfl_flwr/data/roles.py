@@ -205,15 +205,18 @@ def header_hint(names: Sequence[str]) -> str:
 
 def _inputs(place: str, splits: Mapping[str, Frame], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
     """Return what an input is, and the columns that it is made of."""
-    named = [key for key in ("image-column", "text-column", "series-column") if getattr(reading, key.replace("-", "_"))]
+    kinds: dict[Kind, str] = {
+        "image": reading.image_column,
+        "text": reading.text_column,
+        "series": reading.series_column,
+    }
+    named = [kind for kind, column in kinds.items() if column]
     if len(named) > 1:
-        raise ConfigError(f"{' and '.join(named)} are both set for {place}: choose one of them")
-    if reading.text_column:
-        return "text", (_column(place, splits, reading.text_column, "", "text-column"),)
-    if reading.series_column:
-        return "series", (_column(place, splits, reading.series_column, "", "series-column"),)
-    if reading.image_column or splits["train"].images:
-        return "image", (_column(place, splits, reading.image_column, "Image", "image-column"),)
+        raise ConfigError(f"{'-column and '.join(named)}-column are both set for {place}: choose one of them")
+    if splits["train"].images and not named:
+        named = ["image"]
+    for kind in named:
+        return kind, (_column(place, splits, kinds[kind], "Image" * (kind == "image"), f"{kind}-column"),)
     columns = tuple(name for name in splits["train"].names if name not in (label, *_aside(reading).values()))
     ignored = {name for name in columns if " ".join(name.split()) in reading.ignored}
     if lists := [name for name in columns if is_list(splits["train"][name].type) and name not in ignored]:

@@ -19,9 +19,6 @@ from hetfl_flwr.data.roles import column_called, columns_called, header_hint, in
 from hetfl_flwr.data.text_tables import read_sheets, read_text_table
 from hetfl_flwr.errors import DataError, HetflError
 
-DEEPEST = 100
-"""Lists and objects within each other in a line of a json file, at most."""
-
 
 def read_file(path: Path, reading: Reading | None = None) -> list[tuple[str, Frame]]:
     """Read a file of rows: one table without a title, or one a sheet of several, with its title.
@@ -115,13 +112,15 @@ def _arrow(path: Path) -> pa.Table:
 
 def _json(path: Path) -> pa.Table:
     """Return the rows of a list of objects, or of one object a line; a key that a row lacks is missing there."""
-    _check_depth(path)
     with opened(path) as file:
         text = file.read().decode("utf-8-sig")
     try:
-        rows = json.loads(text)
-    except ValueError:
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        try:
+            rows = json.loads(text)
+        except ValueError:
+            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except RecursionError:
+        raise DataError(f"'{path}' holds lists or objects that are nested too deeply") from None
     rows = [rows] if isinstance(rows, dict) else rows
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"'{path}' is no list of rows, each an object of columns and values")
@@ -144,33 +143,6 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
     "json": _json,
     "npz": npz_table,
 }
-
-
-def _check_depth(path: Path) -> None:
-    """Refuse lines so deeply nested that the library that reads them would end the process."""
-    with opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            if _brackets(line) > DEEPEST and _depth(line) > DEEPEST:
-                raise DataError(f"line {number} of '{path}' is nested more than {DEEPEST} deep")
-
-
-def _brackets(line: bytes) -> int:
-    """Return how many brackets are open at once, those in texts counted as well."""
-    letters = np.frombuffer(line, np.uint8)
-    open_, closed = np.isin(letters, [*b"[{"]), np.isin(letters, [*b"]}"])
-    return int(np.cumsum(open_.astype(np.int64) - closed).max(initial=0))
-
-
-def _depth(line: bytes) -> int:
-    """Return how many lists and objects stand within each other, at most one more than is allowed."""
-    try:
-        level, depth = [json.loads(line)], 0
-    except (RecursionError, ValueError):  # no JSON either: its brackets alone could end the process
-        return DEEPEST + 1
-    while (level := [one for one in level if isinstance(one, list | dict)]) and depth <= DEEPEST:
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
-        depth += 1
-    return depth
 
 
 def _check_columns(files: Sequence[tuple[Path, str, Frame]], ignored: Collection[str]) -> None:

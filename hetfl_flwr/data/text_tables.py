@@ -29,7 +29,7 @@ USUAL = [
 ]
 """Encodings that are not Unicode, the most usual ones first."""
 
-_SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 20_000
+_SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 200_000
 _UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what cells hold by a wrong separator
 _SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'(?:[^'\n]|'')*'(?:[,;\t| \r\n]|$)")
 _ALONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")  # an odd number of backslashes
@@ -344,7 +344,7 @@ def _cells(path: Path, rows: Iterator[list[str]], header: Sequence[str], width: 
             row = row + [""] * (width - len(row))
         kept.append(row)
         numbers.append(number)
-        if len(kept) == _AT_ONCE:
+        if len(kept) * width >= _AT_ONCE:
             chunks.append(_texts(kept))
             kept = []
     chunks.append(_texts(kept) if kept else [pa.array([], TEXT)] * width)

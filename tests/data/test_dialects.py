@@ -34,7 +34,6 @@ def usual(tmp_path_factory):
     return arrays(path)
 
 
-@pytest.mark.parametrize("place", ["file", "folder"])
 @pytest.mark.parametrize(
     ("name", "options", "line"),
     [
@@ -48,11 +47,11 @@ def usual(tmp_path_factory):
         ("train.csv", {"encoding": "utf-8-sig"}, ""),
     ],
 )
-def test_it_is_read_as_the_plain_file_is_and_what_is_not_plain_is_said(tmp_path, usual, place, name, options, line):
+def test_it_is_read_as_the_plain_file_is_and_what_is_not_plain_is_said(tmp_path, usual, name, options, line):
     folder = tmp_path / "data"
     folder.mkdir()
     FRAME.to_csv(folder / name, index=False, **options)
-    found = arrays(folder / name if place == "file" else folder)
+    found = arrays(folder)
     assert found.inputs.tolist() == usual.inputs.tolist()
     assert found.labels.tolist() == usual.labels.tolist()
     assert found.input_names == usual.input_names == ("age", "city=Zürich")
