@@ -1,26 +1,21 @@
-"""Base of the server sides: what an algorithm writes, and Flower's hooks, written once over it."""
+"""Base of the server sides: what an algorithm writes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from logging import INFO
-from typing import Any, Literal, final
+from typing import Literal, final
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
-
-from hetfl_flwr.common.flower import aggregate_metricrecords, log
+from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.exchange import Most, Reply
 from hetfl_flwr.server.exchange import Upload as Upload  # algorithms import it from here
+from hetfl_flwr.server.hooks import FlowerHooks
 from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.member import Member, Sharing
 from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.wire.codec import from_record, to_record
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen
 
 Sends = Literal[
@@ -42,7 +37,7 @@ travels, beside one that stays. "prototypes": the mean embedding of each class. 
 """
 
 
-class KnowledgeStrategy(Strategy, ABC):
+class KnowledgeStrategy(FlowerHooks, ABC):
     """A strategy whose clients exchange knowledge instead of weights.
 
     An algorithm writes `initial`, `download_for`, `aggregate` and `upload_spec`. All that the server knows is a set of
@@ -194,61 +189,8 @@ class KnowledgeStrategy(Strategy, ABC):
         self.left_out.tell(self.name, round, again=not self.asynchronous)
         return learnt
 
-    # --- Flower's own hooks, over a prepared federation
-
-    @final
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Write one message to each client of the round."""
-        self._sent = from_record(arrays)
-        members = [self.roster.of(node) for node in grid.get_node_ids()]
-        sent = [(member, self.download_for(member, self._sent, server_round)) for member in members]
-        return _messages(MessageType.TRAIN, server_round, config, sent)
-
-    @final
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Do as `learn` with the answers to `configure_train`, in any order."""
-        messages = list(replies)
-        if not messages:
-            return None, None
-        ordered = sorted(map(self._reply, messages), key=lambda reply: reply.client_id)
-        learnt = to_record(self.learn(self._sent, ordered, server_round))
-        return learnt, aggregate_metricrecords([message.content for message in messages], EXAMPLES)
-
-    def _reply(self, message: Message) -> Reply:
-        content = message.content
-        metrics: Any = dict(content.metric_records[METRICS])
-        client_id = self.roster.of(message.metadata.src_node_id).client_id
-        return Reply(client_id, metrics, from_record(content.array_records[ARRAYS]))
-
-    @final
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Ask each client to measure the model that it keeps."""
-        known, members = from_record(arrays), [self.roster.of(node) for node in grid.get_node_ids()]
-        sent = [(member, self.assess_download_for(member, known)) for member in members]
-        return _messages(MessageType.EVALUATE, server_round, config, sent)
-
-    @final
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average the clients' metrics by their numbers of samples."""
-        contents = [reply.content for reply in replies]
-        return aggregate_metricrecords(contents, EXAMPLES) if contents else None
-
     def summary(self) -> None:
         """Log the hyper-parameters."""
         for name, value in sorted(vars(self).items()):
             if not name.startswith("_") and name not in ("roster", "config", "sharing", "left_out"):
                 log(INFO, "\t├── %s = %s", name, value)
-
-
-def _messages(kind: str, number: int, config: ConfigRecord, sent: Iterable[tuple[Member, Arrays]]) -> list[Message]:
-    config[ROUND] = number
-    return [
-        Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), member.node, kind)
-        for member, download in sent
-    ]
