@@ -54,7 +54,7 @@ class TestEveryAlgorithm(AlgorithmContract):
             for one in bad:
                 assert f"'{name}'" in refusal(PayloadError, spec.check_named, {**good, name: one}, "server")
 
-    @pytest.mark.slow
+    @pytest.mark.exhaustive
     def test_the_number_of_workers_changes_no_bit(self, lab, tmp_path):
         played = []
         for workers in (1, 2):
