@@ -1,6 +1,7 @@
 """What of a data set is read, and how: one place for everything that a config says about it."""
 
 from collections.abc import Iterable, Sequence
+from csv import Error as CsvError
 from csv import reader
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -144,7 +145,7 @@ def parse_data_sets(text: str) -> list[str]:
     >>> parse_data_sets('digits, "./north, old.csv"')
     ['digits', './north, old.csv']
     """
-    return [name.strip() for name in next(reader([text], skipinitialspace=True), []) or [""]]
+    return [name.strip() for name in _listed(text) or [""]]
 
 
 def comma_list(names: Iterable[str]) -> str:
@@ -160,7 +161,17 @@ def parse_names(text: str) -> list[str]:
     >>> parse_names('age, "height, in  cm",')
     ['age', 'height, in cm']
     """
-    return [" ".join(name.split()) for row in reader([text], skipinitialspace=True) for name in row if name.strip()]
+    return [" ".join(name.split()) for name in _listed(text) if name.strip()]
+
+
+def _listed(text: str) -> list[str]:
+    """Return the parts of a comma list."""
+    if '"' not in text:
+        return text.split(",")
+    try:
+        return next(reader([text], skipinitialspace=True), [])
+    except CsvError:
+        raise ConfigError(f"{text!r}: a name in a list has a line break") from None
 
 
 def parse_categories(text: str, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
