@@ -86,7 +86,8 @@ class FMLClient(MutualClient):
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Fork the global model, let it and the own model teach each other, and send it back."""
         self.take(download)
-        alpha, beta = (linear_schedule(ends, round, self.node.config.rounds) for ends in (self.alpha, self.beta))
+        rounds = self.node.config.rounds
+        alpha, beta = linear_schedule(self.alpha, round, rounds), linear_schedule(self.beta, round, rounds)
 
         def mutual(part: float, labels: Tensor, *, student: Tensor, teacher: Tensor) -> Terms:
             """Return the loss of one of the two models: Eq. (5)."""

@@ -22,9 +22,7 @@ from hetfl_flwr.runs.uploads import KeptUploads
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import engine_of
 from hetfl_flwr.server.rounds import AsyncRounds, RoundResult, Rounds, SyncRounds
-from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee
-from hetfl_flwr.wire.spec import frozen
 
 MAX_LOST = 3
 """Rounds in a row that a run may lose as nodes leave or restart; with one more, who lets it run learns that it ends."""
@@ -48,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
             federation = Federation(grid, config, strategy, origin, results.ledger.uploads)
             rounds = (AsyncRounds if strategy.asynchronous else SyncRounds)(federation)
             federation.registration.assemble(strategy.check)
-            results.ledger.begin(frozen(from_record(strategy.prepare(federation.roster, config))), federation.roster)
+            results.ledger.begin(strategy.prepare(federation.roster, config), federation.roster)
             if resumed:
                 resumed.restore(results, federation)
             trackers = start_trackers(config, results.folder)

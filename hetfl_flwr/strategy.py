@@ -1,27 +1,22 @@
-"""Base of the server sides: what an algorithm writes, and Flower's hooks, written once over it."""
+"""Base of the server sides: what an algorithm writes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from logging import INFO
-from typing import Any, Literal, final
+from typing import Literal, final
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
-
-from hetfl_flwr.common.flower import aggregate_metricrecords, log
+from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.server.exchange import Most, Reply
 from hetfl_flwr.server.exchange import Upload as Upload  # algorithms import it from here
+from hetfl_flwr.server.hooks import FlowerHooks
 from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.member import Member, Sharing
 from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.wire.codec import from_record, to_record
-from hetfl_flwr.wire.messages import ARRAYS, CONFIG, EXAMPLES, METRICS, ROUND
-from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen
 
 Sends = Literal[
     "weights",
@@ -42,7 +37,7 @@ travels, beside one that stays. "prototypes": the mean embedding of each class. 
 """
 
 
-class KnowledgeStrategy(Strategy, ABC):
+class KnowledgeStrategy(FlowerHooks, ABC):
     """A strategy whose clients exchange knowledge instead of weights.
 
     An algorithm writes `initial`, `download_for`, `aggregate` and `upload_spec`. All that the server knows is a set of
@@ -169,10 +164,10 @@ class KnowledgeStrategy(Strategy, ABC):
         """Return what a client is sent along when it is asked to measure its model: by default nothing."""
         return {}
 
-    # --- what Flower and the server's loop call; the server state is an ArrayRecord there
+    # --- what the server's loop calls
 
     @final
-    def prepare(self, roster: Roster, config: RunConfig) -> ArrayRecord:
+    def prepare(self, roster: Roster, config: RunConfig) -> Arrays:
         """Check the federation and return the server state before round 1.
 
         Raises
@@ -184,22 +179,8 @@ class KnowledgeStrategy(Strategy, ABC):
         self.left_out = LeftOut(self.robust)
         self.check(roster)
         self.roster = roster
-        self._sent = to_record(self.initial(roster))
+        self._sent: Arrays = frozen(self.initial(roster))
         return self._sent
-
-    @final
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Write one message to each client of the round."""
-        self._sent = arrays
-        server_state = from_record(arrays)
-        config[ROUND] = server_round
-        return [
-            Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), node, MessageType.TRAIN)
-            for node in grid.get_node_ids()
-            for download in [self.download_for(self.roster.of(node), server_state, server_round)]
-        ]
 
     @final
     def learn(self, server_state: Arrays, replies: Sequence[Reply], round: int) -> Arrays:
@@ -207,49 +188,6 @@ class KnowledgeStrategy(Strategy, ABC):
         learnt = self.aggregate(server_state, [reply.upload for reply in replies], round)
         self.left_out.tell(self.name, round, again=not self.asynchronous)
         return learnt
-
-    @final
-    def aggregate_replies(self, server_round: int, arrays: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
-        """Do as `learn` with records."""
-        return to_record(self.learn(from_record(arrays), replies, server_round))
-
-    @final
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Do as `aggregate_replies` with the answers to `configure_train`, in any order: Flower's own hook."""
-        messages = list(replies)
-        if not messages:
-            return None, None
-        found = [self._reply(one) for one in messages]
-        ordered = sorted(found, key=lambda reply: reply.client_id)
-        learnt = self.aggregate_replies(server_round, self._sent, ordered)
-        return learnt, aggregate_metricrecords([message.content for message in messages], EXAMPLES)
-
-    def _reply(self, message: Message) -> Reply:
-        content = message.content
-        metrics: Any = dict(content.metric_records[METRICS])
-        client_id = self.roster.of(message.metadata.src_node_id).client_id
-        return Reply(client_id, metrics, from_record(content.array_records[ARRAYS]))
-
-    @final
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Ask each client to measure the model that it keeps."""
-        server_state = from_record(arrays)
-        config[ROUND] = server_round
-        return [
-            Message(RecordDict({ARRAYS: to_record(download), CONFIG: config}), node, MessageType.EVALUATE)
-            for node in grid.get_node_ids()
-            for download in [self.assess_download_for(self.roster.of(node), server_state)]
-        ]
-
-    @final
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average the clients' metrics by their numbers of samples."""
-        contents = [reply.content for reply in replies]
-        return aggregate_metricrecords(contents, EXAMPLES) if contents else None
 
     def summary(self) -> None:
         """Log the hyper-parameters."""

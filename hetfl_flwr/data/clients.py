@@ -16,7 +16,7 @@ from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.samples import Arrays, Samples
 from hetfl_flwr.data.scaling import scaled, scaled_as
 from hetfl_flwr.data.split import Split
-from hetfl_flwr.data.tables import feature_slice, groups_of, parse_features, sliced
+from hetfl_flwr.data.tables import feature_slice, parse_features, sliced
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.text import LONGEST_NAME, printable
@@ -121,7 +121,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
     if split.pooled:
         whole, train = _together(mates), _pooled(tuple(domains), own, cut)
     if overlap is not None:
-        columns = feature_slice(len(groups_of(whole)), len(own.clients), position, overlap, split.seed)
+        columns = feature_slice(len(whole.groups), len(own.clients), position, overlap, split.seed)
         mates, whole = tuple(sliced(table, columns) for table in mates), sliced(whole, columns)
     trained = [(whole, train)]
     if split.normalize == "mean-training-image" and whole.spec.is_image:

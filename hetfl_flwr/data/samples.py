@@ -43,11 +43,6 @@ class Arrays:
     origin : Tensor, optional
         (features,) float64, subtracted from the stored inputs of a table before they become float32, which does not
         tell large numbers apart; None: 0.
-    groups : tuple of int
-        How many inputs each column of a table became, a category one for each of its values; their sum is the number
-        of features. Empty: one each.
-    numeric : Tensor, optional
-        (features,) bool, which inputs of a table are numbers, not categories; None: all.
     owners : Tensor, optional
         (N,) int64, whose each row is, 0 or more, where the partition goes by owners; else None.
     owner_names : tuple of str
@@ -60,7 +55,7 @@ class Arrays:
         Returns the words that a text's tokens from 2 on stand for, where these depend on the data set; None: a token is
         the same word for everybody.
     columns : tuple of Column
-        The columns of a table, in the order of `groups`; empty: each input is a number.
+        The columns of a table; empty: each input is a number.
     brightest : float
         The largest stored value of an image's pixels, whatever they are scaled by.
     notes : tuple of str
@@ -74,8 +69,6 @@ class Arrays:
     peak: float | Tensor
     centre: Tensor
     origin: Tensor | None = None
-    groups: tuple[int, ...] = ()
-    numeric: Tensor | None = None
     owners: Tensor | None = None
     owner_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
@@ -84,6 +77,17 @@ class Arrays:
     columns: tuple[Column, ...] = ()
     brightest: float = 255.0
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def groups(self) -> tuple[int, ...]:
+        """How many inputs each column of a table became, a category one for each of its values."""
+        return tuple(len(column.input_names) for column in self.columns) or (1,) * len(self.centre)
+
+    @cached_property
+    def numeric(self) -> Tensor:
+        """Which inputs of a table are numbers, not categories: (features,) bool."""
+        kinds = [column.kind != "category" for column in self.columns] or [True] * len(self.groups)
+        return torch.tensor(kinds).repeat_interleave(torch.tensor(self.groups))
 
     def __repr__(self) -> str:
         """Return how many rows of what they are, and none of them."""
@@ -350,25 +354,7 @@ class Joined:
         return self._whole.arrays.labels
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return some samples, ready for a model, in the order asked for.
-
-        Parameters
-        ----------
-        rows : Tensor
-            (B,) int64, positions 0..N-1 among all the samples, on any device.
-
-        Returns
-        -------
-        inputs : Tensor
-            (B, *shape) float32, each scaled and centred as its own part is.
-        labels : Tensor
-            (B,) int64.
-
-        Raises
-        ------
-        IndexError
-            If a position is outside the samples.
-        """
+        """Return some samples as `Samples.batch` does, each scaled and centred as its own part is."""
         return self._whole.batch(rows)
 
     @cached_property

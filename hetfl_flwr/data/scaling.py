@@ -19,6 +19,8 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _STILL = 1e-7
 """Deviation, as a part of the mean, up to which a channel does not change but by rounding."""
 
+_AT_ONCE = 32  # columns whose moments are taken at a time
+
 _SHARP = 1e-4
 """Part of a column's deviation by which float32 may change a number of it."""
 
@@ -162,20 +164,26 @@ def _of_channels(arrays: Arrays, mean: _Float, deviation: _Float) -> _Scale:
 def _columns(parts: _Parts) -> _Scale:
     """Scale each column of numbers, counted from an origin where float32 would not tell them apart."""
     [(table, rows)] = parts
-    values = table.inputs[rows].numpy().astype(np.float64)
+    blocks = np.array_split(np.arange(table.inputs.shape[1]), -(-table.inputs.shape[1] // _AT_ONCE))
+    peaks, centres, origins = zip(*(_moments(table.inputs[:, block][rows].numpy()) for block in blocks), strict=True)
+    numeric, origin = table.numeric.numpy(), np.concatenate(origins)
+    return _Scale(
+        _float32(np.where(numeric, np.concatenate(peaks), 1)),
+        _float32(np.where(numeric, np.concatenate(centres), 0)),
+        torch.from_numpy(origin) if origin.any() else None,
+    )
+
+
+def _moments(stored: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float32], _Float, _Float]:
+    """Return deviation, mean by deviation, and origin of each column."""
+    values = stored.astype(np.float64)
     values[:, np.isnan(values).all(axis=0)] = 0
     lost = np.nanmax(np.abs(values - values.astype(np.float32)), axis=0)
     origin = np.where(lost > _SHARP * np.nanstd(values, axis=0), np.nanmean(values, axis=0), 0.0)
     counted = (values - origin).astype(np.float32).astype(np.float64)
     deviation = np.nanstd(counted, axis=0).astype(np.float32)
     deviation[deviation == 0] = np.inf
-    mean = np.nanmean(counted, axis=0) / deviation
-    numeric = np.True_ if table.numeric is None else table.numeric.numpy()
-    return _Scale(
-        _float32(np.where(numeric, deviation, 1)),
-        _float32(np.where(numeric, mean, 0)),
-        torch.from_numpy(origin) if origin.any() else None,
-    )
+    return deviation, np.nanmean(counted, axis=0) / deviation, origin
 
 
 def _float32(values: npt.NDArray[np.floating]) -> Tensor:

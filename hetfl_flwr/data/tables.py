@@ -78,8 +78,6 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         train_rows=source.train_rows,
         peak=1.0,
         centre=torch.zeros(sum(groups)),
-        groups=groups,
-        numeric=torch.from_numpy(np.repeat([column.kind != "category" for column in kept], groups)),
         input_names=tuple(name for column in kept for name in column.input_names),
         columns=tuple(kept),
         notes=said(source.place, [*notes, *copies]),
@@ -213,7 +211,7 @@ def feature_slice(columns: int, clients: int, position: int, overlap: float | No
     Parameters
     ----------
     columns : int
-        Columns of the table, 1 or more; see `groups_of`.
+        Columns of the table, 1 or more; see `Arrays.groups`.
     clients : int
         K, the number of slices, 1 or more.
     position : int
@@ -258,7 +256,7 @@ def sliced(table: Arrays, columns: tuple[int, ...]) -> Arrays:
     Equal arguments return one copy of the values; all columns in their order are the table itself, not copied. So a
     process holds one copy a slice, as many as there are clients in it and less than the columns.
     """
-    widths = groups_of(table)
+    widths = table.groups
     if columns == tuple(range(len(widths))):
         return table
     ends = np.cumsum(widths)
@@ -268,13 +266,6 @@ def sliced(table: Arrays, columns: tuple[int, ...]) -> Arrays:
         spec=DataSpec(kept.shape, table.spec.classes),
         inputs=table.inputs[:, kept],
         centre=table.centre[kept],
-        groups=tuple(widths[column] for column in columns),
-        numeric=None if table.numeric is None else table.numeric[kept],
         input_names=tuple(table.input_names[number] for number in kept) if table.input_names else (),
         columns=tuple(table.columns[column] for column in columns) if table.columns else (),
     )
-
-
-def groups_of(table: Arrays) -> tuple[int, ...]:
-    """Return how many inputs each column of a table became."""
-    return table.groups or (1,) * len(table.centre)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+NONE = "no gradient: none of the parameters is trainable"
+
 
 def project(gradient: Tensor, reference: Tensor) -> Tensor:
     """Return the vector nearest to a gradient that does not conflict with another: FedH2L Eq. (8).
@@ -109,13 +111,14 @@ def flat_gradient(parameters: Iterable[Tensor]) -> Tensor:
     ValueError
         No parameter is trainable.
     """
-    trainable = _trainable(parameters)
-    return torch.cat(
-        [
-            (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach()).flatten()
-            for parameter in trainable
-        ]
-    )
+    gradients = [
+        (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach()).flatten()
+        for parameter in parameters
+        if parameter.requires_grad
+    ]
+    if not gradients:
+        raise ValueError(NONE)
+    return torch.cat(gradients)
 
 
 def set_gradient(parameters: Iterable[Tensor], vector: Tensor) -> None:
@@ -136,7 +139,9 @@ def set_gradient(parameters: Iterable[Tensor], vector: Tensor) -> None:
     ValueError
         The vector has not one number for each number in the trainable parameters.
     """
-    trainable = _trainable(parameters)
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    if not trainable:
+        raise ValueError(NONE)
     sizes = [parameter.numel() for parameter in trainable]
     if vector.shape != (sum(sizes),):
         raise ValueError(
@@ -144,13 +149,6 @@ def set_gradient(parameters: Iterable[Tensor], vector: Tensor) -> None:
         )
     for parameter, piece in zip(trainable, torch.split(vector.detach(), sizes), strict=True):
         parameter.grad = piece.reshape(parameter.shape).to(parameter, copy=True)
-
-
-def _trainable(parameters: Iterable[Tensor]) -> list[Tensor]:
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
-    if not trainable:
-        raise ValueError("no gradient: none of the parameters is trainable")
-    return trainable
 
 
 def _wide(vector: Tensor) -> Tensor:

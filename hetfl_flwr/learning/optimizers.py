@@ -43,9 +43,10 @@ class SGD(torch.optim.SGD):
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str = "") -> dict[str, torch.Tensor]:
     """Return an optimizer's moments and counters under ``INDEX.NAME``, INDEX that of the parameter, after a prefix."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {
         f"{prefix}{index}.{name}": value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
-        for index, parameter in enumerate(_parameters(optimizer))
+        for index, parameter in enumerate(parameters)
         for name, value in optimizer.state.get(parameter, {}).items()
         if value is not None
     }
@@ -53,12 +54,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str = "") -> dic
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
     """Put copies of moments and counters back into a new optimizer over the same parameters."""
-    parameters = _parameters(optimizer)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for name, tensor in tensors.items():
         index, _, entry = name.partition(".")
         parameter = parameters[int(index)]
         optimizer.state[parameter][entry] = tensor.to(parameter.device, copy=True)
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

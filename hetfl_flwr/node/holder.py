@@ -84,14 +84,12 @@ class Optimizers:
             return self.load(name, make_optimizer(self._config, parameters))
         for group in optimizer.param_groups:
             group.update(optimizer.defaults)
-        self._hand(name, optimizer)
-        return optimizer
+        return self._hand(name, optimizer)
 
     def load(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Give an optimizer its moments of the last round; those of this one are saved."""
         load_optimizer(optimizer, under(f"{name}.", self._saved))
-        self._hand(name, optimizer)
-        return optimizer
+        return self._hand(name, optimizer)
 
     def replaced(self, parameters: list[nn.Parameter]) -> None:
         """Take note of what the server has replaced: its moments are lost, unless the run config keeps them."""
@@ -99,10 +97,11 @@ class Optimizers:
             self._replaced += parameters
             self._drop_moments()
 
-    def _hand(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+    def _hand(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        for parameter in self._replaced:
+            optimizer.state.pop(parameter, None)
         self._handed[name] = optimizer
-        if self._replaced:
-            self._drop_moments()
+        return optimizer
 
     def _drop_moments(self) -> None:
         for optimizer in self._handed.values():

@@ -50,8 +50,8 @@ def state_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
 
 def load_model_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
     """Put received arrays into a model; entries of its state dict that are not among them stay as they are."""
-    with torch.no_grad():
-        state = model.state_dict()
+    if arrays:
+        state = model.state_dict()  # without gradients
         torch._foreach_copy_([state[name] for name in arrays], [torch.from_numpy(one) for one in arrays.values()])
 
 

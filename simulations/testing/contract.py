@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, MessageType
+from flwr.app import MessageType
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -27,7 +27,7 @@ from hetfl_flwr.server.exchange import Outcome, Reply
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.strategy import KnowledgeStrategy
-from hetfl_flwr.wire.codec import from_record, to_record
+from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.spec import Arrays, Dim
 from simulations.engine.clients import FIRST_NODE
@@ -133,10 +133,9 @@ class AlgorithmContract:
         config = lab.config()
         federation = lab.federation(config)
         strategy, arrays, exchange = first_round(federation)
-        before = arrays.deflate(), [_frozen(reply) for reply in exchange.replies]
-        learnt = strategy.aggregate_replies(1, arrays, exchange.replies)
-        assert learnt is not None
-        assert (arrays.deflate(), [_frozen(reply) for reply in exchange.replies]) == before
+        before = bits(arrays), [_frozen(reply) for reply in exchange.replies]
+        learnt = strategy.learn(arrays, exchange.replies, 1)
+        assert (bits(arrays), [_frozen(reply) for reply in exchange.replies]) == before
 
         download = list(downloads(federation, learnt, 2)[0][1].values())
         settings = {ROUND: 2}
@@ -178,7 +177,7 @@ class AlgorithmContract:
         learnt = []
         for grid in (None, Reversing(config)):
             strategy, arrays, exchange = first_round(lab.federation(config, grid))
-            learnt.append(strategy.aggregate_replies(1, arrays, exchange.replies))
+            learnt.append(strategy.learn(arrays, exchange.replies, 1))
         assert bits(learnt[0]) == bits(learnt[1])
 
     def test_a_strategy_keeps_nothing_in_itself_between_two_rounds(self, lab: Lab) -> None:
@@ -188,11 +187,10 @@ class AlgorithmContract:
         """
         federation = lab.federation(lab.config())
         strategy, arrays, exchange = first_round(federation)
-        once = strategy.aggregate_replies(1, arrays, exchange.replies)
-        assert once is not None
+        once = strategy.learn(arrays, exchange.replies, 1)
         later = train(federation, strategy, once, round=2)
-        strategy.aggregate_replies(2, once, later.replies)
-        again = strategy.aggregate_replies(1, arrays, exchange.replies)
+        strategy.learn(once, later.replies, 2)
+        again = strategy.learn(arrays, exchange.replies, 1)
         assert bits(again) == bits(once)
 
     def test_the_payload_measured_is_the_payload_declared(self, lab: Lab) -> None:
@@ -261,23 +259,22 @@ def entries(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def bits(record: ArrayRecord | None) -> dict[str, bytes]:
-    """Return the arrays of a record in a form that can be compared."""
-    return {name: array.tobytes() for name, array in from_record(record or ArrayRecord()).items()}
+def bits(arrays: Arrays) -> dict[str, bytes]:
+    """Return arrays in a form that can be compared."""
+    return {name: array.tobytes() for name, array in arrays.items()}
 
 
-def train(federation: Federation, strategy: KnowledgeStrategy, arrays: ArrayRecord, round: int = 1) -> Outcome:
+def train(federation: Federation, strategy: KnowledgeStrategy, arrays: Arrays, round: int = 1) -> Outcome:
     """Let all clients train for a round."""
     return federation.exchange.ask(MessageType.TRAIN, round, downloads(federation, arrays, round))
 
 
-def downloads(federation: Federation, arrays: ArrayRecord, round: int) -> list[tuple[Member, Arrays]]:
+def downloads(federation: Federation, arrays: Arrays, round: int) -> list[tuple[Member, Arrays]]:
     """Return what each client is sent in a round."""
-    known = from_record(arrays)
-    return [(member, federation.strategy.download_for(member, known, round)) for member in federation.roster]
+    return [(member, federation.strategy.download_for(member, arrays, round)) for member in federation.roster]
 
 
-def prepared(federation: Federation) -> tuple[KnowledgeStrategy, ArrayRecord]:
+def prepared(federation: Federation) -> tuple[KnowledgeStrategy, Arrays]:
     """Return the strategy and what it knows before round 1; public samples are shared where it needs them."""
     strategy = federation.strategy
     arrays = strategy.prepare(federation.roster, federation.config)
@@ -294,7 +291,7 @@ def give_public_samples(node: Node, federation: Federation, strategy: KnowledgeS
                 node.keep_public_samples(to_record({f"{name}.{client_id}": array for name, array in block.items()}))
 
 
-def first_round(federation: Federation) -> tuple[KnowledgeStrategy, ArrayRecord, Outcome]:
+def first_round(federation: Federation) -> tuple[KnowledgeStrategy, Arrays, Outcome]:
     """Return the strategy, what it knew before round 1, and what the clients have answered in it."""
     strategy, arrays = prepared(federation)
     return strategy, arrays, train(federation, strategy, arrays)
@@ -368,11 +365,9 @@ def _played(
                 upload, metrics = client.train(download, round)
             replies.append(Reply(client_id, cast("dict[str, float]", metrics), upload))
             said.append(_frozen(replies[-1]))
-        learnt = strategy.aggregate_replies(round, arrays, replies)
-        assert learnt is not None
-        arrays = learnt
+        arrays = strategy.learn(arrays, replies, round)
         for client_id, member in enumerate([] if watch else federation.roster):
-            download = strategy.assess_download_for(member, from_record(arrays))
+            download = strategy.assess_download_for(member, arrays)
             said.append(asked(client_id).measure(download, round))
     return said, [_kept(client.client) for client in clients]
 

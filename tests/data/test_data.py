@@ -1,8 +1,4 @@
-import hashlib
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +9,6 @@ from sklearn.model_selection import train_test_split
 from torchvision.transforms._presets import ImageClassification
 from torchvision.transforms.functional import normalize
 
-import hetfl_flwr
 from hetfl_flwr.data import CATALOGUE, Reading, bundled, data_spec
 from hetfl_flwr.data.domains import parse_families
 from hetfl_flwr.errors import ConfigError, DataError
@@ -47,12 +42,6 @@ def test_a_global_test_set_is_the_same_for_all_and_nobody_trains_on_it():
     assert len(first.validation) == 72  # a tenth of 719
 
 
-def test_the_digits_test_split_is_stratified_and_deaf_to_the_seed():
-    first, other = load(test="global"), load(test="global", seed=9)
-    assert first.test.class_counts(10).tolist() == [36, 36, 35, 37, 36, 37, 36, 36, 35, 36]
-    assert torch.equal(first.test.labels, other.test.labels)
-
-
 @pytest.mark.parametrize(
     ("clients", "validation", "test", "sizes"),
     [
@@ -65,11 +54,6 @@ def test_a_client_of_three_or_more_gets_one_of_each_that_is_asked_for(clients, v
     """599 clients have 3 rows each; three have 599, of which 0.25 and 0.5 are 149.75 and 299.5."""
     data = load(num_partitions=clients, validation_fraction=validation, test_fraction=test)
     assert (len(data.train), len(data.validation), len(data.test)) == sizes
-
-
-def test_two_samples_are_both_trained_on():
-    data = load(num_partitions=898, partition_id=897)
-    assert (len(data.train), len(data.validation), len(data.test)) == (2, 0, 0)
 
 
 def test_inputs_are_scaled_to_one_and_labels_go_with_them():
@@ -126,43 +110,6 @@ def test_clients_share_one_array_whatever_they_ask_for():
     assert first.train.to("meta").arrays is load(partition_id=1).test.to("meta").arrays
 
 
-def test_class_counts_have_one_place_a_class():
-    data = load(partition="classes:2")
-    counts = data.train.class_counts(12)
-    assert counts.shape == (12,)
-    assert counts.sum() == len(data.train)
-    assert counts.count_nonzero() == 2
-
-
-@pytest.mark.exhaustive
-def test_another_process_makes_the_same_split():
-    program = (
-        "import hashlib; from hetfl_flwr.data import Split, load_client_data;"
-        "data = load_client_data(Split(dataset='digits', clients=7, seed=11, partition='dirichlet:0.5'), 3);"
-        "print(hashlib.sha256(data.train.rows.numpy().tobytes()).hexdigest())"
-    )
-    root = str(Path(hetfl_flwr.__file__).parents[1])
-    there = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": root, "PYTHONHASHSEED": "5"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    here = load(partition_id=3, num_partitions=7, seed=11, partition="dirichlet:0.5").train.rows
-    assert there == hashlib.sha256(here.numpy().tobytes()).hexdigest()
-
-
-@pytest.mark.slow
-def test_importing_the_package_loads_no_heavy_library():
-    program = "import sys, hetfl_flwr.data; print({'datasets', 'sklearn'} & set(sys.modules))"
-    root = str(Path(hetfl_flwr.__file__).parents[1])
-    run = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True
-    )
-    assert run.stdout.strip() == "set()"
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -181,10 +128,6 @@ def test_importing_the_package_loads_no_heavy_library():
 )
 def test_bad_arguments_are_refused(changes, named, refusal):
     assert named in refusal(ConfigError, load, **changes)
-
-
-def test_the_test_fraction_does_not_count_where_the_test_set_is_global():
-    assert len(load(test="global", validation_fraction=0.5, test_fraction=0.5).train) == 72  # half of 144
 
 
 def test_the_catalogue_is_not_listed_from_a_folder_that_is_missing(tmp_path):

@@ -4,7 +4,6 @@ import hashlib
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -77,16 +76,6 @@ class TestRotation:
             assert torch.equal(arrays.labels, family[0].labels)
         assert stored(Samples(family[0], torch.arange(40))) == stored(Samples(base, torch.arange(40)))
 
-    def test_counter_clockwise_is_the_mirror_image_of_clockwise(self):
-        """Rotating a mirrored image and mirroring it back rotates it the other way, up to the rounding of a byte."""
-        base = toy(40, shape=(1, 5, 5))
-        base.inputs[:, 0, 1, 1:] += 90  # no image is its own mirror image
-        mirrored = replace(base, inputs=base.inputs.flip(-1))
-        other_way = rotated(base, seed=0, with_test=True, rotation="counter-clockwise")
-        for found, expected in zip(other_way, rotated(mirrored, seed=0, with_test=True), strict=True):
-            assert (found.inputs.int() - expected.inputs.flip(-1).int()).abs().max() <= 1
-        assert (other_way[1].inputs.int() - rotated(base, seed=0, with_test=True)[1].inputs.int()).abs().max() > 20
-
     def test_100_images_a_class_are_drawn_of_the_training_split_by_the_seed(self):
         """Of 230 rows the first 210 are for training: 105 of each class."""
         base = toy(230, train_rows=210)
@@ -138,10 +127,6 @@ class TestRotatedFamily:
         assert parts[0].isdisjoint(parts[4])
         assert parts[0] | parts[4] == parts[1] | parts[5] == parts[2] == parts[3] == set(range(1000))
 
-    def test_seven_clients_are_two_in_each_domain_but_the_last(self):
-        """The ceiling of (7 - d) / 4 is 2, 2, 2, 1; 1,000 rows, 0.2 of them for the test."""
-        assert [len(client.test) for client in clients(7)] == [100, 100, 100, 200, 100, 100, 100]
-
     def test_a_domain_draws_its_own_split_so_that_a_test_image_here_is_a_training_image_there(self):
         first, *others = clients(4)
         for other in others:
@@ -177,9 +162,6 @@ class TestRotatedFamily:
             for domain, other in zip(there, client.others_validation, strict=True):
                 theirs = [stored(one.validation) for one in data if one.domain == domain]
                 assert sorted(stored(other)) == sorted(row for rows in theirs for row in rows)
-
-    def test_without_a_split_the_others_are_there_once(self):
-        assert [len(other) for other in load(num_partitions=8, partition="all").others] == [200, 200, 200]
 
     def test_without_a_split_each_domain_draws_a_test_of_its_own(self):
         first, second = clients(2, partition="all")
@@ -229,11 +211,6 @@ class TestRotatedFamily:
         first, second = load(), load(partition_id=4, num_partitions=8, normalize="none")
         assert first.train.arrays.inputs.data_ptr() == second.train.arrays.inputs.data_ptr()
         assert first.train.arrays is load(num_partitions=8, partition="shards:2").test.arrays
-
-    def test_the_shares_of_the_paper(self):
-        """65 % private, 10 % public, 10 % validation and 15 % test of 1,000."""
-        data = load(validation_fraction=0.1, test_fraction=0.15, public_fraction=0.1)
-        assert (len(data.train), len(data.public), len(data.validation), len(data.test)) == (750, 100, 100, 150)
 
     @pytest.mark.exhaustive
     def test_another_process_makes_the_same_images_and_splits(self):
@@ -290,13 +267,6 @@ class TestLists:
             assert torch.equal(one.train.rows, other.train.rows)
             assert torch.equal(one.train.batch(torch.arange(9))[0], other.train.batch(torch.arange(9))[0])
 
-    def test_a_shared_split_of_digits_and_their_coloured_copies_is_one_split(self):
-        grey, colour = clients(2, dataset=self.PAIR, shared_split=True)
-        assert torch.equal(grey.train.rows, colour.train.rows)
-        assert torch.equal(grey.train.labels, colour.train.labels)
-        grey, colour = clients(2, dataset=self.PAIR)
-        assert rows(grey.train) & rows(colour.test)
-
     def test_a_list_may_mix_tables_images_and_families(self):
         data = clients(6, dataset="breast-cancer,rotated-digits,digits")
         assert [client.spec.shape for client in data] == [(30,)] + [(1, 8, 8)] * 5
@@ -315,9 +285,6 @@ class TestLists:
         assert tuple(place.label_column for place in places) == columns
         assert [place.image_column for place in places] == ["", ""]
 
-    def test_bundled_data_are_there_once_whatever_is_said_of_the_hub(self):
-        assert load(data_dir="elsewhere", image_column="img").train.arrays is load().train.arrays
-
 
 class TestNames:
     def test_a_name_stands_for_one_domain_or_four(self):
@@ -325,10 +292,6 @@ class TestNames:
         told = (turned.name, turned.base, turned.is_rotated, len(turned.domain_names))
         assert told == ("rotated-owner/name", "owner/name", True, 4)
         assert (digits.name, digits.base, digits.is_rotated, len(digits.domain_names)) == ("digits", "digits", False, 1)
-
-    def test_the_spec_of_a_family_is_that_of_its_images_and_of_a_list_that_of_its_first(self):
-        assert data_spec("rotated-mnist") == data_spec("mnist, breast-cancer") == DataSpec((1, 28, 28), 10)
-        assert data_spec("breast-cancer,mnist") == DataSpec((30,), 2)
 
     @pytest.mark.parametrize(
         ("dataset", "said"),
@@ -389,15 +352,6 @@ class TestColouredDigits:
         assert steps[blank].max() <= 12  # 160 levels over 15 pixels, and rounding
         assert steps[~blank].mean() > 3 * steps[blank].mean()
         assert image.std(dim=1).mean() > 20
-
-    def test_they_can_still_be_read(self):
-        """Nearest of the ten mean images of the training split: chance is 0.1."""
-        arrays = load(dataset="digits-colour", test="global").train.arrays
-        images = arrays.inputs.float().mean(dim=1).flatten(1)
-        images = images - images.mean(dim=1, keepdim=True)
-        means = torch.stack([images[:1437][arrays.labels[:1437] == label].mean(dim=0) for label in range(10)])
-        nearest = torch.cdist(images[1437:], means).argmin(dim=1)
-        assert (nearest == arrays.labels[1437:]).double().mean() > 0.75
 
 
 class TestPublicRows:

@@ -11,10 +11,10 @@ from fixtures.federations.members import member, roster
 from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
-from hetfl_flwr.client_app import _notes
 from hetfl_flwr.data import Samples
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.errors import DataError, FederationError
+from hetfl_flwr.node.registration import _notes
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import Naming

@@ -55,11 +55,6 @@ def test_a_client_trains_on_its_own_rows_and_on_what_others_keep_for_training(ke
             assert getattr(after, part).rows.equal(getattr(before, part).rows)
 
 
-def test_all_train_on_the_same_rows():
-    _, pooled = both()
-    assert len({frozenset(rows(data.train)) for data in pooled}) == 1
-
-
 def test_a_table_is_scaled_by_the_pooled_rows_as_scikit_learn_does_it():
     _, pooled = both()
     data, table = pooled[1], pooled[1].train.arrays.inputs.numpy().astype(float)
@@ -67,12 +62,6 @@ def test_a_table_is_scaled_by_the_pooled_rows_as_scikit_learn_does_it():
     for samples in (data.train, data.test):
         inputs, _ = samples.batch(torch.arange(len(samples)))
         np.testing.assert_allclose(inputs, scaler.transform(table[samples.rows.numpy()]), atol=2e-3)
-
-
-def test_every_row_to_every_client_stays_as_it_is():
-    own, pooled = both(partition="all")
-    for before, after in zip(own, pooled, strict=True):
-        assert after.train.rows.equal(before.train.rows)
 
 
 def test_rows_of_all_rotations_are_one_data_set_in_which_no_image_is_tested_on():

@@ -1,12 +1,14 @@
 """One scale for all rows: colours, and public samples as the server sees them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, load_client_data
-from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.samples import Arrays, _counted
 from hetfl_flwr.data.scaling import scaled, scaled_alone
 
 
@@ -45,3 +47,23 @@ def test_standard_colours_have_mean_0_and_deviation_1_over_the_training_split():
         right = (expected[:, colour] - expected[:, colour].mean()) / expected[:, colour].std()
         np.testing.assert_allclose(inputs[:, colour], right, rtol=1e-4, atol=1e-5)
     assert not inputs[:, 2].any()
+
+
+def test_a_table_that_is_on_a_device_without_float64_has_the_same_batches_and_shows_the_same_rows():
+    """Numbers of one second among seconds since 1970, in float32 counted from their mean."""
+    draw = np.random.default_rng(0)
+    stored = 1_700_000_000 + draw.normal(size=(40, 2))
+    stored[3, 0] = np.nan
+    table = Arrays(DataSpec((2,), 2), torch.from_numpy(stored), torch.arange(40) % 2, 40, 1.0, torch.zeros(2))
+    rows = torch.arange(40)
+    [own] = scaled((table,), "mean-image", [(table, rows)])
+    here = Samples(own, rows)
+    there = Samples(replace(own, inputs=_counted(own.inputs, own.origin)), rows)
+    assert there.arrays.inputs.dtype == here.to("meta").arrays.inputs.dtype == torch.float32
+    torch.testing.assert_close(there.batch(rows)[0], here.batch(rows)[0], rtol=0, atol=0)
+    expected = (stored - np.nanmean(stored, axis=0)) / np.nanstd(stored, axis=0)
+    np.testing.assert_allclose(here.batch(rows)[0], np.nan_to_num(expected), atol=1e-4)
+    for one, other in zip(here.stored(), there.stored(), strict=True):
+        assert torch.equal(one, other)
+    others = here.stored()
+    torch.testing.assert_close(there.like(*others).batch(rows)[0], here.like(*others).batch(rows)[0], rtol=0, atol=0)

@@ -441,10 +441,6 @@ class TestFromPython:
         assert torch.equal(found.inputs, torch.from_numpy(expected))
         assert found.labels.tolist() == y.tolist()
 
-    def test_a_dict_of_frames_is_still_one_client_each(self, arrays):
-        frame = pd.DataFrame({"x": [*arrays["x"]], "y": arrays["y"]})
-        assert stored({"north": frame, "south": frame})[1]
-
     def test_what_is_no_data_set_of_series_is_refused(self, arrays, refusal):
         class Two(torch.utils.data.Dataset):
             def __len__(self):
@@ -475,18 +471,6 @@ class TestExport:
         torch.testing.assert_close(program(node.data.test.stored()[0]), logits, rtol=1e-4, atol=1e-4)
         told = json.loads(extra["hetfl.json"])["inputs"]
         assert (told["kind"], told["shape"], told["dtype"]) == ("series", ["batch", CHANNEL_COUNT, LENGTH], "float32")
-
-    @pytest.mark.slow
-    def test_onnx_gives_the_same(self, folder, tmp_path):
-        onnx = pytest.importorskip("onnx")
-        from onnx.reference import ReferenceEvaluator
-
-        node = load_trained(folder, 0)
-        with torch.no_grad():
-            logits = node.model(node.data.test.batch(torch.arange(len(node.data.test)))[0])
-        model = onnx.load(export(folder, 0, tmp_path / "model.onnx"))
-        (given,) = ReferenceEvaluator(model).run(None, {"inputs": node.data.test.stored()[0].numpy()})
-        np.testing.assert_allclose(given, logits.numpy(), rtol=1e-3, atol=1e-4)
 
     def test_a_file_of_series_is_predicted_whichever_way_its_lists_lie(self, folder, arrays, saved):
         model = partial(predict, folder, client=0)

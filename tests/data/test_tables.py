@@ -23,8 +23,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, parse_features
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.tables import feature_slice, sliced
-from hetfl_flwr.errors import ConfigError, DataError, ModelError
-from hetfl_flwr.models import build_model
+from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.seeding import generator
 
 CANCER = {"dataset": "breast-cancer", "partition_id": 0, "num_partitions": 3, "seed": 0}
@@ -72,13 +71,6 @@ def test_columns_are_standardised_on_the_own_training_rows_alone():
     for prepared, stored in ((data.validation, raw.validation), (data.test, raw.test)):
         assert np.allclose(values(prepared), (values(stored) - mean) / deviation, atol=1e-4)
     assert not np.allclose(values(data.test).mean(axis=0), 0, atol=0.05)
-
-
-def test_clients_have_scales_of_their_own_and_one_table():
-    first, second = load(), load(partition_id=1)
-    assert not torch.equal(first.train.arrays.centre, second.train.arrays.centre)
-    assert first.train.arrays.inputs.data_ptr() == second.train.arrays.inputs.data_ptr()
-    assert load().test.arrays is first.train.arrays
 
 
 def test_a_column_that_is_constant_over_the_training_rows_is_zero_everywhere():
@@ -136,11 +128,6 @@ class TestSlices:
         order = generator(4, "features").permutation(9).tolist()
         assert slices(9, 3, 0.6, seed=4) == [{*order[:3], *order[7:]}, {*order[1:6]}, {*order[4:]}]
 
-    def test_the_seed_draws_the_order_of_the_columns(self):
-        assert slices(30, 3, 0.0) == slices(30, 3, 0.0)
-        assert slices(30, 3, 0.0) != slices(30, 3, 0.0, seed=1)
-        assert slices(30, 3, 0.0) != [set(range(0, 10)), set(range(10, 20)), set(range(20, 30))]
-
     def test_a_client_has_its_columns_of_its_own_rows(self):
         whole = [load(partition_id=k, seed=1, normalize="none") for k in range(3)]
         for position, one in enumerate(whole):
@@ -152,15 +139,6 @@ class TestSlices:
             scaled = load(partition_id=position, seed=1, features="slices:0.5")
             plain = load(partition_id=position, seed=1)
             assert np.array_equal(values(scaled.test), values(plain.test)[:, columns])
-
-    def test_in_a_list_a_table_is_cut_for_its_own_clients(self):
-        digits = {"num_partitions": 4, "dataset": "breast-cancer,digits", "features": "slices:0"}
-        assert [load(**digits, partition_id=k).spec.shape for k in (0, 2)] == [(15,), (15,)]
-
-    def test_a_multilayer_perceptron_takes_them_and_a_convolution_does_not(self, refusal):
-        data = load(features="slices:0.5")
-        assert build_model("mlp", data.spec, seed=0)(data.train.batch(torch.arange(5))[0]).shape == (5, 2)
-        assert "lenet5" in refusal(ModelError, build_model, "lenet5", data.spec, seed=0)
 
     @pytest.mark.parametrize(
         "text", ["", "slices", "slices:", "slices:1", "slices:-0.1", "slices:nan", "slices:x", "all:0", "rows:0.5"]

@@ -43,7 +43,7 @@ class TestEveryAlgorithm(AlgorithmContract):
         config = lab.config()
         federation = lab.federation(config)
         strategy, arrays, exchange = first_round(federation)
-        learnt = strategy.aggregate_replies(1, arrays, exchange.replies)
+        learnt = strategy.learn(arrays, exchange.replies, 1)
         good, node = downloads(federation, learnt, 2)[0][1], lab.node(config)
         give_public_samples(node, federation, strategy)
         spec = build_client(config, node).download_spec()
@@ -54,7 +54,7 @@ class TestEveryAlgorithm(AlgorithmContract):
             for one in bad:
                 assert f"'{name}'" in refusal(PayloadError, spec.check_named, {**good, name: one}, "server")
 
-    @pytest.mark.slow
+    @pytest.mark.exhaustive
     def test_the_number_of_workers_changes_no_bit(self, lab, tmp_path):
         played = []
         for workers in (1, 2):

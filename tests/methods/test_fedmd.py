@@ -17,7 +17,6 @@ from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.codec import from_record
 from hetfl_flwr.wire.messages import ROUND
 from strategies.fedmd import FedMD
 
@@ -27,7 +26,7 @@ from strategies.fedmd import FedMD
 def serving(sizes: dict[int, int], public_samples: int = 5000, seed: int = 0) -> tuple[FedMD, Roster, Any]:
     """A strategy whose clients have shared so many public samples each, two classes; and what it knows at the start."""
     strategy, members = FedMD(public_samples=public_samples), roster(3, classes=2)
-    server_state = from_record(strategy.prepare(members, RunConfig(seed=seed)))
+    server_state = strategy.prepare(members, RunConfig(seed=seed))
     share(members, sizes)
     return strategy, members, server_state
 
@@ -202,7 +201,7 @@ def test_the_consensus_of_scores_sums_to_1_whatever_the_mean():
     ):
         near = 1e-6 if robust == "none" else 1e-4  # the geometric median is found step by step
         strategy, members = FedMD(consensus="softmax"), roster(3, classes=3)
-        start = from_record(strategy.prepare(members, RunConfig(robust=robust)))
+        start = strategy.prepare(members, RunConfig(robust=robust))
         share(members, {0: 1})
         uploads = [Upload(k, {"softmax": np.float32([one])}, samples=1) for k, one in enumerate(answers)]
         np.testing.assert_allclose(strategy.aggregate(start, uploads, 1)["consensus"], [expected], rtol=near)

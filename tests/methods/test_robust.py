@@ -306,7 +306,7 @@ def test_running_statistics_are_averaged_and_integer_buffers_stay_at_home(algori
     config = lab.config(algorithm=algorithm, models=NORMED, clients=3, robust=robust, **AVERAGING[algorithm])
     strategy, arrays, exchange = first_round(lab.federation(config))
     uploads = [reply.arrays for reply in exchange.replies]
-    learnt = from_record(strategy.aggregate_replies(1, arrays, exchange.replies))
+    learnt = strategy.learn(arrays, exchange.replies, 1)
     statistics = [name for name in learnt if "running" in name]
     assert [name.rpartition(".")[2] for name in statistics] == ["running_mean", "running_var"]
     assert not any("num_batches_tracked" in name for name in learnt)

@@ -12,6 +12,7 @@ from hetfl_flwr.node.holder import forget, holder_of
 from hetfl_flwr.node.machine import find_device
 from hetfl_flwr.node.node import KeptContext, Node
 from hetfl_flwr.node.state import ClientState, ContextStore, FileStore
+from hetfl_flwr.wire.codec import to_record
 from simulations.deployment import executor
 from simulations.deployment.loaded import Loaded
 
@@ -148,6 +149,44 @@ def test_a_client_that_stays_drops_the_moments_that_a_round_has_not_asked_for(ma
         holder_of(context).measure({}, 2)
         said[kind] += [holder_of(context).train({}, round)[1] for round in (3, 4)]
     assert said[Context] == said[KeptContext]
+
+
+def test_a_client_that_stays_forgets_what_no_state_holds(make_config, make_context, monkeypatch):
+    """An attribute, a frozen layer; and its weights where its state is gone."""
+    config, said = make_config(algorithm="local", models="lenet5"), {}
+
+    def careless(self, download, round):
+        self.times = getattr(self, "times", 0) + 1
+        bias = self.node.model.head.bias
+        found = {"times": self.times, "learns": float(bias.requires_grad), "bias": float(bias.detach().sum())}
+        bias.requires_grad_(requires_grad=False)
+        bias.data += 1.0
+        return {}, found
+
+    monkeypatch.setattr(chosen(config).client, "learn", careless)
+    for kind in (KeptContext, Context):
+        context = kind(**vars(make_context(config)))
+        said[kind] = [holder_of(context).train({}, round)[1] for round in (1, 2)]
+        holder_of(context).node.store.forget()
+        forget(context)
+        said[kind] += [holder_of(context).train({}, 3)[1]]
+    assert said[Context] == said[KeptContext]
+    first, second, third = said[Context]
+    assert (first["times"], second["times"]) == (1, 1)
+    assert second["bias"] == pytest.approx(first["bias"] + 10, abs=1e-4)
+    assert third == first
+
+
+def test_a_client_that_stays_is_built_again_when_it_gets_public_samples(make_config, make_context):
+    """What it declares may depend on them."""
+    context = KeptContext(**vars(make_context(make_config(algorithm="fedmd", models="lenet5"))))
+    before = holder_of(context)
+    own = before.node.own_public_samples(labelled=True)
+    before.node.keep_public_samples(to_record({f"{name}.1": rows for name, rows in own.items()}))
+    after = holder_of(context)
+    assert after is not before
+    assert holder_of(context) is after
+    assert len(after.node.pool) == 2 * len(own["labels"])
 
 
 def test_a_client_of_an_own_method_is_built_anew_for_each_message(make_config, make_context):

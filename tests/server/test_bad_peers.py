@@ -266,8 +266,8 @@ def test_an_odd_upload_is_taken_and_leaves_everything_finite(name):
             assert result.failures == [], case
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                learnt = federation.strategy.aggregate_replies(1, federation.arrays, result.replies)
-            for array, values in from_record(learnt).items():
+                learnt = federation.strategy.learn(federation.arrays, result.replies, 1)
+            for array, values in learnt.items():
                 assert np.isfinite(values).all(), (case, array)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from fixtures.federations.members import member, roster
-from flwr.app import ArrayRecord
 from torch import nn
 
 from hetfl_flwr.config import RunConfig
@@ -18,7 +17,7 @@ from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.zoo import trunk
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.wire.codec import from_record
+from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import fingerprint
 
 AVERAGING: dict[str, dict[str, Any]] = {
@@ -57,12 +56,12 @@ def client(client_id: int, built: str = "mlp", spec: DataSpec = DIGITS, **said: 
     return member(client_id, **{**truth, **said})
 
 
-def prepared(config: RunConfig, *members: Member) -> ArrayRecord:
+def prepared(config: RunConfig, *members: Member) -> Arrays:
     return build_strategy(config).prepare(Roster(members), config)
 
 
-def numbers(record: ArrayRecord) -> int:
-    return sum(array.size for array in from_record(record).values())
+def numbers(arrays: Arrays) -> int:
+    return sum(array.size for array in arrays.values())
 
 
 # --- which code is run ---------------------------------------------------------------------------

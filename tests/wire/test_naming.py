@@ -208,7 +208,7 @@ def test_of_another_error_a_deployed_node_tells_the_type_alone(ask, monkeypatch,
     def fail(context, before):
         raise KeyError("Jane Doe")
 
-    monkeypatch.setattr(client_app.Node, "from_context", fail)
+    monkeypatch.setattr(Node, "from_context", fail)
     reason = ask(deployed=deployed, dataset="digits").error.reason
     assert ("Jane Doe" in reason) is not deployed
     assert "KeyError" in reason
@@ -234,7 +234,7 @@ def test_of_an_error_of_a_node_s_own_code_not_even_the_name_is_told(ask, monkeyp
     def fail(context, before):
         raise error
 
-    monkeypatch.setattr(client_app.Node, "from_context", fail)
+    monkeypatch.setattr(Node, "from_context", fail)
     reason = ask(dataset="digits", **{"partition-id": "/data/Jane Doe"}).error.reason
     assert "an error of its code; this node's log says more" in reason
     assert "on node 5" in reason

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 from fixtures.federations.grids import Meddled
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
+from safetensors.numpy import load_file
 
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.methods import chosen, names
 from hetfl_flwr.server.guard import measure
-from hetfl_flwr.wire.codec import to_record, widened, wire_bytes
+from hetfl_flwr.wire.codec import from_record, to_record, widened, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, ROUND
 from hetfl_flwr.wire.spec import (
     ArraySpec,
@@ -92,6 +94,21 @@ def test_so_it_is_where_a_client_does_something_wrong(wrong, lab, tmp_path, monk
             failure["reason"] = failure["reason"].partition(" (")[0] if wrong == "raises" else failure["reason"]
     assert without == with_messages
     assert [len(entry["failures"]) for entry in without[0]] == [0, 0, 1, 0]
+
+
+def test_a_strategy_of_flower_s_trains_the_same_clients(lab, tmp_path):
+    """FedAvg over messages: the same means as ours, in the precision of its own arithmetic."""
+    config = lab.config(algorithm="fedavg", models="mlp", clients=3, output_dir=str(tmp_path / "ours"))
+    ours = load_file(lab.run(config) / "knowledge.safetensors")
+    federation = lab.federation(config)
+    strategy = FedAvg(
+        min_available_nodes=3, evaluate_metrics_aggr_fn=lambda replies, _: MetricRecord({"replies": len(replies)})
+    )
+    initial = federation.strategy.prepare(federation.roster, config)
+    result = strategy.start(federation.grid, initial, num_rounds=config.rounds)
+    assert result.evaluate_metrics_clientapp[config.rounds]["replies"] == 3
+    for name, array in from_record(result.arrays).items():
+        np.testing.assert_allclose(array, ours[name], atol=1e-5)
 
 
 def test_what_a_client_does_to_its_download_is_not_done_to_that_of_others(lab, tmp_path, monkeypatch):
