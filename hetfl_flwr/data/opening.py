@@ -152,21 +152,17 @@ class Source:
 
     def unlike(self, name: str) -> str:
         """Return two files of which one holds numbers alone in a column, the other words; empty if none do."""
-        numbers, words = "", ""
+        numbers, words = list[str](), list[str]()
         for frame in self.splits.values():
-            cells = frame[name]
-            if frame.file is None or len(frame.files) < 2 or not is_text(cells.type):
+            if frame.file is None or not is_text(frame[name].type):
                 continue
-            plain = pc.match_substring_regex(cells, r"^[+-]?[\d.,]+$").fill_null(False).to_numpy()
-            filled = cells.is_valid().to_numpy()
-            for number in np.unique(frame.file):
-                own = filled & (frame.file == number)
-                one = frame.files[number]
-                numbers, words = (
-                    numbers or one * bool(own.any() and plain[own].all()),
-                    words or one * bool(own.any() and not plain[own].all()),
-                )
-        return f"numbers in {numbers} and words in {words}" if numbers and words else ""
+            there = frame[name].is_valid().to_numpy()
+            plain = pc.match_substring_regex(frame[name], r"^[+-]?[\d.,]+$").fill_null(False).to_numpy()
+            filled, alike = (np.bincount(frame.file[one], minlength=len(frame.files)) for one in (there, plain))
+            named = np.array([*map(bool, frame.files)])
+            numbers += [frame.files[one] for one in np.flatnonzero(named & (filled > 0) & (alike == filled))]
+            words += [frame.files[one] for one in np.flatnonzero(named & (alike < filled))]
+        return f"numbers in {numbers[0]} and words in {words[0]}" if numbers and words else ""
 
 
 @dataclass(frozen=True)
