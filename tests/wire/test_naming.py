@@ -16,6 +16,7 @@ from hetfl_flwr import client_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, DataError, FederationError
 from hetfl_flwr.methods import build_strategy, names
+from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, MEMBER, METRICS, ROUND
