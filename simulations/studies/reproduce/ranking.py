@@ -3,6 +3,7 @@
 Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 2006, Sections 3.2.2 and 3.2.3.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
@@ -57,7 +58,7 @@ class Ranking:
 def ranking(found: Sequence[Outcome], measure: str) -> Ranking | None:
     """Rank rows by a measure, more being better; None where too few rows or blocks are there.
 
-    Blocks are the seeds of those columns that at least half of the rows have.
+    A block is a column with a seed that at least half of the rows have.
 
     Parameters
     ----------
@@ -68,9 +69,8 @@ def ranking(found: Sequence[Outcome], measure: str) -> Ranking | None:
     """
     cells = {(one.cell.row, one.cell.column): one.ours for one in found if one.measure == measure and one.ours}
     rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
-    columns = [column for column in columns if 2 * sum((row, column) in cells for row in rows) >= len(rows)]
-    seeds = {column: sorted(set().union(*(cells.get((row, column), {}) for row in rows))) for column in columns}
-    blocks = [(column, seed) for column in columns for seed in seeds[column]]
+    having = Counter((columns.index(column), seed) for (_, column), ours in cells.items() for seed in ours)
+    blocks = [(columns[place], seed) for place, seed in sorted(having) if 2 * having[place, seed] >= len(rows)]
     whole = [row for row in rows if all(seed in cells.get((row, column), {}) for column, seed in blocks)]
     if len(whole) < FEWEST or len(blocks) < FEWEST:
         return None
@@ -79,7 +79,7 @@ def ranking(found: Sequence[Outcome], measure: str) -> Ranking | None:
     spread = studentized_range.ppf(LEVEL, len(whole), inf) / sqrt(2)
     return Ranking(
         ranks={whole[at]: float(means[at]) for at in np.argsort(means, kind="stable")},
-        columns=columns,
+        columns=list(dict.fromkeys(column for column, _ in blocks)),
         blocks=len(blocks),
         critical=float(spread * sqrt(len(whole) * (len(whole) + 1) / (6 * len(blocks)))),
         p=float(friedmanchisquare(*values.T).pvalue),

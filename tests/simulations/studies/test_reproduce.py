@@ -501,3 +501,11 @@ def test_rows_without_a_column_are_left_out_of_the_ranks_and_columns_that_few_ha
     assert found is not None
     assert (found.columns, found.blocks, found.left_out) == (["x", "y"], 6, ["D"])
     assert ranking(_ranked({key: ours for key, ours in values.items() if key[0] in "AB"}), "accuracy") is None
+
+
+def test_more_seeds_of_a_few_rows_leave_no_other_row_out_of_the_ranks():
+    values = {(row, "x"): [1.0 + number, 2.0, 3.0] for number, row in enumerate("ABCDE")}
+    values["A", "x"] += [4.0, 5.0]
+    found = ranking(_ranked(values), "accuracy")
+    assert found is not None
+    assert (found.blocks, found.left_out) == (3, [])
