@@ -104,7 +104,7 @@ def test_a_strategy_of_flower_s_trains_the_same_clients(lab, tmp_path):
     strategy = FedAvg(
         min_available_nodes=3, evaluate_metrics_aggr_fn=lambda replies, _: MetricRecord({"replies": len(replies)})
     )
-    initial = federation.strategy.prepare(federation.roster, config)
+    initial = to_record(federation.strategy.prepare(federation.roster, config))
     result = strategy.start(federation.grid, initial, num_rounds=config.rounds)
     assert result.evaluate_metrics_clientapp[config.rounds]["replies"] == 3
     for name, array in from_record(result.arrays).items():
