@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hetfl_flwr import ConfigError, RoundCallback, RunInfo, run
+from hetfl_flwr import ConfigError, RoundCallback, RunConfig, RunInfo, run
 from hetfl_flwr.errors import TooFewClients
-from hetfl_flwr.runs.callbacks import added
+from hetfl_flwr.runs.callbacks import added, notifying
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.record import Round, Summary
 from hetfl_flwr.server.exchange import Most
@@ -150,6 +150,31 @@ def test_how_a_run_ended_is_told(make_config, run_federation, tmp_path):
     folder = Path(config.output_dir)
     assert [number for number, _ in accuracies(folder)] == [0, 1, 2, 3]
     assert Checkpoint.read(folder).round == 2
+
+
+def test_an_end_is_told_to_all_and_results_come_first():
+    told_of: list[Any] = []
+
+    class One(RoundCallback):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def round(self, entry: Round) -> None:
+            told_of.append(self.name)
+
+        def end(self, summary: Summary, error: BaseException | None) -> None:
+            told_of.append((self.name, type(error).__name__))
+            if self.name == "results":
+                raise OSError("the disk is full")
+
+    def play() -> None:
+        run_info = RunInfo(RunConfig(), Path(), "local", "digits")
+        with notifying([One("results"), One("other")], run_info, dict) as tell:  # type: ignore[arg-type]
+            tell(Round(0, 0.0))
+
+    with pytest.raises(OSError, match="the disk is full"):
+        play()
+    assert told_of == ["results", "other", ("results", "NoneType"), ("other", "OSError")]
 
 
 def test_checkpoints_are_written_before_users_callbacks_are_told(make_config, run_federation):

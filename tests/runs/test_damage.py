@@ -150,6 +150,12 @@ def test_what_clients_save_later_changes_no_checkpoint(make_config, run_federati
         assert len(set(seen)) == 1
 
 
+def test_the_newest_checkpoint_is_found_by_its_number(tmp_path):
+    for number in (2, 10, 9):
+        (tmp_path / "checkpoint" / f"round-{number}").mkdir(parents=True)
+    assert [path.name for path in checkpoints(tmp_path)] == ["round-10", "round-9", "round-2"]
+
+
 @pytest.mark.parametrize("name", ["round-2.bak", "round-004", "round-4 ", "round-1٤", "round-+4", "round-1e1"])
 def test_a_checkpoint_under_a_name_that_no_run_writes_is_neither_read_nor_removed(folder, name):
     (folder / "checkpoint" / "round-4").rename(folder / "checkpoint" / name)
@@ -400,6 +406,11 @@ def test_an_option_or_a_default_of_a_later_version_does_not_keep_a_run_from_goin
     repacked(folder, lambda told: told["config"].pop("fedhe.alpha"))
     monkeypatch.setattr(RunConfig.model_fields["learning_rate"], "default", 0.5)
     go_on(folder)
+
+
+def test_a_run_of_another_engine_is_refused(refusal, folder):
+    repacked(folder, lambda told: told["under_way"].pop("engine"))
+    assert "engine" in refusal(RunFolderError, go_on, folder)
 
 
 # --- other data ----------------------------------------------------------------------------------

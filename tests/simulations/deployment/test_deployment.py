@@ -107,6 +107,16 @@ def test_private_halves_are_their_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
 
 
+def test_nodes_are_added_and_nothing_is_overwritten(keys: Keys) -> None:
+    """Private halves that have gone to where they belong are not made anew."""
+    for moved in (keys.ca_key, keys.server_key, keys.node(0)):
+        moved.unlink()
+    before = {path: path.read_bytes() for path in keys.folder.iterdir() if path != keys.list}
+    made = make_keys(keys.folder, [HOST], 3)
+    assert made == [keys.node(2), keys.node_public(2), keys.list]
+    assert {path: path.read_bytes() for path in keys.folder.iterdir() if path not in made} == before
+
+
 def test_the_list_of_keys_follows_the_public_halves_and_keeps_what_else_it_has(keys: Keys) -> None:
     """A key of another machine, added by hand, stays; one that was moved away is replaced by the new one."""
     before = read_node_keys(keys.list)
