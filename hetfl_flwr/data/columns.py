@@ -1,6 +1,7 @@
 """Columns of a table: what each is, decided once over all its training rows, and how its cells become numbers."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -79,7 +80,7 @@ _LAST = {"year": r"(?P<y>\d{4})", "yy": r"(?P<y>\d{2})"}
 DATES: Mapping[str, re.Pattern[str]] = {
     ISO: re.compile(rf"(?P<y>\d{{4}})(?P<k>[-/.]){_M}(?P=k){_D}{_TIME}"),
     TYPED: re.compile(rf"(?P<y>\d{{4}})(?P<k>[-/.]){_M}(?P=k){_D}{_TIME}"),
-    **{f"day.month.{end}": re.compile(rf"{_D}\.{_M}\.{year}{_TIME}") for end, year in _LAST.items()},
+    **{f"day.month.{end}": re.compile(rf"{_D}\. ?{_M}\. ?{year}{_TIME}") for end, year in _LAST.items()},
     **{f"day/month/{end}": re.compile(rf"{_D}(?P<k>[-/]){_M}(?P=k){year}{_TIME}") for end, year in _LAST.items()},
     **{f"month/day/{end}": re.compile(rf"{_M}(?P<k>[-/]){_D}(?P=k){year}{_TIME}") for end, year in _LAST.items()},
     **{f"day month-name {end}": re.compile(rf"{_D}[-/. ]*{_N}[-/., ]*{year}{_TIME}") for end, year in _LAST.items()},
@@ -98,6 +99,7 @@ _GROUPED = rf"[+-]?[1-9]\d{{0,2}}(?:{_BLANKS}\d{{3}})+(?:[.,]\d+)?"  # 1 234,5 a
 _MONEY = r"[$€£¥₹₽]|USD|EUR|GBP|CHF"
 _WITH_UNIT = re.compile(rf"[+-]?(?:({_MONEY})\s*)?[+-]?\d[\d.,' \xa0\u202f]*?\s*([^\d\s.,'+-][^\d]*)?")
 _WHOLE = r"^-?(?:0|[1-9]\d*)(?:\.0*)?$"
+_CODE = r"-?(?:0|[1-9]\d*)(?:\.\d*)?"
 _COUNTS = re.compile(r"X(?:\.\d+)?|index|level_\d+|Unnamed: \d+(?:\.\d+)?|\.\.\.\d+")  # an index, written as a column
 _IDS = r"p?id|ids|u?uid|guid|ind(?:e)?x|rownames?|row|record|patient|subject|sample|person|obs|no|nr|key"
 IDS = re.compile(rf"(?i:(?:.*[\W_])?(?:{_IDS})\W*)|.*[a-z](?:ID|Id|No|Nr)")
@@ -155,13 +157,27 @@ def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedAr
         trimmed = pc.utf8_trim_whitespace(seen)
         lengths = (pc.sum(pc.binary_length(one)).as_py() for one in (seen, trimmed))
         texts = seen if len({*lengths}) == 1 else trimmed  # the same cells need no memory twice
-        none = pc.is_in(texts, pa.array([*MISSING, *missing], TEXT))
+        none = stand_for_none(texts, [*MISSING, *missing])
         return pc.if_else(none, pa.scalar(None, TEXT), texts) if pc.any(none).as_py() else texts
     null = pa.scalar(None, cells.type)
-    codes = [float(word) for word in missing if re.fullmatch(_PLAIN, word)]
-    if codes and _is_number(cells.type):
-        cells = pc.if_else(pc.is_in(cells.cast(pa.float64(), safe=False), pa.array(codes, pa.float64())), null, cells)
+    if missing and _is_number(cells.type):
+        cells = pc.if_else(stand_for_none(cells, missing), null, cells)
     return pc.if_else(pc.is_nan(cells), null, cells) if pa.types.is_floating(cells.type) else cells
+
+
+def stand_for_none(cells: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedArray:
+    """Return which texts or numbers are among the words and numbers for what is missing.
+
+    A number is one however it is written: -999 is -999.0, too; 007 is a text.
+    """
+    codes = pa.array([float(word) for word in words if re.fullmatch(_CODE, word)], pa.float64())
+    if not is_text(cells.type):
+        return pc.is_in(cells.cast(pa.float64(), safe=False), codes)
+    none = pc.is_in(cells, pa.array(words, TEXT))
+    if not len(codes):
+        return none
+    numbers = pc.if_else(pc.match_substring_regex(cells, f"^{_CODE}$"), cells, pa.scalar(None, cells.type))
+    return pc.or_(none, pc.is_in(numbers.cast(pa.float64()), codes))
 
 
 def _in_one_form(texts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -184,7 +200,8 @@ def as_written(cells: pa.ChunkedArray) -> pa.ChunkedArray:
         return cells
     if _all_match(cells, _WHOLE):
         with suppress(pa.ArrowInvalid):  # too large a number
-            return cells.cast(pa.float64()).cast(pa.int64())
+            return pc.replace_substring_regex(cells, r"\.0*$", "").cast(pa.int64())
+        return cells
     if _all_match(cells, r"^-?(?:0|[1-9]\d*)\.\d+$|" + _WHOLE):
         return cells.cast(pa.float64())
     truth = _as_truth(cells)
@@ -347,8 +364,8 @@ def _texts(name: str, texts: pa.ChunkedArray, wanted: Wanted, called: Callable[[
     if column is None and wanted:
         column = Column(name, "number", PLAIN)
         if np.isnan(read(column, texts)[0]).all():
-            what = f"is named in numeric-columns, and none of its {are_filled(texts).sum()} values is a number"
-            way_out = "name it in categorical-columns, or name it in ignore-columns to leave it out"
+            what = f"holds no number among its {are_filled(texts).sum()} values"
+            way_out = "write numbers, or name it in categorical-columns, or in ignore-columns to leave it out"
             return Decision(name, problem=what, way_out=way_out)
     if column is None:
         return _words(name, texts, called)
@@ -366,8 +383,8 @@ def _texts(name: str, texts: pa.ChunkedArray, wanted: Wanted, called: Callable[[
 def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> Decision:
     """Return a category of words or truth values that nobody has declared."""
     words = is_text(cells.type)
-    if words and (why := _why_names(cells)):
-        return Decision(name, notes=(why,))
+    if words and (different := _telling_rows_apart(cells)):
+        return _unlike(name, cells.drop_null(), different)
     if len(cells.unique()) < 2:
         why = "one value only in the training rows: it is ignored; categorical-columns keeps it"
         return Decision(name, notes=(why,))
@@ -382,18 +399,41 @@ def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]
     return replace(decision, notes=(f"{why}numeric-columns takes these as missing, and numbers else",))
 
 
-def _why_names(texts: pa.ChunkedArray) -> str:
-    """Return a note where short texts tell rows apart and nothing else; else nothing."""
+def _telling_rows_apart(texts: pa.ChunkedArray) -> int:
+    """Return how many different texts there are if they tell rows apart and nothing else; else 0."""
     filled = texts.drop_null()
     different = len(filled.unique())
-    if len(filled) < FEWEST_IDS or different < ID_LIKE * len(filled):
-        return ""
-    if pc.mean(pc.list_value_length(pc.utf8_split_whitespace(filled))).as_py() > WORDS_OF_AN_ID:
-        return ""
-    return (
-        f"{different} different values in {len(filled)} training rows, as ids are: it is ignored; categorical-columns "
-        "keeps it"
-    )
+    return 0 if len(filled) < FEWEST_IDS or different < ID_LIKE * len(filled) else different
+
+
+def _unlike(name: str, texts: pa.ChunkedArray, different: int) -> Decision:
+    """Return what texts are that tell rows apart: ids if they are short, and not numbers in several notations."""
+    if odd := _odd_numbers(texts.slice(0, _SAMPLE).to_pylist()):
+        what = f"holds numbers that are not all written alike, such as {odd[0]!r} and {odd[1]!r}"
+        way_out = (
+            "write all in one notation and one unit, or name it in numeric-columns, which takes others as missing, or "
+            "in ignore-columns"
+        )
+        return Decision(name, problem=what, way_out=way_out)
+    values = f"{different} different values in {len(texts)} training rows"
+    if pc.mean(pc.list_value_length(pc.utf8_split_whitespace(texts))).as_py() > WORDS_OF_AN_ID:
+        way_out = "name it in ignore-columns to leave it out, or in text-column to learn from its words alone"
+        return Decision(name, problem=f"has {values}", way_out=way_out)
+    return Decision(name, notes=(f"{values}, as ids are: it is ignored; categorical-columns keeps it",))
+
+
+def _odd_numbers(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return a number and another text if most texts are numbers with decimals or one of few units; else nothing."""
+    units = {text: _unit_of(text) for text in texts}
+    measured = {text: unit for text, unit in units.items() if unit or (NUMBER.fullmatch(text) and not text.isdecimal())}
+    if 2 * len(measured) < len(units) or len({*measured.values()}) > FEWEST_BESIDE:
+        return ()
+    first, kind = next(iter(measured.items()))
+    return first, next((text for text in units if _shape(text) != _shape(first) or units[text] != kind), texts[-1])
+
+
+def _shape(text: str) -> str:
+    return re.sub(r"\d+", "", text)
 
 
 def _category(name: str, cells: pa.ChunkedArray, most: int = MOST_VALUES) -> Decision:
@@ -626,10 +666,16 @@ def _number_notation(name: str, cells: pa.ChunkedArray, counts: npt.NDArray[np.i
 
 
 def _unit(texts: Sequence[str]) -> str:
-    """Return what stands before or after the number in all texts; empty where it differs or there is none."""
-    found = [_WITH_UNIT.fullmatch(text) for text in texts]
-    units = {(one[1] or one[2] or "").strip() if one else None for one in found}
-    return next(iter(units)) or "" if len(units) == 1 else ""
+    """Return what stands before or after the number in nearly all texts; empty where there is no such unit."""
+    units = Counter(map(_unit_of, texts))
+    unit, count = units.most_common(1)[0] if units else ("", 0)
+    return unit or "" if count >= (1 - MOST_EXCEPTIONS) * len(texts) else ""
+
+
+def _unit_of(text: str) -> str | None:
+    """Return what stands before or after the number in a text, which may be nothing; None if it is no number."""
+    found = _WITH_UNIT.fullmatch(text)
+    return (found[1] or found[2] or "").strip() if found else None
 
 
 def _date_notation(name: str, cells: pa.ChunkedArray, counts: npt.NDArray[np.int64]) -> Column | None:

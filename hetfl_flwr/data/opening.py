@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hetfl_flwr.data.columns import MISSING, TEXT, as_written
+from hetfl_flwr.data.columns import MISSING, TEXT, as_written, stand_for_none
 from hetfl_flwr.data.folders import (
     CALLED_FILE,
     EXPECTED,
@@ -237,8 +237,9 @@ def _typed(source: Source) -> Source:
         whole = source.column(name)
         if not is_text(whole.type):
             continue
-        words = pa.array(["", *(() if name == source.label else reading.missing)], TEXT)
-        whole = as_written(pc.if_else(pc.is_in(whole.cast(TEXT), words), None, whole.cast(TEXT)))
+        whole = whole.cast(TEXT)
+        none = stand_for_none(whole, ["", *(() if name == source.label else reading.missing)])
+        whole = as_written(pc.if_else(none, None, whole))
         unlike = source.unlike(name) if name == source.label and is_text(whole.type) and not reading.classes else ""
         if unlike:
             raise DataError(f"column '{name}' of {source.place} holds {unlike}: write all in one type")
@@ -337,10 +338,15 @@ def _read_rows(
     given: Mapping[str, str],
     root: Path | None = None,
 ) -> _Found:
-    """Read the files of rows of all splits."""
+    """Read the files of rows of all splits; sheets of the only one are splits as files of a folder are."""
     paths = [path for of_split in files.values() for path in of_split]
     names = owner_names(paths) if reading.by_file else {path: path.name for path in paths}
-    found = read_files(paths, reading, root)
+    sheets = {path / title: (path, title, frame) for path, title, frame in read_files(paths, reading, root)}
+    parts = {split: [key for key, (path, *_) in sheets.items() if path in {*own}] for split, own in files.items()}
+    notes: tuple[str, ...] = ()
+    if len(paths) == 1 and len(sheets) > 1 and not reading.by_file:
+        parts, notes = Listing(paths[0], (*sheets,), (), ()).by_split()
+    found = [sheets[key] for own in parts.values() for key in own]
     frames = [frame for _, _, frame in found]
     owners = tuple(title or names[path] for path, title, _ in found)
     alone = {of_split[0] for of_split in files.values() if len(of_split) == 1}
@@ -352,11 +358,12 @@ def _read_rows(
     if given:
         whole = replace(whole, row=whole.numbers - 1)
     splits, first = dict[str, Frame](), 0
-    for split, of_split in files.items():
-        rows = sum(len(frame) for path, _, frame in found if path in {*of_split})
+    for split, own in parts.items():
+        rows = sum(len(sheets[key][2]) for key in own)
         splits[split] = whole.rows(first, rows)
         first += rows
-    return _Found(called, splits, notes_on(frames), owners if reading.by_file else ())
+    notes = () if reading.id_column else notes
+    return _Found(called, splits, (*notes_on(frames), *notes), owners if reading.by_file else ())
 
 
 def owner_names(files: Sequence[Path]) -> dict[Path, str]:
@@ -524,7 +531,7 @@ def _gone(source: Source, left: Frame) -> list[str]:
 def _missing(found: pa.ChunkedArray, unknown: Sequence[str]) -> npt.NDArray[np.bool_]:
     missing = found.is_null(nan_is_null=True)
     if is_text(found.type) or pa.types.is_integer(found.type) or pa.types.is_floating(found.type):
-        texts = pc.utf8_trim_whitespace(found.cast(TEXT))
-        missing = pc.or_(missing, pc.is_in(texts, value_set=pa.array(["", *unknown], TEXT)))
+        cells = pc.utf8_trim_whitespace(found.cast(TEXT)) if is_text(found.type) else found
+        missing = pc.or_(missing, stand_for_none(cells, ["", *unknown]))
     without: npt.NDArray[np.bool_] = missing.to_numpy()
     return without

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hetfl_flwr.data.columns import FloatArray, cleaned, decide, read
+from hetfl_flwr.data.columns import FloatArray, as_written, cleaned, decide, read
 from hetfl_flwr.data.frame import Frame, IntArray
 from hetfl_flwr.data.reading import Reading, parse_names
 from hetfl_flwr.errors import ConfigError, DataError
@@ -76,22 +76,22 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
 
 def _numbered(frame: Frame, series: str) -> tuple[IntArray, IntArray]:
     """Return the number of each row's series, in the order of their first rows (S,), and these."""
-    own = _dictionary(frame, series)
+    own = _dictionary(as_written(frame[series]))
     files = np.zeros(len(frame), np.int64) if frame.file is None else frame.file
     _, first, codes = np.unique(np.stack([files, own]), axis=1, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first))
     return rank[codes.ravel()], np.sort(first)
 
 
-def _dictionary(frame: Frame, name: str) -> npt.NDArray[np.int64]:
-    """Return a number (N,) for each different cell of a column."""
-    coded = frame[name].unify_dictionaries().dictionary_encode("encode").combine_chunks()
+def _dictionary(cells: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Return a number (N,) for each different cell."""
+    coded = cells.unify_dictionaries().dictionary_encode("encode").combine_chunks()
     numbers: npt.NDArray[np.int64] = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers
 
 
 def _constant(frame: Frame, name: str, codes: IntArray, firsts: IntArray) -> bool:
-    own = _dictionary(frame, name)
+    own = _dictionary(frame[name])
     return bool((own == own[firsts][codes]).all())
 
 
@@ -103,7 +103,7 @@ def _row(frame: Frame, row: int) -> str:
 def _numbers(frame: Frame, place: str, name: str, reading: Reading) -> tuple[FloatArray, str]:
     """Return the numbers (N,) of a column, or its dates as days, and their unit; NaN where one is missing."""
     cells = cleaned(frame[name], reading.missing)
-    decision = decide(name, cells, "number")
+    decision = decide(name, cells, "number", lambda rows: f"row {_row(frame, int(rows.argmax()))}")
     if decision.column is None:
         raise DataError(f"column '{name}' of {place} {decision.problem}: {decision.way_out}")
     return read(decision.column, cells)[0], decision.column.unit

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,8 @@ from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.roles import column_called, columns_called, header_hint, in_words, is_nameless, is_text, shape_of
 from hetfl_flwr.data.text_tables import read_sheets, read_text_table
 from hetfl_flwr.errors import DataError, HetflError
+
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def read_file(path: Path, reading: Reading | None = None) -> list[tuple[str, Frame]]:
@@ -42,8 +45,9 @@ def read_file(path: Path, reading: Reading | None = None) -> list[tuple[str, Fra
     except Exception as error:
         raise DataError(f"cannot read '{path}': {reason(error)}") from error
     named = [(title if len(found) > 1 else "", _named(path, frame)) for title, frame in found]
-    if not named or not all(len(frame) for _, frame in named):
-        raise DataError(f"'{path}' holds no rows: put some into it, or take it away")
+    if not named or (empty := [title for title, frame in named if not len(frame)]):
+        where = f"sheet {empty[0]!r} of '{path}'" if named and empty[0] else f"'{path}'"
+        raise DataError(f"{where} holds no rows: put some into it, or take it away")
     return named
 
 
@@ -81,7 +85,8 @@ def _told(path: Path, root: Path | None, frame: Frame) -> Frame:
     table = frame.table
     for name, equal, value in (one.partition("=") for one in folders):
         if equal and name not in frame:
-            table = table.append_column(name, pa.chunked_array([pa.repeat(pa.scalar(value, TEXT), len(frame))]))
+            cell = pa.scalar(None if value == _HIVE_NULL else unquote(value), TEXT)
+            table = table.append_column(name, pa.chunked_array([pa.repeat(cell, len(frame))]))
     return replace(frame, table=table)
 
 

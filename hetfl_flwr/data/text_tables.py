@@ -209,6 +209,9 @@ def _score(head: str, dialect: Dialect) -> tuple[float, int]:
     score = alike / max(1, len(rows)) * clean**2 * (1 - 1 / width)
     if dialect.separator == " ":  # may be between the words of cells, other than between names of columns
         fits = bool(rows) and len(rows[0]) in (width - 1, width)
+        lines = [line for line in head.splitlines()[:_ROWS] if line.strip()]
+        if not fits and any(all(other in line for line in lines) for other in SEPARATORS if other != " "):
+            return 0.0, 1
         score *= (0.7 if "\t" in head else 0.95) if fits else _NO_HEADER
     return score, width
 
