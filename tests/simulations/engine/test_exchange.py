@@ -141,6 +141,24 @@ def test_a_strategy_of_flower_s_trains_the_same_clients(lab, tmp_path):
         np.testing.assert_allclose(array, ours[name], atol=1e-5)
 
 
+def test_flower_s_own_loop_goes_on_without_a_client_that_fails(lab, monkeypatch):
+    config = lab.config(algorithm="fedhe", models="mlp", clients=3)
+    client = chosen(config).client
+    learn = client.learn
+
+    def broken(self: Any, download: Any, round: int) -> Any:
+        if self.node.client_id == 1 and round == 2:
+            raise RuntimeError("broke")
+        return learn(self, download, round)
+
+    monkeypatch.setattr(client, "learn", broken)
+    federation = lab.federation(config)
+    initial = to_record(federation.strategy.prepare(federation.roster, config))
+    result = federation.strategy.start(federation.grid, initial, num_rounds=2)
+    assert from_record(result.arrays)["uploads"].max() == 3 + 2
+    assert 0 < result.evaluate_metrics_clientapp[2]["accuracy"] < 1
+
+
 def test_what_a_client_does_to_its_download_is_not_done_to_that_of_others(lab, tmp_path, monkeypatch):
     client = chosen(lab.config(algorithm="fedavg")).client
     learn = client.learn
