@@ -221,7 +221,8 @@ def chosen(config: RunConfig) -> Algorithm:
 
 def build_strategy(config: RunConfig) -> "KnowledgeStrategy":
     """Build the server side with the hyper-parameters that the run config gives it."""
-    strategy: KnowledgeStrategy = _build(config, chosen(config).strategy)
+    with seeded(config.seed, "strategy"):
+        strategy: KnowledgeStrategy = _build(config, chosen(config).strategy)
     strategy.config = config
     if config.robust != "none" and strategy.exchanges and not strategy.averages:
         raise ConfigError(f"robust = {config.robust}: {config.algorithm} compares no uploads with these settings")

@@ -45,7 +45,8 @@ def main(grid: Grid, context: Context) -> None:
             origin = resumed and resumed.origin(grid, asynchronous=strategy.asynchronous)
             federation = Federation(grid, config, strategy, origin, results.ledger.uploads)
             rounds = (AsyncRounds if strategy.asynchronous else SyncRounds)(federation)
-            federation.registration.assemble(strategy.check)
+            with federation.generators_lent():
+                federation.registration.assemble(strategy.check)
             results.ledger.begin(strategy.prepare(federation.roster, config), federation.roster)
             if resumed:
                 resumed.restore(results, federation)

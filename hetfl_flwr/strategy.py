@@ -10,6 +10,7 @@ from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_drawn
+from hetfl_flwr.seeding import seeded
 from hetfl_flwr.server.exchange import Most, Reply
 from hetfl_flwr.server.exchange import Upload as Upload  # algorithms import it from here
 from hetfl_flwr.server.hooks import FlowerHooks
@@ -179,7 +180,8 @@ class KnowledgeStrategy(FlowerHooks, ABC):
         self.left_out = LeftOut(self.robust)
         self.check(roster)
         self.roster = roster
-        self._sent: Arrays = frozen(self.initial(roster))
+        with seeded(config.seed, "initial"):
+            self._sent: Arrays = frozen(self.initial(roster))
         return self._sent
 
     @final

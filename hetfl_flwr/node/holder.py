@@ -214,7 +214,7 @@ class Holder:
         if node.config.state_dir and client.keeps_state and not is_own:
             self._keep_measured(download, predictor)
         if node.config.keep_best:
-            metrics = self._best(download, metrics, self._saved.round if round is None else int(round))
+            metrics = self._best(download, metrics, max(self._saved.round, int(round or 0)))
         if not metrics[EXAMPLES]:  # without test samples there is no accuracy, not one of 0
             metrics = {name: value for name, value in metrics.items() if name not in ("accuracy", "global-accuracy")}
         return {**metrics, "loss": float(metrics["loss"]), EXAMPLES: int(metrics[EXAMPLES])}

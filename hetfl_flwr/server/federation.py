@@ -5,6 +5,7 @@ client id and drawn from the run's own generators, so that the same config, seed
 every engine.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.seeding import generators_lent
 from hetfl_flwr.server.exchange import Exchange
 from hetfl_flwr.server.grids import KeepsClients, engine_of
 from hetfl_flwr.server.messenger import FlowerExchange, Messenger
@@ -82,3 +84,7 @@ class Federation:
             grid.exchange(*those) if isinstance(grid, KeepsClients) else FlowerExchange(self.messenger, *those, own=own)
         )
         self.samples = SampleSharing(self.exchange, strategy.sharing)
+
+    def generators_lent(self) -> AbstractContextManager[None]:
+        """Lend the global generators where clients may be in this process: what both sides draw in it is seeded."""
+        return generators_lent() if isinstance(self.grid, KeepsClients) else nullcontext()

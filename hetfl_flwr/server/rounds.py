@@ -9,6 +9,7 @@ from flwr.app import MessageType
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
+from hetfl_flwr.seeding import seeded
 from hetfl_flwr.server.exchange import Outcome, Reply, UnderWay, read_only
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import KeepsClients, engine_of, is_stopped
@@ -56,6 +57,9 @@ class RoundResult:
 class Rounds(ABC):
     """A way to run rounds.
 
+    What an algorithm draws from the global generators on the server is seeded, as what it draws on a client is: by the
+    number of the round or, where clients are answered one by one, of the message.
+
     Parameters
     ----------
     federation : Federation
@@ -71,7 +75,7 @@ class Rounds(ABC):
     def start(self, arrays: Arrays) -> RoundResult:
         """Share public samples if the algorithm needs them, and evaluate before any training: round 0."""
         noted, shared = self._registration.notes(), self.federation.samples.share()
-        with read_only():
+        with read_only(), self.federation.generators_lent():
             return RoundResult(arrays, shared, self._evaluation.evaluate(0, arrays), noted, carry=self._carry)
 
     @abstractmethod
@@ -94,7 +98,7 @@ class Rounds(ABC):
             raise Interrupted
         played = RoundResult(arrays, carry=self._carry, left_out=self._registration.notes())
         played.left_out += self._registration.welcome(number, self._strategy.check)
-        with read_only():
+        with read_only(), self.federation.generators_lent():
             self._play(number, played)
         if len(played.trained.replies) < self._config.min_clients:
             gone, failures = self._registration.gone(), played.trained.failures
@@ -132,12 +136,14 @@ class SyncRounds(Rounds):
             played.trained.add(refused)
             return
         self._evaluation.forget(drawn)
-        downloads = [(member, strategy.download_for(member, played.arrays, number)) for member in drawn]
+        with seeded(config.seed, number, "download"):
+            downloads = [(member, strategy.download_for(member, played.arrays, number)) for member in drawn]
         trained = self._exchange.ask(MessageType.TRAIN, number, downloads)
         played.trained.add(trained)
         played.trained.replies = trained.replies
         if len(trained.replies) >= config.min_clients:
-            played.arrays = aggregate(strategy, number, trained.replies, played.arrays)
+            with seeded(config.seed, number, "aggregate"):
+                played.arrays = aggregate(strategy, number, trained.replies, played.arrays)
             if is_due(number, config):
                 played.evaluated = self._evaluation.evaluate(number, played.arrays)
 
@@ -222,7 +228,8 @@ class AsyncRounds(Rounds):
         if trains and not outcome.replies:
             return  # asked again in the next round, lest one that fails at once uses the rounds up
         if trains:
-            played.arrays = aggregate(self._strategy, number, outcome.replies, played.arrays)
+            with seeded(self._config.seed, sent.number, "aggregate"):
+                played.arrays = aggregate(self._strategy, number, outcome.replies, played.arrays)
         if sent.member.node not in self._exchange.busy():
             self._ask(self.federation.roster.of(sent.member.node), number, played)
 
@@ -231,7 +238,8 @@ class AsyncRounds(Rounds):
         strategy, exchange = self._strategy, self._exchange
         if member.node in self._to_evaluate and played.trained.replies:
             self._to_evaluate.discard(member.node)
-            download = strategy.assess_download_for(member, played.arrays)
+            with seeded(self._config.seed, number, member.client_id, "assess"):
+                download = strategy.assess_download_for(member, played.arrays)
             exchange.send(MessageType.EVALUATE, number, [(member, download)])
             return
         if not self._asks:
@@ -240,7 +248,8 @@ class AsyncRounds(Rounds):
         if self._last and len(played.trained.replies) + under_way >= self._wanted:
             return
         self._sent += 1
-        download = strategy.download_for(member, played.arrays, self._sent)
+        with seeded(self._config.seed, self._sent, "download"):
+            download = strategy.download_for(member, played.arrays, self._sent)
         exchange.send(MessageType.TRAIN, self._sent, [(member, download)])
 
 
@@ -280,7 +289,8 @@ class Evaluation:
         """Let the clients that are drawn for it measure their models after a round; 0: before any training."""
         federation = self._federation
         members = draw_to_evaluate(federation.roster, federation.config, number)
-        downloads = [(member, federation.strategy.assess_download_for(member, state)) for member in members]
+        with seeded(federation.config.seed, number, "assess"):
+            downloads = [(member, federation.strategy.assess_download_for(member, state)) for member in members]
         alone = {member.client_id: member.node for member, download in downloads if not download}
         known = {node: self._known[node] for node in alone.values() if node in self._known}
         wanted = [one for one in downloads if one[0].node not in known]

@@ -139,8 +139,8 @@ class Clients:
         else:
             upload, metrics = client.train(self._received(client, client.down, download), round)
             answer = Answer(frozen(upload), metrics, client.up if client.uploads_as_learnt else None)
-        if not {*map(type, metrics.values())} <= _NUMBERS:
-            MetricRecord(metrics)  # type: ignore[arg-type]  # it refuses what is no number
+        if not ({*map(type, metrics.values())} <= _NUMBERS and {*map(type, metrics)} <= {str}):
+            MetricRecord(metrics)  # type: ignore[arg-type]  # it refuses what no message can hold
         return answer
 
     def _received(self, client: Holder, form: PayloadSpec, download: Arrays) -> Arrays:

@@ -88,7 +88,7 @@ class Times:
     def more(self, flight: Flight, metrics: Mapping[str, Any], wire_up: int) -> float:
         """Return the seconds that are known with its answer."""
         client_id, took = flight.member.client_id, 0.0
-        if operations := metrics.get(FLOPS, 0.0):
+        if self._counts and (operations := metrics.get(FLOPS, 0.0)):  # as the client's meter has counted them
             speed = self._speeds[client_id % len(self._speeds)]
             took = float(operations / speed * self._jitter(client_id, flight.place))
         return took + (self._carried(flight, 1, wire_up) if self._weighs else 0.0)

@@ -5,7 +5,6 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from multiprocessing.connection import Connection, wait
 from pickle import HIGHEST_PROTOCOL, dumps, loads
 from queue import SimpleQueue
@@ -62,13 +61,10 @@ class InProcess:
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._queue: deque[tuple[int, Job]] = deque()
-        self._lent = ExitStack()  # of the global generators, as long as there is anything to do
 
     def submit(self, jobs: Jobs) -> None:
         """Queue jobs."""
         self._clients.begin()
-        if jobs and not self._queue:
-            self._lent.enter_context(generators_lent())
         self._queue.extend(jobs)
 
     def is_busy(self) -> bool:
@@ -78,18 +74,15 @@ class InProcess:
     def receive(self) -> tuple[int, Answer | Message]:
         """Let the next client do its job; return the job's ticket, and the answer."""
         ticket, job = self._queue.popleft()
-        answer = answer_of(self._clients, job)
-        if not self._queue:
-            self._lent.close()
-        return ticket, answer
+        return ticket, answer_of(self._clients, job)
 
     def tell(self, what: str) -> None:
         """Call a method of `Clients`."""
         getattr(self._clients, what)()
 
     def close(self) -> None:
-        """End; there is no process to end."""
-        self._lent.close()
+        """Do nothing: there is no process to end."""
+        return
 
 
 def answer_of(clients: Clients, job: Job) -> Answer | Message:

@@ -53,6 +53,18 @@ def test_with_keep_best_a_client_reports_its_best_model_on_validation(make_confi
     assert kept["model.head.weight"].tolist() == HALF_RIGHT
 
 
+def test_a_state_is_of_the_last_message_though_its_model_was_measured_in_an_earlier_round():
+    """An asynchronous run numbers its messages: round 2 may come after the ninth."""
+    node = linear_node([[1.0, 0.0], [0.0, 1.0]], [0, 1], HALF_RIGHT, keep_best=True)
+    holder = Holder(LocalClient(node))
+    holder.restore()
+    holder.save(9)
+    Holder(LocalClient(node)).measure({}, 2)
+    state = node.read_state()
+    assert "best.head.weight" in state.tensors
+    assert state.round == 9
+
+
 def test_the_best_model_is_not_chosen_by_test_samples():
     """Of the test samples the labels are those of the validation samples the other way round."""
     right, wrong = [[2.0, 0.0], [0.0, 2.0]], [[0.0, 2.0], [2.0, 0.0]]

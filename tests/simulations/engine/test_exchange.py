@@ -66,7 +66,17 @@ def test_so_it_is_in_whatever_form_arrays_travel(name, way, lab, tmp_path):
     assert without == with_messages
 
 
-@pytest.mark.parametrize("wrong", ["raises", "diverges", "metric", "huge", "list", "shape"])
+SAID: Any = {
+    "metric": {"mood": "good"},
+    "huge": {"mood": 2**70},
+    "list": {"mood": [1.0, 2.0]},
+    "key": {1: 2.0},
+    "cost": {"flops": [1.0, 2.0]},
+}
+"""Metrics that no message can hold, or that no client has."""
+
+
+@pytest.mark.parametrize("wrong", ["raises", "diverges", "shape", *SAID])
 def test_so_it_is_where_a_client_does_something_wrong(wrong, lab, tmp_path, monkeypatch):
     client = chosen(lab.config(algorithm="fedhe")).client
     learn = client.learn
@@ -79,10 +89,8 @@ def test_so_it_is_where_a_client_does_something_wrong(wrong, lab, tmp_path, monk
             return upload, metrics
         if wrong == "raises":
             raise RuntimeError("broke")
-        if wrong == "metric":
-            return upload, {**metrics, "mood": "good"}
-        if wrong in ("huge", "list"):
-            return upload, {**metrics, "mood": 2**70 if wrong == "huge" else [1.0, 2.0]}
+        if wrong in SAID:
+            return upload, {**metrics, **SAID[wrong]}
         logits = {"diverges": upload["logits"] * np.nan, "shape": upload["logits"][1:]}[wrong]
         return {**upload, "logits": logits}, metrics
 
@@ -91,9 +99,31 @@ def test_so_it_is_where_a_client_does_something_wrong(wrong, lab, tmp_path, monk
     with_messages, without = (run(lab, tmp_path / str(one), messages=one, **keys) for one in (True, False))
     for found in (with_messages, without):
         for failure in found[0][2]["failures"]:
-            failure["reason"] = failure["reason"].partition(" (")[0] if wrong == "raises" else failure["reason"]
+            if wrong in ("raises", "key"):
+                failure["reason"] = failure["reason"].partition(" (")[0]
     assert without == with_messages
     assert [len(entry["failures"]) for entry in without[0]] == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_a_strategy_draws_is_seeded(mode, lab, tmp_path, monkeypatch):
+    """However many workers there are, and whenever a checkpoint waits for the clients."""
+    side = chosen(lab.config(algorithm="fedhe")).strategy
+    aggregate = side.aggregate
+
+    def noisy(self: Any, server_state: Any, uploads: Any, round: int) -> Any:
+        learnt = aggregate(self, server_state, uploads, round)
+        return {**learnt, "sums": learnt["sums"] + np.random.random() * torch.rand(()).item()}  # noqa: NPY002
+
+    monkeypatch.setattr(side, "aggregate", noisy)
+    keys = {"algorithm": "fedhe", "models": "mlp", "rounds": 3, "clients": 3, "client_seconds": "1,3,2"}
+    left = []
+    for workers, every in ((1, 1), (1, 2), (2, 2)):
+        folder = tmp_path / f"{workers}-{every}"
+        config = lab.config(**keys, checkpoint_every=every, output_dir=str(folder), **{"fedhe.mode": mode})
+        lab.run(config, workers=workers)
+        left.append((folder / "knowledge.safetensors").read_bytes())
+    assert left == [left[0]] * 3
 
 
 def test_a_strategy_of_flower_s_trains_the_same_clients(lab, tmp_path):
@@ -109,6 +139,24 @@ def test_a_strategy_of_flower_s_trains_the_same_clients(lab, tmp_path):
     assert result.evaluate_metrics_clientapp[config.rounds]["replies"] == 3
     for name, array in from_record(result.arrays).items():
         np.testing.assert_allclose(array, ours[name], atol=1e-5)
+
+
+def test_flower_s_own_loop_goes_on_without_a_client_that_fails(lab, monkeypatch):
+    config = lab.config(algorithm="fedhe", models="mlp", clients=3)
+    client = chosen(config).client
+    learn = client.learn
+
+    def broken(self: Any, download: Any, round: int) -> Any:
+        if self.node.client_id == 1 and round == 2:
+            raise RuntimeError("broke")
+        return learn(self, download, round)
+
+    monkeypatch.setattr(client, "learn", broken)
+    federation = lab.federation(config)
+    initial = to_record(federation.strategy.prepare(federation.roster, config))
+    result = federation.strategy.start(federation.grid, initial, num_rounds=2)
+    assert from_record(result.arrays)["uploads"].max() == 3 + 2
+    assert 0 < result.evaluate_metrics_clientapp[2]["accuracy"] < 1
 
 
 def test_what_a_client_does_to_its_download_is_not_done_to_that_of_others(lab, tmp_path, monkeypatch):
