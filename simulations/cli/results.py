@@ -67,7 +67,7 @@ def compare(
     if found is None and csv:
         raise ConfigError(f"--csv: {NO_ANSWER}")
     standing, doubtful = standings(runs, compared), doubts_of(runs)
-    files = [] if csv is None or found is None else [f"gains: {write_csv(found, csv)}"]
+    files = [] if csv is None or found is None else [f"gains: {write_csv(found.gains, csv)}"]
     files += [] if out is None else [f"picture: {', '.join(map(str, _draw(runs, standing, out)))}"]
     if json:
         print_json(
