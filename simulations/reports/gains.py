@@ -29,7 +29,7 @@ from simulations.reports.estimates import (
     points,
     with_interval,
 )
-from simulations.reports.impact import Impact
+from simulations.reports.impact import MethodImpact, standings
 from simulations.reports.pairing import LOCAL, Pairing, both, paired, run_label
 from simulations.reports.runs import POOLED, Run
 from simulations.reports.terminal import NOTHING, cells_table
@@ -80,8 +80,8 @@ class Answer:
         By method, then by client, with `COLUMNS`; NaN is what is not known.
     sentences : dict
         One a method.
-    means : dict
-        By method, the difference of the mean over clients; with one seed without an interval.
+    standing : list of MethodImpact
+        The methods and what they are compared with, by the gain of the mean over clients, the largest first.
     left_out : tuple of str
         Runs and clients that are in no pair, each with the reason.
     notes : tuple of str
@@ -92,14 +92,16 @@ class Answer:
     measure: str
     gains: pd.DataFrame
     sentences: dict[str, str]
-    means: dict[str, Estimate]
+    standing: list[MethodImpact]
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it."""
+        facts = {name: value for name, value in vars(self).items() if name != "standing"}
+        means = {one.method: asdict(one.impact.gain) for one in self.standing if one.method in self.sentences}
         gains = self.gains.to_dict("records")
-        return asdict(self) | {"gains": gains, "comparisons": int(self.gains.p.count())}
+        return facts | {"gains": gains, "means": means, "comparisons": int(self.gains.p.count())}
 
 
 def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
@@ -122,14 +124,14 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
         return None
     check_measured([client for run in runs for client in run.clients], measure)
     gains = _judged([one for method in found.pairs for one in _compared(found, method, measure)], found.baseline)
-    by_method = dict(iter(gains.groupby("method", sort=False)))
-    means = {method: Impact.of_pairs(found.pairs[method], measure).gain for method in by_method}
+    by_method, standing = dict(iter(gains.groupby("method", sort=False))), standings(found, measure)
+    means = {one.method: one.impact.gain for one in standing if one.method in by_method}
     return Answer(
         baseline=found.baseline,
         measure=measure.words,
         gains=gains,
         sentences={method: _sentence(own, means[method], found.baseline) for method, own in by_method.items()},
-        means=means,
+        standing=standing,
         left_out=(*found.left_out, *_unmeasured(found, measure)),
         notes=_notes(gains, measure, found, means),
     )

@@ -3,7 +3,7 @@
 Gains are differences of a measure from training alone, of the same client with the same seed; fractions.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil
@@ -15,7 +15,7 @@ import numpy as np
 from rich.table import Table
 
 from simulations.reports.estimates import ACCURACY, Estimate, Measure, over_seeds, points, with_interval
-from simulations.reports.pairing import both, paired
+from simulations.reports.pairing import Pairing, both
 from simulations.reports.runs import Run, known, mean_of
 from simulations.reports.terminal import BYTES_NOTE, NOTHING, SHOWN, byte_size, percent, table_of
 
@@ -53,11 +53,6 @@ class Impact:
     worst: float
     clients: Mapping[int, float]
     seeds: int
-
-    @classmethod
-    def of_pairs(cls, pairs: Iterable[tuple[Run, Run]], measure: Measure) -> "Impact":
-        """Return the impact of runs, each with what it is compared with; a client or more has the measure."""
-        return cls.of([gains for pair in pairs if (gains := _gains(*pair, measure))])
 
     @classmethod
     def of(cls, gains: Sequence[Mapping[int, float]]) -> "Impact":
@@ -117,26 +112,21 @@ class MethodImpact:
         }
 
 
-def standings(runs: Sequence[Run], measure: Measure = ACCURACY) -> list[MethodImpact]:
-    """Return the methods by their mean gain, the largest first, with what they are compared with; or nothing.
+def standings(found: Pairing, measure: Measure = ACCURACY) -> list[MethodImpact]:
+    """Return the methods of paired runs by their mean gain, the largest first, with what they are compared with.
 
     Parameters
     ----------
-    runs : sequence of Run
-        Of any number of methods and seeds.
+    found : Pairing
+        Of runs of any number of methods and seeds.
     measure : Measure
         What is gained.
     """
-    found = paired(runs)
-    if found is None:
-        return []
     bases = {base.folder: base for pairs in found.pairs.values() for _, base in pairs}
-    pairs = {**found.pairs, found.baseline: [(base, base) for base in bases.values()]}
-    standing = [
-        MethodImpact(method, Impact.of_pairs(several, measure), tuple(run for run, _ in several))
-        for method, several in pairs.items()
-        if any(both(run, base, measure) for run, base in several)
-    ]
+    standing = []
+    for method, pairs in {**found.pairs, found.baseline: [(base, base) for base in bases.values()]}.items():
+        if gains := [own for run, base in pairs if (own := _gains(run, base, measure))]:
+            standing.append(MethodImpact(method, Impact.of(gains), tuple(run for run, _ in pairs)))
     return sorted(standing, key=lambda one: -one.impact.gain.mean)
 
 

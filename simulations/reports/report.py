@@ -24,7 +24,7 @@ from hetfl_flwr.runs.record import ClientRecord, name_of, read_notes
 from hetfl_flwr.wire.naming import called
 from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
-from simulations.reports.impact import impact_table, standings
+from simulations.reports.impact import impact_table
 from simulations.reports.plots.comparison import compare_figure, curve
 from simulations.reports.plots.impact import methods_figure
 from simulations.reports.plots.partition import split_figure
@@ -116,7 +116,7 @@ def _answer(runs: Sequence[Run]) -> dict[str, Any] | None:
     found = answer(runs)
     if found is None:
         return None
-    standing = standings(runs)
+    standing = found.standing
     described = "; ".join(f"{one.method}: {with_interval(one.impact.gain)} points" for one in standing)
     return {
         "sentences": list(found.sentences.values()),
