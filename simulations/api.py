@@ -359,7 +359,7 @@ def gains(runs: Runs, measure: str = "accuracy") -> pd.DataFrame:
     found = answer(_read(runs), measure_named(str(measure)))
     if found is None:
         raise ConfigError(NO_ANSWER)
-    frame = found.frame()
+    frame = found.gains
     frame.attrs = {"sentences": found.sentences, "left_out": list(found.left_out), "notes": list(found.notes)}
     return frame
 

@@ -94,7 +94,7 @@ def partition(
     if out is not None:
         write_figure(split_figure(split), out)
     if json:
-        print_json(split)
+        print_json(split.to_json())
         return
     print_tables(split_table(split))
     if out is not None:

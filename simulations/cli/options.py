@@ -57,6 +57,9 @@ OnOption = Annotated[
         "that RAY_ADDRESS names, as many at a time as --workers says and the cluster has room for.",
     ),
 ]
+AtATimeOption = Annotated[
+    int, typer.Option("--workers", min=1, max=MOST_WORKERS, help="Runs at a time, each in its own process.")
+]
 RunsArgument = Annotated[
     list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders, or folders of such.")
 ]

@@ -14,6 +14,7 @@ from hetfl_flwr.runs.record import check_no_run_file
 from simulations.cli.options import (
     MOST_WORKERS,
     AlgorithmArgument,
+    AtATimeOption,
     ClientsOption,
     DatasetOption,
     FolderOption,
@@ -170,7 +171,7 @@ def tune(
     ] = None,
     trials: Annotated[int, typer.Option(min=1, max=10_000, help="Settings to try; the first as they are.")] = 12,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each: seeds 0 to N - 1.")] = 1,
-    workers: Annotated[int, typer.Option(min=1, max=MOST_WORKERS, help="Runs at a time, each in its own process.")] = 1,
+    workers: AtATimeOption = 1,
     on: OnOption = "local",
 ) -> None:
     """Try settings of a method and keep those with the best accuracy on validation samples. Needs optuna.
@@ -213,9 +214,7 @@ def reproduce(
         list[str] | None,
         typer.Option(metavar="TEXT", help="Only rows and columns whose name contains this; repeatable."),
     ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, max=MOST_WORKERS, help="Number of runs at a time, each in its own process.")
-    ] = 1,
+    workers: AtATimeOption = 1,
     on: OnOption = "local",
     data_dir: FolderOption = None,
     settings: SettingsOption = None,

@@ -4,12 +4,13 @@ Runs are paired as `simulations.reports.pairing` says. Measures and differences 
 are percentage points.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -28,10 +29,10 @@ from simulations.reports.estimates import (
     points,
     with_interval,
 )
-from simulations.reports.impact import Impact
+from simulations.reports.impact import MethodImpact, standings
 from simulations.reports.pairing import LOCAL, Pairing, both, paired, run_label
 from simulations.reports.runs import POOLED, Run
-from simulations.reports.terminal import NOTHING, table_of
+from simulations.reports.terminal import NOTHING, cells_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,8 +45,6 @@ NO_ANSWER = (
 )
 """What is said where there is nothing to compare."""
 
-Verdict = Literal["helps", "harms", "unclear"]
-
 VERBS = {LOCAL: ("helps", "harms"), POOLED: ("is above pooled for", "is below pooled for")}
 """What is said of a method that is better or worse, by what it is compared with."""
 
@@ -55,32 +54,16 @@ MOST_CLIENTS, ENDS = 30, 10
 MOST_LEFT_OUT, MOST_WORDS = 10, 12
 """Runs and clients in no pair that a table's notes name (files name all), and verdicts written out after a table."""
 
+COLUMNS = (
+    *("method", "client", "name", "measure", "seeds", "rows", "baseline", "value", "difference", "low", "high", "p"),
+    *("p_corrected", "source", "verdict", "words"),
+)
+"""Of a frame of gains, a row a method and client.
 
-@dataclass(frozen=True)
-class Gain:
-    """The difference that a method makes to one client.
-
-    `baseline` and `value` are means over as many `seeds`, `rows` the fewest test rows in any of them. The 95 % interval
-    and `p` stand for this difference alone and are taken from the spread over seeds or from the number of test rows
-    (`source`); `p_corrected` is Holm's for all comparisons, and gives the verdict.
-    """
-
-    method: str
-    client: int
-    name: str
-    measure: str
-    seeds: int
-    rows: int
-    baseline: float
-    value: float
-    difference: float
-    low: float | None
-    high: float | None
-    p: float | None
-    p_corrected: float | None
-    source: Literal["seeds", "rows", "none"]
-    verdict: Verdict
-    words: str
+``baseline`` and ``value`` are means over as many ``seeds``, ``rows`` the fewest test rows in any of them. The 95 %
+interval and ``p`` stand for this difference alone and are taken from the spread over seeds or from the number of test
+rows (``source``); ``p_corrected`` is Holm's for all comparisons, and gives the verdict: helps, harms or unclear.
+"""
 
 
 @dataclass(frozen=True)
@@ -93,12 +76,12 @@ class Answer:
         What methods are compared with: `LOCAL`, or where there is none `POOLED`.
     measure : str
         What is compared.
-    gains : tuple of Gain
-        By method, then by client.
+    gains : DataFrame
+        By method, then by client, with `COLUMNS`; NaN is what is not known.
     sentences : dict
         One a method.
-    means : dict
-        By method, the difference of the mean over clients; with one seed without an interval.
+    standing : list of MethodImpact
+        The methods and what they are compared with, by the gain of the mean over clients, the largest first.
     left_out : tuple of str
         Runs and clients that are in no pair, each with the reason.
     notes : tuple of str
@@ -107,30 +90,18 @@ class Answer:
 
     baseline: str
     measure: str
-    gains: tuple[Gain, ...]
+    gains: pd.DataFrame
     sentences: dict[str, str]
-    means: dict[str, Estimate]
+    standing: list[MethodImpact]
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
 
-    @property
-    def methods(self) -> dict[str, list[Gain]]:
-        """The gains of each method."""
-        found: dict[str, list[Gain]] = {}
-        for gain in self.gains:
-            found.setdefault(gain.method, []).append(gain)
-        return found
-
-    def frame(self) -> "pd.DataFrame":
-        """Return one row a method and client."""
-        import pandas as pd
-
-        frame = pd.DataFrame([asdict(gain) for gain in self.gains], columns=list(Gain.__dataclass_fields__))
-        return frame.astype(dict.fromkeys(("low", "high", "p", "p_corrected"), float))
-
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it."""
-        return asdict(self) | {"comparisons": _comparisons(self.gains)}
+        facts = {name: value for name, value in vars(self).items() if name != "standing"}
+        means = {one.method: asdict(one.impact.gain) for one in self.standing if one.method in self.sentences}
+        gains = self.gains.to_dict("records")
+        return facts | {"gains": gains, "means": means, "comparisons": int(self.gains.p.count())}
 
 
 def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
@@ -152,72 +123,60 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
     if found is None:
         return None
     check_measured([client for run in runs for client in run.clients], measure)
-    unjudged = [one for method, pairs in found.pairs.items() for one in _compared(method, pairs, measure)]
-    corrected = iter(holm([one.p for one in unjudged if one.p is not None]))
-    gains = tuple(_judged(one, None if one.p is None else next(corrected), found.baseline) for one in unjudged)
-    by_method = {label: [gain for gain in gains if gain.method == label] for label in found.pairs}
-    means = {label: Impact.of_pairs(found.pairs[label], measure).gain for label, own in by_method.items() if own}
+    gains = _judged([one for method in found.pairs for one in _compared(found, method, measure)], found.baseline)
+    by_method, standing = dict(iter(gains.groupby("method", sort=False))), standings(found, measure)
+    means = {one.method: one.impact.gain for one in standing if one.method in by_method}
     return Answer(
         baseline=found.baseline,
         measure=measure.words,
         gains=gains,
-        sentences={label: _sentence(label, by_method[label], mean, found.baseline) for label, mean in means.items()},
-        means=means,
+        sentences={method: _sentence(own, means[method], found.baseline) for method, own in by_method.items()},
+        standing=standing,
         left_out=(*found.left_out, *_unmeasured(found, measure)),
         notes=_notes(gains, measure, found, means),
     )
 
 
-def _compared(method: str, pairs: Sequence[tuple[Run, Run]], measure: Measure) -> list[Gain]:
-    """Return the gain of each client, without a verdict."""
-    found: dict[int, list[tuple[ClientRecord, float, float]]] = {}
-    for run, base in pairs:
-        for client, after, alone in both(run, base, measure):
-            found.setdefault(client["partition"], []).append((client, after, alone))
-    gains = []
-    for number, several in sorted(found.items()):
-        records, after_each, alone_each = map(list, zip(*several, strict=True))
-        rows = min(client["test"] or 0 for client in records)
-        estimate = compared(after_each, alone_each, rows if measure.of_rows else None)
-        gains.append(
-            Gain(
-                method=method,
-                client=number,
-                name=_label(records[0]),
-                measure=measure.words,
-                seeds=len(several),
-                rows=rows,
-                baseline=fmean(alone_each),
-                value=fmean(after_each),
-                difference=estimate.mean,
-                low=estimate.low,
-                high=estimate.high,
-                p=estimate.p,
-                p_corrected=None,
-                source=estimate.source,
-                verdict="unclear",
-                words="",
-            )
-        )
-    return gains
+def _compared(found: Pairing, method: str, measure: Measure) -> Iterator[dict[str, Any]]:
+    """Yield the gain of each client, without a verdict."""
+    each: dict[int, list[tuple[ClientRecord, float, float]]] = {}
+    for run, base in found.pairs[method]:
+        for one in both(run, base, measure):
+            each.setdefault(one[0]["partition"], []).append(one)
+    for client, several in sorted(each.items()):
+        records, after, alone = map(list, zip(*several, strict=True))
+        rows = min(record["test"] or 0 for record in records)
+        estimate = asdict(compared(after, alone, rows if measure.of_rows else None))
+        facts = {"method": method, "client": client, "name": _label(records[0]), "measure": measure.words}
+        means = {"baseline": fmean(alone), "value": fmean(after), "difference": estimate.pop("mean")}
+        yield facts | {"seeds": len(several), "rows": rows} | means | estimate
 
 
-def _judged(gain: Gain, corrected: float | None, baseline: str) -> Gain:
-    """Return a gain with what its numbers carry, and no more."""
-    shown = corrected is not None and corrected < LEVEL
-    verdict: Verdict = "unclear" if not shown else "helps" if gain.difference > 0 else "harms"
-    low, high, (better, worse) = gain.low, gain.high, VERBS[baseline]
-    words = {
-        "helps": f"{better} {gain.name} by {points(gain.difference)} points {interval(low, high)}",
-        "harms": f"{worse} {gain.name} by {points(-gain.difference)} points "
-        f"{interval(*(None if end is None else -end for end in (high, low)))}",
-        "unclear": f"{gain.name}: no difference that these runs can show: {_difference(gain, ' points')}",
-    }
-    return replace(gain, p_corrected=corrected, verdict=verdict, words=words[verdict])
+def _judged(gains: Sequence[Mapping[str, Any]], baseline: str) -> pd.DataFrame:
+    """Return gains with what their numbers carry, and no more."""
+    import pandas as pd
+
+    frame = pd.DataFrame(gains, columns=COLUMNS)
+    frame = frame.astype(dict.fromkeys(("low", "high", "p", "p_corrected", "difference"), float))
+    tested = frame.p.notna()
+    frame.loc[tested, "p_corrected"] = holm(frame.p[tested].tolist())
+    shown = frame.difference.gt(0).map({True: "helps", False: "harms"})
+    frame["verdict"] = shown.where(frame.p_corrected < LEVEL, "unclear")
+    frame["words"] = [_words(gain, *VERBS[baseline]) for gain in frame.itertuples()]
+    return frame
 
 
-def _difference(gain: Gain, unit: str = "") -> str:
-    return with_interval(Estimate(gain.difference, gain.low, gain.high), unit)
+def _words(gain: Any, better: str, worse: str) -> str:
+    if gain.verdict == "helps":
+        return f"{better} {gain.name} by {points(gain.difference)} points {interval(gain.low, gain.high)}"
+    if gain.verdict == "harms":
+        return f"{worse} {gain.name} by {points(-gain.difference)} points {interval(-gain.high, -gain.low)}"
+    return f"{gain.name}: no difference that these runs can show: {_difference(gain, ' points')}"
+
+
+def _difference(gain: Any, unit: str = "") -> str:
+    known = (gain.low, gain.high) if gain.low == gain.low else (None, None)
+    return with_interval(Estimate(gain.difference, *known), unit)
 
 
 def _unmeasured(found: Pairing, measure: Measure) -> list[str]:
@@ -239,14 +198,12 @@ def _label(client: ClientRecord) -> str:
     return called(client["partition"], name_of(client))
 
 
-def _sentence(method: str, gains: Sequence[Gain], mean: Estimate, baseline: str) -> str:
+def _sentence(gains: pd.DataFrame, mean: Estimate, baseline: str) -> str:
     """Say of a method whom it helps and harms: ``fedhe helps 3 of 4 clients, harms none, ...``."""
-    better, worse = VERBS[baseline]
-    helped, harmed, unclear = (
-        sum(gain.verdict == verdict for gain in gains) for verdict in ("helps", "harms", "unclear")
-    )
+    method, measure, (better, worse) = gains.method.iloc[0], gains.measure.iloc[0], VERBS[baseline]
+    helped, harmed, unclear = (int(gains.verdict.eq(verdict).sum()) for verdict in ("helps", "harms", "unclear"))
     clients = f"{len(gains)} clients" if len(gains) > 1 else "1 client"
-    among = "" if gains[0].measure == ACCURACY.words else f" in {gains[0].measure}"
+    among = "" if measure == ACCURACY.words else f" in {measure}"
     said = f"{method} {better} {helped or 'none'} of {clients}, {worse} {harmed or 'none'}{among}"
     if unclear == len(gains):
         said = f"{method}: a difference from {baseline}{among} can be shown for none of {clients}"
@@ -257,13 +214,9 @@ def _sentence(method: str, gains: Sequence[Gain], mean: Estimate, baseline: str)
     return f"{said}."
 
 
-def _comparisons(gains: Sequence[Gain]) -> int:
-    return sum(gain.p is not None for gain in gains)
-
-
-def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing, means: Mapping[str, Estimate]) -> tuple[str, ...]:
+def _notes(gains: pd.DataFrame, measure: Measure, found: Pairing, means: Mapping[str, Estimate]) -> tuple[str, ...]:
     """Say how it was computed."""
-    if not gains:
+    if gains.empty:
         return ("No run could be paired, so nothing is known of differences.",)
     said = {
         "seeds": "Several seeds: Student's t over the paired differences; seeds redraw the split and the weights.",
@@ -271,11 +224,10 @@ def _notes(gains: Sequence[Gain], measure: Measure, found: Pairing, means: Mappi
         "test rows of one seed; it says nothing of other seeds.",
         "none": f"One seed, or equal differences under all, give no interval of {measure.words}: run several.",
     }
-    sources = {gain.source for gain in gains}
-    tested = _comparisons(gains)
+    tested = gains.p.count()
     return (
         f"Percentage points of final test {measure.words} against {found.baseline}, with a 95 % interval each.",
-        *(line for source, line in said.items() if source in sources),
+        *(line for source, line in said.items() if source in set(gains.source)),
         *([f"The words hold at 5 % after Holm's correction for {tested} comparisons."] if tested else []),
         *_upper_marks(means),
     )
@@ -297,57 +249,45 @@ def _upper_marks(means: Mapping[str, Estimate]) -> list[str]:
 # --- tables and files ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A client, or a gap between clients."""
-
-    name: str
-    gains: dict[str, Gain]
-
-    @property
-    def mean(self) -> float:
-        """The mean gain over the methods, all data in one place left out where there is another."""
-        federated = [gain.difference for method, gain in self.gains.items() if not method.startswith(POOLED)]
-        return fmean(federated or [gain.difference for gain in self.gains.values()])
-
-
-def title_of(answer: Answer) -> str:
-    """Return what a table of gains is called."""
-    measure = "" if answer.measure == ACCURACY.words else f" in {answer.measure}"
-    return f"Gains over {answer.baseline}{measure} (95 % interval)"
-
-
 def gains_table(answer: Answer) -> Table:
-    """Return the table client by method, with how it was computed below it."""
-    columns: dict[str, Callable[[_Row], str]] = {
-        "client": lambda row: row.name,
-        "test": lambda row: f"{min(gain.rows for gain in row.gains.values()):,}" if row.gains else "",
-        f"{answer.baseline} %": lambda row: " / ".join(
-            dict.fromkeys(points(gain.baseline) for gain in row.gains.values())
-        ),
-        **{method: partial(_cell, method=method) for method in answer.methods},
+    """Return the table client by method, with how it was computed below it.
+
+    Of very many clients, it has those with the least and the largest mean gain, with a gap between.
+    """
+    import pandas as pd
+
+    gains, methods = answer.gains, list(answer.sentences)
+    clients = gains.groupby("client")
+    facts = {
+        "client": clients.name.first(),
+        "test": clients.rows.min().map("{:,}".format),
+        f"{answer.baseline} %": pd.Series({client: _alone(own.baseline) for client, own in clients}, dtype=object),
     }
-    notes = [*answer.notes, *left_out(answer)]
-    return table_of(title_of(answer), columns, _shown(answer), words={"client"}, whole=answer.methods, notes=notes)
+    changes = gains.assign(change=[_change(gain) for gain in gains.itertuples()])
+    by_method = changes.pivot(index="client", columns="method", values="change")[methods]
+    cells = pd.DataFrame(facts).join(by_method.fillna(NOTHING))
+    if len(cells) > MOST_CLIENTS:
+        ordered = cells.loc[_mean_gains(gains).sort_values(kind="stable").index]
+        gap = pd.DataFrame({"client": [f"... {len(cells) - 2 * ENDS} between ..."]})
+        cells = pd.concat([ordered[:ENDS], gap, ordered[-ENDS:]]).fillna("")
+    measure = "" if answer.measure == ACCURACY.words else f" in {answer.measure}"
+    title = f"Gains over {answer.baseline}{measure} (95 % interval)"
+    return cells_table(title, cells, words={"client"}, whole=methods, notes=[*answer.notes, *left_out(answer)])
 
 
-def _cell(row: _Row, method: str) -> str:
-    gain = row.gains.get(method)
-    if gain is None:
-        return NOTHING if row.gains else ""
-    verdict = "" if gain.verdict == "unclear" else f" {gain.verdict}"
-    return _difference(gain) + verdict
+def _alone(baselines: pd.Series[float]) -> str:
+    return " / ".join(dict.fromkeys(map(points, baselines)))
 
 
-def _shown(answer: Answer) -> list[_Row]:
-    """Return a row a client; of very many, those with the least and the largest mean gain, with a gap between."""
-    rows: dict[int, _Row] = {}
-    for gain in sorted(answer.gains, key=lambda gain: gain.client):
-        rows.setdefault(gain.client, _Row(gain.name, {})).gains[gain.method] = gain
-    if len(rows) <= MOST_CLIENTS:
-        return list(rows.values())
-    ordered = sorted(rows.values(), key=lambda row: row.mean)
-    return [*ordered[:ENDS], _Row(f"... {len(rows) - 2 * ENDS} between ...", {}), *ordered[-ENDS:]]
+def _change(gain: Any) -> str:
+    return _difference(gain) + ("" if gain.verdict == "unclear" else f" {gain.verdict}")
+
+
+def _mean_gains(gains: pd.DataFrame) -> pd.Series[float]:
+    """Return each client's mean gain over the methods, all data in one place left out where there is another."""
+    federated = gains[~gains.method.str.startswith(POOLED)]
+    means = [some.groupby("client").difference.mean() for some in (federated, gains)]
+    return means[0].combine_first(means[1])
 
 
 def left_out(answer: Answer) -> list[str]:
@@ -361,18 +301,18 @@ def in_words(answer: Answer) -> list[str]:
     """Return a sentence for each method, and below it the clients of which something could be shown."""
     lines = []
     for method, sentence in answer.sentences.items():
-        shown = [gain.words for gain in answer.methods[method] if gain.verdict != "unclear"]
+        shown = answer.gains.words[(answer.gains.method == method) & (answer.gains.verdict != "unclear")]
         lines += [sentence, *(f"  {words}" for words in shown[:MOST_WORDS])]
         if len(shown) > MOST_WORDS:
             lines.append(f"  and {len(shown) - MOST_WORDS} more")
     return lines
 
 
-def write_csv(answer: Answer, path: Path) -> Path:
+def write_csv(gains: pd.DataFrame, path: Path) -> Path:
     """Write one row a method and client, and return the file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(answer.frame().map(as_cell).to_csv(index=False), encoding="utf-8")
+        path.write_text(gains.map(as_cell).to_csv(index=False), encoding="utf-8")
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be written: {error.strerror}") from None
     return path

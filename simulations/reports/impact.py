@@ -3,10 +3,11 @@
 Gains are differences of a measure from training alone, of the same client with the same seed; fractions.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from rich.table import Table
 
 from simulations.reports.estimates import ACCURACY, Estimate, Measure, over_seeds, points, with_interval
-from simulations.reports.pairing import both, paired
+from simulations.reports.pairing import Pairing, both
 from simulations.reports.runs import Run, known, mean_of
 from simulations.reports.terminal import BYTES_NOTE, NOTHING, SHOWN, byte_size, percent, table_of
 
@@ -54,11 +55,6 @@ class Impact:
     seeds: int
 
     @classmethod
-    def of_pairs(cls, pairs: Iterable[tuple[Run, Run]], measure: Measure) -> "Impact":
-        """Return the impact of runs, each with what it is compared with; a client or more has the measure."""
-        return cls.of([gains for pair in pairs if (gains := _gains(*pair, measure))])
-
-    @classmethod
     def of(cls, gains: Sequence[Mapping[int, float]]) -> "Impact":
         """Return the impact of gains by client, a mapping for each seed, each of one client or more.
 
@@ -96,11 +92,6 @@ class MethodImpact:
     impact: Impact
     runs: tuple[Run, ...]
 
-    def cost(self, name: str) -> float | None:
-        """Return the mean over the runs of a cost, as ``summary.json`` has it; None where it is not known."""
-        costs = known(run.summary.get("costs", {}).get(name) for run in self.runs)
-        return fmean(costs) if costs else None
-
     @property
     def payload(self) -> float:
         """Bytes of a run, of all clients, up and down."""
@@ -108,32 +99,34 @@ class MethodImpact:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row of `impact_table` as JSON can hold it."""
-        costs = {name: cost for name in SHOWN if (cost := self.cost(name)) is not None}
-        means = {key: mean_of(self.runs, key) for key in ("accuracy", "balanced_accuracy", "macro_f1")}
-        facts = {"method": self.method, "runs": [run.name for run in self.runs]} | asdict(self.impact)
-        return facts | means | {"bytes": self.payload, "costs": costs, "clock": _clock(self)}
+        paid = {name: known(run.summary.get("costs", {}).get(name) for run in self.runs) for name in SHOWN}
+        ends = known(run.rounds[-1].clock for run in self.runs if run.rounds)
+        return {
+            "method": self.method,
+            "runs": [run.name for run in self.runs],
+            **asdict(self.impact),
+            **{key: mean_of(self.runs, key) for key in ("accuracy", "balanced_accuracy", "macro_f1")},
+            "bytes": self.payload,
+            "costs": {name: fmean(costs) for name, costs in paid.items() if costs},
+            "clock": fmean(ends) if ends else None,
+        }
 
 
-def standings(runs: Sequence[Run], measure: Measure = ACCURACY) -> list[MethodImpact]:
-    """Return the methods by their mean gain, the largest first, with what they are compared with; or nothing.
+def standings(found: Pairing, measure: Measure = ACCURACY) -> list[MethodImpact]:
+    """Return the methods of paired runs by their mean gain, the largest first, with what they are compared with.
 
     Parameters
     ----------
-    runs : sequence of Run
-        Of any number of methods and seeds.
+    found : Pairing
+        Of runs of any number of methods and seeds.
     measure : Measure
         What is gained.
     """
-    found = paired(runs)
-    if found is None:
-        return []
     bases = {base.folder: base for pairs in found.pairs.values() for _, base in pairs}
-    pairs = {**found.pairs, found.baseline: [(base, base) for base in bases.values()]}
-    standing = [
-        MethodImpact(method, Impact.of_pairs(several, measure), tuple(run for run, _ in several))
-        for method, several in pairs.items()
-        if any(both(run, base, measure) for run, base in several)
-    ]
+    standing = []
+    for method, pairs in {**found.pairs, found.baseline: [(base, base) for base in bases.values()]}.items():
+        if gains := [own for run, base in pairs if (own := _gains(run, base, measure))]:
+            standing.append(MethodImpact(method, Impact.of(gains), tuple(run for run, _ in pairs)))
     return sorted(standing, key=lambda one: -one.impact.gain.mean)
 
 
@@ -143,38 +136,30 @@ def _gains(run: Run, base: Run, measure: Measure) -> dict[int, float]:
 
 def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> Table:
     """Return a row a method, from the largest mean gain to the least."""
-    columns: dict[str, Callable[[MethodImpact], str]] = {
-        "method": lambda one: one.method,
-        "gain (95 %)": lambda one: with_interval(one.impact.gain),
-        "harmed %": lambda one: percent(one.impact.harmed),
-        "worst tenth": lambda one: points(one.impact.worst, sign=True),
-        "accuracy %": lambda one: percent(mean_of(one.runs, "accuracy")),
-        "bal. %": lambda one: percent(mean_of(one.runs, "balanced_accuracy")),
-        "F1 %": lambda one: percent(mean_of(one.runs, "macro_f1")),
-        "payload": lambda one: byte_size(one.payload),
-        **{
-            heading: partial(_cost, name=name)
-            for name, (heading, _) in SHOWN.items()
-            if any(one.cost(name) is not None for one in found)
-        },
-        "clock": lambda one: NOTHING if (clock := _clock(one)) is None else f"{clock:.1f} s",
+    rows = [one.to_json() for one in found]
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "method": itemgetter("method"),
+        "gain (95 %)": lambda row: with_interval(Estimate(**row["gain"])),
+        "harmed %": lambda row: percent(row["harmed"]),
+        "worst tenth": lambda row: points(row["worst"], sign=True),
+        "accuracy %": lambda row: percent(row["accuracy"]),
+        "bal. %": lambda row: percent(row["balanced_accuracy"]),
+        "F1 %": lambda row: percent(row["macro_f1"]),
+        "payload": lambda row: byte_size(row["bytes"]),
     }
-    if all(_clock(one) is None for one in found):
-        del columns["clock"]
+    for name, (heading, _) in SHOWN.items():
+        if any(name in row["costs"] for row in rows):
+            columns[heading] = partial(_cost, name=name)
+    if any(row["clock"] is not None for row in rows):
+        columns["clock"] = lambda row: NOTHING if row["clock"] is None else f"{row['clock']:.1f} s"
     of = "" if measure is ACCURACY else f" in {measure.words}"
     notes = [
         f"Points{of} over training alone, by client and seed: the mean; the share of clients that lose more than "
         f"{points(HARM)}; the mean of the tenth that gains least, at least one client.",
         f"Payload and costs of training: a run's, of all clients; of memory the largest. {BYTES_NOTE}",
     ]
-    return table_of("Methods by gain", columns, found, words={"method"}, notes=notes)
+    return table_of("Methods by gain", columns, rows, words={"method"}, notes=notes)
 
 
-def _clock(standing: MethodImpact) -> float | None:
-    ends = known(run.rounds[-1].clock for run in standing.runs if run.rounds)
-    return fmean(ends) if ends else None
-
-
-def _cost(standing: MethodImpact, name: str) -> str:
-    value = standing.cost(name)
-    return NOTHING if value is None else SHOWN[name][1](value)
+def _cost(row: Mapping[str, Any], name: str) -> str:
+    return SHOWN[name][1](row["costs"][name]) if name in row["costs"] else NOTHING

@@ -1,10 +1,10 @@
 """Which client gets which rows under a run config, counted before anybody trains: what ``hetfl partition`` shows."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from rich.table import Table
 
@@ -14,83 +14,56 @@ from hetfl_flwr.data.domains import domain_labels, parse_families
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.naming import distinct
-from simulations.reports.terminal import table_of
+from simulations.reports.terminal import cells_table
 
 MOST_CLASSES = 20
 """Up to so many classes each one is a column of the table; beyond, the `FREQUENT` most frequent are named."""
 FREQUENT = 4
 LONGEST_CLASS = 24
 """Letters of a class's name in a column of the table."""
+KINDS = ["training", "validation", "test", "public"]
+"""What the rows of a client are for; the public ones are training rows, too."""
 
 
-@dataclass(frozen=True)
-class Share:
-    """The rows of one client, counted; the public ones are training rows, too.
-
-    `histogram` has the training rows of each of C classes, `class_names` what these are called, or nothing. `name` is
-    the client's own, as no other one has it, or empty.
-    """
-
-    client: int
-    domain: str
-    training: int
-    validation: int
-    test: int
-    public: int
-    histogram: tuple[int, ...]
-    name: str = ""
-    class_names: tuple[str, ...] = ()
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The training rows of each class, by its name."""
-        return dict(zip(self.class_names or map(str, range(len(self.histogram))), self.histogram, strict=True))
-
-    @property
-    def classes(self) -> int:
-        """How many classes are among the training rows."""
-        return sum(count > 0 for count in self.histogram)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Split:
     """Who gets which rows, counted.
 
-    `own_tests` says whether each client tests on rows of its own, not on the data set's whole test split. `rows` are
-    those of all domains that have a client; `unused` ones no client has. `notes` say what was done with the data that
-    nobody has asked for.
+    Parameters
+    ----------
+    title : str
+        What is split, and how.
+    shares : DataFrame
+        A row a client: its ``domain``, how many rows it has of each of `KINDS`, and its ``name``, as no other one has
+        it, or "".
+    counts : DataFrame
+        Training rows, a row a client and a column a class by name, those of the first data set first. NaN stands for a
+        class that the client's data set has not.
+    own_tests : bool
+        Whether each client tests on rows of its own, not on the data set's whole test split.
+    rows : int
+        Those of all domains that have a client.
+    unused : int
+        How many of these no client has.
+    notes : tuple of str
+        What was done with the data that nobody has asked for.
     """
 
     title: str
-    shares: tuple[Share, ...]
+    shares: pd.DataFrame
+    counts: pd.DataFrame
     own_tests: bool
     rows: int
     unused: int
     notes: tuple[str, ...] = ()
 
-    @property
-    def domains(self) -> tuple[str, ...]:
-        """The names of the domains that have a client, in order."""
-        return tuple(dict.fromkeys(share.domain for share in self.shares))
-
-    @cached_property
-    def class_names(self) -> tuple[str, ...]:
-        """The classes of all data sets by name, those of the first one first."""
-        return tuple(dict.fromkeys(name for share in self.shares for name in share.counts))
-
-    @property
-    def classes(self) -> int:
-        """C, how many they are."""
-        return len(self.class_names)
-
-    @property
-    def named(self) -> bool:
-        """Whether clients have names that are not those of their domains."""
-        return any(share.name for share in self.shares) and len(self.domains) == 1
-
-    def counts(self, share: Share) -> list[int | None]:
-        """Return the training rows of each class that a client has; None of a class that its data set has not."""
-        return [share.counts.get(name) for name in self.class_names]
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it; a client's ``histogram`` has the classes of its own data set."""
+        shares = self.shares.reset_index(names="client").to_dict("records")
+        for share, (_, row) in zip(shares, self.counts.iterrows(), strict=True):
+            own = row.dropna().astype(int)
+            share |= {"histogram": own.tolist(), "class_names": own.index.tolist()}
+        return {name: value for name, value in vars(self).items() if name != "counts"} | {"shares": shares}
 
 
 def load_split(config: RunConfig) -> Split:
@@ -107,16 +80,21 @@ def load_split(config: RunConfig) -> Split:
         If the data cannot be read, or shared out as asked.
     """
     config = config.with_data()
-    names = domain_labels(parse_families(config.dataset, config.reading))
+    labels = domain_labels(parse_families(config.dataset, config.reading))
     split = replace(config.split(config.clients), pooled=False)
     clients = [load_client_data(split, client) for client in range(config.clients)]
+    names = distinct({number: data.name for number, data in enumerate(clients)})
     domains = [[data for data in clients if data.domain == index] for index in {data.domain for data in clients}]
-    called = distinct({number: data.name for number, data in enumerate(clients)})
     rows = sum(len(members[0].train.arrays.labels) for members in domains)
     many = f"{config.clients} clients" if config.clients > 1 else "1 client"
+    shares = [
+        (labels[data.domain], len(data.train), len(data.validation), len(data.test), data.public_rows, names[number])
+        for number, data in enumerate(clients)
+    ]
     return Split(
         title=f"{dataset_called(config.dataset)}, {config.partition}, {many}, seed {config.seed}",
-        shares=tuple(_share(number, called[number], names[data.domain], data) for number, data in enumerate(clients)),
+        shares=pd.DataFrame(shares, columns=["domain", *KINDS, "name"]),
+        counts=pd.DataFrame(map(_class_counts, clients)),
         own_tests=config.test_set == "client",
         rows=rows,
         unused=rows - sum(map(_used, domains)),
@@ -124,69 +102,40 @@ def load_split(config: RunConfig) -> Split:
     )
 
 
-def split_table(split: Split) -> Table:
-    """Return the table of a split: a line a client, and their sum. The domain stands there if there are several."""
-    few, total = split.classes <= MOST_CLASSES, _total(split)
-    columns: dict[str, Callable[[Share], str]] = {
-        "client": lambda share: "sum" if share is total else str(share.client),
-        **({"name": lambda share: share.name} if split.named else {}),
-        **({"domain": lambda share: share.domain} if len(split.domains) > 1 else {}),
-        "training": lambda share: f"{share.training:,}",
-        "validation": lambda share: f"{share.validation:,}",
-        "test": lambda share: f"{share.test:,}",
-        "public": lambda share: f"{share.public:,}",
-        "classes": lambda share: f"{share.classes:,}",
-    }
-    if few:
-        for number, name in enumerate(split.class_names):
-            heading = printable(name, LONGEST_CLASS)
-            columns[f"{heading} ({number})" if heading in columns else heading] = partial(_count, name)
-    else:
-        columns["training rows of the most frequent classes"] = _frequent
-    note = f"{split.rows:,} rows, {split.unused:,} unused" + "; right: training rows of each class" * few
-    words = {"name", "domain", "training rows of the most frequent classes"}
-    return table_of(split.title, columns, [*split.shares, total], words=words, notes=[note])
+def _class_counts(data: ClientData) -> dict[str, int]:
+    counts = data.train.class_counts(data.spec.classes).tolist()
+    return dict(zip(data.train.arrays.class_names or map(str, range(len(counts))), counts, strict=True))
 
 
-def _count(name: str, share: Share) -> str:
-    count = share.counts.get(name)
-    return "" if count is None else f"{count:,}" if count else "\u00b7"
-
-
-def _frequent(share: Share) -> str:
-    order = sorted(share.counts.items(), key=lambda item: -item[1])[:FREQUENT]
-    return ", ".join(f"{name}: {count:,}" for name, count in order if count)
-
-
-def _total(split: Split) -> Share:
-    shares = split.shares
-    return Share(
-        client=len(shares),
-        domain="",
-        training=sum(share.training for share in shares),
-        validation=sum(share.validation for share in shares),
-        test=sum(share.test for share in shares),
-        public=sum(share.public for share in shares),
-        histogram=tuple(sum(share.counts.get(name, 0) for share in shares) for name in split.class_names),
-        class_names=split.class_names,
-    )
-
-
-def _share(client: int, name: str, domain: str, data: ClientData) -> Share:
-    return Share(
-        client=client,
-        domain=domain,
-        training=len(data.train),
-        validation=len(data.validation),
-        test=len(data.test),
-        public=data.public_rows,
-        histogram=tuple(data.train.class_counts(data.spec.classes).tolist()),
-        name=name,
-        class_names=data.train.arrays.class_names,
-    )
-
-
-def _used(members: Iterable[ClientData]) -> int:
+def _used(members: list[ClientData]) -> int:
     """Return how many rows of a domain its clients have together."""
     rows = [part.rows for data in members for part in (data.train, data.validation, data.test)]
     return np.unique(torch.cat(rows).numpy()).size
+
+
+def split_table(split: Split) -> Table:
+    """Return the table of a split: a line a client, and their sum. The domain stands there if there are several."""
+    few, several = split.counts.shape[1] <= MOST_CLASSES, split.shares.domain.nunique() > 1
+    counts = pd.concat([split.counts, split.counts.sum().to_frame("sum").T])
+    shares = pd.concat([split.shares, split.shares[KINDS].sum().to_frame("sum").T]).fillna("")
+    words = ["domain"] * several + ["name"] * (shares.name.any() and not several)
+    cells = shares[words].assign(client=counts.index.astype(str))[["client", *words]]
+    cells = cells.join(shares[KINDS].assign(classes=(counts > 0).sum(axis=1)).map("{:,}".format))
+    if few:
+        for number, name in enumerate(counts):
+            heading = printable(str(name), LONGEST_CLASS)
+            cells[f"{heading} ({number})" if heading in cells else heading] = counts[name].map(_count)
+    else:
+        words.append("training rows of the most frequent classes")
+        cells[words[-1]] = [_frequent(row) for _, row in counts.iterrows()]
+    note = f"{split.rows:,} rows, {split.unused:,} unused" + "; right: training rows of each class" * few
+    return cells_table(split.title, cells, words=words, notes=[note])
+
+
+def _count(count: float) -> str:
+    return "" if np.isnan(count) else f"{count:,.0f}" if count else "\u00b7"
+
+
+def _frequent(counts: "pd.Series[float]") -> str:
+    most = counts[counts > 0].sort_values(ascending=False, kind="stable")[:FREQUENT]
+    return ", ".join(f"{name}: {count:.0f}" for name, count in most.items())

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, filterwarnings
 
+import pandas as pd
 from rich.table import Table
 
 from hetfl_flwr.config import KEYS, RunConfig, Value, meaning, to_toml
@@ -24,14 +24,14 @@ from hetfl_flwr.runs.record import ClientRecord, name_of, read_notes
 from hetfl_flwr.wire.naming import called
 from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
-from simulations.reports.impact import impact_table, standings
-from simulations.reports.plots.comparison import compare_figure
+from simulations.reports.impact import impact_table
+from simulations.reports.plots.comparison import compare_figure, curve
 from simulations.reports.plots.impact import methods_figure
 from simulations.reports.plots.partition import split_figure
 from simulations.reports.plots.run import run_figure
-from simulations.reports.runs import Run, curve, group_runs, load_run, method_of, run_folders
+from simulations.reports.runs import Run, group_runs, load_run, method_of, run_folders
 from simulations.reports.tables import compare_table, doubts_of, shared_terms, summary_table, unequal_terms
-from simulations.reports.terminal import NOTHING, client_table, percent, table_of
+from simulations.reports.terminal import NOTHING, cells_table, client_table, percent, table_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ def report_page(runs: Sequence[Run]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     groups, several = group_runs(runs), len(runs) > 1
-    splits = dict.fromkeys(map(_split, runs))
+    splits = {one if isinstance(one, str) else repr(one.to_json()): one for one in map(_split, runs)}.values()
     environment = Environment(
         loader=PackageLoader(__package__, ""),
         autoescape=True,
@@ -98,7 +98,7 @@ def report_page(runs: Sequence[Run]) -> str:
         answer=_answer(runs),
         comparison=compare_table(runs) if several else None,
         doubts=doubts_of(runs) if several else [],
-        pictures=_pictures([run for run in runs if curve(run).rounds.size]),
+        pictures=_pictures([run for run in runs if not curve(run).empty]),
         parts=[_part(run) for run in runs],
         splits=[one if isinstance(one, str) else _image(partial(split_figure, one), one.title) for one in splits],
     )
@@ -116,7 +116,7 @@ def _answer(runs: Sequence[Run]) -> dict[str, Any] | None:
     found = answer(runs)
     if found is None:
         return None
-    standing = standings(runs)
+    standing = found.standing
     described = "; ".join(f"{one.method}: {with_interval(one.impact.gain)} points" for one in standing)
     return {
         "sentences": list(found.sentences.values()),
@@ -130,7 +130,7 @@ def _pictures(runs: Sequence[Run]) -> list[dict[str, str]]:
     if not runs:
         return []
     described = "; ".join(
-        f"{run.name}: accuracy from {percent(points[0])} to {percent(points[-1])} %"
+        f"{run.name}: accuracy from {percent(points.iloc[0])} to {percent(points.iloc[-1])} %"
         for run in runs
         for points in [curve(run).accuracy]
     )
@@ -179,34 +179,29 @@ def _recalls(clients: Sequence[ClientRecord]) -> Iterator[Table]:
         return ", ".join(f"{name}: {percent(value)}{' never' * (name in never)}" for name, value in ordered)
 
     known = [client for client in clients if client.get("recall")]
-    columns: dict[str, Callable[[ClientRecord], str]] = {
-        "client": lambda client: called(client["partition"], name_of(client)),
-        "class: recall": recalls,
-    }
     note = "The part of a client's test samples of a class that its model finds. never: the class is never predicted."
     if known:
-        yield table_of("Recall of each class, in %", columns, known, words=set(columns), notes=[note])
+        names = [called(client["partition"], name_of(client)) for client in known]
+        cells = pd.DataFrame({"client": names, "class: recall": map(recalls, known)})
+        yield cells_table("Recall of each class, in %", cells, words=set(cells), notes=[note])
 
 
 def _failures(run: Run) -> Iterator[Table]:
     """Yield the failures and refused uploads, those for one reason in one row; nothing if there are none."""
-    found: dict[tuple[int, str, str], list[int]] = {}
-    for record in run.rounds:
-        for failure in record.failures:
-            reason = " ".join(failure.reason.split())
-            found.setdefault((failure.client_id, failure.stage, reason), []).append(record.round)
-    names = {client["partition"]: name_of(client) for client in run.clients}
-    rows: list[tuple[str, ...]] = [
-        (spans(rounds), called(client, names.get(client, "")) if client >= 0 else NOTHING, stage, reason)
-        for (client, stage, reason), rounds in list(found.items())[:MOST_FAILURES]
+    rows = [
+        (record.round, failure.client_id, failure.stage, " ".join(failure.reason.split()))
+        for record in run.rounds
+        for failure in record.failures
     ]
-    headings = ("rounds", "client", "stage", "reason")
-    columns: dict[str, Callable[[tuple[str, ...]], str]] = {
-        name: itemgetter(place) for place, name in enumerate(headings)
-    }
+    if not rows:
+        return
+    names = {client["partition"]: name_of(client) for client in run.clients}
+    each = pd.DataFrame(rows, columns=["rounds", "client", "stage", "reason"])
+    found = each.groupby(["client", "stage", "reason"], sort=False).rounds.agg(lambda own: spans([*own])).reset_index()
+    cells = found[each.columns][:MOST_FAILURES]
+    cells["client"] = [called(key, names.get(key, "")) if key >= 0 else NOTHING for key in cells.client]
     notes = [f"And {len(found) - MOST_FAILURES:,} more in rounds.jsonl."] if len(found) > MOST_FAILURES else []
-    if rows:
-        yield table_of("Failures and refused uploads", columns, rows, words=set(columns), notes=notes)
+    yield cells_table("Failures and refused uploads", cells, words=set(cells), notes=notes)
 
 
 def spans(rounds: Sequence[int]) -> str:
@@ -267,6 +262,6 @@ def _split(run: Run) -> Split | str:
     except HetflError as error:
         return f"{run.name}: {error}"
     trained = {client["partition"]: client["train"] for client in run.clients if client["train"] is not None}
-    if not config.pooled and any(share.training != trained.get(share.client, share.training) for share in split.shares):
+    if not config.pooled and any(trained.get(client, rows) != rows for client, rows in split.shares.training.items()):
         return f"{run.name}: its clients had other rows than its config gives them here: data of their own, it may be."
     return split

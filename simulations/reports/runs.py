@@ -6,14 +6,13 @@ Accuracies are fractions in [0, 1].
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, NoReturn, NotRequired, TypeVar
+from typing import Annotated, Literal, NoReturn, NotRequired, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
 
@@ -76,19 +75,6 @@ class Run:
     summary: Summary
     clients: list[ClientRecord]
     damage: str = ""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The evaluated rounds of a run, with the payload bytes (up + down) sent until each; shapes (n,).
-
-    `clock` has simulated seconds, NaN in a run without a clock.
-    """
-
-    rounds: NDArray[np.int64]
-    accuracy: NDArray[np.float64]
-    payload: NDArray[np.int64]
-    clock: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -181,16 +167,6 @@ def _so_far(config: Mapping[str, Value], rounds: Sequence[Round], clients: Seque
     )
 
 
-def curve(run: Run) -> Curve:
-    """Return the run's evaluated rounds; arrays of shape (n,), n may be 0."""
-    sent = np.cumsum([record.bytes_up + record.bytes_down for record in run.rounds], dtype=np.int64)
-    evaluated = np.array([record.accuracy is not None for record in run.rounds], dtype=bool)
-    numbers = np.array([record.round for record in run.rounds], dtype=np.int64)
-    accuracy = np.array([record.accuracy for record in run.rounds], dtype=np.float64)
-    clock = np.array([record.clock for record in run.rounds], dtype=np.float64)
-    return Curve(numbers[evaluated], accuracy[evaluated], sent[evaluated], clock[evaluated])
-
-
 def known(values: Iterable[float | None]) -> list[float]:
     """Return the values that are there."""
     return [value for value in values if value is not None]
@@ -205,7 +181,7 @@ def mean_of(runs: Iterable[Run], key: str) -> float | None:
 
 def best_accuracy(run: Run) -> float | None:
     """Return the highest mean accuracy of any evaluated round, or None where there is no such round."""
-    return max(curve(run).accuracy.tolist(), default=None)
+    return max(known(record.accuracy for record in run.rounds), default=None)
 
 
 def selected_accuracy(run: Run) -> float | None:
@@ -221,18 +197,16 @@ def selected_accuracy(run: Run) -> float | None:
     return max(validated, key=lambda pair: pair[0])[1] if validated else None
 
 
-def bytes_to(run: Run, target: float) -> int | None:
-    """Return the payload bytes (up + down) sent until the mean accuracy reached `target`; None for never."""
-    points = curve(run)
-    reached = points.payload[points.accuracy >= target]
-    return int(reached[0]) if reached.size else None
+def spent(run: Run, target: float, what: Literal["payload", "clock"]) -> float | None:
+    """Return what a run had spent when its mean accuracy reached `target`; None for never, or without a clock.
 
-
-def clock_to(run: Run, target: float) -> float | None:
-    """Return the simulated seconds until the mean accuracy reached `target`; None for never, or without a clock."""
+    That is payload bytes (up + down), or simulated seconds.
+    """
+    payload = 0
     for record in run.rounds:
+        payload += record.bytes_up + record.bytes_down
         if record.accuracy is not None and record.accuracy >= target:
-            return record.clock
+            return payload if what == "payload" else record.clock
     return None
 
 
@@ -302,14 +276,10 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     """
     if not runs:
         raise RunFolderError("no run to compare; name at least one run folder")
-    alike: list[list[Run]] = []
+    alike: dict[frozenset[tuple[str, Value]], list[Run]] = {}
     for run in runs:
-        home = next((group for group in alike if _settings(run) == _settings(group[0])), None)
-        if home is None:
-            alike.append([run])
-        else:
-            home.append(run)
-    gathered = [group for several in alike for group in _apart(several)]
+        alike.setdefault(frozenset(_settings(run).items()), []).append(run)
+    gathered = [group for several in alike.values() for group in _apart(several)]
     labels = _labels(gathered)
     return [Group(label, tuple(group)) for label, group in zip(labels, gathered, strict=True)]
 
@@ -319,15 +289,13 @@ def _apart(runs: Sequence[Run]) -> list[list[Run]]:
     seeds = [run.summary["seed"] for run in runs]
     if len(set(seeds)) == len(seeds):
         return [list(runs)]
-    groups: list[list[Run]] = []
-    for run in runs:
-        free = [group for group in groups if run.summary["seed"] not in {other.summary["seed"] for other in group}]
-        beside = [group for group in free if group[0].folder.resolve().parent == run.folder.resolve().parent]
-        if beside:
-            beside[0].append(run)
-        else:
-            groups.append([run])
-    return groups
+    groups: dict[tuple[Path, int], list[Run]] = {}
+    met = Counter[tuple[Path, int]]()
+    for run, seed in zip(runs, seeds, strict=True):
+        home = run.folder.resolve().parent
+        groups.setdefault((home, met[home, seed]), []).append(run)
+        met[home, seed] += 1
+    return list(groups.values())
 
 
 def _settings(run: Run) -> dict[str, Value]:

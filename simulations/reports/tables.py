@@ -5,7 +5,7 @@ Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, pstdev, stdev
-from typing import TypeVar
+from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -21,17 +21,15 @@ from simulations.reports.runs import (
     Group,
     Run,
     best_accuracy,
-    bytes_to,
-    clock_to,
     group_runs,
     known,
     mean_of,
     method_of,
     selected_accuracy,
+    spent,
 )
 from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, frame, in_words, percent, table_of, thousands
 
-T = TypeVar("T")
 EPSILON_NOTE = (
     "the client's with most uploads, at delta 1e-05, by the run config; metrics are not covered; report says where the "
     "noise came from."
@@ -199,8 +197,8 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
         best: lambda group: percent(_mean(chosen(run) for run in group.runs)),
         "payload": lambda group: byte_size(_mean(group.values(lambda run: run["bytes_up"] + run["bytes_down"]))),
         "wire": lambda group: byte_size(_mean(group.values(lambda run: run["wire_up"] + run["wire_down"]))),
-        to_goal: lambda group: _reached(group, goal, bytes_to, byte_size),
-        to_clock: (lambda group: _reached(group, goal, clock_to, _seconds))
+        to_goal: lambda group: _reached(group, goal, "payload", byte_size),
+        to_clock: (lambda group: _reached(group, goal, "clock", _seconds))
         if any(record.clock is not None for run in runs for record in run.rounds)
         else None,
         "seconds": lambda group: _seconds(fmean(group.values(lambda run: run["seconds"]))),
@@ -233,11 +231,11 @@ def _target(runs: Sequence[Run], target: float | None) -> float | None:
 
 
 def _reached(
-    group: Group, target: float | None, cost: Callable[[Run, float], float | None], shown: Callable[[float], str]
+    group: Group, target: float | None, what: Literal["payload", "clock"], shown: Callable[[float], str]
 ) -> str:
     if target is None:
         return NOTHING
-    paid = [value for value in (cost(run, target) for run in group.runs) if value is not None]
+    paid = known(spent(run, target, what) for run in group.runs)
     if not paid:
         return "never"
     partly = f" ({len(paid)} of {len(group.runs)} seeds)" if len(paid) < len(group.runs) else ""

@@ -4,11 +4,13 @@ Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from io import StringIO
+from operator import itemgetter
 from textwrap import wrap
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -20,6 +22,9 @@ from rich.text import Text
 
 from hetfl_flwr.runs.record import ClientRecord, name_of
 from hetfl_flwr.wire.cost_metrics import CPU_SECONDS, DEVICE_MEMORY, FLOPS, JOULES, MEMORY, WALL_SECONDS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 NOTHING = "-"
@@ -105,11 +110,11 @@ def fitted(table: Table, console: Console) -> list[RenderableType]:
     keys = 1 + (len(columns) > 1 and str(table.columns[1].header) == "name")
     parts = [columns[:keys]]
     for column in columns[keys:]:
-        if len(parts[-1]) > keys and _width(_part([*parts[-1], column]), console).minimum > console.width:
+        if len(parts[-1]) > keys and _width(_part(table, [*parts[-1], column]), console).minimum > console.width:
             parts.append(columns[:keys])
         parts[-1].append(column)
     title, caption = Text(str(table.title), "table.title"), Text(str(table.caption), "table.caption")
-    return [title, *(line for part in parts for line in (_part(part), "")), caption]
+    return [title, *(line for part in parts for line in (_part(table, part), "")), caption]
 
 
 def _width(table: Table, console: Console) -> Measurement:
@@ -126,20 +131,11 @@ def _narrowed(column: Column) -> Column:
     return replace(column, header="\n".join(wrap(header, widest, break_long_words=False)), min_width=widest)
 
 
-def _part(columns: Sequence[Column]) -> Table:
+def _part(table: Table, columns: Sequence[Column]) -> Table:
     """Return some columns of a table, without its title and its notes."""
-    part = frame("", ())
+    part = copy(table)
     part.title = part.caption = None
-    for column in columns:
-        part.add_column(
-            column.header,
-            justify=column.justify,
-            overflow=column.overflow,
-            no_wrap=column.no_wrap,
-            min_width=column.min_width,
-        )
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        part.add_row(*cells)
+    part.columns = [replace(column, _index=place) for place, column in enumerate(columns)]
     return part
 
 
@@ -177,6 +173,19 @@ def table_of(
     for item in items:
         table.add_row(*(Text(cell(item)) for cell in columns.values()))  # brackets in a Text are no markup
     return table
+
+
+def cells_table(
+    title: str,
+    cells: "pd.DataFrame",
+    *,
+    words: Container[str],
+    whole: Container[str] = (),
+    notes: Iterable[str | None],
+) -> Table:
+    """Return the table of a frame of texts, as `table_of`."""
+    columns: dict[str, Callable[[Any], str]] = {str(name): itemgetter(name) for name in cells}
+    return table_of(title, columns, cells.to_dict("records"), words=words, whole=whole, notes=notes)
 
 
 def percent(value: float | None) -> str:

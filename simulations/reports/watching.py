@@ -2,7 +2,6 @@
 
 import fcntl
 import socket
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,27 +114,18 @@ class RunState:
         return f"go on with: hetfl run {self.run.config['algorithm']} --out {quote(str(folder))} --resume"
 
     def _clients(self) -> list[Row]:
-        last: dict[str, int] = {}
-        accuracy: dict[str, float] = {}
-        failed = Counter[str]()
+        rows: dict[int, Row] = {}
+        for client in self.run.clients:
+            own = {"client": client["partition"], "name": name_of(client) or None, "model": client["model"] or None}
+            rows[client["partition"]] = own | {"last_round": None, "accuracy": None, "failures": 0}
         for one in self.run.rounds:
-            failed.update(str(failure.client_id) for failure in one.failures)
-            for client, scores in one.clients.items():
-                last[client] = one.round
-                if "accuracy" in scores:
-                    accuracy[client] = scores["accuracy"]
-        rows = [
-            {
-                "client": client["partition"],
-                "name": name_of(client) or None,
-                "model": client["model"] or None,
-                "last_round": last.get(str(client["partition"])),
-                "accuracy": accuracy.get(str(client["partition"])),
-                "failures": failed[str(client["partition"])],
-            }
-            for client in self.run.clients
-        ]
-        return sorted(rows, key=_urgency)
+            for failure in one.failures:
+                if failure.client_id in rows:
+                    rows[failure.client_id]["failures"] += 1
+            for key, scores in one.clients.items():
+                if row := rows.get(int(key)):
+                    row |= {"last_round": one.round, "accuracy": scores.get("accuracy", row["accuracy"])}
+        return sorted(rows.values(), key=_urgency)
 
 
 def _urgency(row: Row) -> tuple[float, ...]:

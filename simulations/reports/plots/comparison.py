@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from math import ceil
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.text import printable
@@ -22,7 +21,7 @@ from simulations.reports.plots.drawing import (
     dress,
     literal,
 )
-from simulations.reports.runs import Group, Run, client_scores, curve, group_runs
+from simulations.reports.runs import Group, Run, group_runs
 from simulations.reports.tables import shared_terms, unequal_terms
 from simulations.reports.terminal import percent
 
@@ -43,32 +42,31 @@ NARROW = 100
 
 @dataclass(frozen=True)
 class Course:
-    """One line of a comparison: the rounds that all runs of a group have evaluated; arrays of shape (n,).
+    """One line of a comparison.
 
-    Its band goes from `low` to `high`; its `look` is a number that chooses colour and marker. A course is free if the
-    runs have trained and sent no payload. `clock` has simulated seconds, NaN where a run has no clock.
+    Parameters
+    ----------
+    label : str
+        Its name.
+    look : int
+        Chooses colour and marker.
+    points : DataFrame
+        A row a ``round`` that all runs of a group have evaluated: ``accuracy``, its band from ``low`` to ``high``, and
+        as far as they are known ``payload`` and ``clock``, as `curve` has them.
+    free : bool
+        Whether the runs have trained and sent no payload.
     """
 
     label: str
     look: int
-    rounds: NDArray[np.int64]
-    accuracy: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    payload: NDArray[np.float64]
-    clock: NDArray[np.float64]
+    points: pd.DataFrame
     free: bool = False
 
     @classmethod
-    def line(cls, label: str, look: int, points: NDArray[np.float64]) -> Course:
-        """Return a line without band and costs through (round, accuracy)."""
-        rounds, accuracy = points.reshape(-1, 2).T
-        return cls(label, look, rounds.astype(np.int64), accuracy, accuracy, accuracy, rounds * 0, rounds * 0)
-
-    @property
-    def points(self) -> NDArray[np.float64]:
-        """Return (round, accuracy); shape (n, 2)."""
-        return np.column_stack([self.rounds, self.accuracy])
+    def line(cls, label: str, look: int, accuracy: Mapping[int, float] | pd.Series[float]) -> Course:
+        """Return a line without band and costs through accuracies by round."""
+        points = pd.DataFrame({"round": accuracy.keys(), "accuracy": accuracy.values()}, dtype=float)
+        return cls(label, look, points.assign(low=points.accuracy, high=points.accuracy))
 
     @property
     def colour(self) -> str:
@@ -83,19 +81,22 @@ class Course:
     @property
     def banded(self) -> bool:
         """Whether there is a band to be drawn."""
-        return bool((self.low < self.high).any())
+        return bool((self.points.low < self.points.high).any())
 
-    def at(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Course:
-        """Return the course with some of its points, by number or mask."""
-        return replace(
-            self,
-            rounds=self.rounds[rows],
-            accuracy=self.accuracy[rows],
-            low=self.low[rows],
-            high=self.high[rows],
-            payload=self.payload[rows],
-            clock=self.clock[rows],
-        )
+    @property
+    def plain(self) -> Course:
+        """The same without its band."""
+        return replace(self, points=self.points.assign(low=self.points.accuracy, high=self.points.accuracy))
+
+
+def curve(run: Run) -> pd.DataFrame:
+    """Return a row a ``round`` of a run that was evaluated, with its ``accuracy``.
+
+    ``payload`` has the bytes (up + down) sent until then, ``clock`` simulated seconds, NaN in a run without a clock.
+    """
+    rows = [(one.round, one.accuracy, one.bytes_up + one.bytes_down, one.clock) for one in run.rounds]
+    frame = pd.DataFrame(rows, columns=["round", "accuracy", "payload", "clock"], dtype=float)
+    return frame.assign(payload=frame.payload.cumsum()).dropna(subset="accuracy")
 
 
 def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
@@ -117,7 +118,7 @@ def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
     for run in runs:
         require_points(run)
     courses = [course_of(group, number) for number, group in enumerate(groups)]
-    timed = [course for course in courses if not np.isnan(course.clock).any()]
+    timed = [course for course in courses if course.points.clock.notna().all()]
     panels = 3 if timed else 2
     figure = Figure(figsize=(6.5, 3.6 * panels) if upright else (5 * panels, 5), dpi=DPI, layout="constrained")
     over_rounds, over_bytes, *over_seconds = figure.subplots(*((panels, 1) if upright else (1, panels)), sharey=True)
@@ -125,7 +126,7 @@ def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
     draw_costs(over_bytes, courses)
     for axes in over_seconds:
         for course in timed:
-            _draw_course(axes, course, course.clock)
+            _draw_course(axes, course, course.points.clock)
         dress(axes, None)
         axes.set_xlabel("simulated seconds")
         axes.xaxis.set_major_locator(AutoLocator())
@@ -139,44 +140,23 @@ def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
 
 def course_of(group: Group, number: int) -> Course:
     """Return the line of a group; its number chooses colour and marker."""
-    curves = [curve(run) for run in group.runs]
-    rounds = reduce(np.intersect1d, [points.rounds for points in curves])
-    shared = [np.isin(points.rounds, rounds) for points in curves]
-    accuracy = np.array([points.accuracy[keep] for points, keep in zip(curves, shared, strict=True)])
-    payload = np.array([points.payload[keep] for points, keep in zip(curves, shared, strict=True)])
-    clock = np.array([points.clock[keep] for points, keep in zip(curves, shared, strict=True)])
-    several = len(curves) > 1
-    mean, deviation = accuracy.mean(axis=0), accuracy.std(axis=0, ddof=1) if several else np.zeros(rounds.size)
+    by_round = pd.concat([curve(run) for run in group.runs]).groupby("round")
+    shared, several = by_round.size() == len(group.runs), len(group.runs) > 1
+    mean, deviation = by_round.mean()[shared], by_round.accuracy.std()[shared].fillna(0)
+    low, high = (mean.accuracy - deviation).clip(lower=0), (mean.accuracy + deviation).clip(upper=1)
+    points = mean.assign(low=low, high=high).reset_index()
     label = printable(group.label, LONGEST_LABEL)
     return Course(
-        label=fill(f"{label}, {len(curves)} seeds" if several else label, 40),
+        label=fill(f"{label}, {len(group.runs)} seeds" if several else label, 40),
         look=number,
-        rounds=rounds,
-        accuracy=mean,
-        low=np.maximum(mean - deviation, 0),
-        high=np.minimum(mean + deviation, 1),
-        payload=payload.mean(axis=0),
-        free=bool(rounds.any()) and not any(group.values(lambda run: run["bytes_up"] + run["bytes_down"])),
-        clock=clock.mean(axis=0),
+        points=points,
+        free=bool(points["round"].any()) and not any(group.values(lambda run: run["bytes_up"] + run["bytes_down"])),
     )
-
-
-def run_courses(run: Run) -> list[Course]:
-    """Return the mean over one run's clients, between the lowest and the highest, and its global model if any."""
-    mean = course_of(Group("mean over clients", (run,)), 0)
-    scores = np.array(client_scores(run.rounds), dtype=np.float64).reshape(-1, 3)
-    rounds, starts = np.unique(scores[:, 0], return_index=True)
-    if np.array_equal(mean.rounds, rounds):
-        low, high = (extreme.reduceat(scores[:, 2], starts) for extreme in (np.minimum, np.maximum))
-        mean = replace(mean, low=low, high=high)
-    shared = [(one.round, one.global_accuracy) for one in run.rounds if one.global_accuracy is not None]
-    courses = [mean, Course.line("global model", 1, np.array(shared))]
-    return [course for course in courses if course.rounds.size]
 
 
 def require_points(run: Run) -> None:
     """Refuse a run of which nothing can be drawn."""
-    if not curve(run).rounds.size:
+    if curve(run).empty:
         if run.damage:
             raise RunFolderError(f"{run.damage}; no other round was evaluated: nothing to draw")
         raise RunFolderError(f"{run.folder}: no round was evaluated yet: nothing to draw; let it run on")
@@ -184,12 +164,12 @@ def require_points(run: Run) -> None:
 
 def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
     """Return in a sentence with which accuracy the runs end, the highest first; of many, the best of them."""
-    ends = sorted(zip(groups, courses, strict=True), key=lambda pair: -pair[1].accuracy[-1])
-    reached = [f"{percent(course.accuracy[-1])} %" for _, course in ends]
-    (first, _), *rest = ends
-    others = [f"{group.label} {accuracy}" for (group, _), accuracy in zip(rest, reached[1:], strict=True)]
-    sentence = f"{first.label} reaches {reached[0]}"
-    rounds = {int(course.rounds[-1]) for course in courses}
+    last = [course.points.iloc[-1] for course in courses]
+    ends = sorted(zip(groups, last, strict=True), key=lambda pair: -pair[1].accuracy)
+    (first, best), *rest = ends
+    others = [f"{group.label} {percent(end.accuracy)} %" for group, end in rest]
+    sentence = f"{first.label} reaches {percent(best.accuracy)} %"
+    rounds = {int(end["round"]) for end in last}
     after = f" after {rounds.pop():,} rounds" if len(rounds) == 1 else ""
     if len(ends) > MOST_IN_TITLE:
         return f"{sentence}{after}, the most of {len(ends)}"
@@ -199,16 +179,16 @@ def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
 def draw_rounds(axes: Axes, courses: Sequence[Course], what: str | None = None) -> None:
     """Draw accuracy over rounds."""
     for course in courses:
-        _draw_course(axes, course, course.rounds)
+        _draw_course(axes, course, course.points["round"])
     dress(axes, what)
 
 
-def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.float64]) -> None:
+def _draw_course(axes: Axes, course: Course, x: pd.Series[float]) -> None:
     few = np.unique(np.linspace(0, x.size - 1, min(x.size, MOST_POINTS)).round().astype(np.int64))
-    course, x = course.at(few), x[few]
+    points, x = course.points.iloc[few], x.iloc[few]
     axes.plot(
         x,
-        course.accuracy,
+        points.accuracy,
         color=course.colour,
         linewidth=1.6,
         marker=course.marker,
@@ -217,7 +197,7 @@ def _draw_course(axes: Axes, course: Course, x: NDArray[np.int64] | NDArray[np.f
         label=course.label,
     )
     if course.banded:
-        axes.fill_between(x, course.low, course.high, color=course.colour, alpha=0.2, linewidth=0)
+        axes.fill_between(x, points.low, points.high, color=course.colour, alpha=0.2, linewidth=0)
 
 
 def draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
@@ -235,7 +215,7 @@ def draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
         return
     for course in courses:
         if not course.free:
-            _draw_course(axes, course, np.where(course.payload > 0, course.payload, np.nan))
+            _draw_course(axes, course, course.points.payload.where(lambda sent: sent > 0))
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     if high < NARROW * low:
@@ -245,11 +225,11 @@ def draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
 
 
 def _draw_free(axes: Axes, course: Course) -> None:
-    low, high = course.low[-1], course.high[-1]
-    if low < high:
-        axes.axhspan(low, high, color=course.colour, alpha=0.2, linewidth=0)
+    end = course.points.iloc[-1]
+    if end.low < end.high:
+        axes.axhspan(end.low, end.high, color=course.colour, alpha=0.2, linewidth=0)
     axes.axhline(
-        course.accuracy[-1],
+        end.accuracy,
         color=course.colour,
         linestyle="--",
         linewidth=1.6,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -50,20 +50,10 @@ def _ending(best: MethodImpact) -> str:
 
 
 def explain(figure: Figure) -> None:
-    """Say below a picture of gains what dots, diamonds and bars are."""
-    from matplotlib.lines import Line2D
-
-    shown: dict[str, dict[str, Any]] = {
-        "a client, mean over seeds": {"marker": "o", "markersize": 4, "alpha": 0.6, "color": COLOURS[5]},
-        "mean over clients": {"marker": "D", "markersize": 5, "color": COLOURS[0]},
-        "its 95 % interval over seeds": {"color": COLOURS[0], "linewidth": 2.5},
-        "mean whose interval is unknown or has 0 in it": {"marker": "D", "markersize": 5, "color": COLOURS[0]}
-        | {"markerfacecolor": "none"},
-    }
-    handles = [
-        Line2D([], [], **{"linestyle": "-" if "linewidth" in look else "none"} | look) for look in shown.values()
-    ]
-    figure.legend(handles, shown, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+    """Say below a picture of gains what its dots, diamonds and bars are."""
+    drawn = [axes.get_legend_handles_labels() for axes in figure.axes]
+    shown = {label: handle for handles, labels in drawn for handle, label in zip(handles, labels, strict=True)}
+    figure.legend(shown.values(), shown, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
 
 
 def swarm(gains: Sequence[float], width: float) -> list[float]:
@@ -95,14 +85,15 @@ def draw_impact(axes: Axes, rows: Mapping[str, Impact], beside: Mapping[str, str
     width = (max(every, default=0) - min(every, default=0)) / DOTS_ABREAST
     for place, impact in enumerate(rows.values()):
         gains, mean = [100 * value for value in impact.clients.values()], 100 * impact.gain.mean
-        axes.plot(
-            gains, place + np.array(swarm(gains, width)), "o", color=COLOURS[5], markersize=4, alpha=0.6, zorder=2
-        )
+        heights, label = place + np.array(swarm(gains, width)), "a client, mean over seeds"
+        axes.plot(gains, heights, "o", color=COLOURS[5], markersize=4, alpha=0.6, zorder=2, label=label)
         colour = COLOURS[0] if mean >= 0 else COLOURS[1]
         if impact.gain.low is not None and impact.gain.high is not None:
-            axes.plot([100 * impact.gain.low, 100 * impact.gain.high], [place] * 2, color=colour, linewidth=2.5)
+            ends = [100 * impact.gain.low, 100 * impact.gain.high]
+            axes.plot(ends, [place] * 2, color=colour, linewidth=2.5, label="its 95 % interval over seeds")
         inside = colour if impact.shown else "none"
-        axes.plot(mean, place, "D", color=colour, markerfacecolor=inside, markersize=5, zorder=3)
+        label = "mean over clients" if impact.shown else "mean whose interval is unknown or has 0 in it"
+        axes.plot(mean, place, "D", color=colour, markerfacecolor=inside, markersize=5, zorder=3, label=label)
     for place, name in enumerate(rows):
         axes.annotate(
             beside.get(name, ""), (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize="small"

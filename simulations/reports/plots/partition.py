@@ -26,12 +26,13 @@ def split_figure(split: Split) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    shares = sorted(split.shares, key=lambda share: (split.domains.index(share.domain), share.client))
+    order = split.shares.domain.factorize()[0].argsort(kind="stable")
+    shares, classes = split.shares.iloc[order], [*map(str, split.counts)]
     figure = Figure(figsize=(8, min(max(2.8, 1.6 + 0.26 * len(shares)), 11)), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
-    counts = np.array([split.counts(share) for share in shares], dtype=np.float64)  # NaN: not in its data set
+    counts = split.counts.to_numpy(dtype=np.float64)[order]  # NaN: not in its data set
     few, most = counts.size <= MOST_CELLS, max(1.0, np.nanmax(counts))
-    places = (np.arange(split.classes), np.arange(len(shares)))
+    places = (np.arange(len(classes)), np.arange(len(shares)))
     cells = axes.pcolormesh(
         *places, counts, cmap="Blues", vmin=-0.04 * most, vmax=most, edgecolor="white", lw=0.8 * few
     )
@@ -43,17 +44,14 @@ def split_figure(split: Split) -> Figure:
     else:
         figure.colorbar(cells, ax=axes, shrink=0.5, ticks=MaxNLocator(8, integer=True))
     axes.set_xlabel("training rows of each class")
-    if split.classes > MOST_TICKS or split.class_names == tuple(map(str, range(split.classes))):
+    if len(classes) > MOST_TICKS or classes == [*map(str, range(len(classes)))]:
         axes.xaxis.set_major_locator(MaxNLocator(20, integer=True, min_n_ticks=1))
     else:
-        names = [printable(name, LONGEST_TICK) for name in split.class_names]
-        axes.set_xticks(range(split.classes), names, rotation=90 if sum(map(len, names)) > MOST_LETTERS else 0)
+        names = [printable(name, LONGEST_TICK) for name in classes]
+        axes.set_xticks(range(len(classes)), names, rotation=90 if sum(map(len, names)) > MOST_LETTERS else 0)
     step = -(-len(shares) // MOST_TICKS)
-    several = len(split.domains) > 1
-    names = [share.name or share.domain * several for share in shares]
-    labels = [
-        f"{share.client} {printable(name, LONGEST_TICK)}".strip() for share, name in zip(shares, names, strict=True)
-    ]
+    names = shares.name.mask(shares.name == "", shares.domain if shares.domain.nunique() > 1 else "")
+    labels = [f"{client} {printable(name, LONGEST_TICK)}".strip() for client, name in names.items()]
     axes.set_yticks(range(0, len(shares), step), labels[::step])
     axes.set_ylim(len(shares) - 0.5, -0.5)
     axes.set_ylabel("client")

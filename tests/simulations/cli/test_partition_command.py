@@ -2,23 +2,20 @@
 
 import json
 
+import numpy as np
+import pandas as pd
 from rich.console import Console
 from sklearn.datasets import load_digits
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import load_client_data
-from simulations.reports.partition import Share, Split, load_split, split_table
+from simulations.reports.partition import KINDS, Split, load_split, split_table
 
-KINDS = ["training", "validation", "test", "public", "classes"]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def counted(**keys):
     return load_split(RunConfig.from_flat({key.replace("_", "-"): value for key, value in keys.items()}))
-
-
-def share(client, domain="d", histogram=(3, 0)):
-    return Share(client, domain, sum(histogram), validation=2, test=1, public=1, histogram=histogram)
 
 
 def shown(split):
@@ -31,19 +28,18 @@ def shown(split):
 def test_the_counts_are_those_of_what_each_client_trains_with():
     config = RunConfig(dataset="digits", clients=3, partition="dirichlet:0.5", half_data_fraction=0.4, seed=4)
     split = load_split(config)
-    for number, part in enumerate(split.shares):
+    for number in range(3):
         data = load_client_data(config.split(3), number)
-        assert part.client == number
-        assert (part.training, part.validation, part.test) == tuple(map(len, (data.train, data.validation, data.test)))
-        assert part.public == len(data.public)
-        assert part.histogram == tuple((data.train.labels == label).sum().item() for label in range(10))
+        rows = [len(part) for part in (data.train, data.validation, data.test, data.public)]
+        assert split.shares.loc[number, KINDS].tolist() == rows
+        assert split.counts.loc[number].tolist() == [(data.train.labels == label).sum() for label in range(10)]
 
 
 def test_what_nobody_has_is_counted():
     """Two clients with one class each have the digits 0 and 1; of the others nobody has any."""
     split = counted(clients=2, partition="classes:1")
     assert (split.rows, split.unused) == (1797, int((load_digits().target > 1).sum()))
-    assert [part.classes for part in split.shares] == [1, 1]
+    assert (split.counts > 0).sum(axis=1).tolist() == [1, 1]
 
 
 def test_rows_that_all_clients_have_count_once():
@@ -52,20 +48,20 @@ def test_rows_that_all_clients_have_count_once():
 
 
 def test_domains_bear_names():
-    domains = [part.domain for part in counted(clients=5, dataset="rotated-digits").shares]
-    assert domains == ["0°", "20°", "40°", "60°", "0°"]
-    assert counted(clients=5, dataset="digits,rotated-digits").domains == (
-        "digits",
-        *(f"rotated-digits {angle}°" for angle in (0, 20, 40, 60)),
-    )
+    domains = counted(clients=5, dataset="rotated-digits").shares.domain
+    assert domains.tolist() == ["0°", "20°", "40°", "60°", "0°"]
+    domains = counted(clients=5, dataset="digits,rotated-digits").shares.domain
+    assert domains.tolist() == ["digits", *(f"rotated-digits {angle}°" for angle in (0, 20, 40, 60))]
 
 
 def test_a_table_with_few_classes_has_a_column_for_each():
     """Of domains with 2 and 3 classes; the sum adds what there is."""
-    split = Split("t", (share(0, "a", (1200, 0)), share(1, "b", (5, 6, 7))), own_tests=True, rows=1250, unused=26)
+    shares = pd.DataFrame([("a", 1200, 2, 1, 1, ""), ("b", 18, 2, 1, 1, "")], columns=["domain", *KINDS, "name"])
+    counts = pd.DataFrame([[1200, 0, np.nan], [5, 6, 7]], columns=["0", "1", "2"])
+    split = Split("t", shares, counts, own_tests=True, rows=1250, unused=26)
     title, head, _, *lines, caption = shown(split)
     assert title == ["t"]
-    assert head == ["client", "domain", *KINDS, "0", "1", "2"]
+    assert head == ["client", "domain", *KINDS, "classes", "0", "1", "2"]
     assert lines == [
         ["0", "a", "1,200", "2", "1", "1", "1", "1,200", "·"],
         ["1", "b", "18", "2", "1", "1", "3", "5", "6", "7"],
@@ -84,4 +80,4 @@ def test_the_command_shows_and_writes_what_was_counted(hetfl, tmp_path, monkeypa
     split = counted(clients=3, partition="classes:2", seed=6)
     written = json.loads(hetfl("partition", *options, "--json").out)
     assert written["unused"] == split.unused
-    assert [part["histogram"] for part in written["shares"]] == [list(part.histogram) for part in split.shares]
+    assert [part["histogram"] for part in written["shares"]] == split.counts.to_numpy().tolist()

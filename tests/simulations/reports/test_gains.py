@@ -2,9 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +14,7 @@ from typer.testing import CliRunner
 from hetfl_flwr import gains, load
 from simulations.cli.command import app
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
-from simulations.reports.gains import Gain, answer, gains_table, write_csv
+from simulations.reports.gains import answer, gains_table, write_csv
 from simulations.reports.runs import load_run, run_folders
 
 
@@ -78,7 +76,7 @@ def test_a_difference_that_many_comparisons_make_by_chance_is_not_said(tmp_path)
     folders = study(tmp_path, after={0: [0.87, 0.81, 0.71]})
     alone = stats.norm.sf(0.17 / np.sqrt((0.87 * 0.13 + 0.7 * 0.3) / ROWS)) * 2
     assert 0.05 / 3 < alone < 0.05
-    gain = said_of(folders).gains[0]
+    gain = said_of(folders).gains.iloc[0]
     assert gain.low > 0
     assert gain.verdict == "unclear"
     assert "+17.0" in gain.words
@@ -100,7 +98,7 @@ def test_a_difference_that_many_comparisons_make_by_chance_is_not_said(tmp_path)
 def test_what_cannot_be_paired_is_named_with_what_differs(tmp_path, config, said):
     alone = ended(tmp_path / "seed=0", ALONE[0], algorithm="local")
     found = said_of([alone, ended(tmp_path / "other", **{"scores": HELPED[0]} | config)])
-    assert found.gains == ()
+    assert found.gains.empty
     assert any(text.startswith("fedhe other: ") and said in text for text in found.left_out)
     assert rendered(found)
 
@@ -115,7 +113,7 @@ def test_pooled_is_a_method_of_its_own_and_its_training_rows_may_be_more(tmp_pat
     found = said_of(folders)
     assert list(found.sentences) == ["fedhe", "pooled"]
     assert found.baseline == "local"
-    assert {gain.difference for gain in found.methods["pooled"]} == {0.0}
+    assert set(found.gains.difference[found.gains.method == "pooled"]) == {0.0}
     assert any("upper mark" in note for note in found.notes)
 
 
@@ -187,8 +185,8 @@ def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl
 
 
 def test_a_client_whose_name_is_a_formula_is_a_text_in_the_csv_file(tmp_path):
-    gain = Gain(**dict.fromkeys(Gain.__dataclass_fields__, -0.25) | {"name": "=1+1", "method": "fedhe"})
-    write_csv(SimpleNamespace(frame=lambda: pd.DataFrame([asdict(gain)])), tmp_path / "g.csv")
+    gains = pd.DataFrame([{"method": "fedhe", "name": "=1+1", "difference": -0.25}])
+    write_csv(gains, tmp_path / "g.csv")
     frame = pd.read_csv(tmp_path / "g.csv")
     assert (frame.name[0], frame.method[0], frame.difference[0]) == ("'=1+1", "fedhe", -0.25)
 

@@ -5,7 +5,8 @@ import pytest
 from fixtures.folders.studies import ALONE, HELPED, ended, study
 from scipy import stats
 
-from simulations.reports.impact import Impact, impact_table, standings
+from simulations.reports.gains import answer
+from simulations.reports.impact import Impact, impact_table
 from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.impact import draw_impact, methods_figure
 from simulations.reports.runs import load_run
@@ -13,7 +14,7 @@ from simulations.reports.terminal import lines
 
 
 def standing_of(folders):
-    return standings([load_run(folder) for folder in folders])
+    return answer([load_run(folder) for folder in folders]).standing
 
 
 def test_the_mean_gain_has_the_paired_t_interval_over_seeds(tmp_path):
@@ -58,7 +59,7 @@ def test_methods_stand_by_gain_with_training_alone_among_them(tmp_path):
 
 
 def test_without_training_alone_there_is_none(tmp_path):
-    assert standing_of([ended(tmp_path / "run", [0.5, 0.6], algorithm="fedhe", seed=0)]) == []
+    assert answer([load_run(ended(tmp_path / "run", [0.5, 0.6], algorithm="fedhe", seed=0))]) is None
 
 
 def test_the_picture_has_a_row_a_method_and_a_dot_a_client(tmp_path):

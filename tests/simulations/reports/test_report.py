@@ -12,7 +12,7 @@ from hetfl_flwr.errors import ConfigError
 from simulations.reports.plots.comparison import compare_figure
 from simulations.reports.plots.drawing import write_figure
 from simulations.reports.plots.run import run_figure
-from simulations.reports.runs import best_accuracy, bytes_to, load_run
+from simulations.reports.runs import best_accuracy, load_run, spent
 from simulations.reports.tables import compare_table, summary_table
 from simulations.reports.terminal import client_table
 
@@ -73,7 +73,7 @@ def test_bytes_to_target(tmp_path: Path) -> None:
     """Mean accuracy 0.1, 0.5, -, 0.8 after 0, 200, 400, 600 bytes."""
     run = load_run(make(tmp_path / "run"))
     assert best_accuracy(run) == pytest.approx(0.8)
-    assert [bytes_to(run, target) for target in (0.1, 0.11, 0.5, 0.6, 0.81)] == [0, 200, 200, 600, None]
+    assert [spent(run, target, "payload") for target in (0.1, 0.11, 0.5, 0.6, 0.81)] == [0, 200, 200, 600, None]
 
 
 def test_compare_unequal_runs(tmp_path: Path) -> None:
