@@ -5,7 +5,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from rich.console import Console
 
@@ -93,11 +93,8 @@ class Backend(Protocol):
         """Let what runs end its round."""
 
 
-J = TypeVar("J", bound=Job)
-
-
 def run_all(
-    wanted: Sequence[J], backend: Backend, console: Console, ended: Callable[[J], object] = lambda job: None
+    wanted: Sequence[Job], backend: Backend, console: Console, ended: Callable[[Job], object] = lambda job: None
 ) -> dict[Path, str]:
     """Run what has not ended yet, and return why runs have failed, by folder.
 

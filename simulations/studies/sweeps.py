@@ -95,12 +95,8 @@ def _values(text: str) -> list[Value]:
     if not bounds:
         return [parse_value(text)]
     start, end = parse_value(bounds[1]), parse_value(bounds[2])
-    if not isinstance(start, int) or not isinstance(end, int):
-        raise ConfigError(f"--sweep: {text} is no range of integers")
-    if end <= start:
-        raise ConfigError(f"--sweep: {text} is an empty range: a:b is the integers from a to b - 1")
-    if end - start > MOST_RUNS:
-        raise ConfigError(f"--sweep: {text} is a range of {end - start} integers, more than {MOST_RUNS}")
+    if not (isinstance(start, int) and isinstance(end, int) and 0 < end - start <= MOST_RUNS):
+        raise ConfigError(f"--sweep: {text}: a:b is the integers from a to b - 1, of which there are 1 to {MOST_RUNS}")
     return list(range(start, end))
 
 

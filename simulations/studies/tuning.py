@@ -6,7 +6,7 @@ the same search goes on from the run folders. Test samples have no say.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
 from math import floor, inf, isfinite, log10
@@ -92,6 +92,16 @@ class Tuning:
         """The first of those with the best validation accuracy."""
         return max(self.trials, key=lambda trial: -1.0 if trial.validation is None else trial.validation)
 
+    @property
+    def payload(self) -> float:
+        """Bytes up and down of all."""
+        return sum(one.payload for one in self.trials)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all."""
+        return sum(one.seconds for one in self.trials)
+
 
 def parse_space(texts: Sequence[str]) -> dict[str, Distribution]:
     """Read what is to be tried: ``key=low:high`` or ``key=value,value``, a text for each key.
@@ -113,12 +123,10 @@ def _distribution(key: str, values: Sequence[str]) -> Distribution:
     if len(values) > 1 or ":" not in values[0]:
         return _optuna().distributions.CategoricalDistribution(tuple(map(parse_value, values)))
     ends = [end for end in map(parse_value, values[0].split(":")) if isinstance(end, int | float)]
-    if len(ends) != 2 or values[0].count(":") != 1 or bool in map(type, ends):
+    whole = len(ends) == 2 and values[0].count(":") == 1 and bool not in map(type, ends)
+    if not whole or not all(map(isfinite, ends)) or ends[0] >= ends[1]:
         raise ConfigError(f"--over: {key} = {values[0]}: expected two numbers, low:high")
-    low, high = ends
-    if not isfinite(low) or not isfinite(high) or low >= high:
-        raise ConfigError(f"--over: {key}: no number is between {low} and {high}")
-    return _between(low, high)
+    return _between(*ends)
 
 
 def _between(low: float, high: float) -> Distribution:
@@ -340,10 +348,8 @@ def tuning_table(found: Tuning) -> Table:
         "payload": lambda row: byte_size(row[1].payload),
         "seconds": lambda row: f"{row[1].seconds:.1f}",
     }
-    return table_of("Tuning", columns, rows, words=set(), notes=list(_notes(found)))
-
-
-def _notes(found: Tuning) -> Iterator[str]:
-    yield "*: best by validation samples, in the last round; test samples have no say."
-    seconds, payload = (sum(getattr(one, name) for one in found.trials) for name in ("seconds", "payload"))
-    yield f"In all: {len(found.trials)} trials, {seconds:.1f} seconds, {byte_size(payload)} of payload."
+    notes = [
+        "*: best by validation samples, in the last round; test samples have no say.",
+        f"In all: {len(rows)} trials, {found.seconds:.1f} seconds, {byte_size(found.payload)} of payload.",
+    ]
+    return table_of("Tuning", columns, rows, words=set(), notes=notes)

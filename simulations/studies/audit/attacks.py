@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_flwr.errors import ConfigError
@@ -22,13 +21,14 @@ from simulations.studies.audit.measures import (
     Scores,
     Separation,
     auc,
+    chance_rate,
     confidences,
     likelihood_ratios,
     mean,
-    of_membership,
     pooled,
     psnr,
     total_variation,
+    true_positive_rate,
 )
 from simulations.studies.audit.readings import ClassMeans, Head, Reading, Weights, class_means, reading_of
 from simulations.studies.audit.sent import pooled_upload
@@ -117,8 +117,8 @@ def cases_of(subjects: Sequence[Subject], shadows: int, mimics: int = IMITATIONS
 class Found(NamedTuple):
     """What one attack on all clients has found."""
 
-    findings: list[Finding]
-    pictures: list[Pictures]
+    findings: Sequence[Finding] = ()
+    pictures: Sequence[Pictures] = ()
 
 
 class Attack(NamedTuple):
@@ -138,7 +138,7 @@ def separation(scores: Callable[[Rows], Scores], subject: Subject) -> Separation
     All are scored together, so that what a score is scaled by does not tell on which side a sample is.
     """
     found = scores(joined([subject.members, subject.strangers]))
-    return Separation(found[: len(subject.members)], found[len(subject.members) :])
+    return Separation(*np.split(found, [len(subject.members)]))
 
 
 def by_likelihood(name: str, cases: Sequence[Case]) -> Found:
@@ -155,7 +155,12 @@ def by_likelihood(name: str, cases: Sequence[Case]) -> Found:
     without = [of(case, case.instead(other)) for case, other in zip(cases, _next(cases), strict=False)]
     best = [of(case, case.whole) for case in cases if case.whole is case.predictor]
     knows = f"{cases[0].reading.knows}; {cases[0].shadows} shadow models"
-    return Found(of_membership(name, cases[0].reading.payload, knows, own, without, best), [])
+    areas = [mean([auc(*one) for one in several]) for several in (own, without, best)]
+    rates = [pooled(true_positive_rate, several) for several in (own, without, best)]
+    guessed = chance_rate(sum(len(one.negative) for one in own))
+    reads = cases[0].reading.payload
+    area = Finding(name, reads, knows, "AUC", areas[0], areas[1], 0.5, areas[2])
+    return Found([area, Finding(name, reads, knows, "TPR at 1 % FPR", rates[0], rates[1], guessed, rates[2])])
 
 
 # --- labels --------------------------------------------------------------------------------------
@@ -180,14 +185,21 @@ def of_histograms(
     guessed = min((one for one in (distance(prior), distance(even)) if one is not None), default=None)
     error = Finding(name, reads, knows, "histogram error (TV)", distance(found), distance(without), guessed, 0.0)
     return Found(
-        [error, Finding(name, reads, knows, "class present (AUC)", presence(found), presence(without), 0.5, 1.0)], []
+        [error, Finding(name, reads, knows, "class present (AUC)", presence(found), presence(without), 0.5, 1.0)]
     )
 
 
-def said_counts(kept: Sequence[KeptUpload], classes: int) -> list[NDArray[np.int64]]:
-    """Return the counts, or the marks, of each class in a client's uploads, a round each; none if it sends none."""
+SENT, BIAS = "as sent", "bias of the head"
+"""What class histograms are read from without any data."""
+
+
+def sent_shares(kept: Sequence[KeptUpload], classes: int) -> Scores | None:
+    """Return the class histogram that counts, or marks, in a client's uploads say; None if it sends none.
+
+    None, too, where it is not known how many `classes` there are: 0.
+    """
     said = []
-    for one in kept:
+    for one in kept if classes else ():
         counts = np.zeros(classes, np.int64)
         marks = one.upload.get("counts", one.upload.get("present"))
         if marks is not None:
@@ -195,30 +207,33 @@ def said_counts(kept: Sequence[KeptUpload], classes: int) -> list[NDArray[np.int
         elif "classes" in one.upload:
             counts[:] = one.upload["classes"]
         else:
-            return []
+            return None
         said.append(counts)
-    return said
+    return histogram.shares_of(said) if said else None
 
 
-def by_counts(name: str, cases: Sequence[Case]) -> Found:
-    """Read counts that are sent."""
-    found = [histogram.shares_of(said_counts(case.subject.kept, case.subject.classes)) for case in cases]
-    return of_histograms(name, "counts or marks of classes", "nothing", cases, found, _next(found))
-
-
-def bias_changes(kept: Sequence[KeptUpload]) -> list[NDArray[np.float32]]:
-    """Return the change of the head's bias in each round; none if it does not go both ways."""
+def bias_shares(kept: Sequence[KeptUpload], classes: int) -> Scores | None:
+    """Return the class histogram that the bias of the head has grown for; None if it does not go both ways."""
     for key in ("head.bias", "bias"):
         if all(key in one.upload and key in one.download and "heads" not in one.download for one in kept):
-            return [one.upload[key].astype(np.float32) - one.download[key].astype(np.float32) for one in kept]
-    return []
+            changes = [one.upload[key].astype(np.float32) - one.download[key].astype(np.float32) for one in kept]
+            return histogram.shares_of_changes(changes)
+    return None
 
 
-def by_bias(name: str, cases: Sequence[Case]) -> Found:
-    """Read which classes the bias of the head has grown for."""
-    found = [histogram.shares_of_changes(bias_changes(case.subject.kept)) for case in cases]
-    reads, knows = "the change of the head's bias", "what the client was sent"
+Shares = Callable[[Sequence[KeptUpload], int], Scores | None]
+"""What uploads say of a class histogram by themselves, given the number of classes; None: nothing."""
+
+
+def by_shares(shares: Shares, reads: str, knows: str, name: str, cases: Sequence[Case]) -> Found:
+    """Read class histograms that uploads say by themselves; all of these do."""
+    said = [shares(case.subject.kept, case.subject.classes) for case in cases]
+    found = [one for one in said if one is not None]
     return of_histograms(name, reads, knows, cases, found, _next(found))
+
+
+by_counts = partial(by_shares, sent_shares, "counts or marks of classes", "nothing")
+by_bias = partial(by_shares, bias_shares, "the change of the head's bias", "what the client was sent")
 
 
 class Estimate(NamedTuple):
@@ -234,10 +249,12 @@ def estimates(kept: Sequence[KeptUpload]) -> list[Estimate]:
     found = []
     for client in sorted({one.client_id for one in kept}):
         own = [one for one in kept if one.client_id == client]
-        if changes := bias_changes(own):
-            found.append(Estimate(client, "bias of the head", histogram.shares_of_changes(changes)))
-        if (classes := _classes(own[-1])) and (said := said_counts(own, classes)):
-            found.append(Estimate(client, "as sent", histogram.shares_of(said)))
+        classes = _classes(own[-1])
+        said = {
+            "bias of the head": bias_shares(own, classes),
+            "as sent": sent_shares(own, classes) if classes else None,
+        }
+        found += [Estimate(client, attack, shares) for attack, shares in said.items() if shares is not None]
     return found
 
 
@@ -372,17 +389,17 @@ def _next(values: Sequence[T]) -> list[T]:
     return [*values[1:], values[0]] if len(values) > 1 else []
 
 
+def _says(shares: Shares, lack: str) -> Callable[[Case], str]:
+    return lambda case: lack if shares(case.subject.kept, case.subject.classes) is None else ""
+
+
 ATTACKS = (
     Attack("membership: LiRA, offline (Carlini et al. 2022)", by_likelihood),
-    Attack(
-        "labels: as sent",
-        by_counts,
-        lambda case: "" if said_counts(case.subject.kept, case.subject.classes) else "sends no counts",
-    ),
+    Attack(f"labels: {SENT}", by_counts, _says(sent_shares, "sends no counts")),
     Attack(
         "labels: bias of the head (Wainakh et al. 2022)",
         by_bias,
-        lambda case: "" if bias_changes(case.subject.kept) else "no bias of a head goes both ways",
+        _says(bias_shares, "no bias of a head goes both ways"),
     ),
     Attack("labels: imitated clients", by_imitation),
     Attack("pictures: class means (He et al. 2019)", by_means, fits_means),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, log10
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -70,8 +71,7 @@ class Pictures:
     found: Scores
 
 
-@dataclass(frozen=True)
-class Separation:
+class Separation(NamedTuple):
     """Scores of what is so, and of what is not: higher for what the attack thinks is so."""
 
     positive: Scores
@@ -86,27 +86,7 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 def pooled(measure: Callable[[Scores, Scores], float | None], found: Sequence[Separation]) -> float | None:
     """Return a measure of all clients' scores together: the attacker has one threshold for all."""
-    if not found:
-        return None
-    return measure(np.concatenate([one.positive for one in found]), np.concatenate([one.negative for one in found]))
-
-
-def of_membership(
-    attack: str,
-    reads: str,
-    knows: str,
-    own: Sequence[Separation],
-    without: Sequence[Separation],
-    best: Sequence[Separation],
-) -> list[Finding]:
-    """Return the two figures of membership inference."""
-    others = sum(len(one.negative) for one in own)
-    areas = [mean([auc(one.positive, one.negative) for one in several]) for several in (own, without, best)]
-    rates = [pooled(true_positive_rate, several) for several in (own, without, best)]
-    return [
-        Finding(attack, reads, knows, "AUC", areas[0], areas[1], 0.5, areas[2]),
-        Finding(attack, reads, knows, "TPR at 1 % FPR", rates[0], rates[1], chance_rate(others), rates[2]),
-    ]
+    return measure(*map(np.concatenate, zip(*found, strict=True))) if found else None
 
 
 def auc(positive: Scores, negative: Scores) -> float | None:
@@ -119,8 +99,7 @@ def auc(positive: Scores, negative: Scores) -> float | None:
     """
     if not (len(positive) and len(negative)):
         return None
-    truth = np.repeat([1, 0], [len(positive), len(negative)])
-    return float(roc_auc_score(truth, np.concatenate([positive, negative])))
+    return float(roc_auc_score(*_marked(positive, negative)))
 
 
 def true_positive_rate(positive: Scores, negative: Scores, rate: float = LOW_RATE) -> float | None:
@@ -135,9 +114,12 @@ def true_positive_rate(positive: Scores, negative: Scores, rate: float = LOW_RAT
     """
     if not (len(positive) and len(negative)):
         return None
-    truth = np.repeat([1, 0], [len(positive), len(negative)])
-    false, true, _ = roc_curve(truth, np.concatenate([positive, negative]), drop_intermediate=False)
+    false, true, _ = roc_curve(*_marked(positive, negative), drop_intermediate=False)
     return float(true[false <= rate].max())
+
+
+def _marked(positive: Scores, negative: Scores) -> tuple[Scores, Scores]:
+    return np.repeat([1.0, 0.0], [len(positive), len(negative)]), np.concatenate([positive, negative])
 
 
 def chance_rate(others: int, rate: float = LOW_RATE) -> float:

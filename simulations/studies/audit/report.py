@@ -129,7 +129,7 @@ def _ran(attack: Attack, cases: Sequence[Case]) -> tuple[Found, str]:
         why = str(error)
     fitted = [case for case in cases if len(cases) > 1 and not _ran(attack, [case])[1]]
     others = [case.subject.client_id for case in cases if case not in fitted or len(fitted) == len(cases)]
-    found = _ran(attack, fitted)[0] if 0 < len(fitted) < len(cases) else Found([], [])
+    found = _ran(attack, fitted)[0] if 0 < len(fitted) < len(cases) else Found()
     return found, f"cannot be fitted to what client {listed(others)} has sent: {why}"
 
 

@@ -10,14 +10,22 @@ from rich.console import Console
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError
 from simulations.studies.backends import LocalBackend
-from simulations.studies.jobs import PLACES, Backend, run_all
-from simulations.studies.reproduce.outcome import as_json, lessened, markdown, outcomes, table
-from simulations.studies.reproduce.page import RESULTS, collect, summary
-from simulations.studies.reproduce.pictures import Known, draw
-from simulations.studies.reproduce.ranking import ranking
+from simulations.studies.jobs import PLACES, Backend, Job, run_all
+from simulations.studies.reproduce.outcome import outcomes, ranking
+from simulations.studies.reproduce.page import (
+    RESULTS,
+    as_json,
+    collect,
+    lessened,
+    markdown,
+    ranks_as_markdown,
+    summary,
+    table,
+)
+from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, Recipe, Variant, load, names
-from simulations.studies.reproduce.records import Job, Record, Records, environments, jobs
-from simulations.studies.reproduce.tuned import Found, tune_cells, tuning_as_markdown
+from simulations.studies.reproduce.records import Record, Records, environments, jobs
+from simulations.studies.reproduce.tuned import tune_cells, tuning_as_markdown
 
 
 class Request(NamedTuple):
@@ -54,16 +62,15 @@ class Request(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A recipe as it is asked for: its cells and seeds, where its runs, table and records are, what makes it again."""
+    """A recipe as it is asked for: its cells and seeds, what its runs, its table and the command are called."""
 
     name: str
     recipe: Recipe
     cells: list[Cell]
     seeds: int
-    runs: Path
-    folder: Path
+    shared: str
+    called: str
     command: str
-    kept: Path | None
 
 
 def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool:
@@ -77,27 +84,28 @@ def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool
         raise ConfigError(f"--only {' '.join(request.only)}: no row or column has this in its name")
     whole, made = True, dict[str, tuple[Path, str]]()
     for task in tasks:
-        kept = Records(task.kept)
-        found = task.kept and task.kept.with_name(f"{task.kept.stem}-tuned.jsonl")
-        tuning = task.runs.with_name("tuning")
-        cells, tuned = tune_cells(task.cells, found, tuning, request.backend, console, only_known=request.report_only)
-        runs = jobs(cells, task.seeds, task.runs)
+        place, results = request.out / task.shared, request.results and request.results.parent / RESULTS
+        kept = Records(results and results / f"{task.shared}.jsonl")
+        found = results and results / f"{task.shared}-tuned.jsonl"
+        only_known = request.report_only
+        cells, tuned = tune_cells(task.cells, found, place / "tuning", request.backend, console, only_known=only_known)
+        runs = jobs(cells, task.seeds, place / "runs")
         left = [job for job in runs if kept.get(job, task.recipe) is None]
         take = partial(kept.take, recipe=task.recipe)
-        failed = {} if request.report_only else run_all(left, request.backend, console, take)
-        whole &= not failed and (request.report_only or len(cells) == len(task.cells))
+        failed = {} if only_known else run_all(left, request.backend, console, take)
+        whole &= not failed and (only_known or len(cells) == len(task.cells))
         for job in runs:
             if job.finished:
                 take(job)
         records = [one for job in runs if (one := kept.get(job, task.recipe))]
-        section = _report(task, runs, tuned, records, console)
+        folder = request.out / task.called
+        section = _report(task, folder, runs, tuning_as_markdown(task.cells, tuned), records, console)
         if failed and task.recipe.needs:
             console.print(f"{task.name} needs {task.recipe.needs}", style="yellow", markup=False)
         if records:
-            made[task.recipe.title] = task.folder, section
+            made[task.recipe.title] = folder, section
     if request.results is not None:
-        titles = {task.name: task.recipe.title for task in tasks}
-        collect(titles, made, request.results)
+        collect({task.name: task.recipe.title for task in tasks}, made, request.results)
     return whole
 
 
@@ -114,46 +122,35 @@ def _task(name: str, request: Request) -> Task:
     if variant == "quick":
         recipe = recipe.model_copy(update={"title": f"{recipe.title}: quick variant, not the paper's setting"})
     suffix = "" if variant == "full" else f"-{variant}"
-    shared = Path(recipe.runs or name).stem + suffix
-    kept = request.results.parent / RESULTS / f"{shared}.jsonl" if request.results else None
-    runs = request.out / shared / "runs"
-    folder = request.out / (Path(name).stem + suffix)
-    return Task(name, recipe, cells, seeds, runs, folder, _command(name, variant, request), kept)
-
-
-def _command(name: str, variant: Variant, request: Request) -> str:
-    """Return what makes a table again, but for where data are and on what it runs."""
     words = ["hetfl reproduce", name, *([] if variant == "full" else [f"--{variant}"])]
     words += [f"--only '{text}'" for text in request.only]
     words += [f"--seeds {request.seeds}"] if request.seeds else []
-    kept = {key: value for key, value in request.extra.items() if key not in PLACES}
-    return " ".join([*words, *(f"--set {key}={value}" for key, value in kept.items())])
+    words += [f"--set {key}={value}" for key, value in request.extra.items() if key not in PLACES]
+    shared = Path(recipe.runs or name).stem + suffix
+    return Task(name, recipe, cells, seeds, shared, Path(name).stem + suffix, " ".join(words))
 
 
 def _report(
-    task: Task, runs: Sequence[Job], tuned: Sequence[Found], records: Sequence[Record], console: Console
+    task: Task, folder: Path, runs: Sequence[Job], tuning: str, records: Sequence[Record], console: Console
 ) -> str:
     """Write table, figures and picture of what is there, and return the section of the page of results."""
-    figures, less = outcomes(task.recipe, task.cells, records), lessened(task.recipe, task.cells)
-    console.print(table(task.recipe, figures, less))
+    recipe, less = task.recipe, lessened(task.recipe, task.cells)
+    figures = outcomes(recipe, task.cells, records)
+    console.print(table(recipe, figures, less))
     made = [one.versions for one in records]
     commits = sorted({one["commit"] for versions in made for one in versions if "commit" in one})
-    count = f"{len(records)} of {len(task.cells) * task.seeds} runs"
-    counts = environments(made)
-    several = len(counts) > 1
-    versions = [f"{words} ({runs} run{'s' * (runs > 1)})" if several else words for words, runs in counts.items()]
-    if several:
+    versions = environments(made)
+    if len(versions) > 1:
         said = f"{task.name}: runs made with several versions: {'; '.join(versions)}"
         console.print(said, style="yellow", markup=False)
+    count = f"{len(records)} of {len(task.cells) * task.seeds} runs"
     by = f"`{task.command}`, commit {', '.join(commits) or 'none'}; {count}"
-    task.folder.mkdir(parents=True, exist_ok=True)
-    ranks = ranking(figures, task.recipe.ranked) if task.recipe.ranked else None
-    more = [tuning_as_markdown(task.cells, tuned), ranks.as_markdown(task.recipe.ranked) if ranks else ""]
-    text = markdown(task.recipe, figures, "; ".join([by, *versions]), less, more)
-    (task.folder / "table.md").write_text(text)
-    (task.folder / "table.json").write_text(as_json(task.recipe, figures, records, task.command, less))
+    folder.mkdir(parents=True, exist_ok=True)
+    more = [tuning, ranks_as_markdown(ranking(figures, recipe.ranked), recipe.ranked)]
+    (folder / "table.md").write_text(markdown(recipe, figures, "; ".join([by, *versions]), less, more))
+    (folder / "table.json").write_text(as_json(recipe, figures, records, task.command, less))
     if records:
-        draw(Known(task.recipe, figures, runs, records), task.folder / "figure.png")
-    picture = ", figure.png" if (task.folder / "figure.png").exists() else ""
-    console.print(f"written: {task.folder}/table.md, table.json{picture}", markup=False, highlight=False)
-    return summary(task.recipe, figures, by, less)
+        draw(recipe, figures, runs, records, folder / "figure.png")
+    picture = ", figure.png" if (folder / "figure.png").exists() else ""
+    console.print(f"written: {folder}/table.md, table.json{picture}", markup=False, highlight=False)
+    return summary(recipe, figures, by, less)

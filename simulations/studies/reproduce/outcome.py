@@ -1,38 +1,31 @@
-"""The paper's figures beside ours: statistics over seeds, as a table, Markdown and JSON."""
+"""The paper's figures beside ours: statistics over seeds, and ranks of rows over columns and seeds.
 
-import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+Ranks, Friedman's and Nemenyi's tests: Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR
+2006, Sections 3.2.2 and 3.2.3.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, product
-from math import sqrt
+from itertools import product
+from math import inf, sqrt
 from statistics import mean as average
 from statistics import stdev
 
-from rich.table import Column, Table
-from rich.text import Text
+import pandas as pd
 from scipy.special import stdtr, stdtrit
+from scipy.stats import friedmanchisquare, studentized_range  # type: ignore[attr-defined]
 
 from simulations.reports.impact import Impact
-from simulations.studies.jobs import PLACES
-from simulations.studies.reproduce.recipe import GAIN, HARMED, IMPACT, WORST, Cell, Recipe
+from simulations.studies.reproduce.recipe import GAIN, HARMED, IMPACT, WORST, Cell, Measure, Recipe
 from simulations.studies.reproduce.records import Record
 
 LEVEL = 0.95
 """Of the intervals."""
 
 LEAST = 3
-"""Seeds that an interval needs: of two, Student's t is 12.7 standard errors wide on either side."""
-
-CHOSEN = {
-    "text": "**Reading:** as the paper's text has it.",
-    "authors": "**Reading:** as the authors' own code has it.",
-    "result": "**Reading:** chosen among several by its result, so which of the paper's figures lie in our intervals "
-    "is not counted.",
-    "none": "**Readings:** several, of which none is chosen; which of the paper's figures lie in our intervals is not "
-    "counted.",
-}
-"""What a section says of how its recipe's reading was chosen."""
+"""Seeds that an interval needs: of two, Student's t is 12.7 standard errors wide on either side. Rows that Friedman's
+test compares, and blocks, at least."""
 
 SCALES = {"%": 100.0, "points": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
 
@@ -110,9 +103,7 @@ class Outcome:
     @property
     def away(self) -> float | None:
         """How many of our deviations the paper's figure is away from our mean."""
-        if self.difference is None or not self.deviation:
-            return None
-        return abs(self.difference) / self.deviation
+        return abs(self.difference) / self.deviation if self.difference is not None and self.deviation else None
 
     @cached_property
     def against(self) -> tuple[float, float] | None:
@@ -124,31 +115,22 @@ class Outcome:
         difference = average(differences)
         return difference, 2 * float(stdtr(len(seeds) - 1, -abs(difference) / _error(differences)))
 
-    def as_json(self) -> dict[str, object]:
-        """Return all of it."""
-        names = ("mean", "deviation", "interval", "difference", "within")
-        return {
-            "row": self.cell.row,
-            "column": self.cell.column,
-            "measure": self.measure,
-            "unit": self.unit,
-            "paper": self.paper,
-            "ours": {str(seed): value for seed, value in self.ours.items()},
-            **{name: getattr(self, name) for name in names},
-            "deviations_away": self.away,
-            "against": self.against,
-        }
+
+def _error(values: Collection[float]) -> float:
+    """Return the standard error of the mean."""
+    return stdev(values) / sqrt(len(values))
 
 
-Gains = Mapping[int, float]
-"""By client, the difference of its accuracy from that with the row which a row is compared with; a fraction."""
+Gains = Mapping[tuple[str, str], Mapping[int, Mapping[int, float]]]
+"""By row and column, then by seed and client, the difference of a client's accuracy from that with the row which a row
+is compared with; a fraction."""
 
 
-def gains_of(cells: Sequence[Cell], records: Sequence[Record]) -> dict[tuple[str, str], dict[int, Gains]]:
-    """Return the clients' gains by row and column, then by seed, wherever the run of either row is there."""
+def gains_of(cells: Sequence[Cell], records: Sequence[Record]) -> Gains:
+    """Return the clients' gains, wherever the run of either row is there."""
     known = {(record.cell, record.seed): record.clients for record in records}
     folders = {(cell.row, cell.column): cell.folder for cell in cells}
-    found: dict[tuple[str, str], dict[int, Gains]] = {}
+    found: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
     for cell, seed in product(cells, sorted({record.seed for record in records})):
         own = known.get((cell.folder, seed), {})
         alone = known.get((folders.get((cell.against, cell.column), ""), seed), {})
@@ -159,11 +141,14 @@ def gains_of(cells: Sequence[Cell], records: Sequence[Record]) -> dict[tuple[str
 
 def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> list[Outcome]:
     """Return a figure for each cell and measure, of the runs that there are."""
-    values: dict[tuple[str, str, str], dict[int, float]] = {}
-    gains = gains_of(cells, records) if recipe.compares_clients else {}
-    for cell, (name, measure) in product(cells, recipe.measures.items()):
+    gains: Gains = gains_of(cells, records) if recipe.compares_clients else {}
+    by_name = {(cell.row, cell.column): cell for cell in cells}
+
+    def ours(cell: Cell | None, measure: Measure) -> dict[int, float]:
         by_seed: dict[int, float | None]
-        if measure.key in IMPACT:
+        if cell is None:
+            by_seed = {}
+        elif measure.key in IMPACT:
             impacts = {seed: Impact.of([one]) for seed, one in gains.get((cell.row, cell.column), {}).items()}
             by_seed = {
                 seed: {GAIN: impact.gain.mean, HARMED: impact.harmed, WORST: impact.worst}[measure.key]
@@ -171,155 +156,77 @@ def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -
             }
         else:
             by_seed = {record.seed: record.figures[measure.key] for record in records if record.cell == cell.folder}
-        scaled = {seed: SCALES[measure.unit] * value for seed, value in by_seed.items() if value is not None}
-        values[cell.row, cell.column, name] = scaled
+        return {seed: SCALES[measure.unit] * value for seed, value in by_seed.items() if value is not None}
+
+    def baseline(cell: Cell, measure: Measure) -> Cell | None:
+        apart = cell.row != cell.against and measure.key not in IMPACT
+        return by_name.get((cell.against, cell.column)) if apart else None
+
+    judged = recipe.chosen not in ("result", "none")
     return [
-        Outcome(
-            cell,
-            name,
-            measure.unit,
-            cell.paper.get(name),
-            values[cell.row, cell.column, name],
-            values.get((cell.against, cell.column, name), {})
-            if cell.row != cell.against and measure.key not in IMPACT
-            else {},
-            recipe.chosen not in ("result", "none"),
-        )
-        for cell, (name, measure) in product(cells, recipe.measures.items())
+        Outcome(cell, name, one.unit, cell.paper.get(name), ours(cell, one), ours(baseline(cell, one), one), judged)
+        for cell, (name, one) in product(cells, recipe.measures.items())
     ]
 
 
-def table(recipe: Recipe, found: Sequence[Outcome], less: str) -> Table:
-    """Return the table for a terminal, with what it has otherwise than the paper's below it."""
-    columns = _columns(recipe)
-    shown = Table(*(Column(name, justify="left" if name == "row" else "right") for name in columns))
-    shown.title = Text(f"{recipe.title} ({recipe.source})")
-    notes = (recipe.note.strip(), f"Otherwise than in the paper: {less}" if less else "")
-    shown.caption = Text("\n".join(filter(None, notes)))
-    for _, those in groupby(found, key=lambda one: one.cell.name):
-        for one in those:
-            shown.add_row(*(write(one) for write in columns.values()))
-        shown.add_section()
-    return shown
+@dataclass(frozen=True)
+class Ranking:
+    """Rows by their mean rank in blocks, each a column with a seed: 1 is best, equal figures share a rank.
 
-
-def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, more: Iterable[str] = ()) -> str:
-    """Return the table as a Markdown page, with what made it, what it has less than the paper's, and more.
-
-    Measures that the picture leaves out are folded away. Where the paper has no figure, and runs differ in rows and
-    columns, each measure is a table of its own, rows by columns.
+    Parameters
+    ----------
+    ranks : dict of str to float
+        By row, the best first.
+    columns : list of str
+        Those whose seeds are the blocks.
+    blocks : int
+        How many there are.
+    critical : float
+        Two rows whose mean ranks are less apart than this are not told apart at the 5 % level (Nemenyi).
+    p : float
+        Of Friedman's test that all rows are alike.
+    left_out : list of str
+        Rows that lack one of these columns or seeds.
     """
-    shown = recipe.figure.measures or list(recipe.measures)
-    first, others = ([one for one in found if (one.measure in shown) == first] for first in (True, False))
-    seen, folded = _as_markdown(recipe, first), others
-    if recipe.columns and all(one.paper is None for one in found):
-        seen, folded = "\n\n".join(_grids(found)), list(found)
-    paragraphs = [
-        f"# {recipe.title}",
-        f"{recipe.paper}; {recipe.source}. Made by {made}.",
-        f"**Less than in the paper:** {less}" if less else "",
-        recipe.note.strip(),
-        CHOSEN.get(recipe.chosen, ""),
-        f"**Found:** {recipe.found.strip()}" if recipe.found else "",
-        seen,
-        *more,
-        f"<details><summary>All figures</summary>\n\n{_as_markdown(recipe, folded)}\n\n</details>" if folded else "",
-    ]
-    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
+
+    ranks: dict[str, float]
+    columns: list[str]
+    blocks: int
+    critical: float
+    p: float
+    left_out: list[str]
 
 
-def _grids(found: Iterable[Outcome]) -> Iterator[str]:
-    """Go through the measures that there are, each a table of rows by columns."""
-    measures: dict[str, dict[tuple[str, str], str]] = {}
-    for one in found:
-        if one.ours:
-            measures.setdefault(one.label, {})[one.cell.row, one.cell.column] = ours(one)
-    return (pivoted(cells, label) for label, cells in measures.items())
+def ranking(found: Sequence[Outcome], measure: str) -> Ranking | None:
+    """Rank rows by a measure, more being better; None where too few rows or blocks are there.
 
+    A block is a column with a seed that at least half of the rows have.
 
-def pivoted(cells: Mapping[tuple[str, str], str], corner: str, *, turned: bool = False) -> str:
-    """Return texts by row and column as a Markdown table; where it may be turned, the longer side goes down."""
-    rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
-    if turned and len(columns) > len(rows):
-        rows, columns, cells = columns, rows, {(column, row): text for (row, column), text in cells.items()}
-    return as_markdown([corner, *columns], [[row, *(cells.get((row, one), "-") for one in columns)] for row in rows])
-
-
-def as_markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Return lines as a Markdown table whose first column is text."""
-    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def lessened(recipe: Recipe, cells: Iterable[Cell]) -> str:
-    """Return in words what these cells have otherwise than the full table: config keys, and cells left out."""
-    whole = {cell.folder: cell for cell in recipe.cells()}
-    those = {cell.folder: cell for cell in cells}
-    changed: dict[str, dict[str, None]] = {}
-    for folder, cell in those.items():
-        for key, value in cell.settings.items():
-            before = whole[folder].settings.get(key)
-            if value != before and key not in PLACES:
-                said = f"{value}" if before is None else f"{value} for {before}"
-                changed.setdefault(key, {})[said] = None
-    words = [f"{key} = {' or '.join(values)}" for key, values in changed.items()]
-    if len(those) < len(whole):
-        words.append(f"{len(those)} of {len(whole)} cells")
-    return "; ".join(words) + "." if words else ""
-
-
-def as_json(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record], command: str, less: str) -> str:
-    """Return all figures, each seed's among them, and what made their runs."""
-    whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "less": less, "command": command}
-    versions = list({str(one): one for record in records for one in record.versions}.values())
-    content = {**whole, "versions": versions, "figures": [outcome.as_json() for outcome in found]}
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
-
-
-def _error(values: Collection[float]) -> float:
-    """Return the standard error of the mean."""
-    return stdev(values) / sqrt(len(values))
-
-
-def _as_markdown(recipe: Recipe, found: Iterable[Outcome]) -> str:
-    columns = _columns(recipe)
-    return as_markdown(list(columns), ([write(one) for write in columns.values()] for one in found))
-
-
-def _columns(recipe: Recipe) -> dict[str, Callable[[Outcome], str]]:
-    """Return the columns of a table by their headings."""
-
-    def number(one: Outcome, value: float | None, sign: str = "") -> str:
-        return "-" if value is None else figure(value, one.unit, sign)
-
-    def compared(one: Outcome) -> str:
-        if one.against is None:
-            return "-"
-        other = f", against {one.cell.against}" if one.cell.against != recipe.against else ""
-        return f"{number(one, one.against[0], '+')} (p = {one.against[1]:.2g}){other}"
-
-    columns: dict[str, Callable[[Outcome], str]] = {
-        "row": lambda one: one.cell.name,
-        "measure": lambda one: one.label,
-        "paper": lambda one: number(one, one.paper),
-        "ours": ours,
-        "seeds": lambda one: str(len(one.ours)),
-        "difference": lambda one: number(one, one.difference, "+"),
-        "95 % interval": lambda one: " to ".join(number(one, end) for end in one.interval or ()) or "-",
-        "paper within": lambda one: {None: "-", True: "yes", False: "no"}[one.within],
-        "deviations away": lambda one: "-" if one.away is None else f"{one.away:.1f}",
-    }
-    if recipe.against or any(row.against for row in recipe.rows):
-        columns[f"against {recipe.against}".rstrip()] = compared
-    return columns
-
-
-def ours(outcome: Outcome) -> str:
-    """Return our figure, mean ± deviation over the seeds, or a dash."""
-    both = (outcome.mean, outcome.deviation)
-    return " ± ".join(figure(value, outcome.unit) for value in both if value is not None) or "-"
-
-
-def figure(value: float, unit: str, sign: str = "") -> str:
-    """Return a number as tables have it."""
-    return f"{value:{sign},.0f}" if unit == "numbers" else f"{value:{sign},.2f}"
+    Parameters
+    ----------
+    found : sequence of Outcome
+        All figures of a table.
+    measure : str
+        One of its measures.
+    """
+    ours = [one for one in found if one.measure == measure and one.ours]
+    columns = list(dict.fromkeys(one.cell.column for one in ours))
+    by_row: dict[str, dict[tuple[int, int], float]] = {}
+    for one in ours:
+        here = {(columns.index(one.cell.column), seed): value for seed, value in one.ours.items()}
+        by_row.setdefault(one.cell.row, {}).update(here)
+    values = pd.DataFrame(by_row).sort_index()
+    whole = values[2 * values.count(axis=1) >= len(by_row)].dropna(axis=1)
+    blocks, rows = whole.shape
+    if rows < LEAST or blocks < LEAST:
+        return None
+    means = whole.rank(axis=1, ascending=False).mean().sort_values(kind="stable")
+    spread = studentized_range.ppf(LEVEL, rows, inf) / sqrt(2)
+    return Ranking(
+        ranks={row: float(mean) for row, mean in means.items()},
+        columns=list(dict.fromkeys(columns[at] for at, _ in whole.index)),
+        blocks=blocks,
+        critical=float(spread * sqrt(rows * (rows + 1) / (6 * blocks))),
+        p=float(friedmanchisquare(*whole.to_numpy().T).pvalue),
+        left_out=[row for row in by_row if row not in whole],
+    )

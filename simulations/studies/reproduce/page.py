@@ -1,13 +1,20 @@
-"""The page of all results: a section for each recipe with one small table, and beside it a full report of each."""
+"""Figures as tables: on the screen, as JSON, as a full report, and as a section of the page of all results."""
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from shutil import copyfile
 
+from rich.table import Column, Table
+from rich.text import Text
+
 from hetfl_flwr.errors import RunFolderError
-from simulations.studies.reproduce.outcome import Outcome, figure, ours, pivoted
-from simulations.studies.reproduce.recipe import Recipe
+from simulations.studies.jobs import PLACES
+from simulations.studies.reproduce.outcome import Outcome, Ranking
+from simulations.studies.reproduce.recipe import Cell, Recipe
+from simulations.studies.reproduce.records import Record
 
 RESULTS = "results"
 """Folder beside the page, for full reports, pictures and records."""
@@ -17,6 +24,172 @@ MISSING = "Not run"
 
 PAPERS = "What holds, paper by paper"
 """Heading of the text that is written by hand and stands before all sections."""
+
+CHOSEN = {
+    "text": "**Reading:** as the paper's text has it.",
+    "authors": "**Reading:** as the authors' own code has it.",
+    "result": "**Reading:** chosen among several by its result, so which of the paper's figures lie in our intervals "
+    "is not counted.",
+    "none": "**Readings:** several, of which none is chosen; which of the paper's figures lie in our intervals is not "
+    "counted.",
+}
+"""What a section says of how its recipe's reading was chosen."""
+
+
+def table(recipe: Recipe, found: Sequence[Outcome], less: str) -> Table:
+    """Return the table for a terminal, with what it has otherwise than the paper's below it."""
+    columns = _columns(recipe)
+    shown = Table(*(Column(name, justify="left" if name == "row" else "right") for name in columns))
+    shown.title = Text(f"{recipe.title} ({recipe.source})")
+    notes = (recipe.note.strip(), f"Otherwise than in the paper: {less}" if less else "")
+    shown.caption = Text("\n".join(filter(None, notes)))
+    for _, those in groupby(found, key=lambda one: one.cell.name):
+        for one in those:
+            shown.add_row(*(write(one) for write in columns.values()))
+        shown.add_section()
+    return shown
+
+
+def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, more: Iterable[str] = ()) -> str:
+    """Return the table as a Markdown page, with what made it, what it has less than the paper's, and more.
+
+    Measures that the picture leaves out are folded away. Where the paper has no figure, and runs differ in rows and
+    columns, each measure is a table of its own, rows by columns.
+    """
+    columns, shown = _columns(recipe), recipe.figure.measures or list(recipe.measures)
+
+    def listed(those: Iterable[Outcome]) -> str:
+        return as_markdown(list(columns), ([write(one) for write in columns.values()] for one in those))
+
+    if recipe.columns and all(one.paper is None for one in found):
+        seen, folded = "\n\n".join(_grids(found)), list(found)
+    else:
+        seen = listed(one for one in found if one.measure in shown)
+        folded = [one for one in found if one.measure not in shown]
+    paragraphs = [
+        f"# {recipe.title}",
+        f"{recipe.paper}; {recipe.source}. Made by {made}.",
+        f"**Less than in the paper:** {less}" if less else "",
+        recipe.note.strip(),
+        CHOSEN.get(recipe.chosen, ""),
+        f"**Found:** {recipe.found.strip()}" if recipe.found else "",
+        seen,
+        *more,
+        f"<details><summary>All figures</summary>\n\n{listed(folded)}\n\n</details>" if folded else "",
+    ]
+    return "\n\n".join(filter(None, paragraphs)) + "\n"
+
+
+def ranks_as_markdown(found: Ranking | None, measure: str) -> str:
+    """Return ranks by a measure as a paragraph and a table; an empty text if there are none."""
+    if found is None:
+        return ""
+    left = f" Left out, since they lack some of these: {'; '.join(found.left_out)}." if found.left_out else ""
+    return (
+        f"**Ranks** by {measure} in {found.blocks} blocks, each a column ({'; '.join(found.columns)}) with a seed: "
+        f"two rows less than {found.critical:.2f} apart are not told apart (Nemenyi, 5 %; Friedman's p = "
+        f"{found.p:.2g}). They speak of other seeds of these columns, not of other data.{left}\n\n"
+        + as_markdown(["row", "mean rank"], [[row, f"{rank:.2f}"] for row, rank in found.ranks.items()])
+    )
+
+
+def as_json(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record], command: str, less: str) -> str:
+    """Return all figures, each seed's among them, and what made their runs."""
+    whole = {"title": recipe.title, "paper": recipe.paper, "source": recipe.source, "less": less, "command": command}
+    versions = list({str(one): one for record in records for one in record.versions}.values())
+    figures = [
+        {
+            "row": one.cell.row,
+            "column": one.cell.column,
+            "measure": one.measure,
+            "unit": one.unit,
+            "paper": one.paper,
+            "ours": {str(seed): value for seed, value in one.ours.items()},
+            **{name: getattr(one, name) for name in ("mean", "deviation", "interval", "difference", "within")},
+            "deviations_away": one.away,
+            "against": one.against,
+        }
+        for one in found
+    ]
+    return json.dumps({**whole, "versions": versions, "figures": figures}, indent=1, allow_nan=False) + "\n"
+
+
+def _grids(found: Iterable[Outcome]) -> Iterator[str]:
+    """Go through the measures that there are, each a table of rows by columns."""
+    measures: dict[str, dict[tuple[str, str], str]] = {}
+    for one in found:
+        if one.ours:
+            measures.setdefault(one.label, {})[one.cell.row, one.cell.column] = ours(one)
+    return (pivoted(cells, label) for label, cells in measures.items())
+
+
+def pivoted(cells: Mapping[tuple[str, str], str], corner: str, *, turned: bool = False) -> str:
+    """Return texts by row and column as a Markdown table; where it may be turned, the longer side goes down."""
+    rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
+    if turned and len(columns) > len(rows):
+        rows, columns, cells = columns, rows, {(column, row): text for (row, column), text in cells.items()}
+    return as_markdown([corner, *columns], [[row, *(cells.get((row, one), "-") for one in columns)] for row in rows])
+
+
+def as_markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return lines as a Markdown table whose first column is text."""
+    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:
+    """Return in words what these cells have otherwise than the full table: config keys, and cells left out."""
+    whole = {cell.folder: cell.settings for cell in recipe.cells()}
+    changed: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        for key, value in cell.settings.items():
+            before = whole[cell.folder].get(key)
+            if value != before and key not in PLACES:
+                said = f"{value}" if before is None else f"{value} for {before}"
+                changed.setdefault(key, {})[said] = None
+    words = [f"{key} = {' or '.join(values)}" for key, values in changed.items()]
+    if len(cells) < len(whole):
+        words.append(f"{len(cells)} of {len(whole)} cells")
+    return "; ".join(words) + "." if words else ""
+
+
+def _columns(recipe: Recipe) -> dict[str, Callable[[Outcome], str]]:
+    """Return the columns of a table by their headings."""
+
+    def number(one: Outcome, value: float | None, sign: str = "") -> str:
+        return "-" if value is None else figure(value, one.unit, sign)
+
+    def compared(one: Outcome) -> str:
+        if one.against is None:
+            return "-"
+        other = f", against {one.cell.against}" if one.cell.against != recipe.against else ""
+        return f"{number(one, one.against[0], '+')} (p = {one.against[1]:.2g}){other}"
+
+    columns: dict[str, Callable[[Outcome], str]] = {
+        "row": lambda one: one.cell.name,
+        "measure": lambda one: one.label,
+        "paper": lambda one: number(one, one.paper),
+        "ours": ours,
+        "seeds": lambda one: str(len(one.ours)),
+        "difference": lambda one: number(one, one.difference, "+"),
+        "95 % interval": lambda one: " to ".join(number(one, end) for end in one.interval or ()) or "-",
+        "paper within": lambda one: {None: "-", True: "yes", False: "no"}[one.within],
+        "deviations away": lambda one: "-" if one.away is None else f"{one.away:.1f}",
+    }
+    if recipe.against or any(row.against for row in recipe.rows):
+        columns[f"against {recipe.against}".rstrip()] = compared
+    return columns
+
+
+def ours(outcome: Outcome) -> str:
+    """Return our figure, mean ± deviation over the seeds, or a dash."""
+    both = (outcome.mean, outcome.deviation)
+    return " ± ".join(figure(value, outcome.unit) for value in both if value is not None) or "-"
+
+
+def figure(value: float, unit: str, sign: str = "") -> str:
+    """Return a number as tables have it."""
+    return f"{value:{sign},.0f}" if unit == "numbers" else f"{value:{sign},.2f}"
 
 
 def collect(titles: Mapping[str, str], made: Mapping[str, tuple[Path, str]], path: Path) -> None:

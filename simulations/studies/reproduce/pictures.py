@@ -1,10 +1,10 @@
 """Pictures in the form of the paper's own: bars beside the paper's figures, lines, curves, gains, features."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,9 +15,10 @@ from simulations.inference.loading import load_client
 from simulations.reports.impact import Impact
 from simulations.reports.plots.drawing import COLOURS, DASHES, DPI, write_figure
 from simulations.reports.plots.impact import ROW_HEIGHT, draw_impact, explain
-from simulations.studies.reproduce.outcome import Outcome, gains_of
-from simulations.studies.reproduce.recipe import Recipe
-from simulations.studies.reproduce.records import Job, Record, course_name
+from simulations.studies.jobs import Job
+from simulations.studies.reproduce.outcome import Gains, Outcome, gains_of
+from simulations.studies.reproduce.recipe import Cell, Recipe
+from simulations.studies.reproduce.records import Record, course_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,24 +27,29 @@ ABREAST = 4
 """Most panels of curves beside each other."""
 
 
-class Known(NamedTuple):
-    """What is known of a recipe: its figures, its runs, and the records of those that have ended."""
-
-    recipe: Recipe
-    found: Sequence[Outcome]
-    jobs: Sequence[Job]
-    records: Sequence[Record]
-
-
-def draw(known: Known, path: Path) -> None:
+def draw(recipe: Recipe, found: Sequence[Outcome], runs: Sequence[Job], records: Sequence[Record], path: Path) -> None:
     """Draw what is there into a PNG.
 
     Nothing is drawn of gains where there are none, and of features where a row is known whose folders, its models, are
     gone.
     """
-    figure = FORMS[known.recipe.figure.kind](known)
+    cells = list({one.cell.folder: one.cell for one in found}.values())
+    measures = recipe.figure.measures or list(recipe.measures)
+    figure: Figure | None
+    match recipe.figure.kind:
+        case "bars":
+            figure = _bars(recipe, found, measures)
+        case "lines":
+            figure = _lines(recipe, found, measures)
+        case "curves":
+            figure = _curves(recipe, cells, records)
+        case "gains":
+            figure = _gains(recipe, found, gains_of(cells, records))
+        case "features":
+            models = {job.folder.parent.name: job.folder for job in reversed(runs) if job.finished}  # the first seed's
+            figure = _features(recipe, cells, models) if {one.cell for one in records} <= models.keys() else None
     if figure is not None:
-        figure.suptitle(known.recipe.title, wrap=True)
+        figure.suptitle(recipe.title, wrap=True)
         write_figure(figure, path)
 
 
@@ -61,19 +67,15 @@ def _panels(
     return figure, list(places[:count])
 
 
-def _bars(known: Known) -> "Figure":
+def _bars(recipe: Recipe, found: Sequence[Outcome], measures: Sequence[str]) -> "Figure":
     """Draw a panel a measure: for each row the paper's figure, and the mean and standard deviation of ours."""
-    recipe, found = known.recipe, known.found
-    measures = recipe.figure.measures or list(recipe.measures)
     rows = list(dict.fromkeys(outcome.cell.name for outcome in found))
-    count = len(measures)
+    places, count = np.arange(len(rows)), len(measures)
     figure, panels = _panels(count, 4, 0.4 * len(rows) + 1.6, abreast=count, margin=2, sharey=True)
     for axes, measure in zip(panels, measures, strict=True):
-        those = {outcome.cell.name: outcome for outcome in found if outcome.measure == measure}
-        places = np.arange(len(rows))
-        paper = [those[row].paper if row in those else None for row in rows]
-        ours = [those[row].mean if row in those else None for row in rows]
-        error = [(those[row].deviation or 0) if row in those else 0 for row in rows]
+        those = [one for one in found if one.measure == measure]
+        paper, ours = [one.paper for one in those], [one.mean for one in those]
+        error = [one.deviation or 0 for one in those]
         axes.barh(places - 0.2, [value or 0 for value in paper], 0.38, color=COLOURS[7], label="paper")
         axes.barh(places + 0.2, [value or 0 for value in ours], 0.38, xerr=error, color=COLOURS[0], label="ours")
         low = min([value for value in (*paper, *ours) if value is not None], default=0)
@@ -81,23 +83,22 @@ def _bars(known: Known) -> "Figure":
             axes.set_xlim(low - 5, 100)
         axes.set_xlabel(_named(recipe, measure))
         axes.grid(axis="x", alpha=0.3)
-    panels[0].set_yticks(np.arange(len(rows)), rows)
+    panels[0].set_yticks(places, rows)
     panels[0].set_ylim(len(rows) - 0.4, -0.6)
     panels[-1].legend(loc="lower right")
     return figure
 
 
-def _curves(known: Known) -> "Figure":
+def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> "Figure":
     """Draw a panel a column and figure of a round: for each row the mean over the seeds, and their deviation.
 
     Of a single row all figures of a round share a panel.
     """
-    recipe, records = known.recipe, known.records
-    folders = {(job.cell.row, job.cell.column): job.cell.folder for job in known.jobs}
+    folders = {(cell.row, cell.column): cell.folder for cell in cells}
     rows, columns = (dict.fromkeys(names) for names in zip(*folders, strict=True))
     alone = len(rows) == 1
     shown = [recipe.figure.y] if alone else [[y] for y in recipe.figure.y]
-    panels = [(column, ys) for column in columns for ys in shown]
+    panels = list(product(columns, shown))
     figure, places = _panels(len(panels), 5.2, 4)
     for axes, (column, ys) in zip(places, panels, strict=True):
         for number, (row, y) in enumerate(product(rows, ys)):
@@ -119,10 +120,8 @@ def _curves(known: Known) -> "Figure":
     return figure
 
 
-def _lines(known: Known) -> "Figure":
+def _lines(recipe: Recipe, found: Sequence[Outcome], measures: Sequence[str]) -> "Figure":
     """Draw a panel a measure: for each row the mean and standard deviation over the columns."""
-    recipe, found = known.recipe, known.found
-    measures = recipe.figure.measures or list(recipe.measures)
     figure, panels = _panels(len(measures), 5.2, 4, abreast=len(measures))
     for axes, measure in zip(panels, measures, strict=True):
         for number, row in enumerate(dict.fromkeys(outcome.cell.row for outcome in found)):
@@ -136,27 +135,23 @@ def _lines(known: Known) -> "Figure":
     return figure
 
 
-def _gains(known: Known) -> "Figure | None":
+def _gains(recipe: Recipe, found: Sequence[Outcome], gains: Gains) -> "Figure | None":
     """Draw a panel a column: for each row its clients' gains, the largest mean on top, and a measure beside it.
 
     None where no row has a gain: that which it is compared with has not been run.
     """
-    found, beside = known.found, known.recipe.figure.measures
-    gains = gains_of([one.cell for one in found], known.records)
-    impacts = {where: Impact.of(list(seeds.values())) for where, seeds in gains.items()}
-    gaining = {column for _, column in gains}
-    columns = [column for column in dict.fromkeys(one.cell.column for one in found) if column in gaining]
+    columns: dict[str, dict[str, Impact]] = {}
+    for (row, column), seeds in gains.items():
+        columns.setdefault(column, {})[row] = Impact.of(list(seeds.values()))
     if not columns:
         return None
     texts = {
         (one.cell.row, one.cell.column): f"{one.mean:,.1f} {one.unit}".rstrip()
         for one in found
-        if one.measure in beside and one.mean is not None
+        if one.measure in recipe.figure.measures and one.mean is not None
     }
-    tallest = max(sum(column == at for _, at in impacts) for column in columns)
-    figure, places = _panels(len(columns), 7, 1.4 + ROW_HEIGHT * tallest, abreast=2)
-    for axes, column in zip(places, columns, strict=True):
-        rows = {row: impact for (row, at), impact in impacts.items() if at == column}
+    figure, places = _panels(len(columns), 7, 1.4 + ROW_HEIGHT * max(map(len, columns.values())), abreast=2)
+    for axes, (column, rows) in zip(places, columns.items(), strict=True):
         ordered = dict(sorted(rows.items(), key=lambda one: -one[1].gain.mean))
         draw_impact(axes, ordered, {row: texts.get((row, column), "") for row in ordered})
         axes.set_title(column)
@@ -165,29 +160,17 @@ def _gains(known: Known) -> "Figure | None":
     return figure
 
 
-def _named(recipe: Recipe, measure: str) -> str:
-    return f"{measure} ({recipe.measures[measure].unit})" if recipe.measures[measure].unit else measure
-
-
-def _called(recipe: Recipe, key: str) -> str:
-    """Return the name of the measure with this key, or the key where none has it."""
-    return next((name for name, measure in recipe.measures.items() if measure.key == key), key)
-
-
-def _features(known: Known) -> "Figure | None":
+def _features(recipe: Recipe, cells: Sequence[Cell], models: Mapping[str, Path]) -> "Figure":
     """Draw a panel a row: the first two principal components of all domains' test features, coloured by class."""
     from sklearn.decomposition import PCA
 
-    jobs = [job for job in known.jobs if job.finished]
-    if {one.cell for one in known.records} - {job.cell.folder for job in jobs}:
-        return None
-    shown = list({job.cell.name: job for job in reversed(jobs)}.values())[::-1]  # the first seed's
+    shown = [cell for cell in cells if cell.folder in models]
     figure, panels = _panels(len(shown), 4.5, 4.5, abreast=len(shown))
-    for axes, job in zip(panels, shown, strict=True):
-        features, labels = _embedded(load_client(job.folder, known.recipe.figure.client))
+    for axes, cell in zip(panels, shown, strict=True):
+        features, labels = _embedded(load_client(models[cell.folder], recipe.figure.client))
         x, y = PCA(2).fit_transform(features).T  # type: ignore[no-untyped-call]
         dots = axes.scatter(x, y, c=labels, s=6, cmap="tab10" if labels.max() < 10 else "viridis")
-        axes.set_title(job.cell.name)
+        axes.set_title(cell.name)
         axes.set_xticks([])
         axes.set_yticks([])
     figure.colorbar(dots, label="class")
@@ -202,11 +185,10 @@ def _embedded(node: Node) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     return features.cpu().numpy(), torch.cat([labels for _, labels in batches]).cpu().numpy()
 
 
-FORMS: Mapping[str, "Callable[[Known], Figure | None]"] = {
-    "bars": _bars,
-    "lines": _lines,
-    "curves": _curves,
-    "gains": _gains,
-    "features": _features,
-}
-"""How each kind of picture is drawn; None where there is nothing to draw."""
+def _named(recipe: Recipe, measure: str) -> str:
+    return f"{measure} ({recipe.measures[measure].unit})" if recipe.measures[measure].unit else measure
+
+
+def _called(recipe: Recipe, key: str) -> str:
+    """Return the name of the measure with this key, or the key where none has it."""
+    return next((name for name, measure in recipe.measures.items() if measure.key == key), key)

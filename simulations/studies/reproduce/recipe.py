@@ -281,6 +281,11 @@ class Recipe(_Varied):
         return self
 
     @property
+    def keys(self) -> list[str]:
+        """The keys of the measures that a run has by itself."""
+        return [measure.key for measure in self.measures.values() if measure.key not in IMPACT]
+
+    @property
     def compares_clients(self) -> bool:
         """Whether it asks for each client's accuracy beside that of another row."""
         return self.figure.kind == "gains" or any(measure.key in IMPACT for measure in self.measures.values())

@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, inf, isfinite
 from pathlib import Path
 from statistics import fmean
@@ -16,12 +15,11 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import RunFolderError, unknown
-from hetfl_flwr.runs.record import Round
 from hetfl_flwr.wire.messages import SEEN
 from simulations.reports.estimates import ACCURACY
 from simulations.reports.runs import Run, load_run
-from simulations.studies import jobs as studies
-from simulations.studies.reproduce.recipe import IMPACT, NUMBERS, PAYLOAD, Cell, Recipe
+from simulations.studies.jobs import Job
+from simulations.studies.reproduce.recipe import NUMBERS, PAYLOAD, Cell, Recipe
 
 CLIENTS = re.compile(r"clients?-(\d+)(?:-(\d+))?")
 """Client P, or clients P to Q, in a measure's key."""
@@ -38,24 +36,10 @@ NAMED = (*PACKAGES, "processor", "threads", "device")
 UNKNOWN = "versions not recorded"
 
 
-@dataclass(frozen=True)
-class Job(studies.Job):
-    """One cell with one seed."""
-
-    cell: Cell
-    seed: int
-
-
 def jobs(cells: Sequence[Cell], seeds: int, folder: Path) -> list[Job]:
-    """Return the runs of some cells, all cells of a seed before the next seed."""
+    """Return the runs of some cells, all cells of a seed before the next seed; each in ``CELL/seed-N``."""
     return [
-        Job(
-            name=f"{cell.name}, seed {seed}",
-            folder=folder / cell.folder / f"seed-{seed}",
-            settings={**cell.settings, "seed": seed},
-            cell=cell,
-            seed=seed,
-        )
+        Job(f"{cell.name}, seed {seed}", folder / cell.folder / f"seed-{seed}", {**cell.settings, "seed": seed})
         for seed in range(seeds)
         for cell in cells
     ]
@@ -143,35 +127,29 @@ class Records:
 
     def get(self, job: Job, recipe: Recipe) -> Record | None:
         """Return the record of a run, or None if there is none of its settings with all that the recipe asks."""
-        record = self._runs.get(_key(job.cell.folder, job.seed, job.asked))
-        if record is None:
+        found = self._runs.get(_key(job.folder.parent.name, job.settings["seed"], job.asked))
+        if found is None or (not found.clients and recipe.compares_clients):
             return None
-        measured = all(key in record.figures for key in _keys(recipe))
-        drawn = all(course_name(y) in record.courses for y in recipe.figure.drawn)
-        compared = bool(record.clients) or not recipe.compares_clients
-        return record if measured and drawn and compared else None
+        asked = {*recipe.keys, *map(course_name, recipe.figure.drawn)}
+        return found if asked <= found.figures.keys() | found.courses.keys() else None
 
     def add(self, record: Record) -> None:
         """Add a run's record; what another recipe has asked of the same run stays with it."""
         key = _key(record.cell, record.seed, record.settings)
         before = self._runs.get(key)
         if before is not None and before.versions == record.versions:
-            both = {"figures": before.figures | record.figures, "courses": before.courses | record.courses}
-            record = record.model_copy(update={**both, "clients": before.clients | record.clients})
+            names = ("figures", "courses", "clients")
+            record = record.model_copy(update={name: getattr(before, name) | getattr(record, name) for name in names})
         self._runs[key] = record
 
     def take(self, job: Job, recipe: Recipe) -> None:
         """Add a run that has ended, and write the file."""
         self.add(record(job, recipe))
-        self.write()
-
-    def write(self) -> None:
-        """Write the file, if it has a path."""
         write_lines(self._path, [self._runs[key] for key in sorted(self._runs)])
 
 
-def _key(cell: str, seed: int, settings: Mapping[str, Value]) -> tuple[str, int, str]:
-    return cell, seed, json.dumps(settings, sort_keys=True, allow_nan=False)
+def _key(cell: str, seed: Value, settings: Mapping[str, Value]) -> tuple[str, int, str]:
+    return cell, int(seed), json.dumps(settings, sort_keys=True, allow_nan=False)
 
 
 def record(job: Job, recipe: Recipe) -> Record:
@@ -180,19 +158,14 @@ def record(job: Job, recipe: Recipe) -> Record:
     summary = run.summary
     accuracies = {client["partition"]: ACCURACY.of(client) for client in run.clients if recipe.compares_clients}
     return Record(
-        cell=job.cell.folder,
-        seed=job.seed,
+        cell=job.folder.parent.name,
+        seed=int(job.settings["seed"]),
         settings=job.asked,
         versions=[*summary.get("earlier_versions", []), summary["versions"]],
-        figures={key: measured(run, key) for key in _keys(recipe)},
+        figures={key: measured(run, key) for key in recipe.keys},
         courses={course_name(y): _thinned(course(run, y)) for y in recipe.figure.drawn},
         clients={client: value for client, value in accuracies.items() if value is not None},
     )
-
-
-def _keys(recipe: Recipe) -> list[str]:
-    """Return the keys of the measures that a run has by itself."""
-    return [measure.key for measure in recipe.measures.values() if measure.key not in IMPACT]
 
 
 def _thinned(whole: Course) -> Course:
@@ -220,8 +193,6 @@ def measured(run: Run, key: str) -> float | None:
     if name in NUMBERS:
         counted = [record for record in run.rounds if (record.round == 0) == (where == "before")]
         return getattr(counted[-1], name) / summary["clients"] if counted else None
-    if where == "trained":
-        return of_trained(run, name)
     if where:
         _, values = course(run, key)
         return (max(values) if where == "best" else values[-1]) if values else None
@@ -233,45 +204,33 @@ def measured(run: Run, key: str) -> float | None:
     return None if value is None or not isfinite(value) else float(value)
 
 
-def reported(record: Round, key: str) -> float | None:
-    """Return the mean of a figure in a round over all clients, or over those that the key names."""
-    where, _, name = key.rpartition(":")
+def course(run: Run, y: str) -> Course:
+    """Return a figure of the rounds over those that have it.
+
+    Where a round has none of its own, it is the mean over the clients that report it, of those that the key names: all,
+    some, or those that had trained by then.
+    """
+    where, _, name = y.rpartition(":")
     among = CLIENTS.fullmatch(where)
     first, last = (int(among[1]), int(among[2] or among[1])) if among else (0, inf)
-    return mean((scores for client, scores in record.clients.items() if first <= int(client) <= last), name)
-
-
-def of_trained(run: Run, name: str) -> float | None:
-    """Return the mean of a figure in the last round that has it, over the clients that had trained by then."""
-    trained, last = set[str](), None
+    places, values, trained = [], [], set[str]()
     for record in run.rounds:
         trained |= {client for client, scores in record.clients.items() if SEEN in scores}
-        value = mean((scores for client, scores in record.clients.items() if client in trained), name)
-        last = last if value is None else value
-    return last
-
-
-def mean(clients: Iterable[Mapping[str, object]], name: str) -> float | None:
-    """Return the mean of a figure over the clients that report it; None if none does."""
-    values = [float(value) for client in clients if isinstance(value := client.get(name), int | float)]
-    return fmean(values) if values else None
-
-
-def course(run: Run, y: str) -> Course:
-    """Return a figure of the rounds, or the mean of one of the clients, over the rounds that have it."""
-    places, values = [], []
-    for record in run.rounds:
-        value = vars(record).get(y)
-        if value is None:
-            value = reported(record, y)
-        if value is not None:
+        named = [
+            float(value)
+            for client, scores in record.clients.items()
+            if first <= int(client) <= last and (where != "trained" or client in trained)
+            if isinstance(value := scores.get(name), int | float)
+        ]
+        own = vars(record).get(y)
+        if named or own is not None:
             places.append(record.round)
-            values.append(float(value))
+            values.append(fmean(named) if own is None else float(own))
     return places, values
 
 
-def environments(made: Iterable[Iterable[Mapping[str, str]]]) -> dict[str, int]:
-    """Return in words what made a number of runs, and how many of them each has made.
+def environments(made: Iterable[Iterable[Mapping[str, str]]]) -> list[str]:
+    """Return in words what made a number of runs, and, where that is not the same, how many of them each has made.
 
     Parameters
     ----------
@@ -280,11 +239,13 @@ def environments(made: Iterable[Iterable[Mapping[str, str]]]) -> dict[str, int]:
 
     Examples
     --------
-    >>> environments([[{"torch": "2.13.0"}], [{"torch": "2.14.1", "threads": "1"}], [{"commit": "0123abc"}]])
-    {'torch 2.13.0': 1, 'torch 2.14.1, threads 1': 1, 'versions not recorded': 1}
+    >>> environments([[{"torch": "2.13.0"}], [{"torch": "2.14.1", "threads": "1"}]])
+    ['torch 2.13.0 (1 run)', 'torch 2.14.1, threads 1 (1 run)']
     """
 
     def in_words(one: Mapping[str, str]) -> str:
         return ", ".join(f"{name} {one[name]}" for name in NAMED if name in one) or UNKNOWN
 
-    return dict(Counter(" then ".join(dict.fromkeys(map(in_words, one))) or UNKNOWN for one in made))
+    counts = Counter(" then ".join(dict.fromkeys(map(in_words, one))) or UNKNOWN for one in made)
+    several = len(counts) > 1
+    return [f"{words} ({runs} run{'s' * (runs > 1)})" if several else words for words, runs in counts.items()]

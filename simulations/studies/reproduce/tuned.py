@@ -77,42 +77,45 @@ def tune_cells(
         Run nothing. A cell that is not known, or whose tuning fails, is left out.
     """
     known = read_lines(kept, Found)
+
+    def found(cell: Cell) -> Found | None:
+        return next((one for one in reversed(known) if one.is_of(cell)), None)
+
     if not only_known:
-        unknown = [cell for cell in cells if cell.trials and not any(one.is_of(cell) for one in known)]
-        for new in _tuned(unknown, folder, backend, console):
+        for new in _tuned([cell for cell in cells if cell.trials and not found(cell)], folder, backend, console):
             known.append(new)
             write_lines(kept, sorted(known, key=Found.model_dump_json))
-    found = {cell.folder: one for cell in cells if cell.trials for one in known if one.is_of(cell)}
+    pairs = [(cell, found(cell)) for cell in cells]
     with_values = [
-        cell.model_copy(update={"settings": cell.settings | found[cell.folder].values}) if cell.trials else cell
-        for cell in cells
-        if not cell.trials or cell.folder in found
+        cell.model_copy(update={"settings": cell.settings | one.values}) if one else cell
+        for cell, one in pairs
+        if one or not cell.trials
     ]
-    return with_values, list(found.values())
+    return with_values, [one for _, one in pairs if one]
 
 
 def _tuned(cells: Sequence[Cell], folder: Path, backend: Backend, console: Console) -> Iterator[Found]:
     """Tune cells side by side, and go through what was found; a line names one that fails."""
-    searches = dict[str, Search]()
+    searches = list[tuple[Cell, Search]]()
     for cell in cells:
         with _named(cell, console):
             space = usual_space(RunConfig.from_flat({**cell.settings, "seed": SEED}))
-            searches[cell.folder] = Search(cell.settings, space, folder / cell.folder, cell.trials, [SEED])
+            searches.append((cell, Search(cell.settings, space, folder / cell.folder, cell.trials, [SEED])))
     if searches:
-        trials = sum(cell.trials for cell in cells if cell.folder in searches)
+        trials = sum(cell.trials for cell, _ in searches)
         console.print(f"tuning {len(searches)} rows and columns: {trials} settings", highlight=False)
-    failed = run_searches(list(searches.values()), backend, console)
-    for cell in (cell for cell in cells if cell.folder in searches):
+    failed = run_searches([search for _, search in searches], backend, console)
+    for cell, search in searches:
         with _named(cell, console):
-            trials_of = searches[cell.folder].found(failed)
+            tuning = search.found(failed)
             yield Found(
                 cell=cell.folder,
                 settings=_asked(cell),
                 trials=cell.trials,
-                values=trials_of.best.values,
-                validation=trials_of.best.validation or 0.0,
-                payload=sum(one.payload for one in trials_of.trials),
-                seconds=sum(one.seconds for one in trials_of.trials),
+                values=tuning.best.values,
+                validation=tuning.best.validation or 0.0,
+                payload=tuning.payload,
+                seconds=tuning.seconds,
                 versions=environment(),
             )
 

@@ -15,9 +15,8 @@ from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
 from simulations.studies.reproduce.command import Request, reproduce
-from simulations.studies.reproduce.outcome import Outcome, markdown, outcomes
-from simulations.studies.reproduce.page import collect, counted
-from simulations.studies.reproduce.ranking import ranking
+from simulations.studies.reproduce.outcome import Outcome, outcomes, ranking
+from simulations.studies.reproduce.page import collect, counted, markdown
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, Records, measured
 
