@@ -129,7 +129,7 @@ if TYPE_CHECKING:
     from simulations.inference.loading import load_client as load_client
     from simulations.testing import AlgorithmContract as AlgorithmContract
     from simulations.testing import Lab as Lab
-    from simulations.testing.fixtures import lab as lab
+    from simulations.testing.lab import lab as lab
     from strategies.base_weights import WeightStrategy as WeightStrategy
 
 _NAMES = {
@@ -186,7 +186,7 @@ _NAMES = {
         "PayloadError",
     ),
     "simulations.testing": ("AlgorithmContract", "Lab"),
-    "simulations.testing.fixtures": ("lab",),
+    "simulations.testing.lab": ("lab",),
 }
 """By module, what it offers here."""
 

@@ -74,50 +74,34 @@ def kebab(name: str) -> str:
 # --- values that are more than one number or word
 
 
-def simulated_seconds(text: str) -> list[float]:
-    """Read the value of ``client-seconds``; an empty one is 1 for all.
+SIMULATED = {
+    "client-seconds": (1.0, 1e-9, 1e9, 1),
+    "client-speed": (inf, 1e-6, 1e9, 1),
+    "client-mbits": (inf, 1e-6, 1e9, 2),
+    "client-latency": (0.0, 0.0, 1e6, 1),
+}
+"""What all clients have with an empty text, the least and the largest number, and the most numbers of one client."""
+
+
+def simulated(key: str, text: str) -> list[tuple[float, ...]]:
+    """Read the value of a key of `SIMULATED`: numbers separated by commas, or DOWN:UP, as they are for each client.
 
     Examples
     --------
-    >>> simulated_seconds("1,1,20")
-    [1.0, 1.0, 20.0]
+    >>> simulated("client-seconds", "1,1,20"), simulated("client-mbits", "50:10,2"), simulated("client-speed", "")
+    ([(1.0,), (1.0,), (20.0,)], [(50.0, 10.0), (2.0,)], [(inf,)])
     """
-    return [one for (one,) in _numbers("client-seconds", text or "1", 1e-9, 1e9)]
-
-
-def simulated_speeds(text: str) -> list[float]:
-    """Read the value of ``client-speed``, GFLOP/s, as operations per second; an empty one is infinitely many for all.
-
-    Examples
-    --------
-    >>> simulated_speeds("10,0.5")
-    [10000000000.0, 500000000.0]
-    """
-    return [1e9 * one for (one,) in _numbers("client-speed", text, 1e-6, 1e9)] if text else [inf]
-
-
-def simulated_links(text: str) -> list[tuple[float, float]]:
-    """Read the value of ``client-mbits``: megabits per second, down and up; an empty one is infinitely many for all.
-
-    Examples
-    --------
-    >>> simulated_links("50:10,2")
-    [(50.0, 10.0), (2.0, 2.0)]
-    """
+    empty, least, largest, most = SIMULATED[key]
     if not text:
-        return [(inf, inf)]
-    return [(link[0], link[-1]) for link in _numbers("client-mbits", text, 1e-6, 1e9, most=2)]
-
-
-def simulated_latency(text: str) -> list[float]:
-    """Read the value of ``client-latency``: seconds each way; an empty one is 0 for all.
-
-    Examples
-    --------
-    >>> simulated_latency("0.02,0.5")
-    [0.02, 0.5]
-    """
-    return [one for (one,) in _numbers("client-latency", text or "0", 0, 1e6)]
+        return [(empty,)]
+    try:
+        found = [tuple(map(float, item.split(":"))) for item in text.split(",")]
+    except ValueError:
+        found = [()]
+    if not all(0 < len(item) <= most and all(least <= one <= largest for one in item) for item in found):
+        wanted = f"numbers from {least:g} to {largest:g}" + (", or DOWN:UP" if most > 1 else "")
+        raise ConfigError(f"{key} = {text!r}: expected {wanted}, separated by commas")
+    return found
 
 
 def parse_trackers(text: str) -> list[str]:
@@ -216,18 +200,6 @@ def sampled_clients(fraction: float, clients: int) -> int:
     return ceil(Decimal(str(fraction)) * clients)
 
 
-def _numbers(key: str, text: str, least: float, largest: float, most: int = 1) -> list[tuple[float, ...]]:
-    """Read numbers separated by commas, each of one or more parts separated by colons."""
-    try:
-        found = [tuple(map(float, item.split(":"))) for item in text.split(",")]
-    except ValueError:
-        found = [()]
-    if not all(0 < len(item) <= most and all(least <= one <= largest for one in item) for item in found):
-        wanted = f"numbers from {least:g} to {largest:g}" + (", or DOWN:UP" if most > 1 else "")
-        raise ConfigError(f"{key} = {text!r}: expected {wanted}, separated by commas")
-    return found
-
-
 def _list(text: str) -> list[str]:
     return list(dict.fromkeys(item.strip() for item in text.split(","))) if text.strip() else []
 
@@ -310,6 +282,11 @@ def _check_outlier_factor(factor: float) -> float:
     return factor
 
 
+def _check_simulated(text: str, info: ValidationInfo) -> str:
+    simulated(kebab(info.field_name or ""), text)
+    return text
+
+
 def _check_one_clock(text: str, info: ValidationInfo) -> str:
     if text and info.data.get("client_seconds"):
         raise ConfigError("client-speed and client-seconds: both say how long training takes; set one of them")
@@ -342,7 +319,7 @@ PathText = Annotated[str, AfterValidator(_check_path)]
 Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-Simulated = Annotated[str, BeforeValidator(_as_text)]
+Simulated = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_simulated)]
 Norm = Annotated[float, Field(ge=0, le=1e30)]
 
 
@@ -592,21 +569,21 @@ class RunConfig(BaseModel):
     """Validation samples that decide keep-best: own, the client's; or domains, those of all domains, which only a
     simulation knows (FedH2L's "maximal ACC")."""
 
-    client_seconds: Annotated[Simulated, _parsed(simulated_seconds)] = ""
+    client_seconds: Simulated = ""
     """Simulated seconds a client takes per round, assigned round-robin to the clients: '1,1,20' makes every third one
     slow. Local engine only: it orders the replies and is recorded as clock. Empty: 1."""
 
-    client_speed: Annotated[Simulated, _parsed(simulated_speeds), AfterValidator(_check_one_clock)] = ""
+    client_speed: Annotated[Simulated, AfterValidator(_check_one_clock)] = ""
     """Speed of the clients' simulated devices in GFLOP/s, assigned round-robin: '10,1,0.1'. Training takes the time of
     its floating-point operations, counted as by costs = flops. Local engine only; models = fit needs it in simulations.
     Empty: training takes client-seconds."""
 
-    client_mbits: Annotated[Simulated, _parsed(simulated_links)] = ""
+    client_mbits: Simulated = ""
     """Simulated megabits per second of each client's link, one number or DOWN:UP, assigned round-robin: '50:10,2:0.5'.
     Local engine only: each training message and public sample takes the time of its bytes on the wire, beside
     client-seconds. Empty: none."""
 
-    client_latency: Annotated[Simulated, _parsed(simulated_latency)] = ""
+    client_latency: Simulated = ""
     """Simulated seconds that a message takes each way beside its bytes, assigned round-robin. Local engine only. Empty:
     0."""
 
@@ -1001,10 +978,8 @@ def load_toml(path: Path) -> dict[str, Any]:
     """
     try:
         state = usable_path(str(path)).stat()
-        if stat.S_ISDIR(state.st_mode):
-            raise ConfigError(f"{path}: is a folder, expected a TOML file")
         if not stat.S_ISREG(state.st_mode):  # nothing is waited for that another program is to write
-            raise ConfigError(f"{path}: is a pipe or a device, expected a TOML file")
+            raise ConfigError(f"{path}: is a folder, a pipe or a device, expected a TOML file")
         if state.st_size > MAX_FILE:
             raise ConfigError(f"{path}: is larger than {MAX_FILE} bytes, which no file of config keys is")
         loaded = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark

@@ -26,8 +26,8 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.federation import Federation
 from simulations.cli.command import main
 from simulations.engine.grid import LocalEngine
-from simulations.testing.fixtures import lab as lab
 from simulations.testing.lab import Lab, in_a_run
+from simulations.testing.lab import lab as lab
 
 collect_ignore = ["fixtures/outside"]
 """Somebody else's project: its tests run in `test_outside.py`, as it would run them."""

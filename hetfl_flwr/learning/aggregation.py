@@ -23,9 +23,6 @@ Numbers = NDArray[np.float64]
 STEPS = 1000
 """Steps of Weiszfeld's iteration at most: it slows down where the geometric median is one of the points."""
 
-COLUMNS = 1 << 16
-"""Numbers of each upload that are compared at a time."""
-
 
 @dataclass(frozen=True)
 class Average:
@@ -80,15 +77,13 @@ class Average:
         if self.form != "multikrum":
             return np.ones(count, bool)
         squares, shared = np.zeros((count, count)), np.zeros((count, count))
-        if has is None:
-            return multikrum(sum(map(_squared_distances, arrays), squares), self.wrong)
-        for values, its in zip(arrays, has, strict=True):
+        for values, its in zip(arrays, has or len(arrays) * [None], strict=True):
             for one, other in combinations(range(count), 2):
-                both = its[one] & its[other]
+                both = ... if its is None else its[one] & its[other]
                 with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is infinitely far
                     apart = np.subtract(values[one], values[other], dtype=np.float64)[both]
                     squares[one, other] += np.vdot(apart, apart)
-                shared[one, other] += both.sum()
+                shared[one, other] += apart.size
         squares, shared = squares + squares.T, shared + shared.T
         return multikrum(squares / np.maximum(shared, 1), self.wrong)
 
@@ -385,21 +380,6 @@ def multikrum(squares: Numbers, wrong: int) -> NDArray[np.bool_]:
     kept = np.zeros(count, bool)
     kept[np.argsort(scores, kind="stable")[: count - wrong]] = True
     return kept
-
-
-def _squared_distances(points: NDArray[Any]) -> Numbers:
-    """Return the squared distances (K, K) of points (K, ...), in float64 whatever their dtype, from their differences.
-
-    From norms and inner products in float32, as Flower's MultiKrum takes them, they are rounding alone where weights
-    have hardly moved since the last round.
-    """
-    from scipy.spatial.distance import pdist, squareform  # slow to import, and few runs need it
-
-    flat = points.reshape(len(points), -1)
-    squares = np.zeros(len(flat) * (len(flat) - 1) // 2)
-    for start in range(0, flat.shape[1], COLUMNS):  # lest all of it be held in float64
-        squares += pdist(flat[:, start : start + COLUMNS].astype(np.float64), "sqeuclidean")
-    return cast(Numbers, squareform(squares, checks=False))
 
 
 def _distances(products: Numbers, weights: Numbers) -> Numbers:

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-NONE = "no gradient: none of the parameters is trainable"
-
 
 def project(gradient: Tensor, reference: Tensor) -> Tensor:
     """Return the vector nearest to a gradient that does not conflict with another: FedH2L Eq. (8).
@@ -33,20 +31,11 @@ def project(gradient: Tensor, reference: Tensor) -> Tensor:
         Shape (P,), a new tensor of the gradient's dtype. Its inner product with the reference is 0 or more, up to
         rounding. NaN in either argument is passed on.
 
-    Raises
-    ------
-    ValueError
-        The arguments are no vectors of one length, or are empty.
-
     Examples
     --------
     >>> project(torch.tensor([2.0, -4.0]), torch.tensor([0.0, 1.0])).tolist()
     [2.0, 0.0]
     """
-    if gradient.ndim != 1 or gradient.shape != reference.shape or gradient.numel() == 0:
-        raise ValueError(
-            f"gradients of shapes {tuple(gradient.shape)} and {tuple(reference.shape)}, expected (P,) twice"
-        )
     wide, other = _wide(gradient), _wide(reference)
     scale = _largest(wide)
     scaled = wide / scale
@@ -75,11 +64,6 @@ def pcgrad(gradient: Tensor, reference: Tensor) -> Tensor:
     Tensor
         Shape (P,). Its inner products with both arguments are 0 or more, up to rounding. If one argument is zeros,
         the other one.
-
-    Raises
-    ------
-    ValueError
-        The arguments are no vectors of one length, or are empty.
 
     Examples
     --------
@@ -117,7 +101,7 @@ def flat_gradient(parameters: Iterable[Tensor]) -> Tensor:
         if parameter.requires_grad
     ]
     if not gradients:
-        raise ValueError(NONE)
+        raise ValueError("no gradient: none of the parameters is trainable")
     return torch.cat(gradients)
 
 
@@ -133,20 +117,9 @@ def set_gradient(parameters: Iterable[Tensor], vector: Tensor) -> None:
         The same as were given to `flat_gradient`, in the same order.
     vector : Tensor
         Shape (P,). It is copied: an optimizer that changes gradients in place does not reach it.
-
-    Raises
-    ------
-    ValueError
-        The vector has not one number for each number in the trainable parameters.
     """
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
-    if not trainable:
-        raise ValueError(NONE)
     sizes = [parameter.numel() for parameter in trainable]
-    if vector.shape != (sum(sizes),):
-        raise ValueError(
-            f"gradient of shape {tuple(vector.shape)}, expected ({sum(sizes)},) for {len(sizes)} parameters"
-        )
     for parameter, piece in zip(trainable, torch.split(vector.detach(), sizes), strict=True):
         parameter.grad = piece.reshape(parameter.shape).to(parameter, copy=True)
 

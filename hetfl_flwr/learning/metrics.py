@@ -69,18 +69,11 @@ def domain_scores(accuracies: Mapping[int, float], own: int, samples: Mapping[in
     samples : mapping of int to int, optional
         How many test samples each domain has, 0 or more.
 
-    Raises
-    ------
-    ValueError
-        The own domain is not among the accuracies.
-
     Examples
     --------
     >>> domain_scores({0: 1.0, 1: 0.5, 2: 0.0}, own=0)
     DomainScores(acc=0.5, bwt=1.0, fwt=0.25)
     """
-    if own not in accuracies:
-        raise ValueError(f"own domain {own} has no accuracy; domains with one: {sorted(accuracies)}")
     counts = dict.fromkeys(accuracies, 1) if samples is None else samples
     others = {domain: accuracy for domain, accuracy in accuracies.items() if domain != own}
     return DomainScores(weighted_mean(accuracies, counts), accuracies[own], weighted_mean(others, counts))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from math import prod
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -17,19 +17,15 @@ from hetfl_flwr.models.probing import constants, entered
 from hetfl_flwr.models.registry import ZOO, ZooModel, require_known
 from hetfl_flwr.models.split_model import (
     SplitModel,
+    WidthBy,
     cause,
     channels_last,
     mark_constant,
     parameter_count,
-    pooled,
-    projected,
+    widened,
 )
 from hetfl_flwr.models.vision import RESNETS, TORCHVISION, Stem, vision
 from hetfl_flwr.seeding import seeded
-
-WidthBy = Literal["linear", "pool"]
-"""How a model gets another embedding width: `projected` or `pooled`."""
-
 
 LARGEST = 2**30
 """Numbers in a model of the zoo, at most: with its gradient and the moments of Adam these take 16 GiB."""
@@ -82,7 +78,7 @@ def build_model(
     head_bias : bool
         Whether the head has a bias. Without it, all other weights are the same as with it.
     width_by : {"linear", "pool"}
-        "linear": a Linear and a ReLU behind the body, `projected`. "pool": an average pooling, `pooled`.
+        "linear": a Linear and a ReLU behind the body. "pool": an average pooling. See `widened`.
     stem : {"fitted", "imagenet"}
         The first layers of torchvision's networks on images below 64 pixels a side, as in `vision.vision`. Models of
         other kinds are the same either way.
@@ -110,7 +106,7 @@ def build_model(
     if base in ZOO:
         _check_size(name, spec, width, width_by, stem, MOST_NUMBERS if bounded else LARGEST)
     with seeded(seed, *scope, "weights"):
-        model = _widened(_build(name, spec, pretrained if part == 1 else "", stem, seed), width, width_by)
+        model = widened(_build(name, spec, pretrained if part == 1 else "", stem, seed), width, width_by)
     if not head_bias:
         model.head.register_parameter("bias", None)
     return channels_last(model) if base in ZOO else model
@@ -139,18 +135,11 @@ def _row(name: str, model: ZooModel, spec: DataSpec) -> CatalogueRow:
     return CatalogueRow(name, model.summary, parameter_count(built), built.width)
 
 
-def _widened(model: SplitModel, width: int, width_by: WidthBy) -> SplitModel:
-    """Bring a model to an embedding width; 0 and its own leave it as it is."""
-    if width in (0, model.width):
-        return model
-    return pooled(model, width) if width_by == "pool" else projected(model, width)
-
-
 @lru_cache(maxsize=256)
 def _check_size(name: str, spec: DataSpec, width: int, width_by: WidthBy, stem: Stem, most: int) -> None:
     """Refuse a model of the zoo that has more numbers; nothing is allocated."""
     with seeded(0, "size"), torch.device("meta"):
-        model = _widened(_build(name, spec, "", stem, 0), width, width_by)
+        model = widened(_build(name, spec, "", stem, 0), width, width_by)
     numbers = sum(tensor.numel() for tensor in model.state_dict().values())
     if numbers > most:
         raise ModelError(f"model '{name}' for {_called(spec)} would have {numbers:,} weights, more than {most:,}")

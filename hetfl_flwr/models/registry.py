@@ -1,4 +1,32 @@
-"""Models by name: which there are, and which client gets which."""
+"""Models by name: which there are, and which client gets which.
+
+Where the stacks come from, and what their sources do not say:
+
+- *mlp*: two hidden layers of 200 units.
+- *lenet5*: LeNet-5 in its modern form, with ReLU and max pooling; the first convolution is padded. It is what FedHeNN's
+  homogeneous model is said to be (Makhija et al., ICML 2022, section 4.1): two convolutions, each followed by max
+  pooling, and three linear layers.
+- *lenet*: LeNet as Caffe's MNIST example has it, seven times LeNet-5: 431,080 weights on MNIST. It may be FedH2L's (Li
+  et al., 2021, "Evaluation on Rotated MNIST"): its weights are to be over 1000 times what a node makes known in a
+  round, and these are 1,343 times as many numbers; LeNet-5's are 192 times as many.
+- *cnn1*, *cnn2*: Shen et al., "Federated Mutual Learning", section 5.1. The paper says neither how wide CNN1's hidden
+  layer is nor whether convolutions are padded: here it has 120 units, and they are not. CNN2's body is its convolutions
+  alone.
+- *cnn64*: FedHeNN's homogeneous model as its authors' scripts have it, with their filters and hidden units. They drop
+  out 60 % of the logits, here none. As published, they take the cross-entropy of the 64 features and align the logits'
+  softmax; here it is the other way round, as in the paper.
+- *cnn4*: ``FedAvgCNN`` of HtFLlib (Zhang et al., KDD 2025, arXiv 2506.03954), also of FedTGP (AAAI 2024). Its layout
+  is McMahan et al.'s (AISTATS 2017, section 3), whose convolutions are padded.
+- *fedhenn*: the five networks of Makhija et al., section 4.1: from one convolution and one linear layer to three and
+  three, each convolution followed by max pooling. The three between these ends, filters and units are not in the text.
+  Here it is 1 + 1, 1 + 2, 2 + 2, 2 + 3 and 3 + 3 layers, with the last linear one as head, and convolutions 3x3.
+- *tabular*: Liu et al., "Completely Heterogeneous Federated Learning" (CHFL), section 5.2, gives each client a random
+  perceptron and does not say from which range. Here ten of 1 to 4 layers of 16 to 128 units are drawn once for all:
+  they are the same in every run.
+- *conv1d*: the large one is ``HARCNN`` of HtFLlib, which has it from Jindong Wang's Deep-learning-activity-recognition;
+  9 channels of length 128 give it 2.3 million weights. The other two have half and a quarter of its filters, and one
+  hidden layer: sizes of our own, with a twentieth and less than a hundredth of its weights.
+"""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,31 +37,36 @@ from types import MappingProxyType
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ConfigError, ModelError, unknown
 from hetfl_flwr.models.narrow import SIGN, parse_width
-from hetfl_flwr.models.series import CONV1D_SIZES, KERNEL, conv1d
 from hetfl_flwr.models.split_model import SplitModel
 from hetfl_flwr.models.text import bag, lstm
 from hetfl_flwr.models.vision import RESNETS, TORCHVISION, vision
-from hetfl_flwr.models.zoo import (
-    FEDHE_TABLE,
-    FEDHENN_TABLE,
-    FEDPROTO_CHANNELS,
-    TABULAR_TABLE,
-    cnn1,
-    cnn2,
-    cnn4,
-    cnn64,
-    fedhe,
-    fedhenn,
-    fedproto,
-    lenet,
-    lenet5,
-    mlp,
-    tabular,
-)
+from hetfl_flwr.models.zoo import FEDHE_TABLE, FEDPROTO_CHANNELS, Stack, fedhe, fedproto
 from hetfl_flwr.seeding import generator
 
 OWN_MODEL = "package.module:function"
 """How a user's own model is written: a function that takes a DataSpec and returns a torch.nn.Module."""
+
+FEDHENN = (
+    Stack((16,), ()),
+    Stack((16,), (128,)),
+    Stack((16, 32), (128,)),
+    Stack((16, 32), (128, 64)),
+    Stack((16, 32, 64), (128, 64)),
+)
+"""FedHeNN's networks, from the simplest to the most complex."""
+
+TABULAR = tuple(
+    Stack((), tuple(rng.integers(16, 128, size=rng.integers(1, 4, endpoint=True), endpoint=True).tolist()))
+    for rng in (generator(number, "perceptron") for number in range(10))
+)
+"""The random perceptrons."""
+
+CONV1D = {
+    "small": Stack((8, 16), (32,), kernel=9, series=True),
+    "medium": Stack((16, 32), (128,), kernel=9, series=True),
+    "large": Stack((32, 64), (1024, 512), kernel=9, series=True),
+}
+"""Networks for time series."""
 
 
 @dataclass(frozen=True)
@@ -45,60 +78,69 @@ class ZooModel:
 
 
 def _chain(numbers: Iterable[int]) -> str:
-    return "-".join(map(str, numbers))
+    return "-".join(map(str, numbers)) or "no"
 
 
-FAMILIES: Mapping[str, Mapping[str, ZooModel]] = MappingProxyType(
+ZOO: Mapping[str, ZooModel] = MappingProxyType(
     {
-        "fedhe": {
+        "mlp": ZooModel(
+            "perceptron with two hidden layers of 200 units; images, tables and time series",
+            Stack((), (200, 200)).build,
+        ),
+        "lenet5": ZooModel(
+            "LeNet-5: two convolutions and two hidden layers", Stack((6, 16), (120, 84), kernel=5, padding=2).build
+        ),
+        "lenet": ZooModel(
+            "LeNet of Caffe's MNIST example: 20 and 50 filters, 500 hidden units",
+            Stack((20, 50), (500,), kernel=5, relu=False).build,
+        ),
+        "cnn1": ZooModel(
+            "FML's CNN1: convolutions with 6 and 16 filters, 120 hidden units", Stack((6, 16), (120,)).build
+        ),
+        "cnn2": ZooModel("FML's CNN2: three convolutions with 128 filters", Stack((128, 128, 128), ()).build),
+        "cnn64": ZooModel(
+            "FedHeNN's CNN of its authors' scripts: two convolutions 5x5 with 64 filters",
+            Stack((64, 64), (120, 64), kernel=5).build,
+        ),
+        "cnn4": ZooModel(
+            "HtFLlib's four-layer CNN: convolutions with 32 and 64 filters, 512 hidden units",
+            Stack((32, 64), (512,), kernel=5).build,
+        ),
+        **{
             f"fedhe:{number}": ZooModel(
                 f"FedHe's CNN {number}: {_chain(filters)} filters, dropout {dropout}", partial(fedhe, number)
             )
             for number, (filters, dropout) in enumerate(FEDHE_TABLE)
         },
-        "fedhenn": {
+        **{
             f"fedhenn:{number}": ZooModel(
-                f"FedHeNN's CNN {number}: {_chain(filters)} filters, {_chain(units) or 'no'} hidden units",
-                partial(fedhenn, number),
+                f"FedHeNN's CNN {number}: {_chain(stack.filters)} filters, {_chain(stack.units)} hidden units",
+                stack.build,
             )
-            for number, (filters, units) in enumerate(FEDHENN_TABLE)
+            for number, stack in enumerate(FEDHENN)
         },
-        "fedproto": {
+        **{
             f"fedproto:{channels}": ZooModel(
                 f"FedProto's CNN: convolutions with 10 and {channels} filters, 50 hidden units",
                 partial(fedproto, channels),
             )
             for channels in FEDPROTO_CHANNELS
         },
-        "tabular": {
+        **{
             f"tabular:{number}": ZooModel(
-                f"random perceptron {number}: {_chain(units)} hidden units; tables, images and time series",
-                partial(tabular, number),
+                f"random perceptron {number}: {_chain(stack.units)} hidden units; tables, images and time series",
+                stack.build,
             )
-            for number, units in enumerate(TABULAR_TABLE)
+            for number, stack in enumerate(TABULAR)
         },
-        "conv1d": {
+        **{
             f"conv1d:{size}": ZooModel(
-                f"{size} 1-D CNN: convolutions of {KERNEL} points with {_chain(filters)} filters, {_chain(units)} "
-                "hidden units; time series",
-                partial(conv1d, size),
+                f"{size} 1-D CNN: convolutions of {stack.kernel} points with {_chain(stack.filters)} filters, "
+                f"{_chain(stack.units)} hidden units; time series",
+                stack.build,
             )
-            for size, (filters, units) in CONV1D_SIZES.items()
+            for size, stack in CONV1D.items()
         },
-    }
-)
-"""Names that stand for several models of the zoo, for all of theirs."""
-
-ZOO: Mapping[str, ZooModel] = MappingProxyType(
-    {
-        "mlp": ZooModel("perceptron with two hidden layers of 200 units; images, tables and time series", mlp),
-        "lenet5": ZooModel("LeNet-5: two convolutions and two hidden layers", lenet5),
-        "lenet": ZooModel("LeNet of Caffe's MNIST example: 20 and 50 filters, 500 hidden units", lenet),
-        "cnn1": ZooModel("FML's CNN1: convolutions with 6 and 16 filters, 120 hidden units", cnn1),
-        "cnn2": ZooModel("FML's CNN2: three convolutions with 128 filters", cnn2),
-        "cnn64": ZooModel("FedHeNN's CNN of its authors' scripts: two convolutions 5x5 with 64 filters", cnn64),
-        "cnn4": ZooModel("HtFLlib's four-layer CNN: convolutions with 32 and 64 filters, 512 hidden units", cnn4),
-        **{name: model for family in FAMILIES.values() for name, model in family.items()},
         **{name: ZooModel(summary, partial(vision, name)) for name, summary in TORCHVISION.items()},
         **{
             name: ZooModel(f"HtFLlib's ResNet with {2 + 2 * stages} layers", partial(vision, name))
@@ -110,6 +152,12 @@ ZOO: Mapping[str, ZooModel] = MappingProxyType(
     }
 )
 """Every model that has a name of its own."""
+
+FAMILIES = {
+    family: [name for name in ZOO if name.startswith(f"{family}:")]
+    for family in ("fedhe", "fedhenn", "fedproto", "tabular", "conv1d")
+}
+"""Names that stand for several models of the zoo, for all of theirs."""
 
 
 def parse_models(text: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from typing import Literal
 
 import torch
 from torch import nn
@@ -10,6 +11,9 @@ from torch import nn
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import HetflError, ModelError, reason, unknown
 from hetfl_flwr.seeding import seeded
+
+WidthBy = Literal["linear", "pool"]
+"""How a model gets another embedding width: see `widened`."""
 
 
 class SplitModel(nn.Module):
@@ -133,51 +137,33 @@ def split(module: nn.Module, head: str | None = None, *, spec: DataSpec | None =
     return model
 
 
-def projected(model: SplitModel, width: int) -> SplitModel:
-    """Return a model of another width: the body, a Linear and a ReLU behind it, and a new head with bias.
+def widened(model: SplitModel, width: int, by: WidthBy = "linear") -> SplitModel:
+    """Return a model of an embedding width: the body, one or two layers behind it, and a new head with bias.
 
     Parameters
     ----------
     model : SplitModel
         Its body is used, not copied; its head is not used.
     width : int
-        Embedding width D of the result, 1 or more.
+        Embedding width of the result. 0, or the model's own: the model as it is.
+    by : {"linear", "pool"}
+        "linear": a Linear and a ReLU. "pool": an average pooling, of which nothing is learnt. Feature j of the result
+        is the mean of the body's features from floor(j D / width) to ceil((j + 1) D / width) - 1, where D is the body's
+        width (`torch.nn.AdaptiveAvgPool1d`); a body that is narrower has its features repeated. HtFLlib (Zhang et al.,
+        KDD 2025) gives all models one width in this way.
 
     Examples
     --------
-    >>> projected(SplitModel(nn.Flatten(), nn.Linear(64, 10)), 3).body
-    Sequential(
-      (0): Flatten(start_dim=1, end_dim=-1)
-      (1): Linear(in_features=64, out_features=3, bias=True)
-      (2): ReLU()
-    )
-    """
-    body = nn.Sequential(model.body, nn.Linear(model.width, width), nn.ReLU())
-    return SplitModel(body, nn.Linear(width, model.classes))
-
-
-def pooled(model: SplitModel, width: int) -> SplitModel:
-    """Return a model of another width: the body, an average pooling of its features, and a new head with bias.
-
-    Feature j of the result is the mean of the body's features from floor(j D / width) to ceil((j + 1) D / width) - 1,
-    where D is the body's width (`torch.nn.AdaptiveAvgPool1d`). Nothing is learnt. A body that is narrower than `width`
-    has its features repeated. HtFLlib (Zhang et al., KDD 2025) gives all models one width in this way.
-
-    Parameters
-    ----------
-    model : SplitModel
-        Its body is used, not copied; its head is not used.
-    width : int
-        Embedding width of the result, 1 or more.
-
-    Examples
-    --------
-    >>> model = pooled(SplitModel(nn.Flatten(), nn.Linear(4, 10)), 2)
+    >>> widened(SplitModel(nn.Flatten(), nn.Linear(64, 10)), 3).width
+    3
+    >>> model = widened(SplitModel(nn.Flatten(), nn.Linear(4, 10)), 2, "pool")
     >>> model.body(torch.tensor([[1.0, 3.0, 5.0, 9.0]]))
     tensor([[2., 7.]])
     """
-    body = nn.Sequential(model.body, nn.AdaptiveAvgPool1d(width))
-    return SplitModel(body, nn.Linear(width, model.classes))
+    if width in (0, model.width):
+        return model
+    layers = [nn.AdaptiveAvgPool1d(width)] if by == "pool" else [nn.Linear(model.width, width), nn.ReLU()]
+    return SplitModel(nn.Sequential(model.body, *layers), nn.Linear(width, model.classes))
 
 
 def channels_last(model: SplitModel) -> SplitModel:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ModelError
 from hetfl_flwr.models.split_model import SplitModel
+from hetfl_flwr.models.zoo import with_hidden_layers
 
 UNITS = 100
 """Numbers in an embedding of a token, in the state of an LSTM, and units of the hidden linear layer."""
@@ -68,7 +69,7 @@ def lstm(layers: int, spec: DataSpec) -> SplitModel:
     >>> lstm(1, DataSpec(shape=(25,), classes=2, vocabulary=5000)).width
     100
     """
-    return _with_linear_layers(LastState(_vocabulary(spec), layers), spec)
+    return with_hidden_layers(nn.Sequential(LastState(_vocabulary(spec), layers)), UNITS, (UNITS,), spec)
 
 
 def bag(spec: DataSpec) -> SplitModel:
@@ -86,12 +87,8 @@ def bag(spec: DataSpec) -> SplitModel:
     >>> bag(DataSpec(shape=(25,), classes=2, vocabulary=5000)).width
     100
     """
-    return _with_linear_layers(nn.EmbeddingBag(_vocabulary(spec), UNITS, mode="mean", padding_idx=0), spec)
-
-
-def _with_linear_layers(reader: nn.Module, spec: DataSpec) -> SplitModel:
-    body = nn.Sequential(reader, nn.Linear(UNITS, UNITS), nn.ReLU())
-    return SplitModel(body, nn.Linear(UNITS, spec.classes))
+    embeddings = nn.EmbeddingBag(_vocabulary(spec), UNITS, mode="mean", padding_idx=0)
+    return with_hidden_layers(nn.Sequential(embeddings), UNITS, (UNITS,), spec)
 
 
 def _vocabulary(spec: DataSpec) -> int:

@@ -17,7 +17,7 @@ import torch
 from flwr.app import ConfigRecord, Context
 from torch.nn import functional
 
-from hetfl_flwr.config import RunConfig, simulated_speeds
+from hetfl_flwr.config import RunConfig, simulated
 from hetfl_flwr.data import Batches
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import descend, make_optimizer
@@ -135,8 +135,8 @@ def device_speed(config: RunConfig, client_id: int) -> float:
             "models = fit: simulated clients have no devices that could be timed: set client-speed, in GFLOP/s, such "
             "as client-speed = '10,1,0.1'"
         )
-    speeds = simulated_speeds(config.client_speed)
-    return speeds[client_id % len(speeds)]
+    speeds = simulated("client-speed", config.client_speed)
+    return 1e9 * speeds[client_id % len(speeds)][0]
 
 
 def batches_a_round(config: RunConfig, samples: int) -> int:

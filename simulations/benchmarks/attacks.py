@@ -67,14 +67,16 @@ Attack = Callable[[Values, Values | None], Values]
 """From an array that a client has learnt, and the one of its name and shape that it was sent, to what it sends."""
 
 
-def scaled(factor: float) -> Attack:
-    """Multiply."""
-    return lambda array, sent: np.clip(array * np.float32(factor), -LEARNT_LIMIT, LEARNT_LIMIT).astype(array.dtype)
+def times(factor: float, *, change: bool = False) -> Attack:
+    """Multiply what was learnt; with `change`, of what was sent down, too, what has changed of it."""
 
+    def attack(array: Values, sent: Values | None) -> Values:
+        start = sent if change and sent is not None else np.zeros_like(array)
+        moved = np.clip((array - start) * np.float32(factor), -LEARNT_LIMIT, LEARNT_LIMIT)
+        forged: Values = start + moved.astype(array.dtype)
+        return forged
 
-def changed(array: Values, sent: Values | None) -> Values:
-    """Send ten times the change."""
-    return scaled(10.0)(array, None) if sent is None else sent + scaled(10.0)(array - sent, None)
+    return attack
 
 
 def at_the_limit(array: Values, sent: Values | None) -> Values:
@@ -89,14 +91,7 @@ def slight(array: Values, sent: Values | None) -> Values:
     return sent - change * np.float32(PART * root_mean_square(sent) / root_mean_square(change))
 
 
-def within(array: Values, sent: Values | None) -> Values:
-    """Send the opposite of the change, as many times as the guard lets pass."""
-    return array if sent is None else sent - np.float32(4.5) * (array - sent)
-
-
-def flipped(array: Values, sent: Values | None) -> Values:
-    """Send the opposite of what was learnt."""
-    return -array if sent is None else 2 * sent - array
+FLIPPED, WITHIN = times(-1.0, change=True), times(-4.5, change=True)
 
 
 class Column(NamedTuple):
@@ -116,16 +111,16 @@ COLUMNS: Mapping[str, Column] = {
     "5 clients": Column(5),
     "at the limit": Column(5, at_the_limit),
     "10 clients": Column(10),
-    "scaled by 10": Column(10, scaled(10.0)),
-    "scaled by 1e6": Column(10, scaled(1e6)),
-    "change x10": Column(10, changed, weights=True),
-    "sign-flipped": Column(10, flipped),
+    "scaled by 10": Column(10, times(10.0)),
+    "scaled by 1e6": Column(10, times(1e6)),
+    "change x10": Column(10, times(10.0, change=True), weights=True),
+    "sign-flipped": Column(10, FLIPPED),
     "10 clients, robust": Column(10, robust=True),
-    "sign-flipped, robust": Column(10, flipped, robust=True),
+    "sign-flipped, robust": Column(10, FLIPPED, robust=True),
     "slight": Column(10, slight, weights=True),
     "slight, robust": Column(10, slight, robust=True, weights=True),
-    "within the factor": Column(10, within, weights=True),
-    "within the factor, robust": Column(10, within, robust=True, weights=True),
+    "within the factor": Column(10, WITHIN, weights=True),
+    "within the factor, robust": Column(10, WITHIN, robust=True, weights=True),
 }
 """The columns, each attack behind the federation without it."""
 
@@ -137,26 +132,22 @@ class HostileGrid(LocalEngine):
 
     def __init__(self, config: RunConfig, run: int, attack: Attack | None) -> None:
         super().__init__(config.to_flat(), config.clients, run)
-        self._attack, self._sent_down, self._replied = attack, dict[str, Message](), 0
+        self._attack, self._sent, self._replied = attack, dict[str, Message](), 0
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Remember what the hostile client is sent."""
+        """Remember what clients are sent."""
         pushed = list(messages)
         ids = super().push_messages(pushed)
-        self._sent_down |= {
-            message.metadata.message_id: message
-            for message in pushed
-            if message.metadata.dst_node_id == FIRST_NODE + HOSTILE
-            and message.metadata.message_type == MessageType.TRAIN
-        }
+        self._sent |= dict(zip(ids, pushed, strict=True))
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Forge the hostile client's replies."""
         replies = super().pull_messages(message_ids)
         for reply in replies:
-            sent = self._sent_down.pop(reply.metadata.reply_to_message_id, None)
-            if sent is not None and reply.has_content():
+            sent = self._sent.pop(reply.metadata.reply_to_message_id)
+            hostile = sent.metadata.dst_node_id == FIRST_NODE + HOSTILE
+            if hostile and sent.metadata.message_type == MessageType.TRAIN and reply.has_content():
                 self._replied += 1
                 if self._attack and (self._attack is not at_the_limit or self._replied == ROUNDS // 2):
                     _forge(reply, sent, self._attack)
@@ -168,8 +159,8 @@ def _forge(reply: Message, sent: Message, attack: Attack) -> None:
     down = from_record(sent.content.array_records.get(ARRAYS) or ArrayRecord())
     for name, array in learnt.items():
         before = down.get(name)
-        same = before is not None and before.shape == array.shape and before.dtype == array.dtype
-        if name in PROBABILITIES and attack is flipped:
+        same = before is not None and (before.shape, before.dtype) == (array.shape, array.dtype)
+        if name in PROBABILITIES and attack is FLIPPED:
             learnt[name] = (1 - array) / (array.shape[-1] - 1)
         elif array.dtype.kind == "f" and array.ndim:
             learnt[name] = attack(array, before if same else None)

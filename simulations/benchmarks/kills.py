@@ -45,6 +45,9 @@ COMMON: Mapping[str, Value] = {
     **{"checkpoint-every": 2, "evaluate-every": 2},
 }
 ASYNC: Mapping[str, Value] = {"algorithm": "fedhe", "fedhe.mode": "async", "client-seconds": "1,3,2"}
+RUN = "run"
+"""The run folder, in a folder of its own."""
+
 STATE = {"state-dir": "STATE"}
 """A folder of the clients' states beside the run folder."""
 
@@ -75,11 +78,11 @@ CASES: Mapping[str, Mapping[str, Value]] = {
 
 def started(case: str, folder: Path, workers: int, *, resume: bool = False) -> ForkProcess:
     """Run a case, or resume its run, in a child of this process."""
-    chosen: dict[str, Value] = {"output-dir": str(folder)}
+    chosen: dict[str, Value] = {"output-dir": str(folder / RUN)}
     if not resume:
         chosen |= {**COMMON, **CASES[case]}
         if "state-dir" in chosen:
-            chosen["state-dir"] = str(_states(folder))
+            chosen["state-dir"] = str(folder / "state")
     process = multiprocessing.get_context("fork").Process(target=_run, args=(chosen, workers, resume))
     process.start()
     return process
@@ -115,8 +118,8 @@ def whole(case: str, folder: Path) -> dict[str, Any]:
     process.join()
     if process.exitcode:
         raise RuntimeError(f"{case} has ended with status {process.exitcode}")
-    found = outcome(folder)
-    _clear(folder)
+    found = outcome(folder / RUN)
+    shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
@@ -124,22 +127,22 @@ def killed(case: str, folder: Path, expected: Mapping[str, Any], draw: random.Ra
     """Run a case, kill it up to `MOST_KILLS` times, resume it each time; return the kills, and what it came to."""
     kills = 0
     while True:
-        resume = bool(checkpoints(folder))
+        resume = bool(checkpoints(folder / RUN))
         if not resume:
-            _clear(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         process = started(case, folder, draw.choice((1, 1, 2)), resume=resume)
         if kills < MOST_KILLS:
-            _kill(process, folder, draw, resume)
+            _kill(process, folder / RUN, draw, resume)
         process.join()
         if process.exitcode != -signal.SIGKILL:
             break
         kills += 1
     if process.exitcode:
         return kills, f"ended with status {process.exitcode}"
-    found = outcome(folder)
+    found = outcome(folder / RUN)
     if differ := [name for name, value in expected.items() if found[name] != value]:
         return kills, f"DIFFERS in {', '.join(differ)}"
-    _clear(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     return kills, "same bits"
 
 
@@ -159,15 +162,6 @@ def _kill(process: ForkProcess, folder: Path, draw: random.Random, resume: bool)
         time.sleep(0.005)
     time.sleep(moment)
     process.kill()
-
-
-def _states(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}-state")
-
-
-def _clear(folder: Path) -> None:
-    for path in (folder, _states(folder)):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def main(

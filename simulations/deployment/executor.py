@@ -1,7 +1,7 @@
 """The warm executor of a SuperNode: a process that has imported what a ClientApp needs, and forks others that answer.
 
-It is started by `simulations.deployment.supernode`, which tells it by its standard input where the node is. An
-executor that has imported what has changed on disk since then begins anew, with the messages that it was given.
+It is started by `simulations.deployment.supernode`, which tells it by its standard input where the node is. Where
+libraries have been installed, upgraded or removed since, it begins anew, with the messages that it was given.
 
 A process that answers a message ends with the node, not with the executor: a reply is all that the node waits for.
 """
@@ -11,8 +11,8 @@ import json
 import os
 import select
 import signal
+import site
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -31,7 +31,6 @@ from simulations.deployment.flower_node import (
     log,
     run_executor,
 )
-from simulations.deployment.loaded import Loaded
 
 OWN = ("clients", "hetfl_flwr", "simulations", "strategies")
 """Packages that a message may bring with its app: the executor imports no copy of them."""
@@ -51,6 +50,16 @@ Told = Mapping[str, Any]
 """What an executor is told by its node: see `simulations.deployment.supernode.run_supernode`."""
 
 
+def libraries() -> list[int]:
+    """Return when libraries were last installed, upgraded or removed, by the folders that they lie in."""
+    folders = map(Path, [*site.getsitepackages(), site.getusersitepackages()])
+    return [folder.stat().st_mtime_ns for folder in folders if folder.is_dir()]
+
+
+BEFORE = libraries()
+"""The libraries as they were before this process has imported any but Flower."""
+
+
 class _OfOneNode:
     """What Flower asks of any executor, of one that serves one node with one message at a time.
 
@@ -62,8 +71,6 @@ class _OfOneNode:
 
     def __init__(self, told: Told) -> None:
         self._told = told
-        self._loaded = Loaded(told["begun"])
-        self._loaded.look()
 
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
@@ -90,7 +97,7 @@ class WarmExecutor(_OfOneNode):
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Fork a process that answers a message."""
-        if _has_changed(self._loaded):
+        if _libraries_changed():
             begin_anew(self._told, [asdict(spec)])
         try:
             self._running.add(fork(partial(_answer_once, spec, self._told["alive"])))
@@ -159,9 +166,9 @@ class ResidentExecutor(_OfOneNode):
             self._process = 0
         if self._process or not self._pipe or not _is_readable(self._pipe[0]):
             return
-        if _has_changed(self._loaded):
+        if _libraries_changed():
             begin_anew(self._told, [json.loads(line) for line in os.read(self._pipe[0], 2**16).splitlines()])
-        self._process = fork(partial(_answer_all, self._pipe, self._loaded, self._told["alive"]))
+        self._process = fork(partial(_answer_all, self._pipe, self._told["alive"]))
 
 
 def _not_started(error: OSError) -> LaunchResult:
@@ -186,12 +193,12 @@ def _has_ended(process: int) -> bool:
     return True
 
 
-def _has_changed(loaded: Loaded) -> bool:
-    """Say whether what this process has imported has changed on disk; and in the log, what."""
-    changed = loaded.changed()
+def _libraries_changed() -> bool:
+    """Say whether the libraries are others than those that this process has imported; and in the log, if they are."""
+    changed = libraries() != BEFORE
     if changed:
-        log(INFO, "%s has changed on disk: a new process begins", ", ".join(sorted(changed)))
-    return bool(changed)
+        log(INFO, "libraries have changed on disk: a new process begins")
+    return changed
 
 
 def begin_anew(told: Told, specs: Sequence[Mapping[str, Any]]) -> NoReturn:
@@ -201,7 +208,7 @@ def begin_anew(told: Told, specs: Sequence[Mapping[str, Any]]) -> NoReturn:
     """
     try:
         read, write = os.pipe()
-        os.write(write, json.dumps({**told, "begun": time.time(), "specs": specs}, allow_nan=False).encode())
+        os.write(write, json.dumps({**told, "specs": specs}, allow_nan=False).encode())
         os.close(write)
         os.dup2(read, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)  # it would go on, and nobody would take its signal
@@ -240,20 +247,16 @@ def fork(work: Callable[[], int]) -> int:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        _leave(status)
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
 
 
 def _reset_signals() -> None:
     for number in _ENDS:
         signal.signal(number, signal.SIG_DFL)
-
-
-def _leave(status: int) -> NoReturn:
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(status)
 
 
 def _answer_once(spec: ExecutionSpec, alive: int) -> int:
@@ -263,25 +266,21 @@ def _answer_once(spec: ExecutionSpec, alive: int) -> int:
     return 0
 
 
-def _answer_all(pipe: tuple[int, int], loaded: Loaded, alive: int) -> int:
-    """Answer messages one after the other, until one is not answered, there are no more, or a module has changed."""
+def _answer_all(pipe: tuple[int, int], alive: int) -> int:
+    """Answer messages one after the other, until one is not answered, there are no more, or a library has changed."""
     specs, own = pipe
     os.close(own)
     os.environ["HETFL_KEEP"] = "resident"
     end_with_node(alive)
     status = [0]
 
-    def unpacked(app: Path) -> None:
-        loaded.app = app
-        _forget_hiding(app)
-
     with open(specs, "rb", buffering=0) as lines:  # which reads no more than a line
         while not status[-1]:
             select.select([specs], [], [])
-            if _has_changed(loaded) or not (line := lines.readline()):
+            if _libraries_changed() or not (line := lines.readline()):
                 break
             _reset_signals()  # each message sets its own
-            answer(ExecutionSpec(**json.loads(line)), unpacked=unpacked, leave=status.append)
+            answer(ExecutionSpec(**json.loads(line)), unpacked=_forget_hiding, leave=status.append)
     return int(status[-1] != 0)
 
 

@@ -91,7 +91,12 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
     names = [_name(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
     try:
         keys.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_private(keys.folder)
+        mode = keys.folder.stat().st_mode & 0o777
+        if mode & 0o022:
+            raise ConfigError(
+                f"{keys.folder} has mode {mode:04o}, so others may put keys of their own there: chmod 700 it, or name "
+                "a new one"
+            )
         made = [] if keys.ca.exists() else _make_authority(keys)
         if keys.server.exists():
             _check_server(keys, names)
@@ -106,34 +111,17 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
     return made
 
 
-def _check_private(folder: Path) -> None:
-    mode = folder.stat().st_mode & 0o777
-    if mode & 0o022:
-        raise ConfigError(
-            f"{folder} has mode {mode:04o}, so others may put keys of their own there: chmod 700 it, or name a new one"
-        )
-
-
 def _make_authority(keys: Keys) -> list[Path]:
     key = _private_key(keys.ca_key)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hetfl private CA")])
-    builder = _builder(name, name, key.public_key(), key.public_key(), CA_DAYS)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_usage(certificates=True), critical=True)
-    return _written(keys.ca_key, _pem(key), keys.ca, builder.sign(key, hashes.SHA384()).public_bytes(Encoding.PEM))
+    made = _certificate("hetfl private CA", key, None, key, CA_DAYS, [])
+    return _written(keys.ca_key, _pem(key), keys.ca, made)
 
 
 def _make_server(keys: Keys, names: list[x509.GeneralName]) -> list[Path]:
-    authority, signer = _read_certificate(keys.ca), _read_key(keys.ca_key)
     key = _private_key(keys.server_key)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hetfl SuperLink")])
-    builder = _builder(name, authority.subject, key.public_key(), signer.public_key(), SERVER_DAYS)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(certificates=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    builder = builder.add_extension(_Names(names), critical=False)
-    signed = builder.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM)
-    return _written(keys.server_key, _pem(key), keys.server, signed)
+    its = [x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), _Names(names)]
+    made = _certificate("hetfl SuperLink", key, _read_certificate(keys.ca), _read_key(keys.ca_key), SERVER_DAYS, its)
+    return _written(keys.server_key, _pem(key), keys.server, made)
 
 
 def _make_node(keys: Keys, number: int) -> list[Path]:
@@ -178,36 +166,35 @@ def _check_server(keys: Keys, names: list[x509.GeneralName]) -> None:
         raise ConfigError(f"the certificate of the server is not signed by {keys.ca}: {remedy}") from None
 
 
-def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    signer: ec.EllipticCurvePublicKey,
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    authority: x509.Certificate | None,
+    signer: ec.EllipticCurvePrivateKey,
     days: int,
-) -> x509.CertificateBuilder:
-    """Return a certificate with what is common to all; it is valid from a day ago, for clocks that are behind."""
-    start = datetime.now(UTC) - timedelta(days=1)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
+    extensions: Sequence[x509.ExtensionType],
+) -> bytes:
+    """Return a certificate, of an authority where none is given; valid from a day ago, for clocks that are behind.
+
+    The key of an authority signs certificates, any other one handshakes.
+    """
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    start, own = datetime.now(UTC) - timedelta(days=1), authority is None
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
+    builder = (
+        x509.CertificateBuilder(authority.subject if authority else subject, subject, key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
         .not_valid_after(start + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(own, path_length=0 if own else None), critical=True)
+        .add_extension(x509.KeyUsage(not own, key_cert_sign=own, crl_sign=own, **usage), critical=True)
     )
-
-
-def _usage(*, certificates: bool) -> x509.KeyUsage:
-    """Return what a key is for: to sign certificates, or handshakes."""
-    no = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only"), False
-    )
-    return x509.KeyUsage(
-        digital_signature=not certificates, key_cert_sign=certificates, crl_sign=certificates, decipher_only=False, **no
-    )
+    for each in extensions:
+        builder = builder.add_extension(each, critical=False)
+    return builder.sign(signer, hashes.SHA384()).public_bytes(Encoding.PEM)
 
 
 def _name(host: str) -> x509.GeneralName:
@@ -260,20 +247,22 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _written(private: Path, secret: bytes, public: Path, shown: bytes) -> list[Path]:
-    """Write what is not there of a pair, the public half last, for where that is the pair counts as made."""
-    halves = ((private, secret, 0o600), (public, shown, 0o644))
-    return [_write_new(path, content, mode) for path, content, mode in halves if not path.exists()]
+    """Write what is not there of a pair, the public half last, for where that is the pair counts as made.
 
-
-def _write_new(path: Path, content: bytes, mode: int) -> Path:
-    """Write a file under another name, then give it its own: it is whole, whenever this process is killed."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.unlink(missing_ok=True)
-    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return unfinished.rename(path)
+    Each file is written under another name first: it is whole, whenever this process is killed.
+    """
+    made = []
+    for path, content, mode in ((private, secret, 0o600), (public, shown, 0o644)):
+        if path.exists():
+            continue
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        unfinished.unlink(missing_ok=True)
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        made.append(unfinished.rename(path))
+    return made
 
 
 def write_node_keys(keys: Mapping[int, str]) -> bytes:

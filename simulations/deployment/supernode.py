@@ -67,12 +67,12 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     flower_node = _parts()
     parsed = flower_node.node_arguments(given)
     read_node_config(parsed.node_config or "")
-    port = parsed.port
-    if not any(one.split("=")[0] == "--port" for one in given):
-        port = _free_port(parsed.host)
-        given += ["--port", str(port)]
-    elif not _is_free(parsed.host, port):
-        raise ConfigError(f"port {port} of {parsed.host} is taken: give this node a --port of its own")
+    chosen = any(one.split("=")[0] == "--port" for one in given)
+    try:
+        port = _bound(parsed.host, parsed.port if chosen else 0)
+    except OSError:
+        raise ConfigError(f"port {parsed.port} of {parsed.host} is taken: give this node a --port of its own") from None
+    given += [] if chosen else ["--port", str(port)]
     secret = secrets.token_bytes(32)
     host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
     alive, _ = os.pipe()  # the other end is this process's alone, as long as it lives
@@ -137,7 +137,6 @@ def start_executor(told: Mapping[str, Any], environment: dict[str, str]) -> "sub
     subprocess.Popen
         Its process.
     """
-    begun = time.time()
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "simulations.deployment.executor"],
         stdin=subprocess.PIPE,
@@ -147,7 +146,7 @@ def start_executor(told: Mapping[str, Any], environment: dict[str, str]) -> "sub
     )
     if process.stdin is not None:
         with closing(process.stdin) as pipe:
-            json.dump({**told, "begun": begun, "specs": []}, pipe, allow_nan=False)
+            json.dump({**told, "specs": []}, pipe, allow_nan=False)
     return process
 
 
@@ -178,18 +177,15 @@ def _run_plain(arguments: Sequence[str]) -> NoReturn:
     os.execv(command, ["flower-supernode", *arguments])
 
 
-def _is_free(host: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            one.bind((host, port))
-        except OSError:
-            return False
-    return True
+def _bound(host: str, port: int = 0) -> int:
+    """Bind a port for a moment, by default any that is free, and return it.
 
-
-def _free_port(host: str) -> int:
+    Raises
+    ------
+    OSError
+        It is taken.
+    """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
-        one.bind((host, 0))
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((host, port))
         return int(one.getsockname()[1])

@@ -9,7 +9,7 @@ from uuid import UUID
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 
 from hetfl_flwr.common.flower import ErrorCode, name_message
-from hetfl_flwr.config import RunConfig, simulated_latency, simulated_links, simulated_seconds, simulated_speeds
+from hetfl_flwr.config import RunConfig, simulated
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.exchange import Downloads, Exchange, Outcome, Reply, Sent, Traffic, UnderWay, blamed
@@ -74,23 +74,26 @@ class Times:
 
     def __init__(self, config: RunConfig) -> None:
         self._seed, self._counts, self._weighs = config.seed, bool(config.client_speed), bool(config.client_mbits)
-        self._seconds, self._speeds = simulated_seconds(config.client_seconds), simulated_speeds(config.client_speed)
-        self._links, self._latency = simulated_links(config.client_mbits), simulated_latency(config.client_latency)
+        self._seconds = simulated("client-seconds", config.client_seconds)
+        self._speeds = simulated("client-speed", config.client_speed)
+        self._links = simulated("client-mbits", config.client_mbits)
+        self._latency = simulated("client-latency", config.client_latency)
 
     def known(self, flight: Flight) -> float:
         """Return the seconds that are known when a message is sent: until its answer is known, they are a bound."""
         client_id, trains = flight.member.client_id, flight.kind == MessageType.TRAIN
         took = 0.0
         if trains and not self._counts:
-            took = self._seconds[client_id % len(self._seconds)] * self._jitter(client_id, flight.place)
+            (seconds,) = self._seconds[client_id % len(self._seconds)]
+            took = seconds * self._jitter(client_id, flight.place)
         return took + self._carried(flight, 0, flight.traffic.wire_down)
 
     def more(self, flight: Flight, metrics: Mapping[str, Any], wire_up: int) -> float:
         """Return the seconds that are known with its answer."""
         client_id, took = flight.member.client_id, 0.0
         if self._counts and (operations := metrics.get(FLOPS, 0.0)):  # as the client's meter has counted them
-            speed = self._speeds[client_id % len(self._speeds)]
-            took = float(operations / speed * self._jitter(client_id, flight.place))
+            (speed,) = self._speeds[client_id % len(self._speeds)]
+            took = float(operations / (1e9 * speed) * self._jitter(client_id, flight.place))
         return took + (self._carried(flight, 1, wire_up) if self._weighs else 0.0)
 
     def _jitter(self, client_id: int, place: int) -> float:
@@ -101,10 +104,11 @@ class Times:
         if flight.kind == MessageType.EVALUATE:
             return 0.0
         client_id = flight.member.client_id
-        delay = self._latency[client_id % len(self._latency)]
+        (delay,) = self._latency[client_id % len(self._latency)]
         if not self._weighs:
             return 2 * delay * (way == 0)  # a reply's is known when its message is sent
-        return delay + 8e-6 * wire / self._links[client_id % len(self._links)][way]
+        link = self._links[client_id % len(self._links)]
+        return delay + 8e-6 * wire / (link[-1] if way else link[0])
 
 
 class LocalExchange(Exchange):

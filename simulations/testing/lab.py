@@ -122,6 +122,17 @@ def in_a_run() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    """Build small federations in `tmp_path`; their worker processes end with the test.
+
+    A test sees it where it, or its ``conftest.py``, says ``from hetfl_flwr import lab``. In a class on
+    `AlgorithmContract` it is there without that, and builds federations of the class's algorithm.
+    """
+    with in_a_run(), Lab(tmp_path) as lab:
+        yield lab
+
+
 def normed(spec: DataSpec) -> SplitModel:
     """Build a hidden layer with batch norm (running statistics, and a step counter, an integer) and dropout."""
     hidden = nn.Linear(prod(spec.shape), 8)

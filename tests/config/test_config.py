@@ -16,7 +16,7 @@ from hetfl_flwr.config import (
     meaning,
     parse_setting,
     read_toml,
-    simulated_seconds,
+    simulated,
     to_toml,
 )
 from hetfl_flwr.errors import ConfigError, HetflError
@@ -245,8 +245,8 @@ def test_one_number_for_all_clients_needs_no_quotes(key):
 
 
 def test_without_simulated_seconds_every_client_takes_one():
-    assert simulated_seconds("") == [1.0]
-    assert simulated_seconds("1, 2.5,20") == [1.0, 2.5, 20.0]
+    assert simulated("client-seconds", "") == [(1.0,)]
+    assert simulated("client-seconds", "1, 2.5,20") == [(1.0,), (2.5,), (20.0,)]
 
 
 def test_every_key_that_names_a_file_or_folder_refuses_what_can_name_none(refusal):

@@ -185,8 +185,3 @@ def test_domains_without_samples_have_no_mean():
     scores = domain_scores({0: 0.5, 1: 0.0}, 0, {0: 10, 1: 0})
     assert (scores.acc, scores.fwt) == (0.5, None)
     assert domain_scores({0: 0.0, 1: 0.0}, 0, {0: 0, 1: 0}).acc is None
-
-
-def test_an_own_domain_that_was_not_tested_is_refused():
-    with pytest.raises(ValueError, match="own domain 2"):
-        domain_scores({1: 0.5, 0: 0.6}, own=2)

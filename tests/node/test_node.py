@@ -1,5 +1,4 @@
 import os
-import time
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hetfl_flwr.node.node import KeptContext, Node
 from hetfl_flwr.node.state import ClientState, ContextStore, FileStore
 from hetfl_flwr.wire.codec import to_record
 from simulations.deployment import executor
-from simulations.deployment.loaded import Loaded
 
 
 def test_a_node_is_built_alike_for_each_message(make_config, make_node):
@@ -228,7 +226,7 @@ def keep_until_told_otherwise(monkeypatch, *, stays):
     monkeypatch.setattr(executor.os, "environ", environment)
     if stays:
         monkeypatch.setattr(executor, "end_with_node", lambda alive: None)
-        assert executor._answer_all(os.pipe(), Loaded(time.time()), 0) == 0
+        assert executor._answer_all(os.pipe(), 0) == 0
 
 
 def test_a_model_of_the_user_s_own_is_built_anew(make_config, make_context):

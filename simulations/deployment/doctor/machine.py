@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from shlex import quote
@@ -37,6 +36,8 @@ MODEL_STATE, RUNS_KEPT = 134e6, 20
 _SIDE = 256
 _TRIAL = f"import torch; one = torch.ones({_SIDE}, {_SIDE}); one @ one"
 """Run in a process of its own: a torch that was built for newer processors ends it by a signal."""
+
+_OTHER_TORCH = "install a torch for this system, processor and driver: https://pytorch.org, or NVIDIA's for a JetPack"
 
 CGROUP = Path("/sys/fs/cgroup")
 """Where Linux says how much memory a container or a unit may take."""
@@ -94,21 +95,16 @@ def found_version(package: str) -> str:
 
 
 def _examine_torch() -> Iterator[Finding]:
-    if "torch" not in sys.modules:
-        status = subprocess.run([sys.executable, "-c", _TRIAL], capture_output=True, check=False).returncode
-        if status < 0:
-            text = f"torch ends Python: {signal.strsignal(-status) or f'signal {-status}'}"
-            fix = "install another version of torch: this one is not for this processor"
-            yield Finding("torch", State.FAILURE, text, fix)
-            return
-    try:
-        import_module("torch")
-    except (ImportError, OSError) as error:  # not here; or for another processor, or without its libraries
-        reason = str(error).partition("\n")[0]
-        fix = "install a torch for this system and processor: https://pytorch.org, or NVIDIA's wheel for a JetPack"
-        yield Finding("torch", State.FAILURE, f"torch cannot be imported: {reason}", fix)
-        return
-    yield from check_devices()
+    """Let torch compute in a process of its own; if it can, check each device."""
+    trial = subprocess.run([sys.executable, "-c", _TRIAL], capture_output=True, text=True, check=False)
+    if trial.returncode == 0:
+        yield from check_devices()
+    elif trial.returncode < 0:  # it is built for another processor
+        name = signal.strsignal(-trial.returncode) or f"signal {-trial.returncode}"
+        yield Finding("torch", State.FAILURE, f"torch ends Python: {name}", _OTHER_TORCH)
+    else:
+        reason = trial.stderr.strip().rpartition("\n")[2]
+        yield Finding("torch", State.FAILURE, f"torch cannot be imported: {reason}", _OTHER_TORCH)
 
 
 def check_devices() -> Iterator[Finding]:
@@ -118,48 +114,29 @@ def check_devices() -> Iterator[Finding]:
     names = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     names += ["mps"] * torch.backends.mps.is_available()
     yield from map(_check_device, names or ["cpu"])
-    if not names:
-        nvidia = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-        yield from check_unused(nvidia, jetson_release())
-
-
-def check_unused(nvidia: bool, jetson: str) -> Iterator[Finding]:
-    """Warn of a GPU that torch cannot use.
-
-    Parameters
-    ----------
-    nvidia : bool
-        Whether the system has an NVIDIA GPU.
-    jetson : str
-        The release of a Jetson; empty on any other machine.
-    """
-    import torch
-
-    if not nvidia and not jetson:
-        return
-    built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda or '(none)'}"
-    if jetson:
-        fix = "install NVIDIA's own wheel of torch for this JetPack, and let the node's user into the group video"
-        yield Finding("accelerator", State.WARNING, f"Jetson {jetson}, but {built}", fix)
-    else:
-        fix = "install a torch with CUDA that fits the driver: https://pytorch.org"
-        yield Finding("accelerator", State.WARNING, f"an NVIDIA GPU is here, but {built} and cannot use it", fix)
+    jetson = jetson_release()
+    nvidia = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+    if not names and (jetson or nvidia):
+        seen = f"Jetson {jetson} is" if jetson else "an NVIDIA GPU is"
+        text = f"{seen} here, but torch {torch.__version__} is built for CUDA {torch.version.cuda or '(none)'}"
+        fix = f"{_OTHER_TORCH}; on a Jetson, let the node's user into the group video, too"
+        yield Finding("accelerator", State.WARNING, f"{text} and cannot use it", fix)
 
 
 def _check_device(device: str) -> Finding:
     import torch
 
     name = "processor" if device == "cpu" else f"accelerator {device}"
-    fix = 'install a torch for this device and its driver; until then the node trains with device="cpu"'
     try:
         text = _described(device)
         one = torch.ones(_SIDE, _SIDE, device=device)
         if bool(((one @ one) == _SIDE).all()):
             return Finding(name, State.OK, f"{text}; multiplies matrices")
+        text = f"{text}; a product of matrices is wrong"
     except RuntimeError as error:  # a driver that is too old, a GPU for which torch has no kernels, no memory
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        return Finding(name, State.FAILURE, f"{device} cannot multiply matrices: {reason}", fix)
-    return Finding(name, State.FAILURE, f"{text}; a product of matrices is wrong", fix)
+        text = f"{device} cannot multiply matrices: {reason}"
+    return Finding(name, State.FAILURE, text, f'{_OTHER_TORCH}; until then the node trains with device="cpu"')
 
 
 def _described(device: str) -> str:

@@ -4,12 +4,12 @@ import json
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from ipaddress import ip_address
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -99,18 +99,11 @@ def server_at(address: str, roots: Path | None, insecure: bool) -> Server:
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     plain = port.isascii() and port.isdecimal() and 1 <= int(port[:6]) <= 65535
-    if not plain or not host or "/" in host or any(map(str.isspace, host)) or (":" in host and not _is_address(host)):
+    if not plain or not host or "/" in host or any(map(str.isspace, host)):
         raise ConfigError(f"--superlink = {address}: expected HOST:PORT, such as server.example.org:8443")
     if insecure and roots is not None:
         raise ConfigError("--insecure and --root-certificates: give one of them")
     return Server(host, int(port), roots, insecure)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        return bool(ip_address(host))
-    except ValueError:
-        return False
 
 
 def examine_server(server: Server, here: str, required: str) -> Iterator[Finding]:
@@ -131,6 +124,8 @@ def examine_server(server: Server, here: str, required: str) -> Iterator[Finding
         try:
             for finding in _findings(server, here, required):
                 findings.put(finding)
+        except _Stopped as stop:
+            findings.put(stop.finding)
         finally:
             findings.put(None)
 
@@ -143,53 +138,45 @@ def examine_server(server: Server, here: str, required: str) -> Iterator[Finding
         yield Finding("SuperLink", State.FAILURE, f"does not answer within {PATIENCE:g} s", fix)
 
 
+class _Stopped(Exception):
+    """A step has failed without which there is no next one; it has the finding."""
+
+    def __init__(self, name: str, text: str, error: Exception, fix: str) -> None:
+        self.finding = Finding(name, State.FAILURE, f"{text}: {_reason(error)}", fix)
+
+
+@contextmanager
+def _step(name: str, text: str, fix: str) -> Iterator[None]:
+    """Take what goes wrong in a step as its failure."""
+    try:
+        yield
+    except (OSError, UnicodeError, HTTPException) as error:
+        raise _Stopped(name, text, error, fix) from error
+
+
 def _findings(server: Server, here: str, required: str) -> Iterator[Finding]:
-    for check in (check_name, check_port):
-        yield (finding := check(server))
-        if finding.state is State.FAILURE:
-            return
+    with _step("name", f"{server.host} has no address", "correct the name in --superlink, or add it to the DNS"):
+        rows = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
+    addresses = ", ".join(dict.fromkeys(str(row[4][0]) for row in rows))
+    yield Finding("name", State.OK, f"{server.host} is {addresses}")
+    closed = "start the SuperLink, correct the port, or open it in the firewalls on the way"
+    with _step("port", f"no connection to {server.port}", closed):
+        server.connected().close()
+    yield Finding("port", State.OK, f"{server.port} is open")
     if server.insecure:
         yield Finding("TLS", State.WARNING, "off (--insecure): anybody on the way reads and alters what is sent", _TLS)
     else:
-        try:
-            with server.connected(_trusting()) as connection:
-                shown: bytes = connection.getpeercert(binary_form=True)  # type: ignore[attr-defined]
-            certificate = x509.load_der_x509_certificate(shown)
-        except OSError as error:  # also of TLS
-            fix = "start the SuperLink with --ssl-certfile and --ssl-keyfile, or name the port that has TLS"
-            yield Finding("TLS", State.FAILURE, f"no handshake: {_reason(error)}", fix)
-            return
+        plain = "start the SuperLink with --ssl-certfile and --ssl-keyfile, or name the port that has TLS"
+        with _step("TLS", "no handshake", plain), server.connected(_trusting()) as connection:
+            shown: bytes = connection.getpeercert(binary_form=True)  # type: ignore[attr-defined]
         yield Finding("TLS", State.OK, "handshake done")
-        yield from _check_certificates(server, certificate, datetime.now(UTC))
-    try:
+        yield from _check_certificates(server, x509.load_der_x509_certificate(shown), datetime.now(UTC))
+    other = "drop --insecure where the SuperLink has TLS, and see whether this is its port"
+    with _step("SuperLink", "no answer over HTTP", other):
         (_, date, _, clock), (status, *_), (_, _, described, _) = map(server.get, ("/health", FLEET, "/openapi.json"))
-    except (OSError, HTTPException) as error:
-        fix = "drop --insecure where the SuperLink has TLS, and see whether this is its port"
-        yield Finding("SuperLink", State.FAILURE, f"no answer over HTTP: {_reason(error)}", fix)
-        return
     yield check_answer(status)
     yield check_clock(date, clock)
     yield check_version(flower_version(described), here, required)
-
-
-def check_name(server: Server) -> Finding:
-    """Check that the server's name has an address."""
-    try:
-        rows = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        fix = "correct the name in --superlink, or add it to the DNS or to /etc/hosts"
-        return Finding("name", State.FAILURE, f"{server.host} has no address: {_reason(error)}", fix)
-    return Finding("name", State.OK, f"{server.host} is {', '.join(dict.fromkeys(str(row[4][0]) for row in rows))}")
-
-
-def check_port(server: Server) -> Finding:
-    """Check that somebody listens at the server's port."""
-    try:
-        with server.connected():
-            return Finding("port", State.OK, f"{server.port} is open")
-    except OSError as error:
-        fix = "start the SuperLink, correct the port, or open it in the firewalls on the way"
-        return Finding("port", State.FAILURE, f"no connection to {server.port}: {_reason(error)}", fix)
 
 
 def _check_certificates(server: Server, certificate: x509.Certificate, now: datetime) -> Iterator[Finding]:

@@ -231,7 +231,7 @@ NAMES = {
     "binary": "TOML",
     "none.toml": "none.toml",
     "folder": "is a folder",
-    "fifo": "is a pipe",
+    "fifo": "a pipe",
     "/dev/zero": "a device",
     "loop": "symlink loop",
     "file/x": "Not a directory",

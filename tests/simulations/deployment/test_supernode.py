@@ -21,7 +21,6 @@ from flwr.supernode.runtime import run_clientapp as clientapp
 from simulations.deployment import executor, flower_node, supernode
 from simulations.deployment.executor import ResidentExecutor, WarmExecutor
 from simulations.deployment.flower_node import ExecutionSpec, TaskType
-from simulations.deployment.loaded import Loaded
 
 
 def spec(number: int, app: str = "one", address: str = "127.0.0.1:1") -> ExecutionSpec:
@@ -32,9 +31,9 @@ def spec(number: int, app: str = "one", address: str = "127.0.0.1:1") -> Executi
 
 @pytest.fixture
 def told() -> Iterator[dict[str, object]]:
-    """Return what a node that is there tells its executor, which has begun before this test."""
+    """Return what a node that is there tells its executor."""
     alive, held = os.pipe()
-    yield {"alive": alive, "begun": time.time()}
+    yield {"alive": alive}
     os.close(alive)
     os.close(held)
 
@@ -204,74 +203,36 @@ def anew(monkeypatch) -> list[list[str]]:
     return begun
 
 
-def write_version(folder: Path, version: int) -> None:
-    """Write a module, and wait until a file that is written then is younger by the file system's clock."""
-    (folder / "altered.py").write_text(f"VERSION = {version}  #{'#' * version}\n")
-    time.sleep(0.05)
-
-
 @pytest.fixture
-def altered(tmp_path, monkeypatch) -> Iterator[Path]:
-    """Give the folder of a module ``altered``, of version 1."""
-    monkeypatch.syspath_prepend(tmp_path)
-    write_version(tmp_path, 1)
-    yield tmp_path
-    sys.modules.pop("altered", None)
+def upgrade(monkeypatch) -> Callable[[], None]:
+    """Upgrade a library, as far as an executor sees it."""
+    return lambda: monkeypatch.setattr(executor, "libraries", lambda: [*executor.BEFORE, 1])
 
 
-def test_a_module_that_an_executor_has_and_that_has_changed_lets_it_begin_anew(altered, warm, written, anew):
-    importlib.import_module("altered")
+def test_a_library_that_is_installed_or_upgraded_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(executor.site, "getsitepackages", lambda: [str(tmp_path), str(tmp_path / "none")])
+    (tmp_path / "numpy-1.0.dist-info").mkdir()
+    before = executor.libraries()
+    assert executor.libraries() == before
+    time.sleep(0.05)
+    (tmp_path / "numpy-1.0.dist-info").rename(tmp_path / "numpy-1.1.dist-info")
+    assert executor.libraries() != before
+
+
+def test_a_library_that_was_upgraded_lets_an_executor_begin_anew(upgrade, warm, written, anew):
     assert warm.launch(spec(1)).status == "accepted"
     until(lambda: not warm.reconcile() and not warm._running)
-    write_version(altered, 2)
+    upgrade()
     with pytest.raises(BlockingIOError):
         warm.launch(spec(2))
     assert anew == [["token-2"]]
 
 
-def test_a_module_that_a_process_keeps_and_has_changed_lets_another_begin(altered, resident, written, anew):
-    for number, version in enumerate((1, 1, 2, 2), 1):
-        if number == 3:
-            write_version(altered, version)
-        resident.launch(spec(number, address="import altered"))
-        until(lambda number=number: not resident.reconcile() and len(written()) == 2 * number)
-    assert [row[1] for row in written()[1::2]] == ["1", "1", "2", "2"]
-    processes = [row[0] for row in written()[::2]]
-    assert processes[0] == processes[1] != processes[2] == processes[3]
-    assert not anew
-
-
-@pytest.mark.parametrize("kind", [WarmExecutor, ResidentExecutor])
-@pytest.mark.parametrize("looked", [False, True])
-def test_a_module_that_changes_after_its_import_is_noticed_by_the_first_message(
-    altered, told, written, anew, kind, looked
-):
-    """Also before the executor has looked for the first time, with a change that keeps date and size of the file."""
-    told["begun"] = time.time()
-    importlib.import_module("altered")
-    one = kind(told) if looked else None
-    before = (altered / "altered.py").stat()
-    (altered / "altered.py").write_text("VERSION = 2  ##\n")
-    os.utime(altered / "altered.py", ns=(before.st_atime_ns, before.st_mtime_ns + looked))
-    assert (altered / "altered.py").stat().st_size == before.st_size
-    one = one or kind(told)
-    if kind is WarmExecutor:
-        with pytest.raises(BlockingIOError):
-            one.launch(spec(1))
-    else:
-        assert one.launch(spec(1)).message.endswith("begun anew")
+def test_a_library_that_was_upgraded_lets_a_process_that_stays_begin_anew(upgrade, resident, written, anew):
+    upgrade()
+    assert resident.launch(spec(1)).message.endswith("begun anew")
     assert anew == [["token-1"]]
-
-
-def test_a_file_of_the_future_is_held_as_it_is(altered, monkeypatch):
-    """Where the clock has been set back, a process that begins anew would begin anew for ever."""
-    clock = time.time
-    monkeypatch.setattr(time, "time", lambda: clock() - 3600)
-    loaded = Loaded(time.time())
-    importlib.import_module("altered")
-    assert loaded.changed() == set()
-    write_version(altered, 2)
-    assert loaded.changed() == {"altered"}
+    assert written() == []
 
 
 @pytest.mark.parametrize("replied", [False, True])
