@@ -391,7 +391,7 @@ def audit(
     Returns
     -------
     DataFrame
-        One row a figure, with the fields of `simulations.studies.audit.findings.Finding`. ``attrs`` has the ``skipped``
+        One row a figure, with the fields of `simulations.studies.audit.measures.Finding`. ``attrs`` has the ``skipped``
         attacks and why, the ``guarantees`` of the noise on uploads, the paths of the ``pictures``, and of a deployment
         without `nodes` the ``estimates`` that uploads give by themselves. ``audit/`` in the run folder has the same as
         ``audit.json``, and the pictures.

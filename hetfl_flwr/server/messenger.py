@@ -29,7 +29,7 @@ from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.text import brief
 from hetfl_flwr.wire.codec import decode, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, LABELLED, METRICS, POOL, ROUND, SHARE
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.spec import Arrays, frozen
 
 if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy
@@ -303,7 +303,8 @@ def read(reply: Message, expected: Expected, *, half: bool = False, own: bool = 
         return expected.reply(metrics, {})
     if list(content.array_records) != [ARRAYS]:
         raise PayloadError(f"{member}: array records {_names(content.array_records)}, expected '{ARRAYS}'")
-    return expected.reply(metrics, decode(expected.spec, content.array_records[ARRAYS], str(member), half=half))
+    arrays = decode(expected.spec, content.array_records[ARRAYS], str(member), half=half)
+    return expected.reply(metrics, frozen(arrays))
 
 
 def misaddressed(reply: Message, asked: Metadata) -> str:

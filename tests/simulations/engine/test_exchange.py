@@ -105,6 +105,21 @@ def test_so_it_is_where_a_client_does_something_wrong(wrong, lab, tmp_path, monk
     assert [len(entry["failures"]) for entry in without[0]] == [0, 0, 1, 0]
 
 
+def test_no_strategy_can_change_what_clients_have_uploaded(lab, tmp_path, monkeypatch):
+    """It would be another upload for a robust average, or for who audits the run, in some engines only."""
+    strategy, writeable = chosen(lab.config(algorithm="fedhe")).strategy, []
+    aggregate = strategy.aggregate
+
+    def looked_at(self: Any, server_state: Any, uploads: Any, round: int) -> Any:
+        writeable.extend(array.flags.writeable for upload in uploads for array in upload.arrays.values())
+        return aggregate(self, server_state, uploads, round)
+
+    monkeypatch.setattr(strategy, "aggregate", looked_at)
+    for messages in (True, False):
+        run(lab, tmp_path / str(messages), messages=messages, algorithm="fedhe", models="mlp", rounds=1)
+    assert set(writeable) == {False}
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_what_a_strategy_draws_is_seeded(mode, lab, tmp_path, monkeypatch):
     """However many workers there are, and whenever a checkpoint waits for the clients."""
