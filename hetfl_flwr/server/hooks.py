@@ -3,20 +3,22 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from logging import WARNING
-from typing import Any, final
+from typing import final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from hetfl_flwr.common.flower import aggregate_metricrecords, log
-from hetfl_flwr.server.exchange import Reply
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.server.exchange import Expected, Most, Reply
 from hetfl_flwr.server.member import Member
-from hetfl_flwr.server.messenger import reason, written
+from hetfl_flwr.server.messenger import read, written
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.codec import from_record, to_record
-from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.messages import EXAMPLES, METRICS
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
 
 
 class FlowerHooks(Strategy):
@@ -26,9 +28,12 @@ class FlowerHooks(Strategy):
     ----------
     roster : Roster
         The clients.
+    config : RunConfig
+        The run.
     """
 
     roster: Roster
+    config: RunConfig
     _sent: Arrays
 
     @abstractmethod
@@ -38,6 +43,14 @@ class FlowerHooks(Strategy):
     @abstractmethod
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
         """Return what a client is sent along when it is asked to measure its model."""
+
+    @abstractmethod
+    def upload_spec(self, member: Member) -> PayloadSpec:
+        """Return what a client is to upload."""
+
+    @abstractmethod
+    def most_samples(self, member: Member) -> Most:
+        """Return the largest numbers of samples of a client's answer."""
 
     @abstractmethod
     def learn(self, server_state: Arrays, replies: Sequence[Reply], round: int) -> Arrays:
@@ -56,13 +69,11 @@ class FlowerHooks(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Do as `learn` with the answers to `configure_train`, in any order; errors are logged."""
-        messages = _answers(replies)
-        if not messages:
+        """Do as `learn` with the answers to `configure_train`, in any order; what is not as declared is logged."""
+        answers = self._read_replies(MessageType.TRAIN, replies)
+        if not answers:
             return None, None
-        ordered = sorted(map(self._reply, messages), key=lambda reply: reply.client_id)
-        learnt = to_record(self.learn(self._sent, ordered, server_round))
-        return learnt, _averaged(messages)
+        return to_record(self.learn(self._sent, answers, server_round)), _averaged(answers)
 
     @final
     def configure_evaluate(
@@ -76,36 +87,34 @@ class FlowerHooks(Strategy):
     @final
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the clients' metrics by their numbers of samples."""
-        return _averaged(_answers(replies))
+        return _averaged(self._read_replies(MessageType.EVALUATE, replies))
 
     def _members(self, grid: Grid) -> list[Member]:
         """Return the clients behind a Grid's nodes; nodes that have come since are none."""
         return [self.roster.of(node) for node in grid.get_node_ids() if node in self.roster]
 
-    def _reply(self, message: Message) -> Reply:
-        content = message.content
-        metrics: Any = dict(content.metric_records[METRICS])
-        client_id = self.roster.of(message.metadata.src_node_id).client_id
-        return Reply(client_id, metrics, from_record(content.array_records[ARRAYS]))
+    def _read_replies(self, kind: str, replies: Iterable[Message]) -> list[Reply]:
+        """Return the answers of clients that are as declared, by client id; log what is wrong with the others."""
+        answers = list[Reply]()
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            if node not in self.roster:
+                continue
+            try:
+                answers.append(read(reply, self._held_against(kind, self.roster.of(node)), half=self.config.half))
+            except PayloadError as error:
+                log(WARNING, "%s", error)
+        return sorted(answers, key=lambda answer: answer.client_id)
+
+    def _held_against(self, kind: str, member: Member) -> Expected:
+        if kind == MessageType.EVALUATE:
+            return Expected(member, None, Most(member.test), evaluated=True)
+        return Expected(member, self.upload_spec(member), self.most_samples(member))
 
 
-def _answers(replies: Iterable[Message]) -> list[Message]:
-    """Return the replies that are no errors, and log the others."""
-    answers = list[Message]()
-    for reply in replies:
-        if reply.has_error():
-            log(WARNING, "%s", reason(reply, reply.metadata.src_node_id))
-        else:
-            answers.append(reply)
-    return answers
-
-
-def _averaged(answers: Iterable[Message]) -> MetricRecord | None:
-    """Average metrics by numbers of samples; not those of single classes, which are lists and of other classes each."""
-    contents = [
-        RecordDict({METRICS: MetricRecord({name: one for name, one in said.items() if not isinstance(one, list)})})
-        for said in (answer.content.metric_records[METRICS] for answer in answers)
-    ]
+def _averaged(answers: Iterable[Reply]) -> MetricRecord | None:
+    """Average metrics by numbers of samples."""
+    contents = [RecordDict({METRICS: MetricRecord(dict(answer.metrics))}) for answer in answers]
     return aggregate_metricrecords(contents, EXAMPLES) if contents else None
 
 

@@ -16,6 +16,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.methods import build_strategy, check_options, find, names
 from hetfl_flwr.seeding import generator
+from hetfl_flwr.server.exchange import Reply
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record, to_record
@@ -182,11 +183,12 @@ def averaged(robust: str, values: Sequence[Any], samples: Sequence[int]) -> Any:
     clients = roster(len(values), public=5)
     config = RunConfig(algorithm="fedavg")
     strategy = robustly(build_strategy(config), robust)
-    strategy.config, strategy.roster, strategy._sent = config, clients, ArrayRecord()  # what `prepare` would set
-    replies = replies_of(values, samples, clients)
-    learnt, _ = strategy.aggregate_train(1, replies)
-    assert all(list(reply.content.array_records[ARRAYS]) == ["w"] for reply in replies), "replies are taken apart"
-    found = from_record(learnt)["w"]
+    strategy.config, strategy.roster = config, clients  # what `prepare` would set
+    replies = [
+        Reply(one.client_id, {EXAMPLES: count}, {"w": np.asarray(value, np.float32)})
+        for one, value, count in zip(clients, values, samples, strict=True)
+    ]
+    found = np.asarray(strategy.learn({}, replies, 1)["w"])
     assert found.dtype == np.float32
     return found.tolist()
 

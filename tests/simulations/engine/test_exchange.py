@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.grids import Meddled
+from fixtures.federations.grids import Meddled, Tampering
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from safetensors.numpy import load_file
@@ -156,7 +156,8 @@ def test_a_strategy_of_flower_s_trains_the_same_clients(lab, tmp_path):
         np.testing.assert_allclose(array, ours[name], atol=1e-5)
 
 
-def test_flower_s_own_loop_goes_on_without_a_client_that_fails(lab, monkeypatch):
+@pytest.mark.parametrize("lie", [np.nan, "shape"])
+def test_flower_s_own_loop_goes_on_without_a_client_that_fails_or_lies(lie, lab, monkeypatch):
     config = lab.config(algorithm="fedhe", models="mlp", clients=3)
     client = chosen(config).client
     learn = client.learn
@@ -166,11 +167,17 @@ def test_flower_s_own_loop_goes_on_without_a_client_that_fails(lab, monkeypatch)
             raise RuntimeError("broke")
         return learn(self, download, round)
 
+    def lying(reply: Message) -> Message:
+        upload = from_record(reply.content.array_records[ARRAYS])
+        changed = upload["logits"][1:] if lie == "shape" else upload["logits"] * lie
+        reply.content[ARRAYS] = to_record({**upload, "logits": changed})
+        return reply
+
     monkeypatch.setattr(client, "learn", broken)
-    federation = lab.federation(config)
+    federation = lab.federation(config, Tampering(config, 2, lying))
     initial = to_record(federation.strategy.prepare(federation.roster, config))
     result = federation.strategy.start(federation.grid, initial, num_rounds=2)
-    assert from_record(result.arrays)["uploads"].max() == 3 + 2
+    assert from_record(result.arrays)["uploads"].max() == 2 + 1
     assert 0 < result.evaluate_metrics_clientapp[2]["accuracy"] < 1
 
 
