@@ -18,7 +18,7 @@ from hetfl_flwr.data.spec import CLOCK, Column
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
-TEXT = pa.large_string()
+TEXT = pa.string()
 
 Wanted = Literal["", "category", "number"]
 """What a column is to be by a key of the run config or by its declared type; empty: nobody says."""
@@ -162,7 +162,10 @@ def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedAr
     null = pa.scalar(None, cells.type)
     if missing and _is_number(cells.type):
         cells = pc.if_else(stand_for_none(cells, missing), null, cells)
-    return pc.if_else(pc.is_nan(cells), null, cells) if pa.types.is_floating(cells.type) else cells
+    if not pa.types.is_floating(cells.type):
+        return cells
+    nan = pc.is_nan(cells)
+    return pc.if_else(nan, null, cells) if pc.any(nan).as_py() else cells
 
 
 def stand_for_none(cells: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedArray:
@@ -500,8 +503,7 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
 
 def _codes(known: Sequence[str | None], cells: pa.ChunkedArray) -> npt.NDArray[np.int32]:
     """Return the number of each cell's value, -1 for others; 2 and 2.0 are one, of words for truth True and true."""
-    coded = pa.chunked_array([cells.combine_chunks()]) if cells.num_chunks != 1 else cells
-    coded = coded.dictionary_encode(null_encoding="encode").chunk(0)
+    coded = cells.dictionary_encode(null_encoding="encode").combine_chunks()
     of_truth = {str(value).casefold() for value in known if value is not None} in map(set, _TRUTH)
     alike = {_alike(value, of_truth): number for number, value in reversed(list(enumerate(known)))}
     exact = {value: number for number, value in enumerate(known)}
@@ -550,8 +552,7 @@ def _numbers(column: Column, cells: pa.ChunkedArray) -> FloatArray:
 
 def _days(notation: str, texts: pa.ChunkedArray) -> FloatArray:
     """Return the days since 1970 (N,) of texts in a notation, NaN for what is none."""
-    coded = texts.combine_chunks().dictionary_encode()
-    coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
+    coded = texts.dictionary_encode().combine_chunks()
     known = [_day(text, DATES[notation]) for text in coded.dictionary.to_pylist()]
     found: FloatArray = np.array(known, np.float64)[coded.indices.to_numpy(zero_copy_only=False)]
     return found
@@ -605,7 +606,7 @@ def recognised(name: str, texts: pa.ChunkedArray) -> Column | None:
     known = filled.filter(pc.invert(pc.is_in(pc.utf8_lower(filled), pa.array(ABSENT, TEXT))))
     if len(known) < len(filled) and len(known.unique()) > FEWEST_BESIDE:
         filled = known
-    counted = pc.value_counts(filled.combine_chunks())
+    counted = pc.value_counts(filled)
     cells, counts = pa.chunked_array([counted.field("values")]), counted.field("counts").to_numpy(zero_copy_only=False)
     return _number_notation(name, cells, counts) or _date_notation(name, cells, counts)
 

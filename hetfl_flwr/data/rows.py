@@ -20,6 +20,7 @@ from hetfl_flwr.data.roles import column_called, columns_called, header_hint, in
 from hetfl_flwr.data.text_tables import read_sheets, read_text_table
 from hetfl_flwr.errors import DataError, HetflError
 
+_BATCH = 5000  # rows of a parquet file that are decoded at a time
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -101,9 +102,10 @@ def notes_on(frames: Iterable[Frame]) -> tuple[str, ...]:
 
 
 def _parquet(path: Path) -> pa.Table:
-    from pyarrow.parquet import read_table
+    from pyarrow.parquet import ParquetFile
 
-    return read_table(path, partitioning=None)
+    with ParquetFile(path, memory_map=True) as file:  # all rows at once need several times the memory
+        return file.read(use_threads=False)
 
 
 def _arrow(path: Path) -> pa.Table:

@@ -19,7 +19,7 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _STILL = 1e-7
 """Deviation, as a part of the mean, up to which a channel does not change but by rounding."""
 
-_AT_ONCE = 32  # columns whose moments are taken at a time
+_AT_ONCE = 8  # columns whose moments are taken at a time
 
 _SHARP = 1e-4
 """Part of a column's deviation by which float32 may change a number of it."""
@@ -164,8 +164,8 @@ def _of_channels(arrays: Arrays, mean: _Float, deviation: _Float) -> _Scale:
 def _columns(parts: _Parts) -> _Scale:
     """Scale each column of numbers, counted from an origin where float32 would not tell them apart."""
     [(table, rows)] = parts
-    blocks = np.array_split(np.arange(table.inputs.shape[1]), -(-table.inputs.shape[1] // _AT_ONCE))
-    peaks, centres, origins = zip(*(_moments(table.inputs[:, block][rows].numpy()) for block in blocks), strict=True)
+    blocks = (table.inputs[:, first : first + _AT_ONCE] for first in range(0, table.inputs.shape[1], _AT_ONCE))
+    peaks, centres, origins = zip(*(_moments(block[rows].numpy()) for block in blocks), strict=True)
     numeric, origin = table.numeric.numpy(), np.concatenate(origins)
     return _Scale(
         _float32(np.where(numeric, np.concatenate(peaks), 1)),

@@ -3,9 +3,10 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
 
@@ -29,11 +30,12 @@ USUAL = [
 ]
 """Encodings that are not Unicode, the most usual ones first."""
 
-_SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 200_000
+_SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 100_000
 _UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what cells hold by a wrong separator
 _SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'(?:[^'\n]|'')*'(?:[,;\t| \r\n]|$)")
 _ALONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")  # an odd number of backslashes
 _REMARKS = re.compile(r"(?:#(?![,;\t|])[^\r\n]*(?:\r\n?|\n))*")  # a column may be called #
+_TRAILING = re.compile(r"[ \t]+(?=[\r\n]*$)")
 _LINES = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+\Z")
 _WORD = re.compile(r"[^\s,;|\"']*[^\x00-\x7f][^\s,;|\"']*")
 _ONE_COLUMN = 0.3  # a file is taken for one column unless a separator scores higher
@@ -76,18 +78,20 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
     DataError
         It cannot be decoded, has no header, a row with more cells than the header, or a quote that nothing closes.
     """
-    text, notes = read_letters(path, encoding)
-    text = re.sub(r"\Asep=.(?=\r?\n)", "", text)
-    found = _REMARKS.match(text)
-    remarks = found[0].splitlines() if found else []
-    text = text[found.end() if found else 0 :].lstrip(" ")
+    codec, notes = encoding_of(path, encoding)
     usual = "\t" if ending(path) == ".tsv" else ","
-    dialect, width = dialect_of(text, usual)
-    names = [next(_rows(line.lstrip("# "), dialect), []) for line in remarks]
-    try:
-        frame = _table(path, _rows(text, dialect, len(remarks) + 1), width, names, header_row)
-    except csv.Error as error:
-        raise DataError(f"cannot read '{path}': {error}") from None
+    with TextIOWrapper(opened(path), codec, newline="") as file:
+        head = re.sub(r"\Asep=.(?=\r?\n)", "", file.read(_SAMPLE) + file.readline())
+        found = _REMARKS.match(head)
+        remarks = found[0].splitlines() if found else []
+        head = head[found.end() if found else 0 :].lstrip(" ")
+        dialect, width = dialect_of(head, usual)
+        names = [next(_rows([line.lstrip("# ")], dialect), []) for line in remarks]
+        rows = _rows(chain(_LINES.findall(head), file), dialect, len(remarks) + 1)
+        try:
+            frame = _table(path, rows, width, names, header_row)
+        except csv.Error as error:
+            raise DataError(f"cannot read '{path}': {error}") from None
     if dialect.separator != usual:
         quotes = ", backslashes before quotes" * bool(dialect.escape)
         called = [name for name in frame.names if not name.startswith("Unnamed: ")] or frame.names
@@ -121,9 +125,16 @@ def _as_text(cell: object) -> str:
 
 
 def read_letters(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
-    """Return the text of a file, and how it was decoded where it is not UTF-8.
+    """Return the text of a file, and how it was decoded where it is not UTF-8; see `encoding_of`."""
+    codec, notes = encoding_of(path, encoding)
+    with TextIOWrapper(opened(path), codec, newline="") as file:
+        return file.read(), notes
 
-    It is decoded as told, else by its byte order mark, else as UTF-8, else by the most usual plausible encoding.
+
+def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
+    """Return how the letters of a file are written, and a note where that is not UTF-8.
+
+    It is as told, else by its byte order mark, else UTF-8, else the most usual plausible encoding.
 
     Raises
     ------
@@ -132,32 +143,30 @@ def read_letters(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
     """
     try:
         with opened(path) as file:
-            data = file.read()
+            sample = file.read(100_000)
+        codec = encoding or "utf-8-sig"
+        if not encoding and sample[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            codec = "utf-16"
+        elif not encoding and sample.count(0) > _ZEROS * len(sample):  # each letter of ASCII has one before or after it
+            codec = f"utf-16-{'le' if 0 in sample[1::2] else 'be'}"
+        with TextIOWrapper(opened(path), codec, newline="") as text:
+            while text.read(_SAMPLE):
+                pass
+        return codec, () if codec in (encoding, "utf-8-sig") else (f"read as {codec.upper()}",)
+    except (UnicodeDecodeError, LookupError) as error:
+        if encoding:
+            raise DataError(f"'{path}' is not in encoding {encoding!r} ({error}): leave encoding empty") from None
     except (OSError, EOFError) as error:
         raise DataError(f"cannot read '{path}': {error}") from None
-    if encoding:
-        try:
-            return data.decode(encoding), ()
-        except (UnicodeDecodeError, LookupError) as error:
-            raise DataError(f"'{path}' is not in encoding {encoding!r} ({error}): leave encoding empty") from None
-    sample = data[:100_000]
-    encoding = "utf-8-sig"
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        encoding = "utf-16"
-    elif sample.count(0) > _ZEROS * len(sample):  # each letter of ASCII has one before or after it
-        encoding = f"utf-16-{'le' if 0 in sample[1::2] else 'be'}"
+    with opened(path) as file:
+        data = file.read()
+    guess = _guessed(data)
     try:
-        text = data.decode(encoding)
-        return text, () if encoding == "utf-8-sig" else (f"read as {encoding.upper()}",)
-    except UnicodeDecodeError:
-        guess = _guessed(data)
-    try:
-        text = data.decode(guess)
+        lines = enumerate(data.decode(guess).splitlines(), start=1)
     except UnicodeDecodeError:
         raise DataError(f"'{path}' is neither UTF-8 nor {guess}: save it as UTF-8") from None
-    lines = enumerate(text.splitlines(), start=1)
     number, word = next((number, found[0]) for number, line in lines if (found := _WORD.search(line)))
-    return text, (f"not UTF-8, read as {guess}: line {number} has {printable(word, 40)!r}; encoding says otherwise",)
+    return guess, (f"not UTF-8, read as {guess}: line {number} has {printable(word, 40)!r}; encoding says otherwise",)
 
 
 def _guessed(data: bytes) -> str:
@@ -174,14 +183,11 @@ def _guessed(data: bytes) -> str:
     return next((encoding for encoding in USUAL if encoding in likely), (likely or USUAL)[0])
 
 
-def dialect_of(text: str, usual: str = ",") -> tuple[Dialect, int]:
-    """Return how the cells of a text are written, and how many a row has.
+def dialect_of(head: str, usual: str = ",") -> tuple[Dialect, int]:
+    """Return how the cells of a text are written, and how many a row has, by its first lines.
 
     The dialect is the one by which most rows have the same width and fewest cells hold another separator.
     """
-    head = text[:_SAMPLE]
-    if len(head) < len(text):
-        head = head[: max(head.rfind("\n"), head.rfind("\r")) + 1] or head
     separators = [usual, *(one for one in SEPARATORS if one != usual)]
     best = (_ONE_COLUMN if _is_one_column(head) else 0.0, Dialect(usual), 1)
     for separator in separators:
@@ -195,12 +201,12 @@ def dialect_of(text: str, usual: str = ",") -> tuple[Dialect, int]:
 
 
 def _is_one_column(head: str) -> bool:
-    return not any(len(row) > 1 for sep in ",;\t|" for row in islice(_rows(head, Dialect(sep)), _ROWS))
+    return not any(len(row) > 1 for sep in ",;\t|" for row in islice(_rows(_LINES.findall(head), Dialect(sep)), _ROWS))
 
 
 def _score(head: str, dialect: Dialect) -> tuple[float, int]:
     try:
-        rows = [row for row in islice(_rows(head, dialect), _ROWS) if any(row)]
+        rows = [row for row in islice(_rows(_LINES.findall(head), dialect), _ROWS) if any(row)]
     except csv.Error:
         return 0.0, 1
     [(width, alike)] = Counter(map(len, rows)).most_common(1) or [(1, 0)]
@@ -216,16 +222,16 @@ def _score(head: str, dialect: Dialect) -> tuple[float, int]:
     return score, width
 
 
-def _rows(text: str, dialect: Dialect, first: int = 0) -> Iterator[list[str]]:
-    """Return the cells of all rows; if the first has a number, quotes that are not closed are refused."""
-    if dialect.separator == " ":
-        text = re.sub(r"[ \t]+(?=[\r\n]|$)", "", text).replace("\t", " ")
+def _rows(text: Iterable[str], dialect: Dialect, first: int = 0) -> Iterator[list[str]]:
+    """Return the cells of all rows of some lines; if the first has a number, quotes that nothing closes are refused."""
     lines = list[str]()
 
-    def read() -> Iterator[str]:  # a `StringIO` would hold the text once more, four bytes a letter
-        for line in _LINES.finditer(text):
-            lines.append(line[0])
-            yield line[0]
+    def read() -> Iterator[str]:
+        for line in text:
+            if dialect.separator == " ":
+                line = _TRAILING.sub("", line).replace("\t", " ")
+            lines.append(line)
+            yield line
 
     def reader(source: Iterator[str] | list[str], *, strict: bool = False) -> Iterator[list[str]]:
         return csv.reader(
