@@ -32,22 +32,7 @@ def prepared(
     return strategy
 
 
-NO_HEAD = {"weight": np.zeros((2, 2), np.float32), "bias": np.zeros(2, np.float32)}
-
-
 # --- the server ----------------------------------------------------------------------------------
-
-
-def test_one_step_by_hand():
-    """The head is 0, so odds are even: of each prototype the slope at its own class is -1/2, at the other 1/2, and the
-    step is their mean over the three of all clients. Of class 0 came (2, 0) and (4, 2), of class 1 (0, 3); at rate 0.3
-    the row of class 0 is 0.05 ((2, 0) + (4, 2) - (0, 3)), its bias 0.05 (1 + 1 - 1); those of class 1 the negative.
-    """
-    uploads = [upload(0, [0], [[2, 0]]), upload(1, [1, 0], [[0, 3], [4, 2]])]
-    head = prepared(server_learning_rate=0.3).aggregate(NO_HEAD, uploads, 1)
-    np.testing.assert_allclose(head["weight"], [[0.3, -0.05], [-0.3, 0.05]], rtol=1e-6)
-    np.testing.assert_allclose(head["bias"], [0.05, -0.05], rtol=1e-6)
-    assert not NO_HEAD["weight"].any()
 
 
 def test_a_robust_head_sees_the_median_of_each_class_as_often_as_it_came():

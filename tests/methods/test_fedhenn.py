@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import log, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -171,31 +171,6 @@ def numbers(*rows: int) -> np.ndarray:
 
 ALL, NONE = numbers(0, 1, 2, 3), numbers()
 FACTOR = np.float32(ACROSS)
-
-
-@pytest.mark.parametrize(
-    ("options", "round", "eta"),
-    [
-        ({"eta0": 0.5}, 2, 0.5),
-        ({"eta0": 0.5}, 5, 1.0),
-        ({"eta0": 0.5}, 1, 0.0),
-        ({}, 26, 0.05),
-    ],
-)
-def test_one_step_towards_a_factor(options, round, eta):
-    """Eq. (5), linear kernel. With body diag(a, b) the representations X of CROSS have X^T X = diag(2 a^2, 2 b^2) and,
-    with F = (1, 0, -1, 0)^T, X^T F = (2 a, 0). CKA = 4 a^2 / (2 sqrt(a^4 + b^4) * 2) = a^2 / s, s = sqrt(a^4 + b^4):
-    1 / sqrt 2 at a = b = 1. Its derivatives there are 2 a / s - 2 a^5 / s^3 = 1 / sqrt 2 and -2 a^2 b^3 / s^3 =
-    -1 / sqrt 2; in the entries off the diagonal 0. The loss is ln 2 + eta (1 - 1 / sqrt 2), eta(t) = eta0 sqrt(t) with
-    t one less than the round, and a step of 0.1 adds 0.1 eta of the derivatives.
-    """
-    client = tiny(**options)
-    _, metrics = learnt(client, ALL, FACTOR, ALL, round=round)
-    assert metrics["eta"] == pytest.approx(eta)
-    assert metrics["train-loss"] == pytest.approx(log(2) + eta * (1 - 1 / sqrt(2)))
-    assert metrics.get("cka", None) == (pytest.approx(1 / sqrt(2)) if eta > 0 else None)
-    step = 0.1 * eta / sqrt(2)
-    np.testing.assert_allclose(client.node.model.body.weight.detach(), [[1 + step, 0], [0, 1 - step]], atol=1e-7)
 
 
 def test_a_factor_of_zeros_has_no_pull():

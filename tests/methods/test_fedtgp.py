@@ -14,7 +14,6 @@ from hetfl_flwr.learning.server_training import ServerTraining
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
-from strategies import fedtgp
 from strategies.fedtgp import FedTGP
 
 LAYERS = ("embedding.weight", "hidden.weight", "hidden.bias", "output.weight", "output.bias")
@@ -46,22 +45,6 @@ def state(embedding: Any) -> dict[str, np.ndarray]:
 
 
 # --- the server ----------------------------------------------------------------------------------
-
-
-def test_one_step_by_hand(monkeypatch):
-    """Width 1: global prototypes 3 and 8, and one client's prototype of class 0 at 5: distances 2 and 3. It came alone,
-    so the margin is the cap, 1: logits (-3, -3), even odds. The loss has slope 1/2 in the own distance and -1/2 in the
-    other, so -1/2 in either global prototype: 3 goes up to 5, 8 goes up and away. With the layers at 1, each embedding
-    moves by 0.1 / 2, the biases by twice that, and the weights by 0.1 (3 + 8) / 2.
-    """
-    monkeypatch.setattr(fedtgp, "MARGIN_CAP", 1.0)
-    after = prepared(server_learning_rate=0.1).aggregate(state([[3], [8]]), [upload(0, [0], [[5]])], 1)
-    np.testing.assert_allclose(after["embedding.weight"], [[3.05], [8.05]], rtol=1e-6)
-    np.testing.assert_allclose([after["hidden.bias"], after["output.bias"]], [[0.1], [0.1]], rtol=1e-5)
-    np.testing.assert_allclose([after["hidden.weight"], after["output.weight"]], [[[1.55]]] * 2, rtol=1e-6)
-    made = 1.55 * (1.55 * np.array([[3.05], [8.05]]) + 0.1) + 0.1
-    np.testing.assert_allclose(after["prototypes"], made, rtol=1e-5)
-    assert after["known"].tolist() == [True, False]
 
 
 @pytest.mark.parametrize(("scale", "robust"), [(1, "none"), (1, "median"), (20, "none")])

@@ -3,14 +3,11 @@
 import json
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from fixtures.federations.grids import Meddled
 from flwr.app import ArrayRecord, Message, MessageType
-from safetensors.numpy import load_file
 
 from hetfl_flwr.methods import names
-from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.wire.codec import from_record
 from simulations.engine.clients import FIRST_NODE
 
@@ -41,33 +38,6 @@ def recorded(make_config, run_federation):
         )
 
     return run
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"algorithm": "fedavg"},
-        {"algorithm": "fedprox"},
-        {"algorithm": "fedrep"},
-        {"algorithm": "lgfedavg"},
-        {"algorithm": "fedhenn", "fedhenn.mode": "homogeneous"},
-    ],
-    ids=lambda keys: keys["algorithm"],
-)
-def test_clients_are_weighted_by_their_training_samples_and_not_by_the_samples_of_a_round(keys, recorded):
-    """All see 24 samples in the round; the server state is sum n_k w_k / sum n_k of what they have uploaded."""
-    grid, folder, samples = recorded(**keys)
-    assert samples[3] > 10 * samples[0]
-    assert [grid.said[k]["samples-seen"] for k in range(4)] == [24] * 4
-    found = load_file(folder / SERVER_STATE_FILE)
-    for name, array in found.items():
-        uploaded = [grid.uploaded[k][name].astype(np.float64) for k in range(4)]
-        expected = np.average(uploaded, axis=0, weights=samples)
-        np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-7, err_msg=name)
-    assert any(
-        not np.allclose(found[name], np.mean([grid.uploaded[k][name] for k in range(4)], axis=0)) for name in found
-    )
 
 
 @pytest.mark.parametrize("algorithm", names())

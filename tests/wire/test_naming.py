@@ -88,15 +88,6 @@ def test_a_node_tells_whether_its_words_are_those_of_others_and_none_of_them(
     assert [member.input_names for member in asked] == [()] * 3
 
 
-def test_words_that_each_data_set_numbers_by_itself_are_not_averaged(refusal, tmp_path, make_config, run_federation):
-    """Of a list of data sets the first client has the one, the second the other."""
-    folders = [write_csv(tmp_path / name, train=MOODS.replace("good", name)) for name in ("fine", "well")]
-    keys = {"text_column": "said", "label_column": "sick", "models": "bag", "rounds": 1, "classes": "0,1"}
-    config = make_config(algorithm="fedavg", dataset=",".join(folders), vocabulary="shared:9", **keys)
-    assert "'hashed:9'" in refusal(FederationError, run_federation, config)
-    run_federation(config.with_values({"vocabulary": "hashed:9"}))
-
-
 def test_names_that_stay_at_home_are_compared_all_the_same(refusal):
     roster = Roster([named(0, share=False), named(1, ("benign", "Jane Doe", "unsure"), share=False)])
     said = refusal(FederationError, lambda: roster.classes)
@@ -214,15 +205,6 @@ def test_of_another_error_a_deployed_node_tells_the_type_alone(ask, monkeypatch,
     assert ("Jane Doe" in reason) is not deployed
     assert "KeyError" in reason
     assert "Jane Doe" in caplog.text
-
-
-def test_a_node_s_name_and_model_say_nothing_in_the_server_s_words(ask):
-    member = Member.from_reply(ask(dataset="digits", name='North): the server is down ("now"'))
-    assert not set('():"') & set(str(member).partition("(")[2].removesuffix(")").replace(member.model, ""))
-    reply = ask(dataset="digits")
-    reply.content.config_records[MEMBER]["model"] = "mlp) left: the server is down"
-    with pytest.raises(FederationError, match="model"):
-        Member.from_reply(reply)
 
 
 class Unsaid(Exception):
