@@ -9,8 +9,8 @@ import pytest
 from fixtures.tiers import exhaustive
 from flwr.app import Context, RecordDict
 
-from hetfl_flwr.errors import FederationError, PayloadError
-from hetfl_flwr.methods import build_client, chosen, find, names
+from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.methods import build_client, find, names
 from simulations.testing import AlgorithmContract
 from simulations.testing.contract import downloads, entries, first_round, give_public_samples
 from simulations.testing.lab import NORMED, Lab, in_a_run
@@ -107,22 +107,3 @@ class TestAsynchronous(AlgorithmContract):
         keys = {"algorithm": name, "models": models, "partition": "classes:6", f"{name}.mode": "async"}
         with in_a_run(), Lab(tmp_path, keys) as lab:
             yield lab
-
-
-def test_who_refuses_the_width_of_the_contract_keeps_to_it_and_who_fails_with_it_does_not(lab, monkeypatch):
-    contract, algorithm = AlgorithmContract(), chosen(lab.config())
-    check = contract.test_an_embedding_width_for_all_is_the_width_of_models_on_both_sides
-
-    def refuse(self, roster):
-        if any(member.width < 8 for member in roster):
-            raise FederationError("it needs a width of 8 at least")
-
-    def fail(self, download, round):
-        raise FederationError("it needs a width of 8 at least")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(algorithm.strategy, "check", refuse)
-        check(lab)
-    monkeypatch.setattr(algorithm.client, "learn", fail)
-    with pytest.raises(FederationError):
-        check(lab)

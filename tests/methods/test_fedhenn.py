@@ -76,18 +76,6 @@ CROSS = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]
 ACROSS, ALONG = [[1.0], [0.0], [-1.0], [0.0]], [[0.0], [3.0], [0.0], [-3.0]]
 
 
-def test_the_factor_of_the_mean_kernel_by_hand():
-    """Eq. (5) with w = 1/2 each, whatever the numbers of samples: K_mean = (a a^T + b b^T) / 2 with a = (1, 0, -1, 0)
-    and b = (0, 3, 0, -3), orthogonal: eigenvalues 18 / 2 = 9 and 2 / 2 = 1. So b comes first; scaled to a largest
-    entry of 1, b becomes b / 3 and a becomes a / 3. What is added to all rows, 5 and -2, is gone with centring.
-    """
-    strategy = server({0: rows_of(4)})
-    uploads = [upload(0, np.array(ACROSS) + 5, samples=1), upload(1, np.array(ALONG) - 2, samples=100)]
-    known = strategy.aggregate(start(strategy), uploads, 1)
-    assert known["factor"].dtype == np.float32
-    np.testing.assert_allclose(known["factor"], [[0, 1 / 3], [1, 0], [0, -1 / 3], [-1, 0]], atol=1e-6)
-
-
 @pytest.mark.parametrize("values", [[0.1, 0.7], [1e-30, 2e-30]])
 def test_representations_that_tell_no_samples_apart_give_a_factor_of_zeros(values):
     strategy = server({0: rows_of(7)})
