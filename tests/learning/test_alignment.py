@@ -42,16 +42,6 @@ def test_cka_is_the_textbook_s(shape):
     assert float(linear_cka(*tensors)) == pytest.approx(textbook_cka(x @ x.T, y @ y.T), rel=1e-9, abs=1e-12)
 
 
-@given(SHAPES)
-@settings(max_examples=30)
-def test_cka_is_symmetric_within_0_and_1_and_1_against_itself(shape):
-    n, first, second, seed = shape
-    x, y = tensor(n, first, seed, "x").float(), tensor(n, second, seed, "y").float()
-    assert float(linear_cka(x, y)) == pytest.approx(float(linear_cka(y, x)), abs=1e-5)
-    assert 0 <= float(linear_cka(x, y)) <= 1
-    assert 1 - 1e-5 < float(linear_cka(x, x)) <= 1
-
-
 @pytest.mark.parametrize("value", [0.0, 0.1, -3e7])
 @pytest.mark.parametrize("which", ["first", "second", "both"])
 def test_a_constant_representation_has_cka_0_and_gradient_0(value, which):

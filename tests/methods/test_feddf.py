@@ -13,7 +13,6 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays as Stored
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.learning.training import outputs
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
@@ -103,22 +102,6 @@ def slow_nearness(weight: Any, inputs: Any, targets: Any) -> tuple[float, float]
     pairs = [(softmax(t), softmax(weight @ x)) for x, t in zip(inputs, targets, strict=True)]
     agreement = np.mean([t.argmax() == s.argmax() for t, s in pairs])
     return float(agreement), -float(np.mean([np.sum(t * np.log(t / s)) for t, s in pairs]))
-
-
-def test_patience_begins_anew_whenever_the_student_comes_to_agree_with_more():
-    """All samples are of class 1. The two weights are 0.05 and -0.05 and come nearer to each other by a rate of almost
-    0.01 each in a step of Adam's: after six steps the student says class 1, and it is measured every second step."""
-    student = linear([[0.05], [-0.05]])
-    samples, targets = table([[1.0]] * 2), torch.tensor([[0.0, 9.0]] * 2)
-    assert distil(student, samples, targets, Schedule(500, 4, 0.01, 20), generator(0)) == 26
-
-
-def test_a_student_that_cannot_come_nearer_stays_as_it_is_and_stops_early():
-    student = linear([[1, 2], [3, 4]])
-    samples = table(generator(0, "rows").normal(size=(10, 2)).tolist())
-    targets = outputs(student, samples)
-    assert distil(student, samples, targets, Schedule(500, 4, 0.1, 30), generator(0)) == 30
-    assert student.weight.tolist() == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

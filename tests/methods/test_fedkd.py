@@ -131,6 +131,32 @@ def upload(strategy: FedKD, client_id: int, matrix: Any, samples: int = 1) -> Up
     return Upload(client_id, factor(arrays, strategy._weights, 1.0), samples)
 
 
+def diagonal(*values: float) -> Any:
+    matrix = np.zeros((6, 5))
+    np.fill_diagonal(matrix, np.pad(values, (0, 5 - len(values))))  # else it would begin again
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("round", "kept"),
+    # squares of the mean's singular values 4, 3, 2, 1: 16, 9, 4, 1 of 30. T is 0.5, 0.7, 0.9 in rounds 1, 2, 3
+    [(1, 1), (2, 2), (3, 3)],
+)
+def test_the_mean_is_compressed_by_hand(round, kept):
+    """The mean over clients, each alike: (4, 3, 2, 1). Factors of rank 3 have 3 (6 + 5) = 33 numbers, more than 30 of
+    the matrix, which then is sent as it is."""
+    strategy, state = server(energy_start=0.5, energy_end=0.9)
+    uploads = [upload(strategy, k, diagonal(*values), 10**k) for k, values in enumerate([(8, 0, 4, 0), (0, 6, 0, 2)])]
+    state = strategy.aggregate(state, uploads, round)
+    values = (4, 3, 2, 1)
+    expected = diagonal(*values) if kept == 3 else diagonal(*values[:kept])
+    np.testing.assert_allclose(state["mentee.body.weight"], expected, atol=1e-6)
+    shapes = {name: state[f"sent.{DOWN}body.weight{name}"].shape for name in ("", ".left", ".right")}
+    assert shapes == {"": (6 * (kept == 3), 5), ".left": (6, kept % 3), ".right": (kept % 3, 5)}
+    assert {name: int(state[name]) for name in ("round", "before")} == {"round": round, "before": 0}
+    assert state["held"].tolist() == [0, 1]
+
+
 def test_a_robust_mean_is_of_updates_and_not_of_factors():
     strategy, state = server(robust="median", energy_start=1.0, energy_end=1.0)
     uploads = [upload(strategy, k, np.full((6, 5), value)) for k, value in enumerate((1, 2, 900))]
