@@ -6,19 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.members import member
+from fixtures.federations.members import truthful
 from torch import nn
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays as Stored
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.models import SplitModel, build_model, trainable_count
+from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.weights import fingerprint
 from strategies import feddf
 from strategies.ensembles import Schedule, distil, logits_of_each
 from strategies.feddf import FedDF
@@ -136,10 +135,7 @@ SMALL, DEEP = "test_feddf:small", "test_feddf:deep"
 
 
 def its(client_id: int, built: str = SMALL, **said: Any) -> Member:
-    spec = DataSpec((2,), 3)
-    model = build_model(built, spec, seed=0)
-    truth = {"model": built, "parameters": trainable_count(model), "weights": fingerprint(model), "width": model.width}
-    return member(client_id, shape=(2,), classes=3, **{**truth, **said})
+    return truthful(client_id, built, **said)
 
 
 def server(*members: Member, robust: str = "none", **hyper_parameters: Any) -> tuple[FedDF, dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.members import member
+from fixtures.federations.members import member, truthful
 from fixtures.federations.nodes import linear_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,13 +18,13 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.aggregation import parse_robust
 from hetfl_flwr.methods import resolve
-from hetfl_flwr.models import SplitModel, build_model, trainable_count
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
-from hetfl_flwr.wire.weights import fingerprint, weights
+from hetfl_flwr.wire.weights import weights
 from simulations.testing import AlgorithmContract
 from strategies.heterofl import HeteroFL
 
@@ -119,11 +119,7 @@ NET = "test_heterofl:net"
 
 
 def its(client_id: int, built: str = NET, **said: Any) -> Member:
-    """A client that says the truth about the model that it has built, but for what it is made to say."""
-    spec = DataSpec((2,), 3)
-    model = build_model(built, spec, seed=0)
-    truth = {"model": built, "parameters": trainable_count(model), "weights": fingerprint(model), "width": model.width}
-    return member(client_id, shape=(2,), classes=3, **{**truth, **said})
+    return truthful(client_id, built, **said)
 
 
 def server(*members: Member, robust: str = "none", **hyper_parameters: Any) -> tuple[HeteroFL, dict[str, Any]]:

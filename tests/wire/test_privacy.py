@@ -400,7 +400,14 @@ def test_epsilon_counts_the_uploads_of_each_client_in_an_asynchronous_run(small,
     assert epsilons == [epsilon(0.5, count) for count in uploads]
     assert summary["epsilon"] == max(epsilons) > epsilon(0.5, 10)
     assert summary["noise_source"] == "seed"
-    assert any(f"privacy: {guarantee(0.5, max(uploads))}; " in line for line in caplog.messages)
+    line = f"{guarantee(0.5, max(uploads))}; {caveats('seed')}"
+    assert any(f"privacy: {guarantee(0.5, max(uploads))}; " in message for message in caplog.messages)
+    run, other = load_run(folder), load_run(run_federation(small("fedhe", "off")))
+    assert line in unescape(report_page([run]))
+    tables = compare_table([run, other]), compare_table([other])
+    both, alone = ({str(one.header): [str(cell) for cell in one.cells] for one in table.columns} for table in tables)
+    assert both["epsilon"] == [f"{summary['epsilon']:.3g}", "-"]
+    assert "epsilon" not in alone
 
 
 def test_an_upload_that_is_rejected_counts_and_one_that_an_error_came_instead_of_does_not(small, run_federation):
@@ -437,18 +444,3 @@ def test_an_upload_that_is_made_again_counts_again_unless_it_is_the_same_bits(sm
     assert uploads == expected
     assert summary["noise_source"] == source
     assert (folder / "upload-counts.safetensors").exists() == (source == "system")
-
-
-def test_the_report_and_the_comparison_tell_epsilon_and_what_it_rests_on(small, run_federation):
-    keys = {"fedhe.mode": "async", "rounds": 6, "clients": 3, "client_seconds": "1,1,20"}
-    folder = run_federation(small("fedhe", "run", **NOISE, **keys))
-    summary, uploads, _ = told(folder)
-    run, other = load_run(folder), load_run(run_federation(small("fedhe", "off")))
-    page = report_page([run])
-    line = f"{guarantee(0.5, max(uploads))}; {caveats('seed')}"
-    assert line in unescape(page)
-    columns = {
-        str(column.header): [str(cell) for cell in column.cells] for column in compare_table([run, other]).columns
-    }
-    assert columns["epsilon"] == [f"{summary['epsilon']:.3g}", "-"]
-    assert "epsilon" not in [str(column.header) for column in compare_table([other]).columns]
