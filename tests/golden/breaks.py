@@ -50,7 +50,7 @@ BREAKS = {
     "heterofl-rate": Break("clients/heterofl.py", "one / rate for", "one for",
         "tests/methods/test_heterofl.py::test_one_step_by_hand"),
     "fedtgp-margin": Break("strategies/fedtgp.py", "(apart + margin * own)", "apart",
-        "tests/methods/test_fedtgp.py::test_training_equals_a_loop_over_prototypes"),
+        "tests/methods/test_trained_prototypes.py::test_fedtgp_s_training_equals_a_loop_over_prototypes"),
     "moments-kept": Break("hetfl_flwr/node/holder.py", 'moments == "reset"', 'moments == "never"',
         "tests/methods/test_averaging.py::test_two_rounds_equal_a_loop_by_hand[lgfedavg]"),
     "equal-weights": Break("strategies/base_weights.py", "[one.samples for one in kept]", "[1 for one in kept]",

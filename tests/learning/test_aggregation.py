@@ -141,15 +141,6 @@ def test_what_is_not_finite_is_infinitely_far(value):
     assert parse_robust("multikrum:1").kept([np.stack(points)]).tolist() == [True, True, False, True, True]
 
 
-@pytest.mark.parametrize(("text", "expected"), [("none", [15, 108]), ("median", [13, 16])])
-def test_the_total_is_as_many_means_as_there_are_clients(text, expected):
-    """From (10, 10): the sums are (5, 98), and three times the medians (1, 2) is (3, 6)."""
-    values = [np.array([1.0, 2.0]), np.array([0.0, 95.0]), np.array([4.0, 1.0])]
-    start = np.array([10.0, 10.0])
-    assert parse_robust(text).total(values, start).tolist() == expected
-    assert parse_robust(text).total([], start).tolist() == start.tolist() == [10, 10]
-
-
 def products(points: np.ndarray) -> np.ndarray:
     return points @ points.T
 

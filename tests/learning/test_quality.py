@@ -118,12 +118,6 @@ def test_the_loss_of_all_training_samples_is_scikit_learn_s_weighted_one():
     assert np.mean(halves) == pytest.approx(expected)
 
 
-def test_without_weights_the_loss_is_the_cross_entropy_to_the_bit():
-    node = linear_node([[1.0, 0.0, 0.0]] * 3, [0, 0, 1], IDENTITY)
-    logits, labels = torch.randn(3, 3), torch.tensor([0, 0, 1])
-    assert torch.equal(node.data_loss(logits, labels), torch.nn.functional.cross_entropy(logits, labels))
-
-
 FIRST = {"fedmd": {"fedmd.pretrain-epochs": 0, "fedmd.pretrain-private-epochs": 1}}
 """What lets the first round show weights, where the defaults are slow."""
 

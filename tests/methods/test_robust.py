@@ -197,6 +197,8 @@ def averaged(robust: str, values: Sequence[Any], samples: Sequence[int]) -> Any:
         ("multikrum:1", [2, 2, 4, 90], [1, 1, 2, 96], 3),
         # whole uploads: the first coordinate of the last is as good as the others'
         ("multikrum:1", [[1, 8], [2, 9], [1, -900]], [1, 1, 1], [1.5, 8.5]),
+        # each coordinate has its own
+        ("median", [[1, 8], [2, -900], [6, 9]], [1, 1, 1], [2, 8]),
     ],
 )
 def test_weights_by_hand(robust, values, samples, expected):

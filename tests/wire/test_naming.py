@@ -116,14 +116,14 @@ SICK = "age,sick\n" + "".join(f"{row}.5,{'Jane Doe HIV+' if row % 2 else 'no'}\n
 
 @pytest.fixture
 def ask(monkeypatch, make_config):
-    """Register one node of a deployment, which has a data set of its own; return its answer."""
+    """Register one node of a deployment, or ask it something else; it has a data set of its own. Return its answer."""
 
-    def asked(keys=None, *, deployed=True, **node_config):
+    def asked(keys=None, *, deployed=True, kind=MessageType.QUERY, content=None, **node_config):
         if deployed:
             monkeypatch.setattr(TaskIdentity, "_node_id", 5)
         own = {"partition-id": 0, "num-partitions": 2, "partition": "all", "label-column": "sick", "model": "mlp"}
         flat = make_config(algorithm="fedhe").to_flat() | {"dataset": "", **(keys or {})}
-        message = Message(RecordDict(), 5, MessageType.QUERY)
+        message = Message(content or RecordDict(), 5, kind)
         message.metadata.__dict__["_message_id"] = "1"
         return client_app.app(message, Context(7, 5, own | node_config, RecordDict(), flat))
 
@@ -148,18 +148,11 @@ def test_a_node_may_show_its_names(ask, tmp_path):
 
 @pytest.mark.parametrize(("deployed", "share", "told"), [(True, {}, False), (True, True, True), (False, {}, True)])
 def test_how_well_single_classes_are_told_stays_on_a_deployed_node_unless_it_says_so(
-    monkeypatch, make_config, tmp_path, deployed, share, told
+    ask, tmp_path, deployed, share, told
 ):
-    if deployed:
-        monkeypatch.setattr(TaskIdentity, "_node_id", 5)
-    folder = write_csv(tmp_path / "ward", train=SICK)
-    own = {"partition-id": 0, "num-partitions": 2, "partition": "all", "label-column": "sick", "model": "mlp"}
-    flat = make_config(algorithm="local").to_flat() | {"dataset": ""}
     content = RecordDict({ARRAYS: ArrayRecord(), CONFIG: ConfigRecord({ROUND: 0})})
-    message = Message(content, 5, MessageType.EVALUATE)
-    message.metadata.__dict__["_message_id"] = "1"
-    keys = own | {"dataset": folder} | ({"share-recall": share} if share else {})
-    metrics = client_app.app(message, Context(7, 5, keys, RecordDict(), flat)).content[METRICS]
+    keys = {"dataset": write_csv(tmp_path / "ward", train=SICK)} | ({"share-recall": share} if share else {})
+    metrics = ask(deployed=deployed, kind=MessageType.EVALUATE, content=content, **keys).content[METRICS]
     assert {"accuracy", "balanced-accuracy", "macro-f1"} <= metrics.keys()
     assert bool(metrics.keys() & {"recall", "untested", "unpredicted"}) is told
 
