@@ -3,12 +3,11 @@
 A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
 
-from torch import Tensor
+from clients.local import LocalClient
+from hetfl_flwr import SEEN, Arrays, Metrics, train
 
-from hetfl_flwr import EMPTY, SEEN, Arrays, KnowledgeClient, Metrics, PayloadSpec, train
 
-
-class AGGClient(KnowledgeClient):
+class AGGClient(LocalClient):
     """Trains on its own data and all public samples with cross-entropy, with one continuing optimizer.
 
     Each sample counts alike, whoever it is of. A client that is alone trains as `clients.local.LocalClient` does.
@@ -17,21 +16,9 @@ class AGGClient(KnowledgeClient):
     State  the model, the optimizer's moments.
     """
 
-    def download_spec(self) -> PayloadSpec:
-        """Expect nothing."""
-        return EMPTY
-
-    def upload_spec(self) -> PayloadSpec:
-        """Send nothing."""
-        return EMPTY
-
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train for one round."""
         everything = self.node.pool.everything
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return self.node.data_loss(self.node.model(inputs), labels)
-
         batches = self.batches(round, samples=len(everything))
-        samples, mean_loss = train(self.node.training(everything), batches, self.optimizer(), loss)
+        samples, mean_loss = train(self.node.training(everything), batches, self.optimizer(), self.own_loss)
         return {}, {SEEN: samples, "train-loss": mean_loss}

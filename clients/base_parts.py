@@ -1,10 +1,19 @@
-"""Base of the client sides that train one part of the model for all and keep the rest to themselves."""
-
-from abc import abstractmethod
+"""Base of the client sides that train a model, or a part of one, for all and keep the rest to themselves."""
 
 from torch import nn
 
-from hetfl_flwr import Arrays, KnowledgeClient, Metrics, ModelError, Node, PayloadSpec, weights
+from hetfl_flwr import (
+    SEEN,
+    Arrays,
+    KnowledgeClient,
+    Loss,
+    Metrics,
+    ModelError,
+    Node,
+    PayloadSpec,
+    model_arrays,
+    weights,
+)
 
 
 def check_head(node: Node, *, bias: bool) -> None:
@@ -33,38 +42,45 @@ def check_head(node: Node, *, bias: bool) -> None:
 
 
 class SharedPartClient(KnowledgeClient):
-    """Is sent a part of its model, sends that part trained, and is measured with it and the rest of its own.
+    """Is sent its model or a part of it, sends that back trained, and is measured with it and the rest of its own.
 
-    An algorithm writes `shared` and `learn`.
+    An algorithm may write `shared`, `objective` and `learn`.
 
     Raises
     ------
     ModelError
-        Body and head have a weight in common.
+        A part travels, and body and head have a weight in common.
     """
+
+    exchange_every = 1
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
-        node.check_untied()
+        if self.shared is not node.model:
+            node.check_untied()
 
     @property
-    @abstractmethod
     def shared(self) -> nn.Module:
-        """The part of the model that travels."""
+        """What travels: the model."""
+        return self.node.model
+
+    def objective(self) -> Loss:
+        """Return what a round steps down, the model being the one that it begins with: the cross-entropy."""
+        return self.own_loss
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the shared part."""
+        """Expect what travels."""
         return weights(self.shared)
 
-    def upload_spec(self) -> PayloadSpec:
-        """Send the trained part."""
-        return weights(self.shared)
+    upload_spec = assess_spec = download_spec
 
-    def assess_spec(self) -> PayloadSpec:
-        """Expect the shared part."""
-        return weights(self.shared)
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train the whole model for one round."""
+        self.load(self.shared, download)
+        samples, mean_loss = self.train(self.batches(round, times=self.exchange_every), self.objective())
+        return model_arrays(self.shared), {SEEN: samples, "train-loss": mean_loss}
 
     def assess(self, download: Arrays) -> Metrics:
-        """Measure the shared part with the own one, on the own test set."""
+        """Measure what came with the own rest, on the own test set."""
         self.load(self.shared, download)
         return super().assess(download)

@@ -7,26 +7,21 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor, nn
 
+from clients.base_parts import SharedPartClient
 from hetfl_flwr import (
-    SEEN,
     Arrays,
-    KnowledgeClient,
-    Loss,
     Metrics,
     Node,
-    PayloadSpec,
     draw_batches,
     evaluate,
     generator,
     make_optimizer,
-    model_arrays,
     seeded,
     train,
-    weights,
 )
 
 
-class GlobalModelClient(KnowledgeClient):
+class GlobalModelClient(SharedPartClient):
     """Trains the global model on its own data.
 
     An algorithm may write `objective`. Averaging was published with plain SGD, which has no moments: what becomes of an
@@ -53,35 +48,9 @@ class GlobalModelClient(KnowledgeClient):
         self._tuned: nn.Module | None = None
         self.keeps_state = node.config.moments == "kept"
 
-    def objective(self) -> Loss:
-        """Return what a round steps down, the model being the global one that it begins with: the cross-entropy."""
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return self.node.data_loss(self.node.model(inputs), labels)
-
-        return loss
-
     def modules(self) -> Mapping[str, nn.Module]:
         """Keep no network: the model comes with each download."""
         return {}
-
-    def download_spec(self) -> PayloadSpec:
-        """Expect the global model."""
-        return weights(self.node.model)
-
-    def upload_spec(self) -> PayloadSpec:
-        """Send the trained model."""
-        return weights(self.node.model)
-
-    def assess_spec(self) -> PayloadSpec:
-        """Expect the global model."""
-        return weights(self.node.model)
-
-    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train the global model for one round."""
-        self.load(self.node.model, download)
-        samples, mean_loss = self.train(self.batches(round, times=self.exchange_every), self.objective())
-        return model_arrays(self.node.model), {SEEN: samples, "train-loss": mean_loss}
 
     def local_steps(self, samples: int) -> int:
         """Return as many steps as ``exchange-every`` lets lie between two exchanges."""
@@ -89,8 +58,8 @@ class GlobalModelClient(KnowledgeClient):
 
     def assess(self, download: Arrays) -> Metrics:
         """Measure the global model, or what it becomes with fine-tuning, on the own test set."""
-        self.load(self.node.model, download)
         if self.node.config.fine_tune_epochs:
+            self.load(self.shared, download)
             self._tuned = self._fine_tuned()
         measured = super().assess(download)
         if not self.node.config.fine_tune_epochs:

@@ -4,16 +4,19 @@ Tan, Long, Liu, Zhou, Lu, Jiang and Zhang, "FedProto: Federated Prototype Learni
 2022.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
-from clients.base_prototypes import PrototypeClient
-from hetfl_flwr import Node
-from strategies.base_prototypes import Predict
+from clients.base_prototypes import NearestPrototype, Prototypes, distance_to_prototypes, own_prototypes
+from hetfl_flwr import EMPTY, SEEN, Arrays, KnowledgeClient, Metrics, Node, PayloadSpec, Terms
+from strategies.base_prototypes import Predict, global_prototypes, local_prototypes
 
 
-class FedProtoClient(PrototypeClient):
+class FedProtoClient(KnowledgeClient):
     """Trains on ``CE + distance-weight * (squared distance of embeddings to the prototypes of their classes)``.
 
     Eq. (7)-(8). After training it sends its own prototypes: Eq. (3), over all of its training samples.
@@ -41,6 +44,8 @@ class FedProtoClient(PrototypeClient):
         any prototypes, the head predicts.
     """
 
+    has_distillation_term = True
+
     def __init__(
         self,
         node: Node,
@@ -49,4 +54,57 @@ class FedProtoClient(PrototypeClient):
         weighting: Literal["counts", "uniform"] = "counts",
         predict: Predict = "head",
     ) -> None:
-        super().__init__(node, distance_weight=distance_weight, predict=predict, counted=weighting == "counts")
+        super().__init__(node)
+        self.distance_weight, self.predict = distance_weight, predict
+        self._counted = weighting == "counts"
+        self._memory = Prototypes(node.model.classes, node.model.width).to(node.device)
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Keep the model and, where they predict, the prototypes that came last."""
+        return {"model": self.node.model} | ({} if self.predict == "head" else {"prototypes": self._memory})
+
+    def download_spec(self) -> PayloadSpec:
+        """Expect a prototype of each class that the server knows."""
+        return global_prototypes(self.node.model.classes, self.node.model.width)
+
+    def upload_spec(self) -> PayloadSpec:
+        """Send the own prototypes."""
+        return local_prototypes(self.node.model.classes, self.node.model.width, counted=self._counted)
+
+    def assess_spec(self) -> PayloadSpec:
+        """Expect the same as for training, where prototypes predict."""
+        return EMPTY if self.predict == "head" else self.download_spec()
+
+    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
+        """Train for one round, then take the own prototypes."""
+        model, (prototypes, known) = self.node.model, self._taken(download)
+        untaught = self.distance_weight == 0 or not known.any()
+
+        def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:
+            embeddings = model.body(inputs)
+            private = self.node.data_loss(model.head(embeddings), labels)
+            if untaught:
+                return private
+            distance = distance_to_prototypes(embeddings, labels, prototypes, known)
+            return Terms(private, self.distance_weight * distance)
+
+        samples, mean_loss = self.train(self.batches(round), loss)
+        return own_prototypes(self.node, counted=self._counted), {SEEN: samples, "train-loss": mean_loss}
+
+    def assess(self, download: Arrays) -> Metrics:
+        """Measure what predicts, on the own test set."""
+        if self.predict != "head":
+            self._taken(download)
+        return super().assess(download)
+
+    def predictor(self) -> nn.Module:
+        """Return what predicts: the model, or one that also holds the prototypes that came last."""
+        model = self.node.model
+        return model if self.predict == "head" else NearestPrototype(model, self._memory).train(model.training)
+
+    def _taken(self, download: Arrays) -> tuple[Tensor, Tensor]:
+        """Return the prototypes of all, and keep those that predict."""
+        prototypes, known = (torch.from_numpy(download[name]).to(self.node.device) for name in ("prototypes", "known"))
+        own = self.node.data.train.class_counts(len(known)).to(known.device) > 0
+        self._memory.hold(prototypes, known & own if self.predict == "own-prototype" else known)
+        return prototypes, known

@@ -8,12 +8,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from clients.base_prototypes import PrototypeClient
+from clients.fedproto import FedProtoClient
 from hetfl_flwr import Node
 from strategies.base_prototypes import Predict
 
 
-class FedTGPClient(PrototypeClient):
+class FedTGPClient(FedProtoClient):
     """Trains on ``CE + distance-weight * (squared distance of embeddings to the prototypes of their classes)``.
 
     As a client of FedProto does, towards the prototypes that the server has trained. After training it sends its own
@@ -45,4 +45,4 @@ class FedTGPClient(PrototypeClient):
         distance_weight: Annotated[float, Field(ge=0)] = 10.0,
         predict: Predict = "prototype",
     ) -> None:
-        super().__init__(node, distance_weight=distance_weight, predict=predict)
+        super().__init__(node, distance_weight=distance_weight, weighting="uniform", predict=predict)

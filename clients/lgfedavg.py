@@ -7,7 +7,7 @@ with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523)
 from torch import nn
 
 from clients.base_parts import SharedPartClient, check_head
-from hetfl_flwr import SEEN, Arrays, Metrics, Node, model_arrays
+from hetfl_flwr import Node
 
 
 class LGFedAvgClient(SharedPartClient):
@@ -45,12 +45,6 @@ class LGFedAvgClient(SharedPartClient):
     def shared(self) -> nn.Module:
         """The head travels."""
         return self.node.model.head
-
-    def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train the whole model for one round."""
-        self.load(self.shared, download)
-        samples, mean_loss = self.train(self.batches(round), self.own_loss)
-        return model_arrays(self.shared), {SEEN: samples, "train-loss": mean_loss}
 
 
 class LGFedAvgBodyClient(LGFedAvgClient):

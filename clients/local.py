@@ -1,7 +1,5 @@
 """Local training, client side: nothing is exchanged. IND, SOLO and Private are its names in the papers."""
 
-from torch import Tensor
-
 from hetfl_flwr import EMPTY, SEEN, Arrays, KnowledgeClient, Metrics, PayloadSpec
 
 
@@ -22,9 +20,5 @@ class LocalClient(KnowledgeClient):
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
         """Train for one round."""
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return self.node.data_loss(self.node.model(inputs), labels)
-
-        samples, mean_loss = self.train(self.batches(round), loss)
+        samples, mean_loss = self.train(self.batches(round), self.own_loss)
         return {}, {SEEN: samples, "train-loss": mean_loss}

@@ -3,12 +3,11 @@
 A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
 
-from collections.abc import Sequence
+from hetfl_flwr import Member, Most, Roster, Sharing, most_drawn
+from strategies.local import Local
 
-from hetfl_flwr import EMPTY, Arrays, KnowledgeStrategy, Member, Most, PayloadSpec, Roster, Sharing, Upload, most_drawn
 
-
-class AGG(KnowledgeStrategy):
+class AGG(Local):
     """Local training on the own data and all public samples: what shared rows alone are worth. A baseline of FedH2L.
 
     Wire   nothing either way. Once, before round 1: each client's public samples with their labels, up and down to all
@@ -18,6 +17,7 @@ class AGG(KnowledgeStrategy):
     """
 
     sends = "public samples"
+    exchanges = True
     sharing = Sharing(labelled=True, to_clients=True)
 
     def check(self, roster: Roster) -> None:
@@ -30,22 +30,6 @@ class AGG(KnowledgeStrategy):
         """
         roster.check_sharing("agg")
 
-    def initial(self, roster: Roster) -> Arrays:
-        """Know nothing."""
-        return {}
-
-    def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Send nothing."""
-        return {}
-
-    def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect nothing."""
-        return EMPTY
-
     def most_samples(self, member: Member) -> Most:
         """Return the client's training samples, and these and all others' public samples in a round's batches."""
         return Most(member.train, most_drawn(self.config, member.train + self.roster.public_rows_of_others(member)))
-
-    def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Learn nothing."""
-        return server_state

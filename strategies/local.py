@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hetfl_flwr import EMPTY, Arrays, KnowledgeStrategy, Member, PayloadSpec, Roster, Upload
+from hetfl_flwr import EMPTY, Arrays, KnowledgeStrategy, Member, PayloadSpec, Roster, Sends, Upload
 
 
 class Local(KnowledgeStrategy):
@@ -12,7 +12,7 @@ class Local(KnowledgeStrategy):
     State  none.
     """
 
-    sends = "nothing"
+    sends: Sends = "nothing"
     exchanges = False
 
     def check(self, roster: Roster) -> None:

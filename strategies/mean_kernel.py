@@ -122,8 +122,6 @@ def _spectrum(gram: Matrix) -> tuple[Matrix, Matrix]:
 
 def _positive(factor: Matrix) -> Matrix:
     """Turn columns, in place, so that the first of each one's entries of largest magnitude is positive."""
-    lowest, highest = factor.min(0), factor.max(0)
-    negative, tied = -lowest > highest, -lowest == highest
-    negative[tied] = factor[:, tied].argmin(0) < factor[:, tied].argmax(0)
-    factor *= np.where(negative, -1.0, 1.0)
+    largest = factor[np.abs(factor).argmax(0), np.arange(factor.shape[1])]
+    factor *= np.where(largest < 0, -1.0, 1.0)
     return factor

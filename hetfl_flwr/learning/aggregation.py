@@ -87,64 +87,41 @@ class Average:
         squares, shared = squares + squares.T, shared + shared.T
         return multikrum(squares / np.maximum(shared, 1), self.wrong)
 
-    def mean(self, values: Sequence[NDArray[Any]]) -> Numbers:
+    def mean(self, values: Sequence[NDArray[Any]] | NDArray[Any], has: NDArray[np.bool_] | None = None) -> Numbers:
         """Average arrays of one shape, coordinate by coordinate, in float64.
 
         Parameters
         ----------
         values : sequence of array
-            One of each client, at least one.
+            One of each client, at least one; what one lacks may be anything finite.
+        has : array, optional
+            Shape (K, ...), whether a client has an entry. Default: all have all. Not of "multikrum", which takes no
+            coordinate by itself.
 
         Returns
         -------
         array
-            Of the same shape. "median": of an even number the mean of the middle two. "trimmed": the mean without the
-            ``int(share * K)`` smallest and as many of the largest values of each coordinate. "multikrum": the mean of
-            those that are `kept`.
-
-        Examples
-        --------
-        >>> values = [np.array([1.0, 8.0]), np.array([2.0, -900.0]), np.array([6.0, 9.0])]
-        >>> [parse_robust(text).mean(values).tolist() for text in ("median", "trimmed:0.4")]
-        [[2.0, 8.0], [2.0, 8.0]]
-        """
-        if self.form == "none":
-            return self.total(values, np.zeros(values[0].shape)) / len(values)
-        stack = np.stack(values).astype(np.float64)
-        if self.form == "median":
-            return cast(Numbers, np.median(stack, axis=0))
-        if self.form == "multikrum":
-            return cast(Numbers, stack[self.kept([stack])].mean(axis=0))
-        from scipy.stats import trim_mean  # slow to import, and few runs trim
-
-        return cast(Numbers, trim_mean(stack, self.share, axis=0))
-
-    def mean_of_some(self, values: NDArray[Any], has: NDArray[np.bool_]) -> Numbers:
-        """Average arrays that lack entries, coordinate by coordinate over those that have it, each alike.
-
-        Not of "multikrum", which takes no coordinate by itself.
-
-        Parameters
-        ----------
-        values : array
-            Shape (K, ...), one of each client; what one lacks may be anything finite.
-        has : array
-            Of the same shape, whether a client has an entry.
-
-        Returns
-        -------
-        array
-            Shape (...), float64; 0 where nobody has an entry.
+            Of the same shape; 0 where nobody has an entry. "median": of an even number the mean of the middle two.
+            "trimmed": the mean without the ``int(share * K)`` smallest and as many of the largest values of each
+            coordinate. "multikrum": the mean of those that are `kept`.
 
         Examples
         --------
         >>> values, has = np.array([[1.0, 7.0], [2.0, 0.0], [9.0, 0.0]]), np.array([[1, 1], [1, 0], [1, 0]], bool)
-        >>> [parse_robust(text).mean_of_some(values, has).tolist() for text in ("none", "median", "trimmed:0.4")]
+        >>> [parse_robust(text).mean(values).tolist() for text in ("none", "median", "trimmed:0.4")]
+        [[4.0, 2.3333333333333335], [2.0, 0.0], [2.0, 0.0]]
+        >>> [parse_robust(text).mean(values, has).tolist() for text in ("none", "median", "trimmed:0.4")]
         [[4.0, 7.0], [2.0, 7.0], [2.0, 7.0]]
         """
-        ordered, count = np.sort(np.where(has, values.astype(np.float64), np.inf), axis=0), has.sum(0)
+        if self.form == "none" and has is None:
+            return self.total(values, np.zeros(values[0].shape)) / len(values)
+        stack = np.stack([*values]).astype(np.float64)
+        if self.form == "multikrum":
+            return cast(Numbers, stack[self.kept([stack])].mean(axis=0))
+        has = np.ones(stack.shape, bool) if has is None else has
+        ordered, count = np.sort(np.where(has, stack, np.inf), axis=0), has.sum(0)
         cuts = {"none": 0 * count, "median": np.maximum(count - 1, 0) // 2, "trimmed": (self.share * count).astype(int)}
-        place, cut = np.arange(len(values)).reshape(-1, *(1,) * count.ndim), cuts[self.form]
+        place, cut = np.arange(len(stack)).reshape(-1, *(1,) * (stack.ndim - 1)), cuts[self.form]
         kept = (place >= cut) & (place < count - cut)
         return cast(Numbers, np.where(kept, ordered, 0.0).sum(0) / np.maximum(kept.sum(0), 1))
 
@@ -157,8 +134,7 @@ class Average:
         """
         if self.form in ("none", "multikrum"):
             return weighted_mean(values, weights, has)
-        has = np.ones(values.shape, bool) if has is None else has
-        return self.mean_of_some(values, has).astype(values.dtype)
+        return self.mean(values, has).astype(values.dtype)
 
     def weighted_by_name(
         self, values: Sequence[Mapping[str, NDArray[Any]]], weights: Sequence[float]
@@ -166,7 +142,7 @@ class Average:
         """Average named arrays, of which each client has the same, as `weighted`."""
         return {name: self.weighted(np.stack([one[name] for one in values]), weights) for name in values[0]}
 
-    def total(self, values: Sequence[NDArray[Any]], start: Numbers) -> Numbers:
+    def total(self, values: Sequence[NDArray[Any]] | NDArray[Any], start: Numbers) -> Numbers:
         """Add arrays up: ``start`` plus as many times their `mean` as they are; there may be none.
 
         Examples

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hetfl_flwr.seeding import generator, generators_lent, seeded, torch_seed
+from hetfl_flwr.seeding import generator, generators_lent, seeded
 
 
 def draws(*scope):
@@ -31,30 +31,6 @@ def test_the_streams_are_the_same_in_every_process():
     assert generator(5, 3, "a").random() == expected.random()
 
 
-def test_nothing_is_drawn_from_the_global_generators():
-    np_before, torch_before = np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
-    draws(0, "x")
-    torch_seed(0, "x")
-    with seeded(0, "x"):
-        torch.randn(3)
-    assert np.random.get_state()[1].tolist() == np_before  # noqa: NPY002
-    assert torch.equal(torch.get_rng_state(), torch_before)
-
-
-def test_seeded_repeats_itself_and_puts_the_generator_back_after_an_error():
-    before = torch.get_rng_state()
-
-    def drawn(seed):
-        with seeded(seed, 1, "train"):
-            return torch.randn(3)
-
-    assert torch.equal(drawn(3), drawn(3))
-    assert not torch.equal(drawn(3), drawn(4))
-    with pytest.raises(RuntimeError), seeded(3):
-        torch.randn(3, 4) @ torch.randn(3, 4)  # shapes that do not fit
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize("draw", [random.random, np.random.random, lambda: float(torch.rand(()))])
 def test_all_global_generators_are_seeded_and_put_back(draw):
     def drawn(seed):
@@ -67,13 +43,6 @@ def test_all_global_generators_are_seeded_and_put_back(draw):
     assert drawn(3) != drawn(4)
     after = random.getstate(), np.random.get_state()[2], torch.get_rng_state().tolist()  # noqa: NPY002
     assert after == before
-
-
-def test_torch_seeds_fit_in_63_bits_and_follow_the_scope():
-    seeds = {torch_seed(0, part) for part in range(200)}
-    assert len(seeds) == 200
-    assert all(0 <= seed < 2**63 for seed in seeds)
-    assert torch_seed(0, 3) == torch_seed(0, 3)
 
 
 def test_generators_that_are_lent_are_seeded_alike_and_put_back_at_the_end():

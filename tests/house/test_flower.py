@@ -1,7 +1,6 @@
 """What comes from Flower: its public API anywhere, anything else through one module that lists it."""
 
 import ast
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -48,14 +47,6 @@ def test_only_two_modules_take_what_flower_does_not_export(package):
     own = {Path(module.__file__) for module in (flower, flower_node)}
     files = [path for path in (ROOT / package).rglob("*.py") if path not in own]
     assert {str(path.relative_to(ROOT)): beyond(path.read_text()) for path in files if beyond(path.read_text())} == {}
-
-
-@pytest.mark.slow
-def test_help_and_reports_need_nothing_of_flower():
-    modules = "simulations.cli.command, simulations.reports.tables, simulations.reports.report"
-    program = f"import sys, {modules}; print('flwr' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert said.strip() == "False"
 
 
 def test_a_server_asks_again_as_soon_as_it_is_told_to(monkeypatch):

@@ -39,11 +39,6 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield str(node.module)
 
 
-def imports(path: Path, package: str) -> set[str]:
-    """The modules of a package that a file imports, wherever in it."""
-    return {name for name in imported(ast.parse(path.read_text())) if name.partition(".")[0] == package}
-
-
 @pytest.mark.slow
 def test_no_file_lists_algorithms():
     """The one that is run where none is named may be named; what a file needs of any other, that one declares."""

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from fixtures.tiers import exhaustive
 
-from hetfl_flwr.common.packages import working_directory_last
 from hetfl_flwr.config import RunConfig, parse_algorithm_options, read_toml, to_toml
 from hetfl_flwr.methods import for_flower, resolve
 from simulations.testing.contract import entries
@@ -134,11 +133,3 @@ def test_what_hides_a_package_of_this_project_is_named_with_both_places_and_not_
     assert (done.returncode, done.stdout) == (2, "")
     package = there.stem
     assert (str(OUTSIDE.parents[2] / package) in done.stderr, str(there) in done.stderr) == (True, True)
-
-
-@pytest.mark.parametrize("place", ["", "."])
-def test_the_working_directory_comes_last_on_the_path_wherever_it_was(shadows, monkeypatch, place):
-    monkeypatch.chdir(shadows)
-    monkeypatch.setattr(sys, "path", [place, str(shadows), "/nowhere", *sys.path])
-    working_directory_last()
-    assert [sys.path.index("/nowhere"), sys.path.index(str(shadows))] == [0, len(sys.path) - 1]

@@ -65,15 +65,6 @@ def test_importing_it_is_light(tmp_path):
     assert python(tmp_path, SCRIPT + f"print([name for name in {heavy} if name in sys.modules])").stdout == "[]\n"
 
 
-def test_a_name_that_it_has_not_is_an_attribute_error_and_its_modules_are_still_found(tmp_path):
-    with pytest.raises(AttributeError, match="module 'hetfl_flwr' has no attribute 'runn'"):
-        _ = hetfl_flwr.runn
-    assert (
-        python(tmp_path, "from hetfl_flwr import methods, config; print(config.__name__)").stdout
-        == "hetfl_flwr.config\n"
-    )
-
-
 @pytest.mark.slow
 def test_without_pytest_all_but_the_tests_kit_is_there_and_help_shows_it(tmp_path):
     hide = "import sys; sys.modules['pytest'] = None\n"

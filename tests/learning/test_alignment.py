@@ -33,18 +33,6 @@ def textbook_cka(first, second):
     return textbook_hsic(first, second) / sqrt(textbook_hsic(first, first) * textbook_hsic(second, second))
 
 
-def test_linear_cka_by_hand():
-    """The rows of X are the ends of a cross, (1, 0), (0, 1), (-1, 0), (0, -1): centred as they stand. Y is its first
-    column plus 3, so centred (1, 0, -1, 0).
-
-    X^T X = 2 I, of squared norm 8; Y^T Y = 2, squared 4; X^T Y = (2, 0), squared 4. CKA = 4 / sqrt(8 * 4) = 0.7071.
-    """
-    x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
-    found = linear_cka(x, x[:, :1] + 3)
-    assert found.shape == ()
-    assert float(found) == pytest.approx(1 / sqrt(2))
-
-
 @given(SHAPES)
 @settings(max_examples=50)
 def test_cka_is_the_textbook_s(shape):
@@ -52,16 +40,6 @@ def test_cka_is_the_textbook_s(shape):
     x, y = matrix(n, first, seed, "x") + 1, matrix(n, second, seed, "y") - 2
     tensors = torch.from_numpy(x), torch.from_numpy(y)
     assert float(linear_cka(*tensors)) == pytest.approx(textbook_cka(x @ x.T, y @ y.T), rel=1e-9, abs=1e-12)
-
-
-@given(SHAPES)
-@settings(max_examples=30)
-def test_cka_is_symmetric_within_0_and_1_and_1_against_itself(shape):
-    n, first, second, seed = shape
-    x, y = tensor(n, first, seed, "x").float(), tensor(n, second, seed, "y").float()
-    assert float(linear_cka(x, y)) == pytest.approx(float(linear_cka(y, x)), abs=1e-5)
-    assert 0 <= float(linear_cka(x, y)) <= 1
-    assert 1 - 1e-5 < float(linear_cka(x, x)) <= 1
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -3e7])
@@ -78,18 +56,6 @@ def test_a_constant_representation_has_cka_0_and_gradient_0(value, which):
     for leaf in (x, y):
         assert leaf.grad is not None
         assert not leaf.grad.any()
-
-
-@pytest.mark.parametrize(("n", "width"), [(6, 3), (5, 9)])
-def test_the_gradient_is_that_of_the_dense_form(n, width):
-    x, y = tensor(n, width, "x").requires_grad_(), tensor(n, 4, "y")
-    centring = torch.eye(n, dtype=torch.float64) - 1 / n
-    first, second = centring @ x @ x.mT @ centring, centring @ y @ y.mT @ centring
-    dense = (first * second).sum() / (first.norm() * second.norm())
-    (expected,) = torch.autograd.grad(dense, x)
-    (found,) = torch.autograd.grad(linear_cka(x, y), x)
-    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
-    assert expected.abs().max() > 0.01
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e20])
@@ -146,15 +112,3 @@ def test_the_largest_entry_of_each_column_is_positive_and_equal_input_gives_equa
 def test_a_mean_of_nothing_but_zeros_is_one_column_of_zeros():
     for shape in ((5, 3), (3, 5)):
         assert thin_factor(np.zeros(shape)).tolist() == np.zeros((shape[0], 1)).tolist()
-
-
-@pytest.mark.parametrize("rows", [slice(None), [7, 2, 4, 0, 9]])
-@pytest.mark.parametrize("widths", [[2, 3], [8, 9]])
-def test_a_client_s_cka_against_the_factor_is_that_against_the_mean_kernel(widths, rows):
-    """Of all alignment samples, and of some rows of both sides."""
-    representations = [matrix(10, width) for width in widths]
-    own, weights = matrix(10, 4), [0.3, 0.7]
-    mean = sum(weight * a @ a.T for a, weight in zip(representations, weights, strict=True))
-    factor = torch.from_numpy(thin_factor(stack_factor(representations, weights)))
-    found = linear_cka(torch.from_numpy(own[rows]), factor[rows])
-    assert float(found) == pytest.approx(textbook_cka(own[rows] @ own[rows].T, mean[rows][:, rows]), rel=1e-9)

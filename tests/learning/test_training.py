@@ -42,12 +42,6 @@ def test_batches_have_the_sizes_that_were_asked_for(count, size, epochs, batches
     assert [len(rows) for rows in drawn(count, size, epochs=epochs, batches=batches)] == sizes
 
 
-def test_the_order_is_the_generator_s_permutation():
-    expected = generator(3, "b").permutation(10).tolist()
-    assert drawn(10, 4, seed=3) == [expected[:4], expected[4:8], expected[8:]]
-    assert drawn(10, 4, seed=4) != drawn(10, 4, seed=3)
-
-
 @pytest.mark.parametrize("name", ["adam", "amsgrad", "adamw", "sgd"])
 def test_optimizers_step_as_torch_s_own(make_config, name):
     """Bit for bit over three steps, with weight decay and momentum; a gradient that is absent is left out."""
@@ -74,23 +68,6 @@ def linear(weight):
     with torch.no_grad():
         model.weight[:] = torch.tensor(weight)[:, None]
     return model
-
-
-def test_one_step_of_sgd_by_hand():
-    """w = 2, loss (w x)^2 with x = 1 and x = 2: values 4 and 16, mean loss 10, gradient 2 w x^2 = 4 and then of the
-    new w. First batch: w = 2 - 0.1 * 4 = 1.6. Second: loss (1.6 * 2)^2 = 10.24, gradient 2 * 1.6 * 4 = 12.8, w = 0.32.
-    Mean loss over the samples seen: (4 + 10.24) / 2 = 7.12.
-    """
-    model = linear([2.0])
-    seen, loss = train(
-        samples([1.0, 2.0], [0, 0]),
-        [torch.tensor([0]), torch.tensor([1])],
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        lambda inputs, labels: model(inputs).pow(2).mean(),
-    )
-    assert seen == 2
-    assert model.weight.item() == pytest.approx(0.32)
-    assert loss == pytest.approx(7.12)
 
 
 @pytest.mark.parametrize(

@@ -107,20 +107,6 @@ def test_the_loss_of_one_step(heads, options, rounds, distillation):
     assert metrics["distillation-loss"] == pytest.approx(distillation / alpha, rel=1e-5)
 
 
-def test_the_weights_after_one_step():
-    """As above, at temperature 6 and alpha 1/2. Gradient in the logits: of cross-entropy (-2/3, 1/3, 1/3); of the
-    target term 1/3 - 1/2 = -1/6 for the true class, the other half of it shared by the two, 1/12 each; of the
-    non-target term 1/2 - 3/4 and 1/2 - 1/4 for these. In all -2/3 - 1/12 = -3/4, 1/3 + 1/24 - 1/8 = 1/4 and
-    1/3 + 1/24 + 1/8 = 1/2. It is that of the bias and, the input being (1, 0), of the weight's first column.
-    """
-    client = CHFLClient(small([[1.0, 0.0]], [0], rounds=4, rate=0.1))
-    learnt(client, TEACHER, [0, 0, 0], 1)
-    weight, bias = head_of(client)
-    step = [0.075, -0.025, -0.05]
-    np.testing.assert_allclose(bias, step, rtol=1e-5)
-    np.testing.assert_allclose(weight, np.transpose([step, [0, 0, 0]]), rtol=1e-5)
-
-
 def test_how_often_the_teacher_is_right_is_reported():
     """Its largest logit is of class 2 for all samples, the student's first of class 0; two of three have label 2."""
     metrics = learnt(CHFLClient(small([[1.0, 0.0]] * 3, [2, 0, 2], rounds=4)), TEACHER[::-1], [0, 0, 0], 1)

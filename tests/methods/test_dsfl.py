@@ -50,12 +50,6 @@ def test_entropy_reduction_equals_its_formula(temperature):
     assert np.isfinite(found).all()
 
 
-def test_the_median_of_scores_is_a_distribution_though_all_medians_are_0():
-    """Three clients that are sure of a class each: no class has a median above 0, and their geometric median is 1/3."""
-    found = consensus([[1, 0, 0]], [[0, 1, 0]], [[0, 0, 1]], robust="median", aggregation="sa")
-    np.testing.assert_allclose(found, [[1 / 3] * 3], rtol=1e-5)
-
-
 def test_the_median_of_scores_is_the_point_of_least_summed_distance():
     """Found by scipy on the simplex; the medians of single scores, scaled, would be (0.25, 0.375, 0.375)."""
     scores = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]])

@@ -92,37 +92,11 @@ def test_the_median_of_a_class_is_that_of_the_clients_that_have_it():
     np.testing.assert_allclose(taught(strategy, strategy.aggregate({}, uploads, 1))[0], [2 / 3, 1 / 3], rtol=1e-6)
 
 
-def test_a_median_of_zeros_is_still_a_distribution():
-    rows = np.eye(3)
-    uploads = [upload(client_id + 1, {0: row}) for client_id, row in enumerate(rows)]
-    strategy = robustly(FD(), "median")
-    found = taught(strategy, strategy.aggregate({}, uploads, 1), classes=3)[0]
-    np.testing.assert_allclose(found, [1 / 3] * 3, rtol=1e-6)
-
-
 # The client: one step by hand. Its model is ``logits = W x`` with W = [[1, 0], [0, 2]].
 
 E1, E2 = [1.0, 0.0], [0.0, 1.0]
 P, Q = 1 / (1 + exp(-1)), 1 / (1 + exp(-2))
 """The scores of the own class: E1 as class 0 has logits (1, 0), E2 as class 1 (0, 2)."""
-
-
-def tiny(kind: Any = FDClient, inputs: Any = (E1, E2), labels: Any = (0, 1), **options: Any) -> Any:
-    return kind(linear_node(list(inputs), list(labels), [[1.0, 0.0], [0.0, 2.0]]), **options)
-
-
-def learnt(client: FDClient, teacher: Any, known: list[bool]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    return fit(client, [np.float32(teacher), np.array(known)])
-
-
-def test_the_weights_after_one_step():
-    """Column k of W is the logits of sample k, whose slope is ``(p - y + gamma (p - t)) / 2``: t is the teacher's."""
-    client = tiny(gamma=0.5)
-    learnt(client, [[0.25, 0.75], [0.0, 1.0]], [True, True])
-    first = (P - 1 + 0.5 * (P - 0.25)) / 2
-    second = (Q - 1 + 0.5 * (Q - 1)) / 2
-    expected = [[1 - 0.1 * first, 0.1 * second], [0.1 * first, 2 - 0.1 * second]]
-    np.testing.assert_allclose(client.node.model.head.weight.detach(), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_where_uploads_are_clipped_all_classes_are_sent_and_the_marks_are_noised():

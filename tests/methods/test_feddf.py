@@ -6,20 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.members import member
+from fixtures.federations.members import truthful
 from torch import nn
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples
 from hetfl_flwr.data.samples import Arrays as Stored
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.learning.training import outputs
-from hetfl_flwr.models import SplitModel, build_model, trainable_count
+from hetfl_flwr.models import SplitModel, build_model
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
-from hetfl_flwr.wire.weights import fingerprint
 from strategies import feddf
 from strategies.ensembles import Schedule, distil, logits_of_each
 from strategies.feddf import FedDF
@@ -105,22 +103,6 @@ def slow_nearness(weight: Any, inputs: Any, targets: Any) -> tuple[float, float]
     return float(agreement), -float(np.mean([np.sum(t * np.log(t / s)) for t, s in pairs]))
 
 
-def test_patience_begins_anew_whenever_the_student_comes_to_agree_with_more():
-    """All samples are of class 1. The two weights are 0.05 and -0.05 and come nearer to each other by a rate of almost
-    0.01 each in a step of Adam's: after six steps the student says class 1, and it is measured every second step."""
-    student = linear([[0.05], [-0.05]])
-    samples, targets = table([[1.0]] * 2), torch.tensor([[0.0, 9.0]] * 2)
-    assert distil(student, samples, targets, Schedule(500, 4, 0.01, 20), generator(0)) == 26
-
-
-def test_a_student_that_cannot_come_nearer_stays_as_it_is_and_stops_early():
-    student = linear([[1, 2], [3, 4]])
-    samples = table(generator(0, "rows").normal(size=(10, 2)).tolist())
-    targets = outputs(student, samples)
-    assert distil(student, samples, targets, Schedule(500, 4, 0.1, 30), generator(0)) == 30
-    assert student.weight.tolist() == [[1, 2], [3, 4]]
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_targets_that_are_not_finite_change_no_student(value):
     student = linear([[1, 2], [3, 4]])
@@ -153,10 +135,7 @@ SMALL, DEEP = "test_feddf:small", "test_feddf:deep"
 
 
 def its(client_id: int, built: str = SMALL, **said: Any) -> Member:
-    spec = DataSpec((2,), 3)
-    model = build_model(built, spec, seed=0)
-    truth = {"model": built, "parameters": trainable_count(model), "weights": fingerprint(model), "width": model.width}
-    return member(client_id, shape=(2,), classes=3, **{**truth, **said})
+    return truthful(client_id, built, **said)
 
 
 def server(*members: Member, robust: str = "none", **hyper_parameters: Any) -> tuple[FedDF, dict[str, Any]]:

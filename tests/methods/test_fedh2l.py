@@ -131,35 +131,6 @@ def weight(client: Any) -> Any:
 
 
 E1, E2, BOTH = [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]
-TWO_TEACHERS = {1: ([E1, E2, E2], [1, 0, 0]), 3: ([E2], [1])}
-SIGNALS = ((1, 0.5, [2, 1], [[0.75, 0.25], [0.5, 0.5]]), (3, 1.0, [0], [[1.0, 0.0]]))
-KL = (0.5 * (0.75 * log(1.5) + 0.25 * log(0.5)) / 2 + log(2)) / 2
-
-
-@pytest.mark.parametrize(
-    ("options", "loss", "slope"),
-    [
-        ({"public_labels": False}, KL, -0.28125),
-        ({"kl": False}, log(2), 0.0),
-        ({}, KL + log(2), -0.28125),
-    ],
-)
-def test_the_global_step_of_two_teachers(options, loss, slope):
-    """Eq. (3)-(6). The student gives (1/2, 1/2) for every row. Teacher 1, of accuracy 1/2, has two rows: KL from
-    (3/4, 1/4) is 3/4 ln 3/2 + 1/4 ln 1/2, from (1/2, 1/2) it is 0, and their mean counts half. Teacher 3, of accuracy
-    1, has one row: KL from (1, 0) is ln 2. Each teacher is one of N - 1 = 2. Cross-entropy is ln 2 on every row.
-
-    Slopes of the logit of class 0: Acc (p_student - p_teacher), so [1/2 (-1/4 + 0) / 2 + (-1/2)] / 2 = -0.28125 for
-    KL; for cross-entropy, -1/2 on the rows of teacher 1 (class 0) and 1/2 on that of teacher 3 (class 1): 0 in sum.
-    """
-    client = FedH2LClient(small([E1], [0], TWO_TEACHERS), **options)
-    before = client.node.model.head.weight.detach().clone()
-    moved = []
-    client._local_steps = lambda round, optimizer: (moved.append(weight(client) - before.numpy()), (1, 1.0))[1]
-    _, metrics = fit(client, relay(*SIGNALS))
-    assert metrics["public-loss"] == pytest.approx(loss, rel=1e-6)
-    assert (metrics["peers"], metrics["projected"]) == (2, 0.0)
-    np.testing.assert_allclose(moved[0], [[0, -0.1 * slope], [0, 0.1 * slope]], atol=1e-8)
 
 
 def test_both_steps_are_one_optimizers_and_in_training_mode():

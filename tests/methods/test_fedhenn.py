@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import log, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -74,18 +74,6 @@ def sent(strategy: FedHeNN, known: Arrays, round: int = 1) -> dict[str, np.ndarr
 CROSS = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]
 """Four samples, centred; their first column is orthogonal to their second, each of squared length 2."""
 ACROSS, ALONG = [[1.0], [0.0], [-1.0], [0.0]], [[0.0], [3.0], [0.0], [-3.0]]
-
-
-def test_the_factor_of_the_mean_kernel_by_hand():
-    """Eq. (5) with w = 1/2 each, whatever the numbers of samples: K_mean = (a a^T + b b^T) / 2 with a = (1, 0, -1, 0)
-    and b = (0, 3, 0, -3), orthogonal: eigenvalues 18 / 2 = 9 and 2 / 2 = 1. So b comes first; scaled to a largest
-    entry of 1, b becomes b / 3 and a becomes a / 3. What is added to all rows, 5 and -2, is gone with centring.
-    """
-    strategy = server({0: rows_of(4)})
-    uploads = [upload(0, np.array(ACROSS) + 5, samples=1), upload(1, np.array(ALONG) - 2, samples=100)]
-    known = strategy.aggregate(start(strategy), uploads, 1)
-    assert known["factor"].dtype == np.float32
-    np.testing.assert_allclose(known["factor"], [[0, 1 / 3], [1, 0], [0, -1 / 3], [-1, 0]], atol=1e-6)
 
 
 @pytest.mark.parametrize("values", [[0.1, 0.7], [1e-30, 2e-30]])
@@ -171,31 +159,6 @@ def numbers(*rows: int) -> np.ndarray:
 
 ALL, NONE = numbers(0, 1, 2, 3), numbers()
 FACTOR = np.float32(ACROSS)
-
-
-@pytest.mark.parametrize(
-    ("options", "round", "eta"),
-    [
-        ({"eta0": 0.5}, 2, 0.5),
-        ({"eta0": 0.5}, 5, 1.0),
-        ({"eta0": 0.5}, 1, 0.0),
-        ({}, 26, 0.05),
-    ],
-)
-def test_one_step_towards_a_factor(options, round, eta):
-    """Eq. (5), linear kernel. With body diag(a, b) the representations X of CROSS have X^T X = diag(2 a^2, 2 b^2) and,
-    with F = (1, 0, -1, 0)^T, X^T F = (2 a, 0). CKA = 4 a^2 / (2 sqrt(a^4 + b^4) * 2) = a^2 / s, s = sqrt(a^4 + b^4):
-    1 / sqrt 2 at a = b = 1. Its derivatives there are 2 a / s - 2 a^5 / s^3 = 1 / sqrt 2 and -2 a^2 b^3 / s^3 =
-    -1 / sqrt 2; in the entries off the diagonal 0. The loss is ln 2 + eta (1 - 1 / sqrt 2), eta(t) = eta0 sqrt(t) with
-    t one less than the round, and a step of 0.1 adds 0.1 eta of the derivatives.
-    """
-    client = tiny(**options)
-    _, metrics = learnt(client, ALL, FACTOR, ALL, round=round)
-    assert metrics["eta"] == pytest.approx(eta)
-    assert metrics["train-loss"] == pytest.approx(log(2) + eta * (1 - 1 / sqrt(2)))
-    assert metrics.get("cka", None) == (pytest.approx(1 / sqrt(2)) if eta > 0 else None)
-    step = 0.1 * eta / sqrt(2)
-    np.testing.assert_allclose(client.node.model.body.weight.detach(), [[1 + step, 0], [0, 1 - step]], atol=1e-7)
 
 
 def test_a_factor_of_zeros_has_no_pull():

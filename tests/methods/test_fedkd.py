@@ -1,14 +1,14 @@
 """FedKD: its equations by hand, against a slow reference loop."""
 
-from dataclasses import dataclass
-from math import exp, log, prod
+from copy import deepcopy
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from fixtures.federations.grids import Tampering
-from fixtures.federations.loops import fit
+from fixtures.federations.loops import Linear, fit, floats, put, softmax
 from fixtures.federations.members import member, robustly, roster
 from fixtures.federations.nodes import linear_node
 from flwr.app import Array, ArrayRecord
@@ -17,14 +17,12 @@ from torch import nn
 from clients.fedkd import FedKDClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.models import SplitModel
-from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record
-from hetfl_flwr.wire.factors import factor, multiplied
+from hetfl_flwr.wire.factors import factor
 from hetfl_flwr.wire.messages import ARRAYS
-from hetfl_flwr.wire.spec import Arrays
+from hetfl_flwr.wire.spec import Arrays, under
 from hetfl_flwr.wire.weights import model_arrays, weights
 from simulations.testing.contract import entries
 from simulations.testing.lab import NORMED
@@ -35,15 +33,6 @@ LINEAR = "fixtures.models:linear"
 
 # --- the client, one step by hand ----------------------------------------------------------------
 
-P = 1 / (1 + exp(-1))
-"""The mentor's probability of class 0 for (1, 0), where its logits are (1, 0)."""
-Q = 1 / (1 + exp(2))
-"""The mentee's, whose logits are (0, 2)."""
-KL_MENTOR = Q * log(Q / P) + (1 - Q) * log((1 - Q) / (1 - P))
-"""KL(mentee || mentor)."""
-KL_MENTEE = P * log(P / Q) + (1 - P) * log((1 - P) / (1 - Q))
-SURER = 1 / (-log(P) - log(Q))
-"""One over the sum of the two cross-entropies."""
 GLOBAL = {"head.weight": np.float32([[0, 0], [1, 0]]), "head.bias": np.float32([0, 1])}
 """A mentee that maps (1, 0) to (0, 2)."""
 
@@ -60,26 +49,6 @@ def one_sample() -> FedKDClient:
     client = FedKDClient(node, mentee=LINEAR, energy_start=1.0, energy_end=1.0)
     client.matrix.weight.data = torch.tensor([[0.5, 0.0], [0.25, 0.0]])
     return client
-
-
-def test_both_losses_and_all_steps_by_hand():
-    """With logits z, ``d/dz [CE + c KL(t || s)] = s - y + c (s - t)``, c = 1 / (CE + CE'). The embeddings are the input
-    itself, and W makes (0.5, 0.25) of (1, 0): an error of (-0.5, 0.25), a mean square of 0.15625, and a slope of
-    c (-0.5, 0.25) in column 0 of W."""
-    client = one_sample()
-    uploaded, metrics = fit(client, sent(client, GLOBAL))
-    error = 0.15625
-    assert metrics["train-loss"] == pytest.approx(-log(P) + SURER * (KL_MENTOR + error), rel=1e-6)
-    assert metrics["small-loss"] == pytest.approx(-log(Q) + SURER * (KL_MENTEE + error), rel=1e-6)
-    own, mentee = 0.1 * (P - 1 + SURER * (P - Q)), 0.1 * (Q - 1 + SURER * (Q - P))
-    expected = [[1 - own, 0], [own, 2]]
-    np.testing.assert_allclose(client.node.model.head.weight.detach(), expected, rtol=1e-6, atol=1e-7)
-    change = multiplied(uploaded, weights(client.small))
-    np.testing.assert_allclose(change["head.weight"], [[-mentee, 0], [mentee, 0]], rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(change["head.bias"], [-mentee, mentee], rtol=1e-5, atol=1e-7)
-    slope = 0.1 * SURER
-    matrix = [[0.5 + 0.5 * slope, 0], [0.25 - 0.25 * slope, 0]]
-    np.testing.assert_allclose(client.matrix.weight.detach(), matrix, rtol=1e-6)
 
 
 def test_two_models_that_are_sure_and_right_do_not_divide_by_zero():
@@ -219,49 +188,22 @@ def little(spec: DataSpec) -> SplitModel:
     return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 3)), nn.Linear(3, spec.classes))
 
 
-@dataclass
-class Slow:
-    """Two linear layers in float64, ``H = A x + a`` and ``z = W H + b``, with their momentum; or one matrix."""
-
-    layers: list[np.ndarray]
-    speed: list[np.ndarray] | None = None
-
-    @classmethod
-    def of(cls, arrays: Arrays) -> "Slow":
-        return cls([np.float64(array) for array in arrays.values()])
-
-    def __call__(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        body, shift, head, bias = self.layers
-        embedding = body @ x + shift
-        powers = np.exp(head @ embedding + bias)
-        return embedding, powers / powers.sum()
-
-    def step(self, slopes: list[np.ndarray], config: RunConfig) -> None:
-        """SGD as torch has it: ``v = momentum v + g; w = w - rate v``."""
-        before = self.speed or [np.zeros_like(slope) for slope in slopes]
-        self.speed = [config.momentum * old + new for old, new in zip(before, slopes, strict=True)]
-        pairs = zip(self.layers, self.speed, strict=True)
-        self.layers = [layer - config.learning_rate * speed for layer, speed in pairs]
-
-
-def slow_batch(own: Slow, other: Slow, matrix: Slow, xs: list[Any], ys: list[Any], config: RunConfig) -> None:
-    """The section's two losses on a batch of B samples, with their gradients written out."""
-    size, (m,) = len(xs), matrix.layers
-    seen = [(own(x), other(x)) for x in xs]
-    ce = sum(-np.log(s @ y) - np.log(t @ y) for ((_, s), (_, t)), y in zip(seen, ys, strict=True)) / size
-    slopes = [[np.zeros_like(layer) for layer in one.layers] for one in (own, other, matrix)]
-    for ((h, s), (k, t)), x, y in zip(seen, xs, ys, strict=True):
-        error = 2 * (h - m @ k) / (size * len(h)) / ce
-        slopes[2][0] -= np.outer(error, k)
-        for slope, model, z, hidden, at in (
-            (slopes[0], own, (s - y + (s - t) / ce) / size, h, error),
-            (slopes[1], other, (t - y + (t - s) / ce) / size, k, -m.T @ error),
-        ):
-            below = model.layers[2].T @ z + at
-            for part, more in zip(slope, (np.outer(below, x), below, np.outer(z, hidden), z), strict=True):
-                part += more
-    for one, slope in zip((own, other, matrix), slopes, strict=True):
-        one.step(slope, config)
+def slow_batch(own: Any, other: Any, matrix: Linear, xs: list[Any], ys: list[Any], config: RunConfig) -> None:
+    """The section's two losses on a batch of samples, with their gradients written out; models are (body, head)."""
+    hs, ks = ([body(x) for x in xs] for body, _ in (own, other))
+    ss, ts = [softmax(own[1](h)) for h in hs], [softmax(other[1](k)) for k in ks]
+    ce = np.mean([-np.log(s @ y) - np.log(t @ y) for s, t, y in zip(ss, ts, ys, strict=True)])
+    errors = [2 * (h - matrix.weight @ k) / len(h) / ce for h, k in zip(hs, ks, strict=True)]
+    steps = [(matrix, [-error for error in errors], ks)]
+    for (body, head), mine, others, hidden, pulls in (
+        (own, ss, ts, hs, errors),
+        (other, ts, ss, ks, [-matrix.weight.T @ error for error in errors]),
+    ):
+        slopes = [p - y + (p - q) / ce for p, q, y in zip(mine, others, ys, strict=True)]
+        below = [head.weight.T @ slope + pull for slope, pull in zip(slopes, pulls, strict=True)]
+        steps += [(head, slopes, hidden), (body, below, xs)]
+    for layer, slopes, inputs in steps:
+        layer.step(slopes, inputs, config)
 
 
 def slow_compressed(arrays: list[np.ndarray], share: float) -> list[np.ndarray]:
@@ -292,35 +234,29 @@ def test_two_rounds_equal_a_loop_over_samples(halves):
         momentum=0.9,
         **{"fedkd.mentee": "test_fedkd:little", "fedkd.energy-start": 0.6, "fedkd.energy-end": 0.8},
     )
-    config, nodes, clients, server_state = sides.config, sides.nodes, sides.clients, sides.state
+    config, nodes, clients = sides.config, sides.nodes, sides.clients
     assert len({len(node.data.train) for node in nodes}) == 3
-    own, matrices = (
-        [Slow.of(model_arrays(module)) for module in modules]
-        for modules in ([node.model for node in nodes], [client.matrix for client in clients])
-    )
-    middle = [np.float64(server_state[f"mentee.{name}"]) for name in model_arrays(clients[0].small)]
+    own = [(Linear(node.model.body[1], node), Linear(node.model.head)) for node in nodes]
+    matrices, middle = [Linear(client.matrix) for client in clients], deepcopy(clients[0].small)
+    put(middle, under("mentee.", sides.state))
     for round, share in ((1, 0.6), (2, 0.8)):
-        changes = []
-        for node, mentor_, matrix in zip(nodes, own, matrices, strict=True):
-            copy, samples = Slow(middle), node.data.train
-            order = generator(config.seed, node.client_id, round, "batches")
-            for rows in draw_batches(order, len(samples), 20, epochs=1, batches=3):
-                inputs, labels = samples.batch(rows)
-                xs, ys = list(inputs.flatten(1).double().numpy()), list(np.eye(10)[labels])
-                slow_batch(mentor_, copy, matrix, xs, ys, config)
-            changes.append(slow_compressed([new - old for new, old in zip(copy.layers, middle, strict=True)], share))
+        changes, before = [], [*floats(middle.double()).values()]
+        for mentor_, matrix in zip(own, matrices, strict=True):
+            copy = Linear(middle.body[1]), Linear(middle.head)
+            for batch in mentor_[0].batches(round):
+                rows = [mentor_[0].rows[row] for row in batch]
+                slow_batch(mentor_, copy, matrix, [x for x, _ in rows], [np.eye(10)[y] for _, y in rows], config)
+            learnt = [part for layer in copy for part in (layer.weight, layer.bias)]
+            changes.append(slow_compressed([new - old for new, old in zip(learnt, before, strict=True)], share))
         mean = slow_compressed([np.mean(parts, axis=0) for parts in zip(*changes, strict=True)], share)
-        middle = [old + new for old, new in zip(middle, mean, strict=True)]
+        put(middle, {name: old + new for name, old, new in zip(floats(middle), before, mean, strict=True)})
     server_state, _ = sides.play(2)
-    for name, array in zip(model_arrays(clients[0].small), middle, strict=True):
+    for name, array in floats(middle).items():
         np.testing.assert_allclose(server_state[f"mentee.{name}"], array, rtol=1e-3, atol=1e-5)
-    for client, slow, matrix in zip(clients, own, matrices, strict=True):
-        for array, layer in zip(model_arrays(client.node.model).values(), slow.layers, strict=True):
-            np.testing.assert_allclose(array, layer, rtol=1e-3, atol=1e-5)
-        np.testing.assert_allclose(client.matrix.weight.detach(), matrix.layers[0], rtol=1e-3, atol=1e-5)
-
-
-# --- where it equals something simpler, and bytes ------------------------------------------------
+    for client, (body, head), matrix in zip(clients, own, matrices, strict=True):
+        body.same_as(client.node.model.body[1], rtol=1e-3)
+        head.same_as(client.node.model.head, rtol=1e-3)
+        np.testing.assert_allclose(client.matrix.weight.detach(), matrix.weight, rtol=1e-3, atol=1e-5)
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -40,34 +40,6 @@ def one_sample(small: str = "test_fedmrl:narrow", **options: float) -> FedMRLCli
 # --- the client, one step by hand ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", [1.0, 0.5, 0.0])
-def test_one_step_of_all_three_networks_by_hand(part):
-    """The sample x = (1, 0), u = (1, 0), so u . x = 1; the projector takes (u . x, x) to r = (u . x, x_1) = (1, 1).
-
-    Own logits W r = (1, 2), small logits V r_1 = (1, -1) with V = (1, -1). P and Q are their probabilities of class 0.
-    With p = P - 1 and q = part * (Q - 1) the losses' slopes by the logits are p (1, -1) and q (1, -1), so those by r
-    are e = (p + 2 q, -2 p); by W: p [[1, 1], [-1, -1]]; by V: q (1, -1); by the projector: e times (1, 1, 0), and e by
-    its bias; by u: e_1 x. The rate is 0.1.
-    """
-    client = one_sample(small_loss=part)
-    projector = client.fused.projector
-    projector.weight.data, projector.bias.data = torch.tensor([[1.0, 0, 0], [0, 1, 0]]), torch.zeros(2)
-    sent = {"body.1.weight": np.float32([[1, 0]]), "head.weight": np.float32([[1], [-1]])}
-    back, metrics = client.learn(sent, 1)
-    big_p, big_q = 1 / (1 + exp(1)), 1 / (1 + exp(-2))
-    p, q = big_p - 1, part * (big_q - 1)
-    e = np.array([p + 2 * q, -2 * p])
-    assert metrics["train-loss"] == pytest.approx(-log(big_p) - part * log(big_q), rel=1e-6)
-    close = {"rtol": 1e-6, "atol": 1e-7}
-    own = client.node.model.head.weight.detach()
-    np.testing.assert_allclose(own, [[1 - 0.1 * p, -0.1 * p], [0.1 * p, 2 + 0.1 * p]], **close)
-    np.testing.assert_allclose(back["head.weight"], [[1 - 0.1 * q], [-1 + 0.1 * q]], **close)
-    np.testing.assert_allclose(back["body.1.weight"], [[1 - 0.1 * e[0], 0]], **close)
-    np.testing.assert_allclose(projector.bias.detach(), -0.1 * e, **close)
-    expected = np.array([[1, 0, 0], [0, 1, 0]]) - 0.1 * np.outer(e, [1, 1, 0])
-    np.testing.assert_allclose(projector.weight.detach(), expected, **close)
-
-
 def test_the_own_head_predicts_from_fused_representations():
     """The projector gives (0, x_1) = (0, 1), so the logits are (0, 2), while W x is (1, 0) and class 0 is true."""
     client = one_sample()

@@ -1,17 +1,13 @@
 """FedProto: a round by hand, a loop over samples."""
 
-from math import log
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from fixtures.federations.loops import Linear, fit, softmax
+from fixtures.federations.loops import Linear, softmax
 from fixtures.federations.members import member, roster
-from fixtures.federations.nodes import linear_node
 from torch import nn
 
-from clients.fedproto import FedProtoClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.models import SplitModel
@@ -74,32 +70,6 @@ def test_what_is_sent_to_measure():
 
 
 # --- a client ------------------------------------------------------------------------------------
-
-
-def tiny(**options: Any) -> FedProtoClient:
-    """One batch of (1, 0) of class 0 and (0, 1) of class 1; the body is the identity, the head 0; SGD of rate 0.1."""
-    node = linear_node(np.eye(2), [0, 1], np.zeros((2, 2)), body=nn.Linear(2, 2, bias=False))
-    node.model.body.weight.data = torch.eye(2)
-    return FedProtoClient(node, **options)
-
-
-def learnt(client: FedProtoClient, prototypes: Any, known: list[bool]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    return fit(client, [np.float32(prototypes), np.array(known)])
-
-
-def test_one_step_by_hand():
-    """Class 0's prototype is (3, 0), class 1 has none. The head is 0, so cross-entropy is ln 2 and moves no body. The
-    distance is (1 - 3)^2 over 2 samples and 2 numbers: 1, with weight 2. Its slope at the first number of the first
-    sample's embedding is 2 * 2 (1 - 3) / 4 = -2, so a step of 0.1 makes that number 1.2.
-    """
-    client = tiny(distance_weight=2.0)
-    uploaded, metrics = learnt(client, [[3, 0], [9, 9]], [True, False])
-    assert metrics["train-loss"] == pytest.approx(log(2) + 2)
-    np.testing.assert_allclose(client.node.model.body.weight.detach(), [[1.2, 0], [0, 1]], rtol=1e-6)
-    np.testing.assert_allclose(client.node.model.head.weight.detach(), [[0.025, -0.025], [-0.025, 0.025]], rtol=1e-6)
-    np.testing.assert_allclose(uploaded["prototypes"], [[1.2, 0], [0, 1]], rtol=1e-6)
-    assert uploaded["classes"].tolist() == [0, 1]
-    assert uploaded["counts"].tolist() == [1, 1]
 
 
 # --- whole runs ----------------------------------------------------------------------------------

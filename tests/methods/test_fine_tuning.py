@@ -1,14 +1,11 @@
 """Fine-tuning of the global model before it is measured: one step by hand, a slow loop, and what it must not touch."""
 
-from math import exp, log
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.nodes import linear_node
 
-from clients.fedavg import FedAvgClient
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.methods import build_client, check_options, names
@@ -21,20 +18,6 @@ from simulations.testing.contract import entries
 
 NORMED = "simulations.testing.lab:normed"
 METHODS = ["fedavg", "fedprox", "feddf"]
-
-
-def test_one_step_by_hand():
-    """The sample (1, 0) of class 1, which is also the test set; logits W x = (0.05, 0). With p = softmax and rate 0.1
-    column 0 of W becomes (0.05 - 0.1 p_0, 0.1 p_0): now class 1 is the larger one, and right. The global model is
-    wrong, and stays as it was sent."""
-    sent = np.float32([[0.05, 0.0], [0.0, 0.0]])
-    node = linear_node([[1.0, 0.0]], [1], sent.tolist(), fine_tune_epochs=1)
-    p = exp(0.05) / (exp(0.05) + 1)
-    logits = 0.05 - 0.1 * p, 0.1 * p
-    loss, samples, metrics = FedAvgClient(node).evaluate([sent], {ROUND: 0})
-    assert (samples, metrics["accuracy"], metrics["global-accuracy"]) == (1, 1.0, 0.0)
-    assert loss == pytest.approx(log(1 + exp(logits[0] - logits[1])), rel=1e-5)
-    np.testing.assert_array_equal(node.model.head.weight.detach(), sent)
 
 
 def slowly_tuned(model: SplitModel, node: Any, epochs: int) -> SplitModel:

@@ -35,12 +35,6 @@ LINEAR = "fixtures.models:linear"
 
 P = 1 / (1 + exp(-1))
 """The own model's probability of class 0 for (1, 0), where its logits are (1, 0)."""
-Q = 1 / (1 + exp(2))
-"""The meme's, whose logits are (0, 2)."""
-KL_OWN = Q * log(Q / P) + (1 - Q) * log((1 - Q) / (1 - P))
-"""KL(meme || own)."""
-KL_MEME = P * log(P / Q) + (1 - P) * log((1 - P) / (1 - Q))
-"""KL(own || meme)."""
 GLOBAL = [np.float32([[0, 0], [1, 0]]), np.float32([0, 1])]
 """Weight and bias of a meme that maps (1, 0) to (0, 2)."""
 
@@ -49,24 +43,6 @@ def one_sample(rounds: int = 1, **hyper_parameters: Any) -> FMLClient:
     """A client with the sample (1, 0) of class 0, the own model ``W x``, W = [[1, 0], [0, 2]], and a linear meme."""
     node = linear_node([[1.0, 0.0]], [0], [[1.0, 0.0], [0.0, 2.0]], rounds=rounds)
     return FMLClient(node, meme=LINEAR, **hyper_parameters)
-
-
-def test_both_losses_and_both_steps_by_hand():
-    """Eq. (5). With logits z, ``d/dz (a CE + (1 - a) KL(t || s)) = s - a y - (1 - a) t``, s and t the two softmaxes, y
-    the true class as (1, 0). The input (1, 0) moves column 0 of the weights by 0.1 times that, and the meme's bias too.
-    Each is taught by the other as it was before its step.
-    """
-    client = one_sample(alpha=0.25, beta=0.75)
-    [weight, bias], samples, metrics = client.fit(GLOBAL, {ROUND: 1})
-    assert samples == 1
-    assert metrics["train-loss"] == pytest.approx(0.25 * -log(P) + 0.75 * KL_OWN, rel=1e-6)
-    assert metrics["small-loss"] == pytest.approx(0.75 * -log(Q) + 0.25 * KL_MEME, rel=1e-6)
-    own = 0.1 * (P - 0.25 - 0.75 * Q)
-    meme = 0.1 * (Q - 0.75 - 0.25 * P)
-    expected = [[1 - own, 0], [own, 2]]
-    np.testing.assert_allclose(client.node.model.head.weight.detach(), expected, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(weight, [[-meme, 0], [1 + meme, 0]], rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(bias, [-meme, 1 + meme], rtol=1e-6, atol=1e-7)
 
 
 def test_both_models_are_measured_each_as_what_it_is():

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.members import member
+from fixtures.federations.members import member, truthful
 from fixtures.federations.nodes import linear_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,15 +17,14 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.learning.aggregation import parse_robust
-from hetfl_flwr.learning.training import take_statistics
 from hetfl_flwr.methods import resolve
-from hetfl_flwr.models import SplitModel, build_model, trainable_count
+from hetfl_flwr.models import SplitModel
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
-from hetfl_flwr.wire.weights import fingerprint, weights
+from hetfl_flwr.wire.weights import weights
 from simulations.testing import AlgorithmContract
 from strategies.heterofl import HeteroFL
 
@@ -95,34 +94,6 @@ def test_the_layers_of_a_body_that_share_weights_are_divided_once():
     np.testing.assert_allclose(node.model(image)[0].detach(), W @ A @ A @ [1, 0] / 0.25, rtol=1e-6)
 
 
-def test_statistics_of_batch_norm_are_of_divided_outputs(make_config, make_node):
-    """Half of the width: the first layer's outputs, and so their means, are twice as large; variances four times."""
-    config = make_config(algorithm="heterofl", models=NORMED)
-    means, variances = [], []
-    for rate in (0.5, 1.0):
-        client = HeteroFLClient(make_node(config))
-        ours = {name: tensor.numpy() for name, tensor in client.node.model.state_dict().items()}
-        sent = [np.float32(rate) if name == "rate" else ours[name].copy() for name in client.download_spec().names]
-        client.evaluate(list(map(np.asarray, sent)), {ROUND: 1})
-        found = client.node.model.state_dict()
-        means.append(found["body.2.running_mean"].numpy())
-        variances.append(found["body.2.running_var"].numpy())
-    np.testing.assert_allclose(means[0], 2 * means[1], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(variances[0], 4 * variances[1], rtol=1e-4, atol=1e-6)
-
-
-def test_batch_norm_is_measured_with_the_statistics_of_the_client_s_training_samples():
-    """Inputs (0), (2), (4), (6): the first layer makes (0, 6, 12, 18) of them, with mean 9 and variance 60."""
-    layers = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1), nn.Dropout(0.9))
-    layers[0].weight.data.fill_(3.0)
-    table = torch.tensor([[0.0], [2.0], [4.0], [6.0]])
-    layers[1].running_mean.fill_(77)
-    take_statistics(layers.train(), [table])
-    assert (float(layers[1].running_mean), float(layers[1].running_var)) == (9.0, pytest.approx(60.0))
-    assert layers.training
-    assert layers[1].momentum == 0.1
-
-
 def test_statistics_stay_with_the_client(make_config, make_node):
     config = make_config(algorithm="heterofl", models=NORMED)
     client = HeteroFLClient(make_node(config))
@@ -148,11 +119,7 @@ NET = "test_heterofl:net"
 
 
 def its(client_id: int, built: str = NET, **said: Any) -> Member:
-    """A client that says the truth about the model that it has built, but for what it is made to say."""
-    spec = DataSpec((2,), 3)
-    model = build_model(built, spec, seed=0)
-    truth = {"model": built, "parameters": trainable_count(model), "weights": fingerprint(model), "width": model.width}
-    return member(client_id, shape=(2,), classes=3, **{**truth, **said})
+    return truthful(client_id, built, **said)
 
 
 def server(*members: Member, robust: str = "none", **hyper_parameters: Any) -> tuple[HeteroFL, dict[str, Any]]:

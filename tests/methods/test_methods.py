@@ -2,7 +2,6 @@
 
 import pytest
 
-from clients.fedhe import FedHeClient
 from clients.fedhenn import FedHeNNClient, FedHeNNHomogeneousClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
@@ -18,7 +17,6 @@ from hetfl_flwr.methods import (
     resolve_models,
 )
 from simulations.testing.contract import entries
-from strategies.fedhe import FedHe
 from strategies.fedhenn import FedHeNN, FedHeNNHomogeneous
 
 
@@ -27,12 +25,6 @@ def test_every_file_of_the_strategies_but_the_base_is_an_algorithm():
     assert "base" not in names()
     assert "fedavg" not in for_heterogeneous_models()
     assert {"fedhe", "local"} <= set(for_heterogeneous_models())
-
-
-def test_a_name_leads_to_its_two_classes():
-    found = find("fedhe")
-    assert (found.strategy, found.client) == (FedHe, FedHeClient)
-    assert found.defaults == {"mode": "sync", "alpha": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from fixtures.federations.members import member, robustly
 from fixtures.federations.nodes import linear_node
 from torch import nn
 
-from clients.base_prototypes import PrototypeClient
+from clients.fedproto import FedProtoClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.prototypes import class_means
@@ -64,7 +64,7 @@ def node():
 
 def predicting(predict, known=(True, True, True)):
     """Measure a client."""
-    client = PrototypeClient(node(), distance_weight=1.0, predict=predict)
+    client = FedProtoClient(node(), distance_weight=1.0, predict=predict)
     download = [] if predict == "head" else [PROTOTYPES * np.array(known)[:, None], np.array(known)]
     return client.evaluate([np.float32(a) if a.dtype != bool else a for a in download], {})[2]
 
@@ -91,7 +91,7 @@ def test_what_predicts_when_a_client_is_measured(predict, known, accuracy):
 
 def test_what_predicts_is_whole_in_its_state_dict():
     """A client that has been told of no prototype takes it up, and predicts the same of a batch and of one sample."""
-    trained, fresh = (PrototypeClient(node(), distance_weight=1.0, predict="prototype") for _ in range(2))
+    trained, fresh = (FedProtoClient(node(), distance_weight=1.0, predict="prototype") for _ in range(2))
     trained.evaluate([PROTOTYPES, np.array([True, True, False])], {})
     inputs = torch.tensor([[1.0, 0.2], [0.0, 1.0], [5.0, 5.0]])
     assert not torch.equal(trained.predictor()(inputs), fresh.predictor()(inputs))
@@ -106,9 +106,9 @@ def test_what_predicts_is_whole_in_its_state_dict():
 def test_prototypes_that_a_client_was_trained_with_are_kept():
     """So they predict in a client that is built anew from its state, before it is measured."""
     its = node()
-    client = PrototypeClient(its, distance_weight=1.0, predict="prototype")
+    client = FedProtoClient(its, distance_weight=1.0, predict="prototype")
     client.fit([PROTOTYPES, np.array([True, True, False])], {ROUND: 1})
-    again = PrototypeClient(its, distance_weight=1.0, predict="prototype")
+    again = FedProtoClient(its, distance_weight=1.0, predict="prototype")
     Holder(again).restore()
     assert again.predictor()(torch.tensor(INPUTS)).argmax(1).tolist() == [0, 1]
 

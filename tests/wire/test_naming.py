@@ -88,15 +88,6 @@ def test_a_node_tells_whether_its_words_are_those_of_others_and_none_of_them(
     assert [member.input_names for member in asked] == [()] * 3
 
 
-def test_words_that_each_data_set_numbers_by_itself_are_not_averaged(refusal, tmp_path, make_config, run_federation):
-    """Of a list of data sets the first client has the one, the second the other."""
-    folders = [write_csv(tmp_path / name, train=MOODS.replace("good", name)) for name in ("fine", "well")]
-    keys = {"text_column": "said", "label_column": "sick", "models": "bag", "rounds": 1, "classes": "0,1"}
-    config = make_config(algorithm="fedavg", dataset=",".join(folders), vocabulary="shared:9", **keys)
-    assert "'hashed:9'" in refusal(FederationError, run_federation, config)
-    run_federation(config.with_values({"vocabulary": "hashed:9"}))
-
-
 def test_names_that_stay_at_home_are_compared_all_the_same(refusal):
     roster = Roster([named(0, share=False), named(1, ("benign", "Jane Doe", "unsure"), share=False)])
     said = refusal(FederationError, lambda: roster.classes)
@@ -125,14 +116,14 @@ SICK = "age,sick\n" + "".join(f"{row}.5,{'Jane Doe HIV+' if row % 2 else 'no'}\n
 
 @pytest.fixture
 def ask(monkeypatch, make_config):
-    """Register one node of a deployment, which has a data set of its own; return its answer."""
+    """Register one node of a deployment, or ask it something else; it has a data set of its own. Return its answer."""
 
-    def asked(keys=None, *, deployed=True, **node_config):
+    def asked(keys=None, *, deployed=True, kind=MessageType.QUERY, content=None, **node_config):
         if deployed:
             monkeypatch.setattr(TaskIdentity, "_node_id", 5)
         own = {"partition-id": 0, "num-partitions": 2, "partition": "all", "label-column": "sick", "model": "mlp"}
         flat = make_config(algorithm="fedhe").to_flat() | {"dataset": "", **(keys or {})}
-        message = Message(RecordDict(), 5, MessageType.QUERY)
+        message = Message(content or RecordDict(), 5, kind)
         message.metadata.__dict__["_message_id"] = "1"
         return client_app.app(message, Context(7, 5, own | node_config, RecordDict(), flat))
 
@@ -157,18 +148,11 @@ def test_a_node_may_show_its_names(ask, tmp_path):
 
 @pytest.mark.parametrize(("deployed", "share", "told"), [(True, {}, False), (True, True, True), (False, {}, True)])
 def test_how_well_single_classes_are_told_stays_on_a_deployed_node_unless_it_says_so(
-    monkeypatch, make_config, tmp_path, deployed, share, told
+    ask, tmp_path, deployed, share, told
 ):
-    if deployed:
-        monkeypatch.setattr(TaskIdentity, "_node_id", 5)
-    folder = write_csv(tmp_path / "ward", train=SICK)
-    own = {"partition-id": 0, "num-partitions": 2, "partition": "all", "label-column": "sick", "model": "mlp"}
-    flat = make_config(algorithm="local").to_flat() | {"dataset": ""}
     content = RecordDict({ARRAYS: ArrayRecord(), CONFIG: ConfigRecord({ROUND: 0})})
-    message = Message(content, 5, MessageType.EVALUATE)
-    message.metadata.__dict__["_message_id"] = "1"
-    keys = own | {"dataset": folder} | ({"share-recall": share} if share else {})
-    metrics = client_app.app(message, Context(7, 5, keys, RecordDict(), flat)).content[METRICS]
+    keys = {"dataset": write_csv(tmp_path / "ward", train=SICK)} | ({"share-recall": share} if share else {})
+    metrics = ask(deployed=deployed, kind=MessageType.EVALUATE, content=content, **keys).content[METRICS]
     assert {"accuracy", "balanced-accuracy", "macro-f1"} <= metrics.keys()
     assert bool(metrics.keys() & {"recall", "untested", "unpredicted"}) is told
 
@@ -214,15 +198,6 @@ def test_of_another_error_a_deployed_node_tells_the_type_alone(ask, monkeypatch,
     assert ("Jane Doe" in reason) is not deployed
     assert "KeyError" in reason
     assert "Jane Doe" in caplog.text
-
-
-def test_a_node_s_name_and_model_say_nothing_in_the_server_s_words(ask):
-    member = Member.from_reply(ask(dataset="digits", name='North): the server is down ("now"'))
-    assert not set('():"') & set(str(member).partition("(")[2].removesuffix(")").replace(member.model, ""))
-    reply = ask(dataset="digits")
-    reply.content.config_records[MEMBER]["model"] = "mlp) left: the server is down"
-    with pytest.raises(FederationError, match="model"):
-        Member.from_reply(reply)
 
 
 class Unsaid(Exception):

@@ -1,20 +1,24 @@
-"""FedTGP: a step by hand, a loop over prototypes."""
+"""FedTGP and FedGH, whose servers are trained on the clients' prototypes: by hand, and by loops over prototypes."""
 
-from math import log
+from math import exp, log
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixtures.federations.loops import fit, softmax
 from fixtures.federations.members import roster
+from fixtures.federations.nodes import linear_node
+from torch import nn
 
+from clients.fedgh import FedGHClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.server_training import ServerTraining
 from hetfl_flwr.learning.training import draw_batches
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
-from strategies import fedtgp
+from strategies.fedgh import FedGH
 from strategies.fedtgp import FedTGP
 
 LAYERS = ("embedding.weight", "hidden.weight", "hidden.bias", "output.weight", "output.bias")
@@ -25,10 +29,15 @@ def upload(client_id: int, classes: list[int], prototypes: Any) -> Upload:
     return Upload(client_id, {**arrays, "present": np.ones(len(classes), np.int8)}, samples=5)
 
 
-def prepared(classes: int = 2, width: int = 1, robust: str = "none", batch: int = 50, **options: Any) -> FedTGP:
-    strategy = FedTGP(**{"server_epochs": 1, **options})
-    strategy.prepare(roster(3, classes=classes, width=width), RunConfig(batch_size=batch, robust=robust))
+def prepared(
+    kind: Any, classes: int = 2, width: int = 2, robust: str = "none", batch: int = 50, seed: int = 0, **options: Any
+) -> Any:
+    strategy = kind(**{"server_epochs": 1, "server_learning_rate": 0.01, **options})
+    strategy.prepare(roster(3, classes=classes, width=width), RunConfig(seed=seed, batch_size=batch, robust=robust))
     return strategy
+
+
+# --- FedTGP --------------------------------------------------------------------------------------
 
 
 def state(embedding: Any) -> dict[str, np.ndarray]:
@@ -45,25 +54,6 @@ def state(embedding: Any) -> dict[str, np.ndarray]:
     return {**made, "prototypes": made["embedding.weight"], "known": np.zeros(len(embedding), bool)}
 
 
-# --- the server ----------------------------------------------------------------------------------
-
-
-def test_one_step_by_hand(monkeypatch):
-    """Width 1: global prototypes 3 and 8, and one client's prototype of class 0 at 5: distances 2 and 3. It came alone,
-    so the margin is the cap, 1: logits (-3, -3), even odds. The loss has slope 1/2 in the own distance and -1/2 in the
-    other, so -1/2 in either global prototype: 3 goes up to 5, 8 goes up and away. With the layers at 1, each embedding
-    moves by 0.1 / 2, the biases by twice that, and the weights by 0.1 (3 + 8) / 2.
-    """
-    monkeypatch.setattr(fedtgp, "MARGIN_CAP", 1.0)
-    after = prepared(server_learning_rate=0.1).aggregate(state([[3], [8]]), [upload(0, [0], [[5]])], 1)
-    np.testing.assert_allclose(after["embedding.weight"], [[3.05], [8.05]], rtol=1e-6)
-    np.testing.assert_allclose([after["hidden.bias"], after["output.bias"]], [[0.1], [0.1]], rtol=1e-5)
-    np.testing.assert_allclose([after["hidden.weight"], after["output.weight"]], [[[1.55]]] * 2, rtol=1e-6)
-    made = 1.55 * (1.55 * np.array([[3.05], [8.05]]) + 0.1) + 0.1
-    np.testing.assert_allclose(after["prototypes"], made, rtol=1e-5)
-    assert after["known"].tolist() == [True, False]
-
-
 @pytest.mark.parametrize(("scale", "robust"), [(1, "none"), (1, "median"), (20, "none")])
 def test_the_margin_is_the_largest_distance_to_a_nearest_class(scale, robust, monkeypatch):
     """Means over clients: 0, (3 + 5) / 2 = 4 and 10; with medians of two, which are means, the same. The nearest others
@@ -71,7 +61,7 @@ def test_the_margin_is_the_largest_distance_to_a_nearest_class(scale, robust, mo
     a prototype of class 1 at 7.
     """
     seen = []
-    strategy = prepared(3, 1, robust=robust)
+    strategy = prepared(FedTGP, 3, 1, robust=robust)
 
     def train(self, layers, pairs, loss, config, scope):
         tensors = {name: torch.from_numpy(array) for name, array in layers.items()}
@@ -87,15 +77,15 @@ def test_the_margin_is_the_largest_distance_to_a_nearest_class(scale, robust, mo
 
 def test_equal_points_make_no_nan():
     """The prototype that came is the global one, where a distance has no slope."""
-    after = prepared().aggregate(state([[3], [8]]), [upload(0, [0], [[3]])], 1)
+    after = prepared(FedTGP, 2, 1).aggregate(state([[3], [8]]), [upload(0, [0], [[3]])], 1)
     assert all(np.isfinite(after[name]).all() for name in LAYERS)
 
 
 @pytest.mark.parametrize(("epochs", "size"), [(2, 50), (3, 2)])
-def test_training_equals_a_loop_over_prototypes(epochs, size):
+def test_fedtgp_s_training_equals_a_loop_over_prototypes(epochs, size):
     """In float64, each gradient by the chain rule written out, with batches drawn from seed, round and clients."""
     draw = generator(1, "draw")
-    strategy = prepared(3, 4, server_epochs=epochs, batch=size, server_learning_rate=0.05)
+    strategy = prepared(FedTGP, 3, 4, server_epochs=epochs, batch=size, server_learning_rate=0.05)
     uploads = [upload(k, [0, 1, 2][: k + 1], draw.normal(size=(k + 1, 4)) * 3) for k in range(3)]
     start = strategy.initial(roster(3, classes=3, width=4))
     points = np.concatenate([one.arrays["prototypes"] for one in uploads]).astype(float)
@@ -128,12 +118,75 @@ def test_training_equals_a_loop_over_prototypes(epochs, size):
 
 
 def test_a_class_stays_known_in_a_round_in_which_nobody_has_it():
-    strategy = prepared(3, 1)
+    strategy = prepared(FedTGP, 3, 1)
     after = strategy.aggregate(state([[3], [8], [9]]), [upload(0, [0, 2], [[5], [6]])], 1)
     assert strategy.aggregate(after, [upload(0, [0], [[5]])], 2)["known"].tolist() == [True, False, True]
 
 
 def test_a_training_that_diverges_is_one_line(refusal):
-    strategy = prepared(server_learning_rate=1e30, server_epochs=9)
+    strategy = prepared(FedTGP, 2, 1, server_learning_rate=1e30, server_epochs=9)
     said = refusal(ConfigError, strategy.aggregate, state([[3], [8]]), [upload(0, [0], [[5]])], 1)
     assert "fedtgp.server-learning-rate = 1e+30" in said
+
+
+# --- FedGH ---------------------------------------------------------------------------------------
+
+
+def test_a_robust_head_sees_the_median_of_each_class_as_often_as_it_came():
+    """Of (1, 0), (3, 0) and (900, 0) the median is (3, 0), three times; class 1 came once."""
+    uploads = [upload(0, [0, 1], [[1, 0], [0, 5]]), upload(1, [0], [[3, 0]]), upload(2, [0], [[900, 0]])]
+    points, labels = prepared(FedGH, robust="median").pairs(uploads)
+    assert points.tolist() == [[3, 0], [0, 5], [3, 0], [3, 0]]
+    assert labels.tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("epochs", "size"), [(1, 3), (3, 2), (2, 1)])
+def test_fedgh_s_training_equals_a_loop_over_prototypes(epochs, size):
+    """In float64, with the gradients written out; batches are drawn from the seed, the round and the clients."""
+    draw, strategy = generator(1, "draw"), prepared(FedGH, 3, 4, seed=5, server_epochs=epochs, batch=size)
+    uploads = [upload(k, [0, 2, 1][: k + 1], draw.normal(size=(k + 1, 4))) for k in range(3)]
+    points = np.concatenate([one.arrays["prototypes"][np.argsort(one.arrays["classes"])] for one in uploads]).astype(
+        float
+    )
+    labels = np.concatenate([np.sort(one.arrays["classes"]) for one in uploads])
+    start = strategy.initial(roster(3, classes=3, width=4))
+    weight, bias = start["weight"].astype(float), start["bias"].astype(float)
+    order = generator(5, 7, 0, 1, 2, "server-training")
+    for rows in draw_batches(order, len(labels), size, epochs=epochs, batches=0):
+        steps = np.zeros_like(weight), np.zeros_like(bias)
+        for row in rows.tolist():
+            slope = (softmax(weight @ points[row] + bias) - np.eye(3)[labels[row]]) / len(rows)
+            steps[0][:] += np.outer(slope, points[row])
+            steps[1][:] += slope
+        weight, bias = weight - 0.01 * steps[0], bias - 0.01 * steps[1]
+    found = strategy.aggregate(start, uploads, 7)
+    np.testing.assert_allclose(found["weight"], weight, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["bias"], bias, rtol=1e-5, atol=1e-6)
+
+
+# --- a client ------------------------------------------------------------------------------------
+
+
+def tiny() -> FedGHClient:
+    """One batch of (1, 0) of class 0 and (0, 1) of class 1; the body is the identity; SGD of rate 0.1."""
+    node = linear_node(np.eye(2), [0, 1], [[9.0, 9.0], [0.0, 0.0]], body=nn.Linear(2, 2, bias=False))
+    node.model.body.weight.data = torch.eye(2)
+    head, node.model.head = node.model.head, nn.Linear(2, 2)
+    node.model.head.weight.data = head.weight.data
+    node.model.head.bias.data = torch.zeros(2)
+    return FedGHClient(node)
+
+
+def test_a_client_trains_under_the_head_that_comes():
+    """With the head [[1, 0], [0, 1]] the logits are the embeddings: a loss of ln(1 + 1/e). The slope of a sample is
+    (-q, q) / 2 at its own and the other class, q = 1 / (1 + e): a step of 0.1 adds q / 20 to what is right, and to the
+    body, whose gradient is the head's transpose times that, as much.
+    """
+    client = tiny()
+    uploaded, metrics = fit(client, [np.eye(2, dtype=np.float32), np.zeros(2, np.float32)])
+    q = 1 / (1 + exp(1))
+    stepped = np.eye(2) + q / 20 * np.array([[1, -1], [-1, 1]])
+    assert metrics["train-loss"] == pytest.approx(log(1 + exp(-1)))
+    np.testing.assert_allclose(client.node.model.head.weight.detach(), stepped, rtol=1e-5)
+    np.testing.assert_allclose(uploaded["prototypes"], stepped.T, rtol=1e-5)
+    assert (uploaded["classes"].tolist(), uploaded["present"].tolist()) == ([0, 1], [1, 1])
