@@ -4,12 +4,12 @@ Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity"
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
@@ -79,19 +79,18 @@ class FedH2LClient(KnowledgeClient):
         last two, weight decay is in the local step alone.
     eta : float
         Rate of the second optimizer, 0 or more. 0: the run config's ``learning-rate``. No other value with "one".
-
     """
 
     def __init__(
         self,
         node: Node,
         *,
-        exchange_every: Annotated[int, Field(ge=1)] = 1,
+        exchange_every: PositiveInt = 1,
         public_labels: bool = True,
         projection: Literal["qp", "pcgrad", "none"] = "qp",
         kl: bool = True,
         optimizers: Literal["one", "two", "sgd"] = "one",
-        eta: Annotated[float, Field(ge=0)] = 0.0,
+        eta: NonNegativeFloat = 0.0,
     ) -> None:
         super().__init__(node)
         if not (public_labels or kl):
@@ -102,7 +101,7 @@ class FedH2LClient(KnowledgeClient):
         self.projection, self.kl, self.optimizers, self.eta = projection, kl, optimizers, eta
         self._parameters = list(node.model.parameters())
         self._local = nn.Module()
-        self._local.register_buffer("gradient", torch.zeros_like(flat_gradient(node.model.parameters())))
+        self._local.register_buffer("gradient", torch.zeros_like(flat_gradient(self._parameters)))
 
     def modules(self) -> Mapping[str, nn.Module]:
         """Keep the model, and the gradient of the last local steps."""
@@ -140,8 +139,7 @@ class FedH2LClient(KnowledgeClient):
         teachers, sizes = len(download["teachers"]), download["sizes"]
         if teachers == 0:
             return {"peers": 0, "projected": 0.0, "public-loss": 0.0}
-        rows = torch.from_numpy(self._taught(download))
-        device, parameters = self.node.device, self._parameters
+        device, rows = self.node.device, [torch.from_numpy(self._taught(download))]
         share = torch.from_numpy(np.repeat(1 / (teachers * sizes), sizes)).float().to(device)
         trust = torch.from_numpy(np.repeat(download["accuracies"], sizes)).to(device)
         posteriors = torch.from_numpy(download["posteriors"]).to(device)
@@ -158,13 +156,12 @@ class FedH2LClient(KnowledgeClient):
             return (share * each).sum()
 
         def resolve() -> None:
-            gradient = flat_gradient(parameters)
-            projected = project(gradient, local)
-            conflicts.append(not torch.equal(projected, gradient))
-            steps = {"qp": projected, "none": gradient}
-            set_gradient(parameters, pcgrad(gradient, local) if self.projection == "pcgrad" else steps[self.projection])
+            gradient = flat_gradient(self._parameters)
+            steps = {"qp": project(gradient, local), "pcgrad": pcgrad(gradient, local), "none": gradient}
+            conflicts.append(not torch.equal(steps["qp"], gradient))
+            set_gradient(self._parameters, steps[self.projection])
 
-        _, public_loss = train(self.node.pool.samples, [rows], optimizer, loss, before_step=resolve)
+        _, public_loss = train(self.node.pool.samples, rows, optimizer, loss, before_step=resolve)
         projected = any(conflicts) and self.projection != "none"
         return {"peers": teachers, "projected": float(projected), "public-loss": public_loss}
 

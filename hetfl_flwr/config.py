@@ -726,8 +726,11 @@ class RunConfig(BaseModel):
         return {**self.model_dump(by_alias=True), **self.options}
 
     def with_values(self, values: Mapping[str, Value]) -> "RunConfig":
-        """Return a copy in which some keys have other values."""
-        return type(self).from_flat({**self.to_flat(), **values})
+        """Return a copy in which some keys have other values; the config itself where all have these already."""
+        flat = self.to_flat()
+        if all(key in flat and type(flat[key]) is type(value) and flat[key] == value for key, value in values.items()):
+            return self
+        return type(self).from_flat({**flat, **values})
 
     def with_data(self) -> "RunConfig":
         """Return the config of a run whose clients are all simulated: with `BUNDLED` where it names no data set."""

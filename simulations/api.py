@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from hetfl_flwr.common.notices import called_in_python
-from hetfl_flwr.config import RunConfig, Value, flattened
-from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
+from hetfl_flwr.config import Value, flattened
+from hetfl_flwr.errors import ConfigError, HetflError
 from hetfl_flwr.runs.record import QUALITIES, name_of, named_classes
 from hetfl_flwr.seeding import seeded
 from simulations.engine.run import process_as_it_was, run_locally
@@ -103,19 +103,15 @@ def run(
     >>> result.summary["rounds"], result.folder.name
     (1, 'run')
     """
-    from hetfl_flwr.runs.settings import new_folder
-
     chosen = {**config_keys(settings, keys), "algorithm": algorithm}
     names, objects = _split_callbacks(callbacks)
     if names:
         chosen["callbacks"] = ",".join(names)
-    folder = str(new_folder(RunConfig.from_flat(chosen).with_data()) if out is None else out)
-    chosen["output-dir"] = folder
-    try:
-        done = run_locally(chosen, resume=resume, workers=workers, verbose=False, progress=progress, callbacks=objects)
-    except Interrupted:
-        raise Interrupted(f"stopped; go on with: run({algorithm!r}, out={folder!r}, resume=True)") from None
-    return Result(done)
+    if out is not None:
+        chosen["output-dir"] = str(out)
+    return Result(
+        run_locally(chosen, resume=resume, workers=workers, verbose=False, progress=progress, callbacks=objects)
+    )
 
 
 def load(folder: PathLike[str] | str) -> Result:

@@ -59,8 +59,8 @@ def resolved(config: RunConfig, engine: str) -> RunConfig:
         settled["clients"] = config.clients or default_clients(config)
         for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
             settled[key] = str(Path(value).expanduser().resolve()) if value else ""
-    config = config.with_values(settled)
-    return resolve(config.with_values({"output-dir": str(new_folder(config))}))
+    settled["output-dir"] = str(new_folder(config.model_copy(update={"dataset": settled["dataset"]})))
+    return resolve(config.with_values(settled))
 
 
 def default_clients(config: RunConfig) -> int:

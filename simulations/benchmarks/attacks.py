@@ -131,7 +131,7 @@ class HostileGrid(LocalEngine):
     exchange = None  # type: ignore[assignment]
 
     def __init__(self, config: RunConfig, run: int, attack: Attack | None) -> None:
-        super().__init__(config.to_flat(), config.clients, run)
+        super().__init__(config, run)
         self._attack, self._sent, self._replied = attack, dict[str, Message](), 0
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:

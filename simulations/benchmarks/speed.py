@@ -115,7 +115,7 @@ def federation(clients: int, rounds: int) -> tuple[list[float], int]:
         settings |= {"partition": "all", "test-fraction": 0.01, "validation-fraction": 0.01}
     with TemporaryDirectory() as folder:
         config = resolve(RunConfig.from_flat({**settings, "output-dir": folder}))
-        with Watched(config.to_flat(), clients, RUN, memory=MEMORY) as grid:
+        with Watched(config, RUN, memory=MEMORY) as grid:
             app(grid, Context(RUN, 1, {}, RecordDict(), config.to_flat()))
     return [end - start for start, end in pairwise(grid.began[1:])], grid.memory
 

@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 
 from hetfl_flwr.common.flower import Run, act_as_server, name_message
 from hetfl_flwr.common.notices import accepting, warn
-from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.state import FileStore, run_store
@@ -46,10 +46,8 @@ class LocalEngine(Grid):
 
     Parameters
     ----------
-    run_config : mapping
-        Flat run config.
-    clients : int
-        Number of clients, 1 or more.
+    config : RunConfig
+        The config of the run, with nothing left open.
     run : int
         The run's id: what client state is stamped with.
     workers : int
@@ -65,25 +63,24 @@ class LocalEngine(Grid):
 
     def __init__(
         self,
-        run_config: Mapping[str, Value],
-        clients: int,
+        config: RunConfig,
         run: int,
         workers: int = 1,
         app: str = CLIENT_APP,
         memory: int = MEMORY,
     ) -> None:
         self.stop_requested = False
-        self._nodes = [FIRST_NODE + client_id for client_id in range(clients)]
+        self._nodes = [FIRST_NODE + client_id for client_id in range(config.clients)]
         self._run = run
         self._names, self._tickets = count(1), count()
         self._asked: dict[str, int] = {}
         self._answers: dict[int, Answer | Message] = {}
         self._digests: dict[str, str] = {}
-        self._config = RunConfig.from_flat(run_config)
-        self._scratch = Path(self._config.output_dir or gettempdir()) / f"{SCRATCH}{run}-{token_hex(4)}"
+        self.config = config
+        self._scratch = Path(config.output_dir or gettempdir()) / f"{SCRATCH}{run}-{token_hex(4)}"
         act_as_server(run)
-        workers = min(workers, clients)
-        those = Hosted(app, run, dict(run_config), clients, self._scratch, memory // workers)
+        workers = min(workers, config.clients)
+        those = Hosted(app, run, config.to_flat(), config.clients, self._scratch, memory // workers)
         self._host: Host = InProcess(Clients(*those)) if workers == 1 else Workers(workers, those)
 
     def __enter__(self) -> Self:
@@ -208,7 +205,7 @@ class LocalEngine(Grid):
         if changed:
             more = f" and {len(changed) - 1} more" * (len(changed) > 1)
             what = f"client {changed[0]}{more}: the {found[changed[0]]} are not those of before"
-            if not self._config.accept_loss:
+            if not self.config.accept_loss:
                 raise StateError(f"{what}: the run would go on with other results; {accepting()} goes on like that")
             warn(what)
 
@@ -219,6 +216,6 @@ class LocalEngine(Grid):
             self._answers[came] = answer
 
     def _store(self, client_id: int) -> FileStore:
-        if self._config.state_dir:
-            return run_store(self._config, str(self._run), client_id)
+        if self.config.state_dir:
+            return run_store(self.config, str(self._run), client_id)
         return FileStore(self._scratch, client_id, lasting=False)

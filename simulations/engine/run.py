@@ -74,13 +74,16 @@ def run_locally(
     end_unguarded()
     _check_threads(config, workers)
     _check_split(config)
-    flat = config.to_flat()
-    with process_as_it_was(log=verbose, bars=progress), LocalEngine(flat, config.clients, run, workers) as grid:
+    with process_as_it_was(log=verbose, bars=progress), LocalEngine(config, run, workers) as grid:
         try:
             with added(callbacks), _stoppable(grid):
-                server_app(grid, Context(run, 1, {}, RecordDict(), flat))
+                server_app(grid, Context(run, 1, {}, RecordDict(), config.to_flat()))
         except Interrupted:
-            again = f"hetfl run {config.algorithm} --out {quote(config.output_dir)} --resume"
+            algorithm, folder = config.algorithm, config.output_dir
+            again = option(
+                f"hetfl run {algorithm} --out {quote(folder)} --resume",
+                f"run({algorithm!r}, out={folder!r}, resume=True)",
+            )
             raise Interrupted(f"stopped; go on with: {again}") from None
     return Path(config.output_dir)
 
@@ -133,7 +136,7 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     from hetfl_flwr.runs.settings import resolved
 
     if "output-dir" not in chosen:
-        raise ConfigError("--resume needs --out: which run folder to go on with")
+        raise ConfigError(f"{option('--resume needs --out', 'resume needs out')}: which run folder to go on with")
     folder = Path(str(chosen["output-dir"])).expanduser().resolve()
     checkpoint, _ = choose(folder, accept_loss=chosen.get("accept-loss") is True)
     before = resolve(RunConfig.from_flat(checkpoint.at["config"]))

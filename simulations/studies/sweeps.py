@@ -267,7 +267,7 @@ def _assemble(job: Job) -> None:
 
     config = RunConfig.from_flat({**job.settings, "state-dir": ""})
     own_callbacks(config)
-    with LocalEngine(config.to_flat(), config.clients, run=1) as grid:
+    with LocalEngine(config, run=1) as grid:
         federation = Federation(grid, config, build_strategy(config))
         federation.registration.assemble()
         federation.strategy.prepare(federation.roster, config)

@@ -71,7 +71,7 @@ class Lab:
 
     def grid(self, config: RunConfig, *, workers: int = 1, run: int = RUN, app: str = CLIENT_APP) -> LocalEngine:
         """Build the local engine with the clients of a config."""
-        return self._grids.enter_context(LocalEngine(config.to_flat(), config.clients, run, workers, app))
+        return self._grids.enter_context(LocalEngine(config, run, workers, app))
 
     def context(self, config: RunConfig, client_id: int = 0, *, run: int = RUN, **node_config: Value) -> Context:
         """Build the Context of one client, as Flower hands it over; more node-config keys may follow."""
@@ -101,7 +101,7 @@ class Reversing(LocalEngine):
     exchange = None  # type: ignore[assignment]
 
     def __init__(self, config: RunConfig) -> None:
-        super().__init__(config.to_flat(), config.clients, run=RUN)
+        super().__init__(config, run=RUN)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Wait for all replies."""

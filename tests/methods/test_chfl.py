@@ -103,8 +103,6 @@ def test_the_loss_of_one_step(heads, options, rounds, distillation):
     client = CHFLClient(small([[1.0, 0.0]] * 3, [0] * 3, rounds=rounds), **options)
     metrics = learnt(client, np.multiply(TEACHER, heads), [0, 0, 0], heads)
     assert metrics["train-loss"] == pytest.approx(log(3) + distillation, rel=1e-5)
-    alpha = options.get("alpha", 0.5)
-    assert metrics["distillation-loss"] == pytest.approx(distillation / alpha, rel=1e-5)
 
 
 def test_how_often_the_teacher_is_right_is_reported():
@@ -303,5 +301,5 @@ def test_clients_of_unlike_shapes_learn_together(mode, make_config, run_federati
         make_config(algorithm="chfl", models="mlp,mlp,lenet5,tabular:2", **data, **{"chfl.mode": mode})
     )
     assert all(entry["failures"] == [] for entry in entries(run))
-    told = [{"teacher-accuracy", "distillation-loss"} <= entry["clients"]["3"].keys() for entry in entries(run)]
+    told = ["teacher-accuracy" in entry["clients"]["3"] for entry in entries(run)]
     assert told == [False, False, mode in ("kd", "avgkd")]

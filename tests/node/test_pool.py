@@ -141,7 +141,7 @@ def test_sharing_again_costs_nothing(shared):
 
 def test_one_that_joins_late_gets_all_and_the_others_get_only_its_rows(make_config, make_federation):
     config = make_config(clients=3)
-    grid = Joining(config.to_flat(), 3, run=7)
+    grid = Joining(config, run=7)
     federation = Federation(grid, config.with_values({"clients": 2}), build_strategy(config))
     federation.registration.assemble()
     sharing_in(federation).share()

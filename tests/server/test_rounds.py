@@ -434,7 +434,7 @@ def test_where_clients_are_elsewhere_none_is_sent_a_number_twice(make_config, ru
 
 def test_no_clients_are_drawn_in_an_asynchronous_run(make_config, refusal):
     config = make_config(**ASYNC, fraction=0.5)
-    federation = Federation(LocalEngine(config.to_flat(), 2, 7), config, FedHe(mode="async"))
+    federation = Federation(LocalEngine(config, 7), config, FedHe(mode="async"))
     assert "fraction" in refusal(ConfigError, AsyncRounds, federation)
 
 
@@ -443,5 +443,5 @@ def test_public_rows_and_asynchronous_rounds_do_not_go_together(make_config, ref
         sharing = Sharing()
 
     config = make_config(**ASYNC)
-    federation = Federation(LocalEngine(config.to_flat(), 2, 7), config, Both(mode="async"))
+    federation = Federation(LocalEngine(config, 7), config, Both(mode="async"))
     assert "public samples" in refusal(ConfigError, AsyncRounds, federation)

@@ -34,7 +34,7 @@ def small_grid() -> Iterator[Callable[..., LocalEngine]]:
     grids = []
 
     def make(config: RunConfig, *, workers: int = 1, **keys: Any) -> LocalEngine:
-        grids.append(LocalEngine(config.to_flat(), config.clients, RUN, workers, **{"memory": 0, **keys}))
+        grids.append(LocalEngine(config, RUN, workers, **{"memory": 0, **keys}))
         return grids[-1]
 
     yield make
