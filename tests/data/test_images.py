@@ -1,6 +1,7 @@
 """Images: resized, as bytes, in folders of the user's own, and as bad as they come."""
 
 import io
+import os
 from dataclasses import replace
 
 import datasets
@@ -261,3 +262,49 @@ class TestHub:
     def test_what_is_on_no_hub_is_had_elsewhere(self, tmp_path, refusal):
         assert "<data-dir>/uci/ilpd" in refusal(DataError, load, "ilpd")
         assert refusal(DataError, load, "ilpd", data_dir=tmp_path).endswith("https://archive.ics.uci.edu/dataset/225")
+
+
+def twice(folder, *classes):
+    """Write two images of each class."""
+    return TestOwnFolder.photos(folder, *(f"{name}/{copy}.png" for name in classes for copy in (0, 1)))
+
+
+@pytest.mark.parametrize(
+    "stray", [os.mkfifo, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to(path)]
+)
+def test_an_image_that_is_no_file_is_refused(tmp_path, refusal, stray):
+    folder = twice(tmp_path / "photos", "benign", "malignant")
+    stray(folder / "benign" / "7.png")
+    assert f"'{folder}/benign/7.png'" in refusal(DataError, load, folder)
+
+
+@pytest.mark.parametrize("stray", ["benign/closeup/9.png", "preview.png"])
+def test_an_image_at_another_depth_is_refused_by_name(tmp_path, refusal, stray):
+    """Its folder would be a class, or all splits one."""
+    folder = tmp_path / "photos"
+    for split in ("train", "test"):
+        twice(folder / split, "benign", "malignant")
+    path = folder / ("train" if "/" in stray else "") / stray
+    path.parent.mkdir(exist_ok=True)
+    grey(3).save(path)
+    assert f"'{path.relative_to(folder)}'" in refusal(DataError, load, folder)
+
+
+@pytest.mark.parametrize("name", ["val", "dev", "validation"])
+def test_images_of_a_validation_split_are_no_training_rows(tmp_path, name):
+    for split in ("train", name):
+        twice(tmp_path / split, "benign", "malignant")
+    found = load(tmp_path)
+    assert (len(found.labels), any("'validation'" in note for note in found.notes)) == (4, True)
+
+
+def test_an_image_of_several_pages_is_refused(tmp_path, refusal):
+    folder = twice(tmp_path / "photos", "benign", "malignant")
+    grey(1).save(folder / "benign" / "9.tiff", save_all=True, append_images=[grey(2)])
+    assert "2 pages" in refusal(DataError, load, folder)
+
+
+def test_an_image_whose_name_is_not_utf_8_is_named(tmp_path, refusal):
+    folder = twice(tmp_path / "photos", "benign", "malignant")
+    os.rename(folder / "benign" / "0.png", os.fsencode(folder / "benign") + b"/\xff.png")
+    assert f"'{folder}/benign/\\udcff.png'" in refusal(DataError, load, folder)

@@ -6,21 +6,24 @@ from typing import ClassVar
 import pandas as pd
 import pytest
 import torch
+from fixtures.data.columns import lacking, lay
+from fixtures.data.loading import load_client, load_clients
 from fixtures.federations.members import member
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from PIL import Image
 
 from hetfl_flwr import client_app
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import Reading, Split, data_spec, load_client_data, most_clients
+from hetfl_flwr.data import Reading, Split, load_client_data, most_clients
 from hetfl_flwr.data.clients import joined
-from hetfl_flwr.errors import ConfigError, DataError, FederationError, RunFolderError
+from hetfl_flwr.errors import DataError, FederationError, RunFolderError
 from hetfl_flwr.runs.settings import resolved
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.messenger import reason
 from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import called, client_name, distinct
 from simulations.api import load, run
+from simulations.engine.objects import stored
 from simulations.inference.loading import client_number
 from simulations.reports.partition import load_split
 from simulations.reports.plots.partition import split_figure
@@ -295,112 +298,53 @@ class TestNumber:
         assert capsys.readouterr().err.count("101 owners") == 1
 
 
-class TestFiles:
-    @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz", "parquet", "jsonl", "json", "jsonl.gz"])
-    def test_one_file_is_a_data_set(self, patients, tmp_path, ending):
-        path = tmp_path / f"wine{' [1]' * ('gz' not in ending)}.{ending}"
-        if ending == "parquet":
-            patients.to_parquet(path)
-        elif "json" in ending:
-            patients.to_json(path, orient="records", lines="jsonl" in ending)
-        else:
-            patients.to_csv(path, sep="\t" if ending == "tsv" else ",", index=False)
-        data = load_client_data(split(path), 0)
-        assert rows_of(data) == len(patients)
-        assert data.train.arrays.class_names == ("ill", "well")
-        assert data.train.arrays.inputs[:, 0].tolist() == patients.age.tolist()
+@pytest.mark.parametrize("keys", [{"partition": "natural:ward"}, {"domain_column": "ward"}])
+@pytest.mark.parametrize("form", ["csv", "frame", "polars", "splits"])
+def test_a_row_of_nobody_is_named_by_its_number(tmp_path, refusal, keys, form):
+    """Rows have numbers from the 2 of the first on in a file, and from 0 on in a frame; blanks are no ward."""
+    rows = pd.DataFrame({"age": range(40), "ward": ["n", "s"] * 20, "sick": ["ill", "well", "well", "ill"] * 10})
+    rows.loc[[7, 9], "ward"] = [None, " \t"]
+    if form in ("csv", "splits"):
+        place = lay(tmp_path, dict.fromkeys(["p.csv"] if form == "csv" else ["train.csv", "test.csv"], rows))
+    else:
+        place = stored(rows if form == "frame" else pytest.importorskip("polars").from_pandas(rows))[0]
+    line = refusal(DataError, load_client, dataset=place, label_column="sick", num_partitions=2, **keys)
+    number = "row 9" if form in ("csv", "splits") else "row 7"
+    assert lacking(line, number, "3 more" if form == "splits" else "1 more", "ward", "fill it in") == []
 
-    def test_files_of_one_folder_are_read_with_one_set_of_columns(self, wards):
-        """Whole numbers in one file and fractions in the next, another order, a column that only one has."""
-        frame = pd.read_csv(wards / "south.csv")
-        frame.assign(bp=frame.bp + 0.5, extra=1)[["sick", "extra", "bp", "age"]].to_csv(
-            wards / "south.csv", index=False
-        )
-        config = RunConfig(label_column="sick", partition="files", ignore_columns="extra", dataset=str(wards))
-        arrays = load_client_data(config.split(3), 1).train.arrays
-        files = [pd.read_csv(wards / f"{name}.csv") for name in ("north", "south", "west")]
-        assert arrays.inputs[:, 1].tolist() == pd.concat(files).bp.tolist()
-        assert arrays.input_names == ("age", "bp")
-        assert data_spec(str(wards), config.reading).shape == (2,)
 
-    def test_files_in_folders_below_are_called_by_what_tells_them_apart(self, wards):
-        """By their folders where each holds one called the same; by both where a folder holds two."""
-        for name in ("north", "south", "west"):
-            (wards / "of" / name).mkdir(parents=True)
-            (wards / f"{name}.csv").rename(wards / "of" / name / "2023.csv")
-        (wards / ".hidden").mkdir()
-        (wards / ".hidden" / "x.csv").write_text("a\n1\n")
-        assert [data.name for data in data_of(wards, 3, partition="files")] == ["north", "south", "west"]
-        (wards / "of" / "west" / "2023.csv").rename(wards / "of" / "south" / "2024.csv")
-        other = wards.rename(wards.parent / "other")
-        names = [data.name for data in data_of(other, 3, partition="files")]
-        assert names == ["north/2023", "south/2023", "south/2024"]
+@pytest.mark.parametrize(
+    ("wards", "keys", "words"),
+    [
+        (["caf\u00e9", "cafe\u0301", "North", "north"], {}, ["caf\u00e9"]),
+        (["n", "?", "s", "n"], {"missing_values": "?"}, ["row 3", "ward"]),
+    ],
+)
+def test_owners_that_look_alike_or_mean_nobody_are_refused(tmp_path, refusal, wards, keys, words):
+    rows = {"a": [row / 7 for row in range(40)], "ward": wards * 10, "sick": [0, 1] * 20}
+    own = {"dataset": lay(tmp_path, {"t.csv": rows}), "label_column": "sick", "partition": "natural:ward"}
+    line = refusal(DataError, load_client, num_partitions=2, **own, **keys)
+    assert lacking(line, *words) == []
+    assert "orth" not in line
 
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            ("", "empty"),
-            (" \n\n", "empty"),
-            ('age,bp,sick\n1,2,"ill\n3,4,well\n', "row 2"),
-            ("age,bp,sick\n", "no rows"),
-            ("5.1,3.5,0\n4.9,3.0,1\n", "no header"),
-            ("age,sick,sick\n1,ill,ill\n", "column 'sick'"),
-            ("50,ill,1.5,1.5\n", "no header"),
-            ("age,sick\n1,ill\n", "column 'bp'"),
-        ],
-    )
-    def test_a_file_that_will_not_do_is_named(self, wards, refusal, text, said):
-        (wards / "west.csv").write_text(text)
-        assert said in (line := refusal(DataError, data_of, wards, 3, partition="files"))
-        assert f"{wards}/west.csv" in line
-        (wards / "west.csv").rename(alone := wards.parent / "alone.csv")
-        if "bp'" not in said:
-            assert said in refusal(DataError, data_of, alone, 1)
 
-    @pytest.mark.parametrize(
-        ("name", "text", "label", "said"),
-        [
-            ("patients.csv", "0.5,0,a,ill,500\n1.5,7,b,well,501\n", "sick", "no header"),
-            ("patients.csv", "0.5,0,a,ill,500\n1.5,7,b,well,501\n", "", "no header"),
-            ("p.csv", "North,26.7,F,healthy\nSouth,24.8,M,ill\n", "", "no header"),
-            ("q.csv", "ward,t2,2024,state\nNorth,1,2,healthy\nSouth,1,2,ill\n", "", "2024, state"),
-            ("t.csv", "age,bp,sick\n1,2,ill\n3,4,well\n", "sick,bp", "2 columns"),
-            ("sheet.ods", "PK", "sick", "read_excel"),
-            ("notes.md", "x", "sick", ".parquet"),
-            ("only/sheet.ods", "PK", "sick", "read_excel"),
-        ],
-    )
-    def test_a_file_that_is_no_data_set_is_refused(self, tmp_path, refusal, name, text, label, said):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-        place = str(tmp_path / name).removesuffix("/sheet.ods" if "/" in name else "/")
-        own = Split(dataset=place, clients=1, seed=0, reading=Reading(label_column=label))
-        assert said in refusal(DataError, load_client_data, own, 0)
-
-    def test_what_has_no_files_to_be_clients_is_refused(self, wards, refusal, monkeypatch):
-        (photos := wards.parent / "photos").mkdir()
-        (photos / "1.png").write_bytes(b"?")
-        for place, said in ((photos, "OWNER/CLASS"), ("owner/name", "hub")):
-            assert said in refusal(DataError, data_of, place, 3, partition="files")
-        (wards / "east.csv").write_text("age,bp,sick\n1,2,ill\n")
-        few = split(wards, 4, partition="files", test_fraction=0.6)
-        assert "partition 0 of 4 ('files'), east" in refusal(ConfigError, load_client_data, few, 0)
-        for place, said in (("digits", "no folder"), (wards, "4 files"), ("west.csv", "./west.csv")):
-            monkeypatch.chdir(wards)
-            assert said in refusal(ConfigError, data_of, place, 5, partition="files")
-
-    def test_files_that_are_put_together_or_not_read_are_noted(self, wards):
-        (wards / "sheet.ods").write_bytes(b"PK")
-        (wards / "old").mkdir()
-        (wards / "old" / "patients.csv").write_text("age,bp,sick\n1,2,ill\n")
-        apart = data_of(wards, 3, partition="files")[0].train.arrays.notes
-        assert [("old/patients.csv" in note, "sheet.ods" in note) for note in apart] == [(True, False), (False, True)]
-        together = data_of(wards, 3)[0].train.arrays.notes
-        assert all(any(said in note for note in together) for said in ("4 files", "sheet.ods"))
-        (shards := wards.parent / "shards").mkdir()
-        for number, path in enumerate(sorted(wards.glob("*.csv"))):
-            path.rename(shards / f"train-0000{number}-of-00003.csv")
-        assert data_of(shards, 3)[0].train.arrays.notes == ()
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    "two",
+    [
+        ["1.50", "1.5x"],
+        ["001", "1"],
+        ["9007199254740992", "9007199254740993"],
+        ["123456789012345678901", "123456789012345678902"],
+    ],
+)
+def test_owners_are_as_they_are_written(tmp_path, two, form):
+    """Float64 holds neither of two long numbers apart."""
+    rows = {"a": [row / 7 for row in range(60)], "ward": two * 30, "sick": [0, 1, 1] * 20}
+    keys = {"dataset": lay(tmp_path, {f"t.{form}": rows}), "label_column": "sick", "partition": "natural:ward"}
+    found = load_clients(2, **keys)
+    assert sorted(data.name for data in found) == sorted(two)
+    assert [rows_of(data) for data in found] == [30, 30]
 
 
 class TestPhotos:

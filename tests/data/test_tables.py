@@ -1,29 +1,21 @@
 """Tables: their columns read, sliced and standardised."""
 
 import json
-import os
-import time
-from decimal import Decimal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from datasets import ClassLabel, Features, Value
-from fixtures.data.columns import decoded, source_of, standardised, write_csv, write_parquet
+from fixtures.data.columns import lay, read, standardised, write_csv
 from fixtures.data.loading import load_client
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow.csv import write_csv as write_table
 from sklearn.datasets import load_breast_cancer
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import DataSpec, Samples, parse_features
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.tables import feature_slice, sliced
-from hetfl_flwr.errors import ConfigError, DataError
+from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.seeding import generator
 
 CANCER = {"dataset": "breast-cancer", "partition_id": 0, "num_partitions": 3, "seed": 0}
@@ -35,13 +27,6 @@ def load(**changes):
 
 def values(samples):
     return samples.batch(torch.arange(len(samples)))[0].double().numpy()
-
-
-def read(train, test=None, **keys):
-    """Return the inputs of a table as lists, None where they are missing, and the inputs a column."""
-    arrays = decoded(source_of(train, test, **keys))
-    rows = arrays.inputs.tolist()
-    return [[None if value != value else value for value in row] for row in rows], arrays.groups
 
 
 def slices(columns, clients, overlap, seed=0):
@@ -207,13 +192,6 @@ class TestReading:
         shown = data.public.stored()[0]
         assert shown[torch.argsort(data.public.rows)][:, 0].tolist() == pytest.approx([1, 2.5, 2.5, 4])
 
-    def test_rows_shown_to_others_have_the_only_number_of_a_column_where_it_is_missing(self):
-        """Column 0 is 5 or missing, column 1 has mean 3, column 2 is missing throughout."""
-        inputs = torch.tensor([[5.0, torch.nan, torch.nan], [torch.nan, 2.0, torch.nan], [5.0, 4.0, torch.nan]])
-        table = Arrays(DataSpec((3,), 2), inputs, torch.tensor([0, 1, 0]), 3, 1.0, torch.zeros(3))
-        shown = Samples(standardised(table, (0, 1, 2)), torch.arange(3)).stored()[0]
-        assert shown.tolist() == [[5.0, 3.0, 0.0], [5.0, 2.0, 0.0], [5.0, 4.0, 0.0]]
-
     def test_columns_are_left_out_and_others_declared_as_categories(self, client):
         data = client(ignore_columns=" city,sex ,", categorical_columns="age", normalize="none")
         assert data.train.arrays.groups == (4, 1)
@@ -238,7 +216,7 @@ class TestReading:
 
     def test_test_rows_of_other_domains_are_scaled_as_the_own_rows_are(self, client, tmp_path):
         columns = {"age": [1, 5, 2, 6, 30, 40, 50, 60], "sex": ["f"] * 4 + ["m"] * 4, "label": [0, 1] * 4}
-        keys = {"dataset": write_parquet(tmp_path / "sexes", train=columns), "domain_column": "sex"}
+        keys = {"dataset": lay(tmp_path / "sexes", {"train.parquet": columns}), "domain_column": "sex"}
         keys |= {"num_partitions": 2, "test": "client", "test_fraction": 0.5}
         for position in range(2):
             data, raw = (client(**keys, partition_id=position, normalize=how) for how in ("mean-image", "none"))
@@ -248,107 +226,8 @@ class TestReading:
             assert client(**keys, partition_id=position).others[0].arrays is data.others[0].arrays
 
 
-class TestColumns:
-    def test_texts_that_are_numbers_are_numbers_and_the_usual_marks_are_missing(self):
-        columns = {"size": ["1", " 2.5 ", "?", "", "NA", "nan", None, "-1e3"], "label": [0, 1] * 4}
-        assert read(columns) == ([[1], [2.5], [None], [None], [None], [None], [None], [-1000]], (1,))
-
-    def test_numbers_that_are_declared_as_categories_are_sorted_as_numbers(self):
-        columns = {"code": [10.0, 2.0, float("nan"), 2.0], "label": [0, 1, 0, 1]}
-        rows, _ = read(columns, categorical_columns="code")
-        assert rows == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 0]]
-
-    def test_whole_numbers_fractions_and_class_labels(self):
-        features = Features(
-            {"few": Value("uint8"), "cost": Value("decimal128(5, 2)"), "kind": ClassLabel(3), "label": Value("int64")}
-        )
-        columns = {"few": [3, None], "cost": [Decimal("1.25"), None], "kind": [2, 1], "label": [0, 1]}
-        assert read(columns, features=features) == ([[3, 1.25, 1], [None, None, 0]], (1, 1, 1))
-
-    @pytest.mark.parametrize("column", [[None] * 3, ["?"] * 3, [5.0] * 3], ids=str)
-    def test_a_column_without_information_is_the_same_for_all_rows(self, column):
-        table = decoded(source_of({"flat": column, "real": [1.0, 2.0, 4.0], "label": [0, 1, 1]}))
-        for scaled in (table, standardised(table, (0, 1))):
-            values = Samples(scaled, torch.arange(3)).batch(torch.arange(3))[0][:, 0]
-            assert len(set(values.tolist())) == 1
-        assert values[0] == 0
-
-    def test_the_test_split_adds_no_value_and_is_read_like_the_training_split(self):
-        train = {"kind": ["a", "c", "b"], "flag": [True, False, True], "size": ["1", "2", "3"], "label": [0, 1, 0]}
-        test = {"kind": ["d", None], "flag": [None, True], "size": ["?", "9"], "label": [1, 1]}
-        rows, groups = read(train, test)
-        assert rows[3:] == [[0, 0, 0, 0, None], [0, 0, 0, 1, 9]]
-        assert groups == (3, 1, 1)
-
-    @pytest.mark.slow
-    @given(
-        st.lists(st.sampled_from([None, "", "a", "B", "é", "zz", "NA", "10"]), min_size=2, max_size=12),
-        st.lists(st.sampled_from([None, "a", "new", "zz"]), max_size=4),
-    )
-    def test_categories_are_those_of_scikit_learn(self, train, test):
-        labels = [row % 2 for row in range(len(train) + len(test))]
-        split = len(train)
-        told = None if not test else {"kind": test, "label": labels[split:]}
-        inputs, _ = read({"kind": train, "label": labels[:split]}, told, categorical_columns="kind")
-        meant = np.array([[None if text in ("", "NA") else text] for text in train + test], dtype=object)
-        encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(meant[:split])
-        expected = encoder.transform(meant)
-        assert inputs == (expected[:, 1:] if expected.shape[1] == 2 else expected).tolist()
-
-    @given(
-        st.lists(
-            st.lists(st.one_of(st.none(), st.floats(-1000, 1000, width=16)), min_size=3, max_size=3),
-            min_size=2,
-            max_size=8,
-        )
-    )
-    def test_numbers_are_scaled_as_scikit_learn_does_it(self, rows):
-        columns = dict(zip("abc", map(list, zip(*rows, strict=True)), strict=True))
-        table = decoded(source_of({**columns, "label": [row % 2 for row in range(len(rows))]}))
-        own = range(len(rows) // 2, len(rows))
-        prepared = Samples(standardised(table, tuple(own)), torch.arange(len(rows))).batch(torch.arange(len(rows)))[0]
-        values = np.array(rows, dtype=np.float64)
-        known = [
-            column for column in range(3) if np.unique(values[own, column][~np.isnan(values[own, column])]).size > 1
-        ]
-        expected = np.zeros_like(values)
-        if known:
-            expected[:, known] = StandardScaler().fit(values[own][:, known]).transform(values[:, known])
-        assert np.allclose(prepared, np.nan_to_num(expected), rtol=1e-3, atol=1e-3)
-
-
-class TestRefusals:
-    def columns(self, **more):
-        return {"age": [1, 2], "label": [0, 1]} | more
-
-    @pytest.mark.parametrize(
-        ("columns", "reading", "said"),
-        [
-            ({}, {"ignore_columns": "agee"}, "ignore-columns"),
-            ({}, {"categorical_columns": "label"}, "categorical-columns"),
-            ({}, {"ignore_columns": "age"}, "ignore-columns"),
-            ({"age": [1.0, -np.inf]}, {}, "row 2 an infinite age"),
-            ({"age": ["1e39", "2"]}, {}, "row 1 an infinite age"),
-            ({"age": [[1], [2]]}, {"categorical_columns": "age"}, "column 'age'"),
-        ],
-        ids=lambda value: value if isinstance(value, str) else "",
-    )
-    def test_what_cannot_be_read_is_refused(self, columns, reading, said, refusal):
-        assert said in refusal(DataError, decoded, source_of(self.columns(**columns), **reading))
-
-    @pytest.mark.parametrize(("most", "declared"), [(64, ""), (1000, "note")])
-    def test_a_category_has_a_largest_number_of_values(self, most, declared, refusal):
-        def notes(count):
-            return {"note": [f"text {row}" for row in range(count)] * 2, "label": [0] + [1] * (2 * count - 1)}
-
-        assert read(notes(most), categorical_columns=declared)[1] == (most,)
-        said = refusal(DataError, decoded, source_of(notes(most + 1), categorical_columns=declared))
-        assert f"column 'note' of 'here' has {most + 1}" in said
-        assert ("categorical-columns" in said and "text-column" in said) is not bool(declared)
-
-
 def test_all_columns_are_no_copy_and_500_clients_share_them():
-    table = decoded(source_of({"a": [1.0, 2.0, 3.0] * 500, "b": ["x", "y", "z"] * 500, "label": [0, 1, 1] * 500}))
+    table = read({"a": [1.0, 2.0, 3.0] * 500, "b": ["x", "y", "z"] * 500, "y": [0, 1, 1] * 500})
     assert sliced(table, (0, 1)) is table
     clients = [standardised(table, (3 * k, 3 * k + 1)) for k in range(500)]
     assert {client.inputs.data_ptr() for client in clients} == {table.inputs.data_ptr()}
@@ -362,78 +241,12 @@ def test_rows_with_missing_numbers_and_categories_cross_the_wire(tmp_path, make_
         "kind": kinds,
         "label": (sizes > 0).astype(int).tolist(),
     }
-    own = {"dataset": write_parquet(tmp_path / "data", train=columns), "label_column": "label", "public_fraction": 0.3}
+    own = {
+        "dataset": str(lay(tmp_path / "data", {"train.parquet": columns})),
+        "label_column": "label",
+        "public_fraction": 0.3,
+    }
     folder = run_federation(make_config(algorithm="agg", models="mlp,tabular", **own))
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["failures"] == 0
     assert summary["bytes_up"] == 2 * 9 * (4 * 4 + 8)  # nine public samples each: size, three kinds, and the label
-
-
-WIDE = {"partition_id": 0, "num_partitions": 2, "seed": 0, "normalize": "none"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("rows", "columns"), [(100, 7000), (10_000, 100)])
-def test_a_large_table_is_opened_in_seconds(rows, columns, tmp_path):
-    """Whoever copies a list of all columns for each of them takes minutes for 7,000."""
-    numbers = np.random.default_rng(0).standard_normal((columns, rows), dtype=np.float32)
-    named = {f"c{n}": column for n, column in enumerate(numbers)} | {"label": np.arange(rows) % 2}
-    write_table(pa.table(named), tmp_path / "train.csv")
-    start = time.process_time()
-    data = load_client(dataset=str(tmp_path), label_column="label", **WIDE)
-    assert time.process_time() - start < 5
-    assert np.allclose(data.train.arrays.inputs.numpy(), numbers.T, atol=1e-6)
-
-
-def test_texts_of_parquet_that_are_not_utf_8_are_said_in_one_line(tmp_path, refusal):
-    """Nothing checks them before: such a file may be damaged, or written by a program that knows another encoding."""
-    octets = pa.array([b"a", b"\xff"] * 10)
-    texts = pa.StringArray.from_buffers(20, *octets.buffers()[1:])
-    (tmp_path / "rows").mkdir()
-    pq.write_table(pa.table({"kind": texts, "label": [0, 0, 1, 1] * 5}), tmp_path / "rows" / "train.parquet")
-    said = refusal(DataError, load_client, dataset=str(tmp_path / "rows"), label_column="label", **WIDE)
-    assert ("column 'kind'" in said, "UTF-8" in said) == (True, True)
-
-
-@pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder with uci/adult")
-class TestRealTables:
-    """The tables of the UCI archive that CHFL uses."""
-
-    @pytest.mark.parametrize(
-        ("dataset", "rows", "features", "missing"),
-        [
-            ("adult", 48_842, 107, 0),
-            ("breast-cancer-wisconsin", 699, 9, 16),
-            ("hcc", 165, 49, 826),
-            ("ilpd", 583, 10, 4),
-        ],
-    )
-    def test_their_shapes(self, dataset, rows, features, missing):
-        keys = {"data_dir": os.environ["HETFL_DATA_DIR"], "partition_id": 0, "num_partitions": 2, "seed": 0}
-        data = load_client(dataset=dataset, **keys)
-        arrays = data.train.arrays
-        assert arrays.inputs.shape == (rows, features)
-        assert int(arrays.inputs.isnan().sum()) == missing
-        expected = arrays.inputs[data.train.rows].double().numpy()
-        expected[:, arrays.numeric] = StandardScaler().fit_transform(expected[:, arrays.numeric])
-        assert np.allclose(values(data.train), np.nan_to_num(expected), atol=1e-3)
-
-    def test_adult_is_that_of_pandas(self):
-        pandas = pytest.importorskip("pandas")
-        folder = f"{os.environ['HETFL_DATA_DIR']}/uci/adult"
-        keys = {"data_dir": os.environ["HETFL_DATA_DIR"], "partition_id": 0, "num_partitions": 1, "seed": 0}
-        arrays = load_client(dataset="adult", normalize="none", **keys).train.arrays
-        frame = pandas.concat([pandas.read_csv(f"{folder}/{split}.csv") for split in ("train", "test")])
-        texts = frame.select_dtypes(exclude="number").columns.drop("income")
-        frame["sex"] = (frame["sex"] == "Male").astype(float)
-        columns = [
-            pandas.get_dummies(frame[[name]], dummy_na=bool(frame[name].isna().any()))
-            if name in texts
-            else frame[[name]]
-            for name in frame.columns.drop("income")
-            if name != "sex"
-        ]
-        place = frame.columns.get_loc("sex")
-        expected = np.column_stack([*columns[:place], frame["sex"], *columns[place:]])
-        assert np.array_equal(arrays.inputs.numpy(), expected)
-        assert torch.bincount(arrays.labels).tolist() == [37_155, 11_687]

@@ -6,8 +6,8 @@ import os
 import numpy as np
 import pytest
 import torch
-from datasets import Features, List, Value
-from fixtures.data.columns import decoded, source_of, write_csv, write_parquet
+from datasets import Dataset, Features, List, Value
+from fixtures.data.columns import lay, read, write_csv
 from fixtures.data.loading import load_client
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,16 +22,16 @@ LETTERS = st.characters(exclude_categories=["Cs", "Cn"], exclude_characters="\u0
 """All but two capitals, I with a dot and sigma, whose small letters depend on what follows, or are two, in Python."""
 
 
-def source(train, test=None, **reading):
+def decoded(train, test=None, **reading):
     own = {"text_column": "text", "text_length": 4, "vocabulary": "shared:9"} | reading
     splits = [
-        None if split is None else {"text": split, "label": [0, 1, *[0] * (len(split) - 2)]} for split in (train, test)
+        None if split is None else {"text": split, "y": [0, 1, *[0] * (len(split) - 2)]} for split in (train, test)
     ]
-    return source_of(*splits, **own)
+    return read(*splits, form="parquet", **own)
 
 
 def tokens(train, test=None, **reading):
-    return decoded(source(train, test, **reading)).inputs.tolist()
+    return decoded(train, test, **reading).inputs.tolist()
 
 
 def hashed(word, size):
@@ -49,7 +49,7 @@ class TestShared:
 
     def test_a_vocabulary_may_be_larger_than_the_words(self):
         assert tokens(["x y", "x"], vocabulary="shared:9") == [[2, 3, 0, 0], [2, 0, 0, 0]]
-        assert decoded(source(["x y", "x"], vocabulary="shared:9")).spec == DataSpec((4,), 2, vocabulary=9)
+        assert decoded(["x y", "x"], vocabulary="shared:9").spec == DataSpec((4,), 2, vocabulary=9)
 
     def test_words_are_counted_over_all_batches(self, monkeypatch):
         train = ["a b c", "c", "b c", "d", "d b", "e a"]
@@ -116,30 +116,29 @@ def test_a_client_has_tokens_however_it_normalises(tmp_path):
 def test_a_large_set_is_turned_once_and_its_file_is_of_its_own_vocabulary_and_length(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "SMALL", 0)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
-    one = source(["a b", "b"])
-    first = decoded(one).inputs
+    first = decoded(["a b", "b"]).inputs
     monkeypatch.setattr(texts, "_words", None)
-    assert torch.equal(decoded(one).inputs, first)
+    assert torch.equal(decoded(["a b", "b"]).inputs, first)
     for text, keys in (("c", {}), ("b", {"vocabulary": "shared:8"}), ("b", {"text_length": 5})):
         with pytest.raises(TypeError, match="NoneType"):
-            decoded(source(["a b", text], **keys))
+            decoded(["a b", text], **keys)
 
 
 class TestRefusals:
     def test_a_missing_text_names_its_row(self, refusal, monkeypatch):
         monkeypatch.setattr(texts.Tokens, "batch", 2)
-        assert "row 4 of split 'test'" in refusal(DataError, decoded, source(["a", "b"], ["a", "b", "c", None]))
+        assert "row 4 of split 'test'" in refusal(DataError, decoded, ["a", "b"], ["a", "b", "c", None])
 
     @pytest.mark.parametrize(("values", "feature"), [([1, 2], Value("int64")), ([["a"], ["b"]], List(Value("string")))])
     def test_a_column_of_anything_else(self, values, feature, refusal):
-        features = Features({"text": feature, "label": Value("int64")})
-        other = source_of({"text": values, "label": [0, 1]}, features=features, text_column="text")
-        assert "column 'text'" in refusal(DataError, decoded, other)
+        features = Features({"text": feature, "y": Value("int64")})
+        other = Dataset.from_dict({"text": values, "y": [0, 1]}, features=features)
+        assert "column 'text'" in refusal(DataError, read, other, form="parquet", text_column="text")
 
 
 def test_texts_cross_the_wire_as_tokens_to_unlike_models(tmp_path, make_config, run_federation):
     written = [f"{'good' if row % 2 else 'bad'} word{row % 7} and so on" for row in range(40)]
-    data = write_parquet(tmp_path / "data", train={"text": written, "mood": [row % 2 for row in range(40)]})
+    data = str(lay(tmp_path / "data", {"train.parquet": {"text": written, "mood": [row % 2 for row in range(40)]}}))
     keys = {"dataset": data, "text_column": "text", "label_column": "mood", "text_length": 6, "vocabulary": "hashed:50"}
     config = make_config(algorithm="agg", models="lstm1,bag", public_fraction=0.3, **keys)
     summary = json.loads((run_federation(config) / "summary.json").read_text())
