@@ -21,7 +21,7 @@ from simulations.reports.plots.drawing import (
     dress,
     literal,
 )
-from simulations.reports.runs import Group, Run, group_runs
+from simulations.reports.runs import Group, Run, curve, group_runs
 from simulations.reports.tables import shared_terms, unequal_terms
 from simulations.reports.terminal import percent
 
@@ -89,16 +89,6 @@ class Course:
         return replace(self, points=self.points.assign(low=self.points.accuracy, high=self.points.accuracy))
 
 
-def curve(run: Run) -> pd.DataFrame:
-    """Return a row a ``round`` of a run that was evaluated, with its ``accuracy``.
-
-    ``payload`` has the bytes (up + down) sent until then, ``clock`` simulated seconds, NaN in a run without a clock.
-    """
-    rows = [(one.round, one.accuracy, one.bytes_up + one.bytes_down, one.clock) for one in run.rounds]
-    frame = pd.DataFrame(rows, columns=["round", "accuracy", "payload", "clock"], dtype=float)
-    return frame.assign(payload=frame.payload.cumsum()).dropna(subset="accuracy")
-
-
 def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
     """Return the mean accuracy of several runs over rounds, payload bytes and, if they have a clock, simulated seconds.
 
@@ -150,7 +140,7 @@ def course_of(group: Group, number: int) -> Course:
         label=fill(f"{label}, {len(group.runs)} seeds" if several else label, 40),
         look=number,
         points=points,
-        free=bool(points["round"].any()) and not any(group.values(lambda run: run["bytes_up"] + run["bytes_down"])),
+        free=bool(points["round"].any()) and not any(group.values("bytes_up") + group.values("bytes_down")),
     )
 
 
