@@ -239,7 +239,7 @@ class Result:
     @property
     def notes(self) -> list[str]:
         """What to mind when the figures are read: too few rounds, small test sets, classes not tested or predicted."""
-        return notes(self._run.clients, self._run.rounds, self._run.config.get("class-weights", "none"))
+        return notes(self._run)
 
     def node(self, client: int | str) -> Node:
         """Return a client, by number or name, with its trained model and its data.

@@ -1,5 +1,6 @@
 """One process at a time writes a run folder."""
 
+import fcntl
 import os
 import socket
 from contextlib import suppress
@@ -42,6 +43,21 @@ def holder_of(folder: Path) -> Holder | None:
     with suppress(OSError, ValueError):
         if path.stat().st_size <= MAX_SIZE:
             return Holder.model_validate_json(read_file(path), strict=True)
+    return None
+
+
+def writer_of(folder: Path) -> Holder | None:
+    """Return which process writes a folder; None where none does, such as one of this machine that has ended."""
+    holder = holder_of(folder)
+    if holder is None or holder.host != socket.gethostname():
+        return holder
+    try:
+        with (folder / LOCK_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return holder
     return None
 
 

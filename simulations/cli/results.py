@@ -54,11 +54,12 @@ def compare(
 
     Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
     """
+    from simulations.reports.doubts import doubts
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer, gains_table, in_words, write_csv
     from simulations.reports.impact import impact_table
     from simulations.reports.runs import differences, load_run, run_folders
-    from simulations.reports.tables import compare_table, doubts_of
+    from simulations.reports.tables import compare_table
 
     damage = list[str]()
     runs = [load_run(folder, damage.append) for folder in run_folders(folders)]
@@ -66,7 +67,7 @@ def compare(
     found, table = answer(runs, compared), compare_table(runs, target, compared)
     if found is None and csv:
         raise ConfigError(f"--csv: {NO_ANSWER}")
-    standing, doubtful = found.standing if found else [], doubts_of(runs)
+    standing, doubtful = found.standing if found else [], doubts(runs)
     files = [] if csv is None or found is None else [f"gains: {write_csv(found.gains, csv)}"]
     files += [] if out is None else [f"picture: {', '.join(map(str, _draw(runs, standing, out)))}"]
     if json:

@@ -36,15 +36,9 @@ class Measure:
     of_rows: bool = False
     label: str = ""
 
-    def of(self, client: ClientRecord) -> float | None:
-        """Return a client's final value; None where it has none."""
-        return self._number(client.get(self.key))
-
-    def of_run(self, summary: Summary) -> float | None:
-        """Return the mean over the clients of a run; None where none has a value."""
-        return self._number(summary.get(self.key))
-
-    def _number(self, found: object) -> float | None:
+    def of(self, record: ClientRecord | Summary) -> float | None:
+        """Return a client's final value, or the mean over the clients of a run; None where there is none."""
+        found: object = record.get(self.key)
         value = found.get(self.label) if self.label and isinstance(found, Mapping) else found
         return float(value) if isinstance(value, int | float) else None
 

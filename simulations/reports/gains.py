@@ -6,7 +6,7 @@ are percentage points.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from hetfl_flwr.errors import RunFolderError
-from hetfl_flwr.runs.record import ClientRecord, name_of
 from hetfl_flwr.text import as_cell
-from hetfl_flwr.wire.naming import called
 from simulations.reports.estimates import (
     ACCURACY,
     Estimate,
@@ -30,7 +28,7 @@ from simulations.reports.estimates import (
     with_interval,
 )
 from simulations.reports.impact import MethodImpact, standings
-from simulations.reports.pairing import LOCAL, Pairing, both, paired, run_label
+from simulations.reports.pairing import LOCAL, Pairing, paired
 from simulations.reports.runs import POOLED, Run
 from simulations.reports.terminal import NOTHING, cells_table
 
@@ -123,39 +121,35 @@ def answer(runs: Sequence[Run], measure: Measure = ACCURACY) -> Answer | None:
     if found is None:
         return None
     check_measured([client for run in runs for client in run.clients], measure)
-    gains = _judged([one for method in found.pairs for one in _compared(found, method, measure)], found.baseline)
-    by_method, standing = dict(iter(gains.groupby("method", sort=False))), standings(found, measure)
+    values = found.values(measure)
+    whole = values.dropna(subset=["value", "baseline"])
+    gains, standing = _gains(whole[whole.method != found.baseline], measure, found.baseline), standings(found, whole)
+    by_method = dict(iter(gains.groupby("method", sort=False)))
     means = {one.method: one.impact.gain for one in standing if one.method in by_method}
+    unmeasured = values[~values.index.isin(whole.index) & (values.method != found.baseline)]
+    lacking = [f"{one.lacking}: {one.name} has no final {measure.words}" for one in unmeasured.itertuples()]
     return Answer(
         baseline=found.baseline,
         measure=measure.words,
         gains=gains,
         sentences={method: _sentence(own, means[method], found.baseline) for method, own in by_method.items()},
         standing=standing,
-        left_out=(*found.left_out, *_unmeasured(found, measure)),
+        left_out=(*found.left_out, *lacking),
         notes=_notes(gains, measure, found, means),
     )
 
 
-def _compared(found: Pairing, method: str, measure: Measure) -> Iterator[dict[str, Any]]:
-    """Yield the gain of each client, without a verdict."""
-    each: dict[int, list[tuple[ClientRecord, float, float]]] = {}
-    for run, base in found.pairs[method]:
-        for one in both(run, base, measure):
-            each.setdefault(one[0]["partition"], []).append(one)
-    for client, several in sorted(each.items()):
-        records, after, alone = map(list, zip(*several, strict=True))
-        rows = min(record["test"] or 0 for record in records)
-        estimate = asdict(compared(after, alone, rows if measure.of_rows else None))
-        facts = {"method": method, "client": client, "name": _label(records[0]), "measure": measure.words}
-        means = {"baseline": fmean(alone), "value": fmean(after), "difference": estimate.pop("mean")}
-        yield facts | {"seeds": len(several), "rows": rows} | means | estimate
-
-
-def _judged(gains: Sequence[Mapping[str, Any]], baseline: str) -> pd.DataFrame:
-    """Return gains with what their numbers carry, and no more."""
+def _gains(values: pd.DataFrame, measure: Measure, baseline: str) -> pd.DataFrame:
+    """Return the gain of each client by each method, with what its numbers carry, and no more."""
     import pandas as pd
 
+    gains = []
+    for (method, client), own in values.groupby(["method", "client"], sort=False):
+        after, alone, rows = own.value.tolist(), own.baseline.tolist(), int(own.rows.min())
+        estimate = asdict(compared(after, alone, rows if measure.of_rows else None))
+        facts = {"method": method, "client": client, "name": own["name"].iloc[0], "measure": measure.words}
+        means = {"baseline": fmean(alone), "value": fmean(after), "difference": estimate.pop("mean")}
+        gains.append(facts | {"seeds": len(own), "rows": rows} | means | estimate)
     frame = pd.DataFrame(gains, columns=COLUMNS)
     frame = frame.astype(dict.fromkeys(("low", "high", "p", "p_corrected", "difference"), float))
     tested = frame.p.notna()
@@ -179,23 +173,7 @@ def _difference(gain: Any, unit: str = "") -> str:
     return with_interval(Estimate(gain.difference, *known), unit)
 
 
-def _unmeasured(found: Pairing, measure: Measure) -> list[str]:
-    """Return a line for each client of a pair that has no final value."""
-    lines = []
-    for run, base in (pair for pairs in found.pairs.values() for pair in pairs):
-        known = [client["partition"] for client, _, _ in both(run, base, measure)]
-        for client in run.clients:
-            if client["partition"] not in known:
-                lacking = run if measure.of(client) is None else base
-                lines.append(f"{run_label(lacking)}: {_label(client)} has no final {measure.words}")
-    return lines
-
-
 # --- words ---------------------------------------------------------------------------------------
-
-
-def _label(client: ClientRecord) -> str:
-    return called(client["partition"], name_of(client))
 
 
 def _sentence(gains: pd.DataFrame, mean: Estimate, baseline: str) -> str:

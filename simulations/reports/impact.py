@@ -9,15 +9,18 @@ from functools import partial
 from math import ceil
 from operator import itemgetter
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
 
 from simulations.reports.estimates import ACCURACY, Estimate, Measure, over_seeds, points, with_interval
-from simulations.reports.pairing import Pairing, both
-from simulations.reports.runs import Run, known, mean_of
-from simulations.reports.terminal import BYTES_NOTE, NOTHING, SHOWN, byte_size, percent, table_of
+from simulations.reports.pairing import Pairing
+from simulations.reports.runs import Run, mean_of
+from simulations.reports.terminal import BYTES_NOTE, SHOWN, byte_size, percent, table_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HARM = 0.01
 """A client is harmed where it loses more than this."""
@@ -27,6 +30,10 @@ ROUNDING = 1e-9
 
 TENTH = 0.1
 """The part of the clients, at least one, that gains least: the worst off."""
+
+
+MEANS = {key: Measure(key, key) for key in ("accuracy", "balanced_accuracy", "macro_f1")}
+"""What is told of a method's runs beside its impact: means over clients, then over runs."""
 
 
 @dataclass(frozen=True)
@@ -95,49 +102,42 @@ class MethodImpact:
     @property
     def payload(self) -> float:
         """Bytes of a run, of all clients, up and down."""
-        return (mean_of(self.runs, "bytes_up") or 0.0) + (mean_of(self.runs, "bytes_down") or 0.0)
+        return fmean(run.summary["bytes_up"] + run.summary["bytes_down"] for run in self.runs)
 
     def to_json(self) -> dict[str, Any]:
         """Return the row of `impact_table` as JSON can hold it."""
-        paid = {name: known(run.summary.get("costs", {}).get(name) for run in self.runs) for name in SHOWN}
-        ends = known(run.rounds[-1].clock for run in self.runs if run.rounds)
+        paid = {name: mean_of(run.summary.get("costs", {}).get(name) for run in self.runs) for name in SHOWN}
         return {
             "method": self.method,
             "runs": [run.name for run in self.runs],
             **asdict(self.impact),
-            **{key: mean_of(self.runs, key) for key in ("accuracy", "balanced_accuracy", "macro_f1")},
+            **{key: mean_of(one.of(run.summary) for run in self.runs) for key, one in MEANS.items()},
             "bytes": self.payload,
-            "costs": {name: fmean(costs) for name, costs in paid.items() if costs},
-            "clock": fmean(ends) if ends else None,
+            "costs": {name: cost for name, cost in paid.items() if cost is not None},
+            "clock": mean_of(run.rounds[-1].clock for run in self.runs if run.rounds),
         }
 
 
-def standings(found: Pairing, measure: Measure = ACCURACY) -> list[MethodImpact]:
+def standings(found: Pairing, values: "pd.DataFrame") -> list[MethodImpact]:
     """Return the methods of paired runs by their mean gain, the largest first, with what they are compared with.
 
     Parameters
     ----------
     found : Pairing
         Of runs of any number of methods and seeds.
-    measure : Measure
-        What is gained.
+    values : DataFrame
+        What `Pairing.values` has of the clients that were measured in both runs.
     """
-    bases = {base.folder: base for pairs in found.pairs.values() for _, base in pairs}
     standing = []
-    for method, pairs in {**found.pairs, found.baseline: [(base, base) for base in bases.values()]}.items():
-        if gains := [own for run, base in pairs if (own := _gains(run, base, measure))]:
-            standing.append(MethodImpact(method, Impact.of(gains), tuple(run for run, _ in pairs)))
+    for method, own in values.groupby("method", sort=False):
+        gains = [dict(zip(one.client, one.value - one.baseline, strict=True)) for _, one in own.groupby("pair")]
+        standing.append(MethodImpact(method, Impact.of(gains), tuple(run for run, _ in found.pairs[method])))
     return sorted(standing, key=lambda one: -one.impact.gain.mean)
-
-
-def _gains(run: Run, base: Run, measure: Measure) -> dict[int, float]:
-    return {client["partition"]: after - alone for client, after, alone in both(run, base, measure)}
 
 
 def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> Table:
     """Return a row a method, from the largest mean gain to the least."""
-    rows = [one.to_json() for one in found]
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+    columns: dict[str, Callable[[dict[str, Any]], str | None]] = {
         "method": itemgetter("method"),
         "gain (95 %)": lambda row: with_interval(Estimate(**row["gain"])),
         "harmed %": lambda row: percent(row["harmed"]),
@@ -146,20 +146,17 @@ def impact_table(found: Sequence[MethodImpact], measure: Measure = ACCURACY) -> 
         "bal. %": lambda row: percent(row["balanced_accuracy"]),
         "F1 %": lambda row: percent(row["macro_f1"]),
         "payload": lambda row: byte_size(row["bytes"]),
+        **{heading: partial(_cost, name) for name, (heading, _) in SHOWN.items()},
+        "clock": lambda row: None if row["clock"] is None else f"{row['clock']:.1f} s",
     }
-    for name, (heading, _) in SHOWN.items():
-        if any(name in row["costs"] for row in rows):
-            columns[heading] = partial(_cost, name=name)
-    if any(row["clock"] is not None for row in rows):
-        columns["clock"] = lambda row: NOTHING if row["clock"] is None else f"{row['clock']:.1f} s"
     of = "" if measure is ACCURACY else f" in {measure.words}"
     notes = [
         f"Points{of} over training alone, by client and seed: the mean; the share of clients that lose more than "
         f"{points(HARM)}; the mean of the tenth that gains least, at least one client.",
         f"Payload and costs of training: a run's, of all clients; of memory the largest. {BYTES_NOTE}",
     ]
-    return table_of("Methods by gain", columns, rows, words={"method"}, notes=notes)
+    return table_of("Methods by gain", columns, [one.to_json() for one in found], words={"method"}, notes=notes)
 
 
-def _cost(row: Mapping[str, Any], name: str) -> str:
-    return SHOWN[name][1](row["costs"][name]) if name in row["costs"] else NOTHING
+def _cost(name: str, row: Mapping[str, Any]) -> str | None:
+    return SHOWN[name][1](row["costs"][name]) if name in row["costs"] else None

@@ -3,12 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from hetfl_flwr.config import DATA_KEYS, RunConfig, Value
-from hetfl_flwr.runs.record import ClientRecord
+from hetfl_flwr.runs.record import name_of
+from hetfl_flwr.wire.naming import called
 from simulations.reports.estimates import Measure
 from simulations.reports.runs import INCIDENTAL, POOLED, Run, group_runs, method_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LOCAL = "local"
 """What others are compared with: the algorithm in which each client trains by itself."""
@@ -32,7 +36,8 @@ class Pairing:
     baseline : str
         One of `BASELINES`.
     pairs : mapping of str to list of (Run, Run)
-        By method, as `group_runs` labels it: each run, and that of the baseline.
+        By method, as `group_runs` labels it: each run, and that of the baseline. The baseline's own are the last, each
+        beside itself.
     left_out : tuple of str
         Runs that are in no pair, each with the reason.
     """
@@ -40,6 +45,24 @@ class Pairing:
     baseline: str
     pairs: Mapping[str, list[tuple[Run, Run]]]
     left_out: tuple[str, ...]
+
+    def values(self, measure: Measure) -> "pd.DataFrame":
+        """Return a row for each pair and client, with its final ``value`` and the ``baseline``'s; NaN: it has none.
+
+        ``rows`` are its test rows, ``lacking`` is the run in which it was not measured.
+        """
+        import pandas as pd
+
+        rows = []
+        for method, pairs in self.pairs.items():
+            for pair, (run, base) in enumerate(pairs):
+                alone = {client["partition"]: measure.of(client) for client in base.clients}
+                for client in run.clients:
+                    own, value = client["partition"], measure.of(client)
+                    label, lacking = called(own, name_of(client)), run_label(run if value is None else base)
+                    rows.append((method, pair, own, label, client["test"] or 0, value, alone.get(own), lacking))
+        frame = pd.DataFrame(rows, columns=["method", "pair", "client", "name", "rows", "value", "baseline", "lacking"])
+        return frame.astype({"value": float, "baseline": float})
 
 
 def paired(runs: Sequence[Run]) -> Pairing | None:
@@ -60,17 +83,10 @@ def paired(runs: Sequence[Run]) -> Pairing | None:
                 left_out.append(f"{run_label(run)}: {partner}")
             else:
                 pairs.setdefault(group.label, []).append((run, partner))
-    used = {base.folder for several in pairs.values() for _, base in several}
+    used = {base.folder: base for several in pairs.values() for _, base in several}
     unused = [run_label(base) for base in ready if base.folder not in used]
     left_out += [f"{label}: no run of another method has its data and seed" for label in unused]
-    return Pairing(baseline, pairs, tuple(left_out))
-
-
-def both(run: Run, base: Run, measure: Measure) -> list[tuple[ClientRecord, float, float]]:
-    """Return each client that has a final value in both runs, with these values."""
-    before = {client["partition"]: measure.of(client) for client in base.clients}
-    values = ((client, measure.of(client), before.get(client["partition"])) for client in run.clients)
-    return [(client, after, alone) for client, after, alone in values if after is not None and alone is not None]
+    return Pairing(baseline, pairs | {baseline: [(base, base) for base in used.values()]}, tuple(left_out))
 
 
 def run_label(run: Run) -> str:

@@ -22,15 +22,16 @@ from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.record import ClientRecord, name_of, read_notes
 from hetfl_flwr.wire.naming import called
+from simulations.reports.doubts import doubts
 from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
 from simulations.reports.impact import impact_table
-from simulations.reports.plots.comparison import compare_figure, curve
+from simulations.reports.plots.comparison import compare_figure
 from simulations.reports.plots.impact import methods_figure
 from simulations.reports.plots.partition import split_figure
 from simulations.reports.plots.run import run_figure
-from simulations.reports.runs import Run, group_runs, load_run, method_of, run_folders
-from simulations.reports.tables import compare_table, doubts_of, shared_terms, summary_table, unequal_terms
+from simulations.reports.runs import Run, curve, group_runs, load_run, method_of, run_folders
+from simulations.reports.tables import compare_table, shared_terms, summary_table, unequal_terms
 from simulations.reports.terminal import NOTHING, cells_table, client_table, percent, table_of
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def report_page(runs: Sequence[Run]) -> str:
         unequal=unequal_terms(groups),
         answer=_answer(runs),
         comparison=compare_table(runs) if several else None,
-        doubts=doubts_of(runs) if several else [],
+        doubts=doubts(runs) if several else [],
         pictures=_pictures([run for run in runs if not curve(run).empty]),
         parts=[_part(run) for run in runs],
         splits=[one if isinstance(one, str) else _image(partial(split_figure, one), one.title) for one in splits],

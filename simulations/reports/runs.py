@@ -7,11 +7,11 @@ Accuracies are fractions in [0, 1].
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Literal, NoReturn, NotRequired, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 only
@@ -34,7 +34,9 @@ from hetfl_flwr.runs.record import (
     summary_of,
 )
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import pandas as pd
+
 POOLED = "pooled"
 """What a run of local training with the rows of all clients is called."""
 
@@ -84,9 +86,9 @@ class Group:
     label: str
     runs: tuple[Run, ...]
 
-    def values(self, figure: Callable[[Summary], T]) -> list[T]:
-        """Return one figure of each run."""
-        return [figure(run.summary) for run in self.runs]
+    def values(self, key: str) -> list[Any]:
+        """Return one figure of each run's ``summary.json``; None where it has none."""
+        return [run.summary.get(key) for run in self.runs]
 
 
 def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
@@ -106,8 +108,7 @@ def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
     RunFolderError
         One line, for a folder that is missing or holds no run, or for a broken file.
     """
-    config = _load_config(folder)
-    damage = list[str]()
+    config, damage = _load_config(folder), list[str]()
     rounds = read_rounds(folder, damage.append)
     clients, summary = read_clients(folder), read_summary(folder)
     if clients is None:
@@ -116,7 +117,19 @@ def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
     for line in damage:
         tell(line)
     if summary is None:
-        summary = _so_far(config, rounds, clients)
+        accuracies = {client["partition"]: client["accuracy"] for client in clients}
+        count = int(config.get("clients", 0)) or len(clients)
+        summary = summary_of(
+            rounds,
+            clients,
+            algorithm=config["algorithm"],
+            dataset=dataset_called(str(config["dataset"])),
+            clients=count,
+            rounds=rounds[-1].round if rounds else 0,
+            seed=config["seed"],
+            accuracy_per_client=[accuracies.get(client) for client in range(count)],
+            versions={},
+        )
     return Run(folder, folder.resolve().name, config, rounds, summary, clients, "".join(damage))
 
 
@@ -129,15 +142,10 @@ def _load_config(folder: Path) -> dict[str, Value]:
     try:
         config = read_toml(path)
         _CONFIG.validate_python(config, strict=True)
-    except ConfigError as error:
-        _broken(str(error), "mend it")
-    except ValidationError as error:
-        _broken(f"{path}: {first_problem(error)}", "mend it")
+    except (ConfigError, ValidationError) as error:
+        said = str(error) if isinstance(error, ConfigError) else f"{path}: {first_problem(error)}"
+        raise RunFolderError(" ".join(f"{said}; mend it".split())) from None
     return config
-
-
-def _broken(what: str, remedy: str) -> NoReturn:
-    raise RunFolderError(" ".join(f"{what}; {remedy}".split())) from None
 
 
 def client_scores(rounds: Iterable[Round]) -> list[tuple[int, int, float]]:
@@ -150,33 +158,14 @@ def client_scores(rounds: Iterable[Round]) -> list[tuple[int, int, float]]:
     ]
 
 
-def _so_far(config: Mapping[str, Value], rounds: Sequence[Round], clients: Sequence[ClientRecord]) -> Summary:
-    """Return the summary of a run that has none yet."""
-    accuracies = {client["partition"]: client["accuracy"] for client in clients}
-    count = int(config.get("clients", 0)) or len(clients)
-    return summary_of(
-        rounds,
-        clients,
-        algorithm=config["algorithm"],
-        dataset=dataset_called(str(config["dataset"])),
-        clients=count,
-        rounds=rounds[-1].round if rounds else 0,
-        seed=config["seed"],
-        accuracy_per_client=[accuracies.get(client) for client in range(count)],
-        versions={},
-    )
-
-
 def known(values: Iterable[float | None]) -> list[float]:
     """Return the values that are there."""
     return [value for value in values if value is not None]
 
 
-def mean_of(runs: Iterable[Run], key: str) -> float | None:
-    """Return the mean over runs of a figure of ``summary.json``; None where none has it."""
-    values = [run.summary.get(key) for run in runs]
-    numbers = [float(value) for value in values if isinstance(value, int | float)]
-    return fmean(numbers) if numbers else None
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are there; None where there is none."""
+    return fmean(there) if (there := known(values)) else None
 
 
 def best_accuracy(run: Run) -> float | None:
@@ -189,12 +178,9 @@ def selected_accuracy(run: Run) -> float | None:
 
     None where no round has both. Unlike `best_accuracy`, it does not choose by the test samples that it is of.
     """
-    validated = [
-        (record.validation_accuracy, record.accuracy)
-        for record in run.rounds
-        if record.validation_accuracy is not None and record.accuracy is not None
-    ]
-    return max(validated, key=lambda pair: pair[0])[1] if validated else None
+    validated = [one for one in run.rounds if None not in (one.validation_accuracy, one.accuracy)]
+    best = max(validated, key=lambda one: one.validation_accuracy or 0.0, default=None)
+    return None if best is None else best.accuracy
 
 
 def spent(run: Run, target: float, what: Literal["payload", "clock"]) -> float | None:
@@ -202,12 +188,20 @@ def spent(run: Run, target: float, what: Literal["payload", "clock"]) -> float |
 
     That is payload bytes (up + down), or simulated seconds.
     """
-    payload = 0
-    for record in run.rounds:
-        payload += record.bytes_up + record.bytes_down
-        if record.accuracy is not None and record.accuracy >= target:
-            return payload if what == "payload" else record.clock
-    return None
+    reached = curve(run).query("accuracy >= @target")[what].dropna()
+    return None if reached.empty else float(reached.iloc[0])
+
+
+def curve(run: Run) -> "pd.DataFrame":
+    """Return a row a ``round`` of a run that was evaluated, with its ``accuracy``.
+
+    ``payload`` has the bytes (up + down) sent until then, ``clock`` simulated seconds, NaN in a run without a clock.
+    """
+    import pandas as pd
+
+    rows = [(one.round, one.accuracy, one.bytes_up + one.bytes_down, one.clock) for one in run.rounds]
+    frame = pd.DataFrame(rows, columns=["round", "accuracy", "payload", "clock"], dtype=float)
+    return frame.assign(payload=frame.payload.cumsum()).dropna(subset="accuracy")
 
 
 def method_of(run: Run) -> str:
@@ -223,9 +217,26 @@ def run_folders(named: Iterable[Path]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for folder in named:
-        for inner in [folder] if (folder / CONFIG_FILE).is_file() else _inner(folder) or [folder]:
+        for inner in _inner(folder) or [folder]:
             found.setdefault(inner.resolve(), inner)
     return list(found.values())
+
+
+def _inner(folder: Path) -> list[Path]:
+    """Return the run folders below a folder, or itself; what a run keeps in its own folder is none."""
+    inner = []
+    for place, folders, files in os.walk(folder):
+        if CONFIG_FILE in files:
+            inner.append(Path(place))
+            folders.clear()
+    return sorted(
+        inner, key=lambda path: [(int(part), "") if part.isdecimal() else (-1, part) for part in _parts(path)]
+    )
+
+
+def _parts(path: Path) -> list[str]:
+    """Return the parts of a path by which ``seed=10`` comes after ``seed=9``."""
+    return re.split(r"(\d+)", str(path))
 
 
 FIGURES = (
@@ -247,21 +258,6 @@ def differences(runs: Sequence[Run]) -> list[dict[str, object]]:
     ]
 
 
-def _inner(folder: Path) -> list[Path]:
-    """Return the run folders below a folder; what a run keeps in its own folder is none."""
-    inner = []
-    for place, folders, files in os.walk(folder):
-        if CONFIG_FILE in files:
-            inner.append(Path(place))
-            folders.clear()
-    return sorted(inner, key=_by_number)
-
-
-def _by_number(path: Path) -> list[tuple[int, str]]:
-    """Return a key by which ``seed=10`` comes after ``seed=9``."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
-
-
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Put runs of the same settings and other seeds together, in the order given.
 
@@ -279,9 +275,15 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     alike: dict[frozenset[tuple[str, Value]], list[Run]] = {}
     for run in runs:
         alike.setdefault(frozenset(_settings(run).items()), []).append(run)
-    gathered = [group for several in alike.values() for group in _apart(several)]
-    labels = _labels(gathered)
-    return [Group(label, tuple(group)) for label, group in zip(labels, gathered, strict=True)]
+    groups = [group for several in alike.values() for group in _apart(several)]
+    labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
+    twice = {
+        label: [_home(group) for group, own in zip(groups, labels, strict=True) if own == label] for label in labels
+    }
+    return [
+        Group(label if len(twice[label]) == 1 else f"{label} [{_place(group, twice[label])}]", tuple(group))
+        for label, group in zip(labels, groups, strict=True)
+    ]
 
 
 def _apart(runs: Sequence[Run]) -> list[list[Run]]:
@@ -299,31 +301,24 @@ def _apart(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _settings(run: Run) -> dict[str, Value]:
-    shown = run.summary
     learning = {key: value for key, value in run.config.items() if key not in INCIDENTAL}
-    return learning | {"clients": shown["clients"]}
+    return learning | {"clients": run.summary["clients"]}
 
 
-def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
-    settings = [_settings(group[0]) for group in groups]
-    labels = []
-    methods = [method_of(group[0]) for group in groups]
-    for method, own in zip(methods, settings, strict=True):
-        peers = [other for name, other in zip(methods, settings, strict=True) if name == method]
-        differing = [key for key in own if any(peer.get(key) != own[key] for peer in peers)]
-        options = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
-        labels.append(f"{method} ({options})" if options else method)
-    same = {label: [group for group, other in zip(groups, labels, strict=True) if other == label] for label in labels}
-    named = zip(labels, groups, strict=True)
-    return [f"{label} [{_place(group, same[label])}]" if len(same[label]) > 1 else label for label, group in named]
+def _label(run: Run, others: Sequence[Run]) -> str:
+    """Return a run's method, with the settings in which the other runs of that method differ from it."""
+    own, peers = _settings(run), [_settings(other) for other in others if method_of(other) == method_of(run)]
+    differing = [key for key in own if any(peer.get(key) != own[key] for peer in peers)]
+    options = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
+    return f"{method_of(run)} ({options})" if options else method_of(run)
 
 
-def _place(group: Sequence[Run], others: Sequence[Sequence[Run]]) -> str:
+def _place(group: Sequence[Run], homes: Sequence[Path]) -> str:
     """Return the part of the path that tells the folder of a run, or of runs of several seeds, from those of others."""
-    own, folders = _folder(group), [_folder(one) for one in others]
-    return os.path.relpath(own, os.path.commonpath(folders)) if folders.count(own) == 1 else group[0].name
+    own = _home(group)
+    return os.path.relpath(own, os.path.commonpath(homes)) if homes.count(own) == 1 else group[0].name
 
 
-def _folder(group: Sequence[Run]) -> Path:
+def _home(group: Sequence[Run]) -> Path:
     folder = group[0].folder.resolve()
     return folder if len(group) == 1 else folder.parent

@@ -3,19 +3,17 @@
 Accuracies are shown in %, bytes in powers of 1000 (1 kB = 1000 bytes).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from statistics import fmean, pstdev, stdev
 from typing import Literal
 
 from rich.table import Table
-from rich.text import Text
 
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.runs.record import Summary, name_of
 from hetfl_flwr.text import LONGEST_NAME, printable
-from hetfl_flwr.wire.naming import called
-from simulations.reports.doubts import doubts, first_ones, notes
+from simulations.reports.doubts import notes
 from simulations.reports.estimates import ACCURACY, Measure, check_measured
 from simulations.reports.runs import (
     Group,
@@ -24,11 +22,10 @@ from simulations.reports.runs import (
     group_runs,
     known,
     mean_of,
-    method_of,
     selected_accuracy,
     spent,
 )
-from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, frame, in_words, percent, table_of, thousands
+from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, in_words, percent, table_of, thousands
 
 EPSILON_NOTE = (
     "the client's with most uploads, at delta 1e-05, by the run config; metrics are not covered; report says where the "
@@ -60,20 +57,20 @@ def unequal_terms(groups: Sequence[Group]) -> str | None:
 def summary_table(run: Run) -> Table:
     """Return the figures of one run, one a row, with the reasons of the first failures."""
     shown, (best, chosen) = run.summary, best_of([run])
-    rows = {
+    facts = {
         "algorithm": shown["algorithm"],
         "dataset": shown["dataset"],
         "clients": clients_in_words(run),
         "rounds": _rounds(run),
         "seed": str(shown["seed"]),
         "engine": shown["engine"],
-        "accuracy %": _accuracy([shown]),
+        "accuracy %": _accuracy([run]),
         "balanced / F1 / AUC %": _joined([shown.get("balanced_accuracy"), shown.get("macro_f1"), shown.get("auc")]),
         "recall %": _lowest(shown.get("recall", {})),
-        "majority class %": None if shown.get("majority") is None else percent(shown.get("majority")),
+        "majority class %": _joined([shown.get("majority")]),
         best: percent(chosen(run)),
         "ACC / BWT / FWT %": _joined([shown["acc"], shown["bwt"], shown["fwt"]]),
-        "global accuracy %": None if shown["global_accuracy"] is None else percent(shown["global_accuracy"]),
+        "global accuracy %": _joined([shown["global_accuracy"]]),
         "payload up": byte_size(shown["bytes_up"]),
         "payload down": byte_size(shown["bytes_down"]),
         "wire up": byte_size(shown["wire_up"]),
@@ -83,52 +80,19 @@ def summary_table(run: Run) -> Table:
         "failures": thousands(shown["failures"]),
         "privacy": privacy(run),
     }
-    table = frame(run.name, [f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"])
-    table.show_header = False
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold", min_width=40)
-    for name, value in rows.items():
-        if value is not None:
-            table.add_row(name, Text(value))
     failures = [
-        f"round {record.round}: {' '.join(failure.reason.split())}"
-        for record in run.rounds
-        for failure in record.failures
+        f"round {one.round}: {' '.join(failure.reason.split())}" for one in run.rounds for failure in one.failures
     ]
-    for failure in failures[:SHOWN_FAILURES]:
-        table.add_row("", Text(failure))
-    if len(failures) > SHOWN_FAILURES:
-        table.add_row("", f"and {len(failures) - SHOWN_FAILURES} more in rounds.jsonl")
-    for note in notes(run.clients, run.rounds, run.config.get("class-weights", "none")):
-        table.add_row("note", Text(note))
+    more = len(failures) - SHOWN_FAILURES
+    rows = [(name, value) for name, value in facts.items() if value is not None]
+    rows += [("", failure) for failure in failures[:SHOWN_FAILURES]]
+    rows += [("", f"and {more} more in rounds.jsonl")] if more > 0 else []
+    rows += [("note", note) for note in notes(run)]
+    columns: dict[str, Callable[[tuple[str, str]], str]] = {"figure": itemgetter(0), "value": itemgetter(1)}
+    below = [f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"]
+    table = table_of(run.name, columns, rows, words={"value"}, whole={"figure"}, notes=below)
+    table.show_header, table.columns[1].min_width = False, 40
     return table
-
-
-def doubts_of(runs: Sequence[Run]) -> list[str]:
-    """Return what makes the clients' figures doubtful, a line a client; what does not hold in all runs says in which.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        Those of a comparison: client k of one is client k of the others.
-    """
-    names = {client["partition"]: name_of(client) for run in runs for client in run.clients}
-    found: dict[int, dict[str, list[str]]] = {}
-    rows: dict[int, list[int]] = {}
-    for run in runs:
-        for client, doubtful in doubts(run.clients).items():
-            lines = found.setdefault(client, {})
-            rows.setdefault(client, []).extend([] if doubtful.rows is None else [doubtful.rows])
-            for line in doubtful._replace(rows=None).lines():
-                lines.setdefault(line, []).append(method_of(run))
-
-    def said(client: int) -> Iterator[str]:
-        if few := sorted(rows[client]):
-            yield f"{' to '.join(map(str, dict.fromkeys((few[0], few[-1]))))} test row{'s' * (few[-1] != 1)}"
-        for line, methods in found[client].items():
-            yield line if len(methods) == len(runs) else f"{line} ({', '.join(dict.fromkeys(methods))})"
-
-    return first_ones([f"{called(client, names[client])}: {'; '.join(said(client))}" for client in sorted(found)])
 
 
 def _lowest(recall: Mapping[str, float]) -> str | None:
@@ -175,50 +139,41 @@ def compare_table(runs: Sequence[Run], target: float | None = None, measure: Mea
     """
     groups = group_runs(runs)
     check_measured([client for run in runs for client in run.clients], measure)
-    goal = _target(runs, target)
+    goal, (best, chosen) = _target(runs, target), best_of(runs)
     to_goal = "payload to target" if goal is None else f"payload to {percent(goal)} %"
     to_clock = to_goal.replace("payload", "clock")
-    best, chosen = best_of(runs)
-    has = {key for run in runs for key, value in run.summary.items() if value is not None}
-    columns: dict[str, Callable[[Group], str] | None] = {
+    columns: dict[str, Callable[[Group], str | None]] = {
         "algorithm": lambda group: group.label,
         **{name: term for name, term in TERMS.items() if len(set(map(term, groups))) > 1},
-        "accuracy %": lambda group: _accuracy(group.values(lambda run: run)),
-        "± seeds %": _over_seeds if any(len(group.runs) > 1 for group in groups) else None,
-        **(
-            {}
-            if measure is ACCURACY
-            else {f"{measure.words} %": lambda group: percent(_mean(group.values(measure.of_run)))}
-        ),
-        "ACC / BWT / FWT %": _domains if "fwt" in has else None,
-        "global %": (lambda group: percent(mean_of(group.runs, "global_accuracy")))
-        if "global_accuracy" in has
-        else None,
-        best: lambda group: percent(_mean(chosen(run) for run in group.runs)),
-        "payload": lambda group: byte_size(_mean(group.values(lambda run: run["bytes_up"] + run["bytes_down"]))),
-        "wire": lambda group: byte_size(_mean(group.values(lambda run: run["wire_up"] + run["wire_down"]))),
-        to_goal: lambda group: _reached(group, goal, "payload", byte_size),
-        to_clock: (lambda group: _reached(group, goal, "clock", _seconds))
-        if any(record.clock is not None for run in runs for record in run.rounds)
-        else None,
-        "seconds": lambda group: _seconds(fmean(group.values(lambda run: run["seconds"]))),
-        "failed": lambda group: _listed(group.values(lambda run: run["failures"])),
-        "epsilon": _epsilon if "epsilon" in has else None,
+        "accuracy %": lambda group: _accuracy(group.runs),
+        "± seeds %": _over_seeds,
     }
-    shown = {name: column for name, column in columns.items() if column is not None}
+    if measure is not ACCURACY:
+        columns[f"{measure.words} %"] = lambda group: percent(mean_of(measure.of(run.summary) for run in group.runs))
+    columns |= {
+        "ACC / BWT / FWT %": lambda group: _joined([mean_of(group.values(key)) for key in ("acc", "bwt", "fwt")]),
+        "global %": lambda group: _joined([mean_of(group.values("global_accuracy"))]),
+        best: lambda group: percent(mean_of(map(chosen, group.runs))),
+        "payload": lambda group: byte_size(_both_ways(group, "bytes")),
+        "wire": lambda group: byte_size(_both_ways(group, "wire")),
+        to_goal: lambda group: _reached(group, goal, "payload", byte_size) or NOTHING,
+        to_clock: lambda group: _reached(group, goal, "clock", _seconds),
+        "seconds": lambda group: _seconds(fmean(group.values("seconds"))),
+        "failed": lambda group: _listed(group.values("failures")),
+        "epsilon": lambda group: f"{max(found):.3g}" if (found := known(group.values("epsilon"))) else None,
+    }
     chosen_goal = "" if target else ", 95 % of the lowest best accuracy; --target sets another"
-    below = [
-        unequal_terms(groups),
-        f"{to_goal.capitalize()}: bytes sent until the mean accuracy first reached {percent(goal)} %{chosen_goal}."
-        if goal
-        else None,
-        f"{to_clock.capitalize()}: the same in simulated seconds; seconds: of this machine."
-        if goal and to_clock in shown
-        else None,
-        f"Epsilon: {EPSILON_NOTE}" if "epsilon" in shown else None,
-        f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}",
-    ]
-    return table_of(shared_terms(groups), shown, groups, words={"algorithm", "dataset"}, notes=below)
+    below = [unequal_terms(groups)]
+    if goal:
+        below.append(
+            f"{to_goal.capitalize()}: bytes sent until the mean accuracy first reached {percent(goal)} %{chosen_goal}."
+        )
+        if any(_has_clock(group) for group in groups):
+            below.append(f"{to_clock.capitalize()}: the same in simulated seconds; seconds: of this machine.")
+    if any(run.summary.get("epsilon") is not None for run in runs):
+        below.append(f"Epsilon: {EPSILON_NOTE}")
+    below.append(f"Accuracy: mean ± standard deviation over clients. Payload and wire: up + down. {BYTES_NOTE}")
+    return table_of(shared_terms(groups), columns, groups, words={"algorithm", "dataset"}, notes=below)
 
 
 def _target(runs: Sequence[Run], target: float | None) -> float | None:
@@ -226,15 +181,20 @@ def _target(runs: Sequence[Run], target: float | None) -> float | None:
         if not 0 < target <= 1:
             raise ConfigError(f"target = {target}: not a fraction in (0, 1]; write 0.9 for 90 %")
         return target
-    best = [value for value in map(best_accuracy, runs) if value is not None]
+    best = known(map(best_accuracy, runs))
     return 0.95 * min(best) if best else None
+
+
+def _has_clock(group: Group) -> bool:
+    return any(record.clock is not None for run in group.runs for record in run.rounds)
 
 
 def _reached(
     group: Group, target: float | None, what: Literal["payload", "clock"], shown: Callable[[float], str]
-) -> str:
-    if target is None:
-        return NOTHING
+) -> str | None:
+    """Return what runs had spent at a target on average; None without a target, or a clock to read it from."""
+    if target is None or (what == "clock" and not _has_clock(group)):
+        return None
     paid = known(spent(run, target, what) for run in group.runs)
     if not paid:
         return "never"
@@ -242,22 +202,21 @@ def _reached(
     return shown(fmean(paid)) + partly
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    return fmean(there) if (there := known(values)) else None
+def _both_ways(group: Group, what: Literal["bytes", "wire"]) -> float:
+    return fmean(map(sum, zip(group.values(f"{what}_up"), group.values(f"{what}_down"), strict=True)))
 
 
-def _accuracy(summaries: Sequence[Summary]) -> str:
-    mean = _mean(summary["accuracy"] for summary in summaries)
-    clients = [known(summary["accuracy_per_client"]) for summary in summaries]
-    deviation = _mean(pstdev(scores) if scores else None for scores in clients)
-    if mean is None or deviation is None:
-        return percent(mean)
-    return f"{percent(mean)} ± {percent(deviation)}"
+def _accuracy(runs: Sequence[Run]) -> str:
+    """Return the mean over runs of the mean over clients, and of the deviation over clients."""
+    mean = mean_of(run.summary["accuracy"] for run in runs)
+    clients = [known(run.summary["accuracy_per_client"]) for run in runs]
+    deviation = mean_of(pstdev(scores) if scores else None for scores in clients)
+    return percent(mean) if mean is None or deviation is None else f"{percent(mean)} ± {percent(deviation)}"
 
 
-def _over_seeds(group: Group) -> str:
-    accuracies = known(group.values(lambda run: run["accuracy"]))
-    return percent(stdev(accuracies)) if len(accuracies) > 1 else NOTHING
+def _over_seeds(group: Group) -> str | None:
+    accuracies = known(group.values("accuracy"))
+    return percent(stdev(accuracies)) if len(accuracies) > 1 else None
 
 
 def clients_in_words(run: Run) -> str:
@@ -283,18 +242,9 @@ def privacy(run: Run) -> str | None:
     return said + (f"; {caveats(source)}" if source else "")
 
 
-def _epsilon(group: Group) -> str:
-    epsilons = known(group.values(lambda run: run["epsilon"]))
-    return f"{max(epsilons):.3g}" if epsilons else NOTHING
-
-
 def _joined(values: Sequence[float | None]) -> str | None:
     """Return fractions in %; None if none is known."""
     return " / ".join(map(percent, values)) if known(values) else None
-
-
-def _domains(group: Group) -> str:
-    return _joined([mean_of(group.runs, key) for key in ("acc", "bwt", "fwt")]) or NOTHING
 
 
 def _rounds(run: Run) -> str:
@@ -307,10 +257,10 @@ def _listed(values: Iterable[object]) -> str:
 
 
 TERMS: dict[str, Callable[[Group], str]] = {
-    "dataset": lambda group: _listed(group.values(lambda run: dataset_called(run["dataset"]))),
-    "clients": lambda group: _listed(group.values(lambda run: run["clients"])),
-    "rounds": lambda group: _listed(_rounds(run) for run in group.runs),
-    "seed": lambda group: _listed(group.values(lambda run: run["seed"])),
+    "dataset": lambda group: _listed(map(dataset_called, group.values("dataset"))),
+    "clients": lambda group: _listed(group.values("clients")),
+    "rounds": lambda group: _listed(map(_rounds, group.runs)),
+    "seed": lambda group: _listed(group.values("seed")),
 }
 """What comparable runs have in common, as it is shown for one group."""
 

@@ -29,8 +29,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NOTHING = "-"
 BYTES_NOTE = "Bytes in powers of 1000: 1 kB = 1000 bytes."
-SHORT_HEADINGS = {"bal.": "balanced_accuracy", "F1": "macro_f1", "AUC": "auc", "maj.": "majority"}
-"""How the table of clients calls `hetfl_flwr.runs.record.QUALITIES`."""
+QUALITIES = {
+    "bal.": ("balanced_accuracy", "balanced accuracy"),
+    "F1": ("macro_f1", "macro F1"),
+    "AUC": ("auc", "one class against the rest"),
+    "maj.": ("majority", "accuracy of always predicting the most frequent class"),
+}
+"""Headings of the table of clients, the figures below them, and what these are."""
 LINE_WIDTH = 160
 """Characters of a line of a table in a file or a pipe."""
 WIDEST = 10_000
@@ -45,40 +50,31 @@ def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
     Accuracy and the other figures are on the client's own test set. The names are a column if any client has one.
     Without names it fits into 100 characters a line, as long as models have names of at most ten.
     """
-    columns: dict[str, Callable[[ClientRecord], str]] = {
+    measured = {
+        head: key for head, (key, _) in QUALITIES.items() if any(client.get(key) is not None for client in clients)
+    }
+    columns: dict[str, Callable[[ClientRecord], str | None]] = {
         "client": lambda client: str(client["partition"]),
-        "name": lambda client: name_of(client) or NOTHING,
+        "name": lambda client: name_of(client) or None,
         "model": lambda client: client["model"] or NOTHING,
         "params": lambda client: thousands(client["parameters"]),
         "train": lambda client: thousands(client["train"]),
         "test": lambda client: thousands(client["test"]),
         "before": lambda client: percent(client["accuracy_before"]),
         "after": lambda client: percent(client["accuracy"]),
-        **{
-            heading: partial(_quality, key)
-            for heading, key in SHORT_HEADINGS.items()
-            if any(client.get(key) is not None for client in clients)
-        },
+        **{heading: partial(_quality, key) for heading, key in measured.items()},
         "up": lambda client: byte_size(client["bytes_up"]),
         "down": lambda client: byte_size(client["bytes_down"]),
     }
-    if not any(map(name_of, clients)):
-        del columns["name"]
-    meanings = {
-        "bal.": "bal. balanced accuracy",
-        "F1": "F1 macro F1",
-        "AUC": "AUC one class against the rest",
-        "maj.": "maj. accuracy of always predicting the most frequent class",
-    }
-    beside = "; ".join(meaning for heading, meaning in meanings.items() if heading in columns)
-    note = "Accuracy in % before and after training on the client's test set" + f"; {beside}" * bool(beside)
+    meanings = "; ".join(f"{heading} {QUALITIES[heading][1]}" for heading in measured)
+    note = "Accuracy in % before and after training on the client's test set" + f"; {meanings}" * bool(meanings)
     notes = [f"{note}. Payload up and down. {BYTES_NOTE}"]
     return table_of(f"Clients of {name}", columns, clients, words={"name", "model"}, notes=notes)
 
 
 def _quality(key: str, client: ClientRecord) -> str:
-    value = client.get(key)
-    return percent(value if isinstance(value, float) else None)
+    value: Any = client.get(key)
+    return percent(value)
 
 
 def lines(table: Table, width: int = LINE_WIDTH) -> list[str]:
@@ -139,9 +135,21 @@ def _part(table: Table, columns: Sequence[Column]) -> Table:
     return part
 
 
-def frame(title: str, notes: Iterable[str | None]) -> Table:
-    """Return a table without rows and columns, with a title above it and notes below."""
-    return Table(
+def table_of(
+    title: str,
+    columns: Mapping[str, Callable[[T], str | None]],
+    items: Iterable[T],
+    *,
+    words: Container[str],
+    whole: Container[str] = (),
+    notes: Iterable[str | None],
+) -> Table:
+    """Return a table of one row an item. A cell of None is a dash, and a column of nothing else is left out.
+
+    Columns of `words` and `whole` stand at the left, all others at the right. Cells of `words` alone may be folded.
+    """
+    rows = [{name: cell(item) for name, cell in columns.items()} for item in items]
+    table = Table(
         title=Text(title),
         caption=Text("\n".join(note for note in notes if note is not None)),
         title_justify="left",
@@ -151,27 +159,13 @@ def frame(title: str, notes: Iterable[str | None]) -> Table:
         pad_edge=False,
         collapse_padding=True,
     )
-
-
-def table_of(
-    title: str,
-    columns: dict[str, Callable[[T], str]],
-    items: Iterable[T],
-    *,
-    words: Container[str],
-    whole: Container[str] = (),
-    notes: Iterable[str | None],
-) -> Table:
-    """Return a table of one row an item.
-
-    Columns of `words` and `whole` stand at the left, all others at the right. Cells of `words` alone may be folded.
-    """
-    table = frame(title, notes)
-    for name in columns:
+    shown = [name for name in columns if not rows or any(row[name] is not None for row in rows)]
+    for name in shown:
         left = name in words or name in whole
         table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=name not in words)
-    for item in items:
-        table.add_row(*(Text(cell(item)) for cell in columns.values()))  # brackets in a Text are no markup
+    for row in rows:
+        cells = (row[name] for name in shown)
+        table.add_row(*(Text(NOTHING if cell is None else cell) for cell in cells))  # brackets in a Text are no markup
     return table
 
 

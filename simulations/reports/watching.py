@@ -1,7 +1,5 @@
 """A run as it stands: how far it is, what it has reached, who has answered, and what has failed."""
 
-import fcntl
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from hetfl_flwr.runs.checkpoint import checkpoints
-from hetfl_flwr.runs.lock import LOCK_FILE, holder_of
+from hetfl_flwr.runs.lock import writer_of
 from hetfl_flwr.runs.record import RESUME_FILE, figures_of, name_of
 from hetfl_flwr.text import printable
 from simulations.reports.runs import Run, load_run
@@ -150,25 +148,5 @@ def _together(facts: Mapping[str, Any]) -> str:
 
 def standing(folder: Path) -> RunState:
     """Read a run folder as it stands; raises as `simulations.reports.runs.load_run`."""
-    writer = _writer(folder)  # first: a run that ends in between was running
-    return RunState(load_run(folder, tell=lambda line: None), writer)
-
-
-def _writer(folder: Path) -> str:
-    """Return which process holds the folder; one of this machine that has ended does not."""
-    holder = holder_of(folder)
-    if holder is None or (holder.host == socket.gethostname() and not _is_locked(folder / LOCK_FILE)):
-        return ""
-    return str(holder)
-
-
-def _is_locked(path: Path) -> bool:
-    """Return whether a process holds a lock file, or it cannot be known here."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
+    writer = writer_of(folder)  # first: a run that ends in between was running
+    return RunState(load_run(folder, tell=lambda line: None), str(writer or ""))

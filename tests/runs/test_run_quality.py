@@ -14,7 +14,7 @@ from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clien
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS
 from simulations.reports.doubts import notes, still_rising
-from simulations.reports.runs import load_run, selected_accuracy
+from simulations.reports.runs import Run, load_run, selected_accuracy
 from simulations.reports.tables import best_of, summary_table
 from simulations.reports.terminal import lines
 from simulations.testing.contract import entries
@@ -123,17 +123,21 @@ def record(client: int, test: int | None, **known: Any) -> Any:
     return {"partition": client, "test": test, **known}
 
 
+def noted(clients: list[Any], rounds: list[Round], weights: str = "none") -> list[str]:
+    return notes(Run(Path("r"), "r", {"algorithm": "fedhe", "class-weights": weights}, rounds, {}, clients))  # type: ignore[typeddict-item]
+
+
 def test_notes_are_a_line_a_client_and_bounded():
-    few = notes([record(0, 30), record(1, 29), record(2, 1), record(3, 0), record(4, None)], [])
+    few = noted([record(0, 30), record(1, 29), record(2, 1), record(3, 0), record(4, None)], [])
     assert [line.partition(":")[0] for line in few] == ["client 1", "client 2", "client 3"]
     both = record(0, 40, untested=["ill"], unpredicted=list("abcdefg"))
-    [hint, line] = notes([both], [])
+    [hint, line] = noted([both], [])
     assert ("class-weights" in hint, "class ill" in line, "a, b, c, d, e and 2 more" in line) == (True, True, True)
-    assert notes([both], [], "balanced") == [line]
+    assert noted([both], [], "balanced") == [line]
     short = [Round(number, 0.0, accuracy=number / 10) for number in range(9)]
-    assert [one == line for one in notes([both], short)] == [False, True]
-    assert notes([record(n, 5) for n in range(9)], [])[-1] == "and 4 more"
-    assert notes([record(n, 0) for n in range(9)], []) == []
+    assert [one == line for one in noted([both], short)] == [False, True]
+    assert noted([record(n, 5) for n in range(9)], [])[-1] == "and 4 more"
+    assert noted([record(n, 0) for n in range(9)], []) == []
 
 
 def test_best_is_chosen_by_validation_where_there_is_any(tmp_path, make_config, run_federation):
@@ -169,7 +173,7 @@ def test_a_run_that_ends_while_accuracy_rises_is_noted(accuracies, samples, said
     rounds = [Round(number, 0.0, accuracy=value) for number, value in enumerate(accuracies)]
     found = still_rising(rounds, samples)
     assert [said in line for line in found] == [True] * bool(said)
-    assert notes([record(0, samples)], rounds)[: len(found)] == found
+    assert noted([record(0, samples)], rounds)[: len(found)] == found
 
 
 def test_the_mean_recall_of_a_class_is_over_those_who_are_tested_on_it(skewed):

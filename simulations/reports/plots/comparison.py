@@ -8,7 +8,6 @@ from math import ceil
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from hetfl_flwr.errors import RunFolderError
@@ -21,7 +20,7 @@ from simulations.reports.plots.drawing import (
     dress,
     literal,
 )
-from simulations.reports.runs import Group, Run, group_runs
+from simulations.reports.runs import Group, Run, curve, group_runs
 from simulations.reports.tables import shared_terms, unequal_terms
 from simulations.reports.terminal import percent
 
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MOST_IN_TITLE, MOST_POINTS = 4, 400
-"""Runs that a title names, and points of a line: others are left out evenly."""
+MOST_IN_TITLE = 4
+"""Runs that a title names."""
 LETTERS, HANDLE_WIDTH = 14, 10
 """Of a legend: characters on an inch, and those that a line's sample takes."""
 LINE, FEW = 0.2, 4
@@ -53,14 +52,11 @@ class Course:
     points : DataFrame
         A row a ``round`` that all runs of a group have evaluated: ``accuracy``, its band from ``low`` to ``high``, and
         as far as they are known ``payload`` and ``clock``, as `curve` has them.
-    free : bool
-        Whether the runs have trained and sent no payload.
     """
 
     label: str
     look: int
     points: pd.DataFrame
-    free: bool = False
 
     @classmethod
     def line(cls, label: str, look: int, accuracy: Mapping[int, float] | pd.Series[float]) -> Course:
@@ -79,6 +75,11 @@ class Course:
         return MARKERS[self.look % len(MARKERS)]
 
     @property
+    def free(self) -> bool:
+        """Whether the runs have trained and sent no payload."""
+        return bool(self.points["round"].any()) and not self.points.payload.any()
+
+    @property
     def banded(self) -> bool:
         """Whether there is a band to be drawn."""
         return bool((self.points.low < self.points.high).any())
@@ -87,16 +88,6 @@ class Course:
     def plain(self) -> Course:
         """The same without its band."""
         return replace(self, points=self.points.assign(low=self.points.accuracy, high=self.points.accuracy))
-
-
-def curve(run: Run) -> pd.DataFrame:
-    """Return a row a ``round`` of a run that was evaluated, with its ``accuracy``.
-
-    ``payload`` has the bytes (up + down) sent until then, ``clock`` simulated seconds, NaN in a run without a clock.
-    """
-    rows = [(one.round, one.accuracy, one.bytes_up + one.bytes_down, one.clock) for one in run.rounds]
-    frame = pd.DataFrame(rows, columns=["round", "accuracy", "payload", "clock"], dtype=float)
-    return frame.assign(payload=frame.payload.cumsum()).dropna(subset="accuracy")
 
 
 def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
@@ -150,7 +141,6 @@ def course_of(group: Group, number: int) -> Course:
         label=fill(f"{label}, {len(group.runs)} seeds" if several else label, 40),
         look=number,
         points=points,
-        free=bool(points["round"].any()) and not any(group.values(lambda run: run["bytes_up"] + run["bytes_down"])),
     )
 
 
@@ -184,8 +174,7 @@ def draw_rounds(axes: Axes, courses: Sequence[Course], what: str | None = None) 
 
 
 def _draw_course(axes: Axes, course: Course, x: pd.Series[float]) -> None:
-    few = np.unique(np.linspace(0, x.size - 1, min(x.size, MOST_POINTS)).round().astype(np.int64))
-    points, x = course.points.iloc[few], x.iloc[few]
+    points = course.points
     axes.plot(
         x,
         points.accuracy,

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from shutil import copyfile
@@ -62,7 +62,10 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
         return as_markdown(list(columns), ([write(one) for write in columns.values()] for one in those))
 
     if recipe.columns and all(one.paper is None for one in found):
-        seen, folded = "\n\n".join(_grids(found)), list(found)
+        grids: dict[str, dict[tuple[str, str], str]] = {}
+        for one in filter(lambda one: one.ours, found):
+            grids.setdefault(one.label, {})[one.cell.row, one.cell.column] = ours(one)
+        seen, folded = "\n\n".join(pivoted(cells, label) for label, cells in grids.items()), list(found)
     else:
         seen = listed(one for one in found if one.measure in shown)
         folded = [one for one in found if one.measure not in shown]
@@ -112,15 +115,6 @@ def as_json(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record],
         for one in found
     ]
     return json.dumps({**whole, "versions": versions, "figures": figures}, indent=1, allow_nan=False) + "\n"
-
-
-def _grids(found: Iterable[Outcome]) -> Iterator[str]:
-    """Go through the measures that there are, each a table of rows by columns."""
-    measures: dict[str, dict[tuple[str, str], str]] = {}
-    for one in found:
-        if one.ours:
-            measures.setdefault(one.label, {})[one.cell.row, one.cell.column] = ours(one)
-    return (pivoted(cells, label) for label, cells in measures.items())
 
 
 def pivoted(cells: Mapping[tuple[str, str], str], corner: str, *, turned: bool = False) -> str:
