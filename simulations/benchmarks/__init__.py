@@ -1,4 +1,1 @@
-"""Measurements: accuracy over bytes, hostile clients, audits, kills, speed; most figures are in README.md beside this.
-
-Nothing but tests imports them.
-"""
+"""Measurements: what the engine costs, and what a hostile client costs the others; figures are in README.md."""

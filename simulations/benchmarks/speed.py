@@ -1,165 +1,258 @@
-"""What the local engine costs: ``python -m simulations.benchmarks.speed [--only NAME] [--quick]``.
+"""What the engine costs: ``python -m simulations.benchmarks.speed``.
 
-- *loop*: rounds a second of FedH2L, LeNet-5, 4 clients on rotated domains, one step of 32 rows a round, over those of
-  `simulations.benchmarks.loop`, which ends with the same bits. One thread.
-- *workers*: the same by the engine alone, with 2 worker processes over 1. Two processor cores must be free.
-- *clients*: a round in which 20 of 100, 1,000 and 10,000 clients train LeNet-5 by FedHe, in processor time, and the
-  memory of the process when the last round begins. Each size runs in a process of its own, and clients keep 64 MB in
-  memory, so that some of every size rest in files. Needs Linux's ``/proc``.
+A run of the local engine and a plain PyTorch loop of the same method take turns. A loop does the algorithm's work and
+nothing else: no messages, checks, state, checkpoints or counted bytes. It draws its batches as the clients do, so both
+end with the same bits, and are known to do the same work.
 
-Rivals take turns, and a ratio is that of neighbours, so that a busy machine meets both. The data are MNIST where
-HETFL_DATA_DIR names a folder that has it, else the bundled digits. ``--quick``: few rounds, no 10,000 clients.
+Figures are milliseconds of processor time a round, of one thread, over all rounds but the first two and the last: those
+of the engine include checkpoints and the files of the run folder. The ratio is the loop's over the engine's in one
+turn: 1 is an engine that costs nothing. Mean and standard deviation over turns.
 """
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from pathlib import Path
-from statistics import median
+from collections.abc import Callable, Mapping
+from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
-from time import perf_counter, process_time
-from typing import Annotated, Any, Literal, NamedTuple
+from time import process_time
+from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
-from flwr.app import Context, MessageType, RecordDict
-from rich.console import Console
-from rich.table import Table
+from flwr.app import Context, RecordDict
+from torch import Tensor, nn
+from torch.nn import functional
 
+from hetfl_flwr import RoundCallback, small_model, to_numpy
 from hetfl_flwr.config import RunConfig, Value
+from hetfl_flwr.data import Samples
+from hetfl_flwr.learning.gradients import flat_gradient, project, set_gradient
+from hetfl_flwr.learning.training import draw_batches, make_optimizer
 from hetfl_flwr.methods import resolve
-from hetfl_flwr.server_app import app
-from simulations.benchmarks import loop
-from simulations.engine.grid import LocalEngine
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.runs.record import Round
+from hetfl_flwr.seeding import generator
+from hetfl_flwr.wire.spec import Arrays
 from simulations.engine.run import run_locally
-from simulations.engine.workers import Job
 
-TURNS, SAMPLED, SIZES, MEMORY, RUN = 5, 20, (100, 1_000, 10_000), 2**26, 2**62
+SETTINGS: Mapping[str, Value] = {
+    **{"models": "lenet5", "clients": 4, "dataset": "rotated-digits", "batch-size": 32, "local-batches": 1},
+    **{"optimizer": "amsgrad"},
+}
+"""Config keys of both: rounds of one step of 32 rows, in which the engine costs the most beside the work."""
 
-Settings = dict[str, Value]
+WARM_UP = 2
+"""Rounds that are not measured."""
 
+Rows = tuple[Tensor, Tensor]
+"""Inputs (N, *shape), as a model takes them, and labels (N,)."""
 
-class Row(NamedTuple):
-    """One line of the table."""
-
-    what: str
-    unit: str
-    samples: Sequence[float]
-
-
-def data(name: str) -> Settings:
-    """Return the config keys of MNIST, or of a data set made of it, where there is a folder of it; else of digits."""
-    if "HETFL_DATA_DIR" in os.environ:
-        return {"dataset": name, "data-dir": os.environ["HETFL_DATA_DIR"]}
-    return {"dataset": name.replace("mnist", "digits")}
+Play = Callable[[int], Arrays]
+"""Plays a round, and returns the server state after it."""
 
 
-def fedh2l(rounds: int) -> Settings:
-    """Return the config keys of the runs of *loop* and *workers*."""
-    settings: Settings = {"algorithm": "fedh2l", "models": "lenet5", "clients": 4, "rounds": rounds, "batch-size": 32}
-    return settings | data("rotated-mnist") | {"optimizer": "amsgrad", "evaluate-every": rounds, "checkpoint-every": 0}
+class Client:
+    """A client of a loop: its node, its optimizer and the rows that it trains on."""
+
+    def __init__(self, config: RunConfig, client_id: int) -> None:
+        own: dict[str, Value] = {"partition-id": client_id, "num-partitions": config.clients}
+        self.node = Node.from_context(Context(1, 1, own, RecordDict(), config.to_flat()))
+        self.config, self.client_id, self.model = config, client_id, self.node.model
+        self.optimizer = make_optimizer(config, self.model.parameters())
+        self.rows = ready(self.node.data.train)
+
+    def batch(self, round: int) -> Rows:
+        """Return the batch of a round."""
+        draw, (inputs, labels) = generator(self.config.seed, self.client_id, round, "batches"), self.rows
+        rows = next(iter(draw_batches(draw, len(labels), self.config.batch_size, epochs=1, batches=1)))
+        return inputs[rows], labels[rows]
 
 
-def engine_rate(settings: Settings, workers: int = 1) -> float:
-    """Run the local engine; return its rounds a second without the first, and the last, which also evaluates."""
+def ready(samples: Samples) -> Rows:
+    """Return samples as models take them."""
+    return samples.batch(torch.arange(len(samples)))
+
+
+def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """Take one step down."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def fedhe(config: RunConfig) -> Play:
+    """FedHe: cross-entropy, and the distance to the mean logits of the batch's classes."""
+    clients = [Client(config, client_id) for client_id in range(config.clients)]
+    classes = clients[0].node.data.spec.classes
+    sums, uploads = np.zeros((classes, classes)), np.zeros(classes, np.int64)
+
+    def play(round: int) -> Arrays:
+        mean = torch.from_numpy((sums / np.maximum(uploads, 1)[:, None]).astype(np.float32))
+        known = torch.from_numpy(uploads > 0)
+        for client in clients:
+            inputs, labels = client.batch(round)
+            logits = client.model.train()(inputs)
+            total = torch.zeros(classes, classes).index_add_(0, labels, logits.detach())
+            counts, covered = torch.bincount(labels, minlength=classes), known[labels]
+            loss = functional.cross_entropy(logits, labels)
+            if covered.any():
+                distance = functional.mse_loss(logits[covered], mean[labels[covered]])
+                loss = loss + distance * covered.float().mean()
+            step(client.optimizer, loss)
+            seen = to_numpy(counts > 0)
+            sums[seen] += to_numpy(total / (counts + 1)[:, None])[seen]
+            uploads[:] += seen
+        return {"sums": sums, "uploads": uploads}
+
+    return play
+
+
+def fml(config: RunConfig) -> Play:
+    """FML: the own model and a copy of the global one teach each other; the copies are averaged."""
+    clients = [Client(config, client_id) for client_id in range(config.clients)]
+    memes = [small_model("fml.meme", "auto", client.node) for client in clients]
+    state: dict[str, Any] = {name: to_numpy(tensor).copy() for name, tensor in memes[0].state_dict().items()}
+
+    def loss(student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
+        logs, targets = functional.log_softmax(student, 1), functional.log_softmax(teacher.detach(), 1)
+        divergence = functional.kl_div(logs, targets, reduction="batchmean", log_target=True)
+        return 0.5 * functional.cross_entropy(student, labels) + 0.5 * divergence
+
+    def play(round: int) -> Arrays:
+        uploads = []
+        for client, meme in zip(clients, memes, strict=True):
+            meme.train().load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+            inputs, labels = client.batch(round)
+            own, small = client.model.train()(inputs), meme(inputs)
+            step(make_optimizer(config, meme.parameters()), loss(small, own, labels))
+            step(client.optimizer, loss(own, small, labels))
+            uploads.append({name: to_numpy(tensor).copy() for name, tensor in meme.state_dict().items()})
+        for name, array in state.items():
+            state[name] = np.mean([one[name] for one in uploads], axis=0, dtype=np.float64).astype(array.dtype)
+        return state
+
+    return play
+
+
+Signal = tuple[Tensor, Tensor, Tensor]
+"""Numbers (B,) of a teacher's public samples, its posteriors (B, C) on them, and its accuracy."""
+
+
+def fedh2l(config: RunConfig) -> Play:
+    """FedH2L: a step that others teach, projected so that it does not undo the last local one, and a local step."""
+    clients = [Client(config, client_id) for client_id in range(config.clients)]
+    public = {client.client_id: ready(client.node.data.public) for client in clients}
+    local = {client.client_id: torch.zeros_like(flat_gradient(client.model.parameters())) for client in clients}
+    for client in clients:  # its own rows first, then the public ones of others
+        others = [rows for owner, rows in public.items() if owner != client.client_id]
+        inputs, labels = (torch.cat(parts) for parts in zip(client.rows, *others, strict=True))
+        client.rows = inputs, labels
+    signals: dict[int, Signal] = {}
+
+    def turn(client: Client, before: Mapping[int, Signal], round: int) -> Signal:
+        client.model.train()
+        teachers = [(public[owner], signal) for owner, signal in before.items() if owner != client.client_id]
+        if teachers:
+            _taught(client.model, client.optimizer, teachers, local[client.client_id])
+        inputs, labels = client.batch(round)
+        client.optimizer.zero_grad()
+        functional.cross_entropy(client.model(inputs), labels).backward()  # type: ignore[no-untyped-call]
+        local[client.client_id] = flat_gradient(client.model.parameters())
+        client.optimizer.step()
+        return _signal(client, public[client.client_id], round)
+
+    def play(round: int) -> Arrays:
+        told = {client.client_id: turn(client, dict(signals), round) for client in clients}
+        signals.update(told)
+        names = ("indices", "posteriors", "accuracy")
+        return {
+            f"{name}.{owner:06d}": to_numpy(part)
+            for owner, signal in told.items()
+            for name, part in zip(names, signal, strict=True)
+        }
+
+    return play
+
+
+def _taught(
+    model: nn.Module, optimizer: torch.optim.Optimizer, teachers: list[tuple[Rows, Signal]], local: Tensor
+) -> None:
+    inputs = torch.cat([rows[0][indices] for rows, (indices, _, _) in teachers])
+    labels = torch.cat([rows[1][indices] for rows, (indices, _, _) in teachers])
+    posteriors = torch.cat([posteriors for _, (_, posteriors, _) in teachers])
+    sizes = [len(indices) for _, (indices, _, _) in teachers]
+    share = torch.cat([torch.full((size,), 1 / (len(teachers) * size)) for size in sizes])
+    trust = torch.cat([signal[2].expand(size) for (_, signal), size in zip(teachers, sizes, strict=True)])
+    logs = functional.log_softmax(model(inputs), 1)
+    divergence = functional.kl_div(logs, posteriors, reduction="none").sum(1)
+    truth = functional.nll_loss(logs, labels, reduction="none")
+    optimizer.zero_grad()
+    (share * (trust * divergence + truth)).sum().backward()  # type: ignore[no-untyped-call]
+    parameters = list(model.parameters())
+    set_gradient(parameters, project(flat_gradient(parameters), local))
+    optimizer.step()
+
+
+@torch.no_grad()
+def _signal(client: Client, public: Rows, round: int) -> Signal:
+    inputs, labels = public
+    draw = generator(client.config.seed, client.client_id, round, "seeds")
+    rows = torch.from_numpy(draw.choice(len(labels), min(client.config.batch_size, len(labels)), replace=False))
+    posteriors = functional.softmax(client.model.eval()(inputs[rows]), 1)
+    return rows, posteriors, (posteriors.argmax(1) == labels[rows]).float().mean()
+
+
+LOOPS: Mapping[str, Callable[[RunConfig], Play]] = {"fedh2l": fedh2l, "fedhe": fedhe, "fml": fml}
+
+
+class Clock(RoundCallback):
+    """Notes the processor time at the end of each round."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def round(self, entry: Round) -> None:
+        """Note it."""
+        self.ends.append(process_time())
+
+
+def a_round(ends: list[float]) -> float:
+    """Return the mean seconds of a round, given when rounds ended."""
+    measured = ends[WARM_UP:-1]
+    return (measured[-1] - measured[0]) / (len(measured) - 1)
+
+
+def of_engine(settings: Mapping[str, Value]) -> float:
+    """Run the engine; return its processor seconds a round."""
+    clock = Clock()
     with TemporaryDirectory() as folder:
-        run_locally({**settings, "output-dir": folder}, resume=False, workers=workers, verbose=False)
-        lines = (Path(folder) / "rounds.jsonl").read_text().splitlines()
-    return float(median(1 / json.loads(line)["seconds"] for line in lines[2:-1]))
+        run_locally({**settings, "output-dir": folder}, verbose=False, progress=False, callbacks=[clock])
+    return a_round(clock.ends[1:])  # without round 0, which is the evaluation before any training
 
 
-def loop_rate(settings: Settings) -> float:
-    """Run the loop; return its rounds a second without the first."""
-    config = resolve(RunConfig.from_flat(settings))
-    play = loop.start(config)
-    play(1)
-    began = perf_counter()
-    play(config.rounds - 2)
-    return (config.rounds - 2) / (perf_counter() - began)
-
-
-def rivals(what: str, names: tuple[str, str], turns: int, *rates: Callable[[], float]) -> list[Row]:
-    """Let two take turns, and return the rounds a second of each, and the second's over the first's."""
-    one, other = zip(*([rate() for rate in rates] for _ in range(turns)), strict=True)
-    ratios = [mine / theirs for mine, theirs in zip(other, one, strict=True)]
-    rows = [Row(f"{what}, {name}", "rounds / s", rate) for name, rate in zip(names, (one, other), strict=True)]
-    return [*rows, Row(f"{what}, {names[1]} over {names[0]}", "times", ratios)]
-
-
-class Watched(LocalEngine):
-    """The engine, which notes processor time and resident memory when a round begins to train."""
-
-    def __init__(self, *args: Any, **keys: Any) -> None:
-        super().__init__(*args, **keys)
-        self.began: list[float] = []
-        self.memory = 0
-
-    def submit(self, jobs: Sequence[Job]) -> list[int]:
-        """Note, and submit."""
-        if any(job.kind == MessageType.TRAIN for job in jobs):
-            self.began.append(process_time())
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            self.memory = pages * os.sysconf("SC_PAGE_SIZE")
-        return super().submit(jobs)
-
-
-def federation(clients: int, rounds: int) -> tuple[list[float], int]:
-    """Run a federation in this process; return the seconds of its rounds, and the bytes of memory at the last."""
-    settings: Settings = {"algorithm": "fedhe", "models": "lenet5", "clients": clients, "rounds": rounds}
-    settings |= {"fraction": SAMPLED / clients, "local-batches": 10, "batch-size": 4, "evaluate-every": rounds}
-    settings |= data("mnist")
-    if settings["dataset"] == "digits":
-        settings |= {"partition": "all", "test-fraction": 0.01, "validation-fraction": 0.01}
-    with TemporaryDirectory() as folder:
-        config = resolve(RunConfig.from_flat({**settings, "output-dir": folder}))
-        with Watched(config, RUN, memory=MEMORY) as grid:
-            app(grid, Context(RUN, 1, {}, RecordDict(), config.to_flat()))
-    return [end - start for start, end in pairwise(grid.began[1:])], grid.memory
-
-
-def many(sizes: Sequence[int], rounds: int) -> list[Row]:
-    """Run a federation of each size in a process of its own."""
-    script = "import json, sys; from simulations.benchmarks.speed import federation; "
-    script += "print(json.dumps(federation(*map(int, sys.argv[1:])), allow_nan=False))"
-    rows = []
-    for clients in sizes:
-        command = [sys.executable, "-c", script, str(clients), str(rounds)]
-        said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
-        seconds, memory = json.loads(said.splitlines()[-1])
-        rows.append(Row(f"round, {SAMPLED} of {clients:,} clients", "s", seconds))
-        rows.append(Row(f"memory, {clients:,} clients", "MB", [memory / 1e6]))
-    return rows
-
-
-def show(rows: Sequence[Row]) -> None:
-    """Print the median of each measurement, and its smallest and largest sample."""
-    shown = Table("what", "unit", "median", "smallest", "largest")
-    for row in rows:
-        figures = (median(row.samples), min(row.samples), max(row.samples))
-        shown.add_row(row.what, row.unit, *(f"{figure:.3g}" for figure in figures))
-    Console(width=None if sys.stdout.isatty() else 140).print(shown)
+def of_loop(settings: Mapping[str, Value]) -> float:
+    """Run the loop; return its processor seconds a round."""
+    config, ends = resolve(RunConfig.from_flat(dict(settings))), list[float]()
+    play = LOOPS[config.algorithm](config)
+    for round in range(1, config.rounds + 1):
+        play(round)
+        ends.append(process_time())
+    return a_round(ends)
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="Few rounds, and no 10,000 clients.")] = False,
-    only: Annotated[Literal["loop", "workers", "clients"] | None, typer.Option(help="One measurement.")] = None,
+    methods: Annotated[list[str] | None, typer.Argument(help="Of fedh2l, fedhe and fml; all by default.")] = None,
+    turns: Annotated[int, typer.Option(min=2, help="How often both run.")] = 5,
+    rounds: Annotated[int, typer.Option(min=5, help="Of each run.")] = 100,
 ) -> None:
-    """Measure and print the table."""
+    """Measure, and print a table."""
     torch.set_num_threads(1)
-    settings, turns = fedh2l(20 if quick else 100), 2 if quick else TURNS
-    rows: list[Row] = []
-    if only in (None, "loop"):
-        rates = (lambda: loop_rate(settings)), (lambda: engine_rate(settings))
-        rows += rivals("FedH2L", ("loop", "engine"), turns, *rates)
-    if only in (None, "workers"):
-        counts = (lambda: engine_rate(settings)), (lambda: engine_rate(settings, workers=2))
-        rows += rivals("FedH2L", ("1 worker", "2 workers"), turns, *counts)
-    if only in (None, "clients"):
-        rows += many(*((SIZES[:2], 20) if quick else (SIZES, 40)))
-    show(rows)
+    print("| method | loop, ms | engine, ms | ratio |\n| --- | --- | --- | --- |")
+    for method in methods or LOOPS:
+        settings = {**SETTINGS, "algorithm": method, "rounds": rounds, "evaluate-every": rounds}
+        loop, engine = zip(*((of_loop(settings), of_engine(settings)) for _ in range(turns)), strict=True)
+        ratios = [one / other for one, other in zip(loop, engine, strict=True)]
+        cells = [f"{1e3 * fmean(one):.2f} ± {1e3 * stdev(one):.2f}" for one in (loop, engine)]
+        print(f"| `{method}` | {' | '.join(cells)} | {fmean(ratios):.3f} ± {stdev(ratios):.3f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -189,10 +189,6 @@ def of_histograms(
     )
 
 
-SENT, BIAS = "as sent", "bias of the head"
-"""What class histograms are read from without any data."""
-
-
 def sent_shares(kept: Sequence[KeptUpload], classes: int) -> Scores | None:
     """Return the class histogram that counts, or marks, in a client's uploads say; None if it sends none.
 
@@ -221,19 +217,37 @@ def bias_shares(kept: Sequence[KeptUpload], classes: int) -> Scores | None:
     return None
 
 
-Shares = Callable[[Sequence[KeptUpload], int], Scores | None]
-"""What uploads say of a class histogram by themselves, given the number of classes; None: nothing."""
+class Said(NamedTuple):
+    """What uploads say of a class histogram by themselves, given the number of classes (None: nothing), and of whom."""
+
+    shares: Callable[[Sequence[KeptUpload], int], Scores | None]
+    lack: str
+    reads: str
+    knows: str
+    author: str = ""
+
+    def run(self, name: str, cases: Sequence[Case]) -> Found:
+        """Read the class histograms of all cases, which have them."""
+        said = [self.shares(case.subject.kept, case.subject.classes) for case in cases]
+        found = [one for one in said if one is not None]
+        return of_histograms(name, self.reads, self.knows, cases, found, _next(found))
+
+    def fits(self, case: Case) -> str:
+        """Return why there is nothing to read."""
+        return self.lack if self.shares(case.subject.kept, case.subject.classes) is None else ""
 
 
-def by_shares(shares: Shares, reads: str, knows: str, name: str, cases: Sequence[Case]) -> Found:
-    """Read class histograms that uploads say by themselves; all of these do."""
-    said = [shares(case.subject.kept, case.subject.classes) for case in cases]
-    found = [one for one in said if one is not None]
-    return of_histograms(name, reads, knows, cases, found, _next(found))
-
-
-by_counts = partial(by_shares, sent_shares, "counts or marks of classes", "nothing")
-by_bias = partial(by_shares, bias_shares, "the change of the head's bias", "what the client was sent")
+SAID = {
+    "as sent": Said(sent_shares, "sends no counts", "counts or marks of classes", "nothing"),
+    "bias of the head": Said(
+        bias_shares,
+        "no bias of a head goes both ways",
+        "the change of the head's bias",
+        "what the client was sent",
+        " (Wainakh et al. 2022)",
+    ),
+}
+"""What is read without the clients' data, too."""
 
 
 class Estimate(NamedTuple):
@@ -249,12 +263,8 @@ def estimates(kept: Sequence[KeptUpload]) -> list[Estimate]:
     found = []
     for client in sorted({one.client_id for one in kept}):
         own = [one for one in kept if one.client_id == client]
-        classes = _classes(own[-1])
-        said = {
-            "bias of the head": bias_shares(own, classes),
-            "as sent": sent_shares(own, classes) if classes else None,
-        }
-        found += [Estimate(client, attack, shares) for attack, shares in said.items() if shares is not None]
+        read = {name: said.shares(own, _classes(own[-1])) for name, said in reversed(SAID.items())}
+        found += [Estimate(client, name, shares) for name, shares in read.items() if shares is not None]
     return found
 
 
@@ -276,8 +286,7 @@ def by_imitation(name: str, cases: Sequence[Case]) -> Found:
         return histogram.features_of(logits_of(predictor, to_ask), to_ask.labels, case.subject.classes)
 
     found, without = [], []
-    others: list[Case | None] = [*_next(cases)] or [None]
-    for case, other in zip(cases, others, strict=True):
+    for place, case in enumerate(cases):
         subject, imitated, truth = case.subject, [], []
         labels = subject.to_train.labels.cpu().numpy()
         for number in range(case.mimics):
@@ -285,9 +294,9 @@ def by_imitation(name: str, cases: Sequence[Case]) -> Found:
             drawn = rng.dirichlet(np.full(subject.classes, 10 ** rng.uniform(-1, 1)))  # as uneven as clients may be
             rows = subject.to_train.some(histogram.drawn_rows(labels, drawn, len(subject.trained_on), rng))
             imitated.append(features(case, case.reading.imitated(rows, rng)))
-            truth.append(np.bincount(rows.labels.cpu().numpy(), minlength=subject.classes) / len(rows))
+            truth.append(histogram.shares_of([np.bincount(rows.labels.cpu(), minlength=subject.classes)]))
         found.append(histogram.calibrated(features(case, case.predictor), imitated, truth))
-        if other is not None:
+        for other in _next(cases)[place : place + 1]:
             without.append(histogram.calibrated(features(case, case.instead(other)), imitated, truth))
     knows = f"{cases[0].reading.knows}; {cases[0].mimics} imitated clients"
     return of_histograms(name, cases[0].reading.payload, knows, cases, found, without)
@@ -389,18 +398,9 @@ def _next(values: Sequence[T]) -> list[T]:
     return [*values[1:], values[0]] if len(values) > 1 else []
 
 
-def _says(shares: Shares, lack: str) -> Callable[[Case], str]:
-    return lambda case: lack if shares(case.subject.kept, case.subject.classes) is None else ""
-
-
 ATTACKS = (
     Attack("membership: LiRA, offline (Carlini et al. 2022)", by_likelihood),
-    Attack(f"labels: {SENT}", by_counts, _says(sent_shares, "sends no counts")),
-    Attack(
-        "labels: bias of the head (Wainakh et al. 2022)",
-        by_bias,
-        _says(bias_shares, "no bias of a head goes both ways"),
-    ),
+    *(Attack(f"labels: {name}{said.author}", said.run, said.fits) for name, said in SAID.items()),
     Attack("labels: imitated clients", by_imitation),
     Attack("pictures: class means (He et al. 2019)", by_means, fits_means),
     Attack("pictures: gradient (Geiping et al. 2020)", by_gradient, fits_gradient),

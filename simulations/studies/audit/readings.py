@@ -5,15 +5,16 @@ reading turns an upload into logits for any input, from which membership and cla
 the attacker must know for that.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from hetfl_flwr.errors import ConfigError
@@ -40,7 +41,7 @@ FAR = -1e4
 """The logit of a class that a payload says nothing of."""
 
 
-class Reading(Protocol):
+class Reading(ABC):
     """A way to read a payload.
 
     Attributes
@@ -51,14 +52,32 @@ class Reading(Protocol):
         What the attacker is assumed to know beside the run config and samples of the same distribution.
     """
 
+    subject: Subject
     payload: str
     knows: str
 
+    @abstractmethod
     def predictor(self, upload: Arrays) -> Predictor:
         """Return what an upload predicts."""
 
+    @abstractmethod
+    def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        """Return the arrays that a client with these samples would have learnt, as tensors."""
+
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
         """Return what the upload of a client with these samples would predict."""
+        upload, kinds = self.subject.last.upload, self.learnt(rows, rng)
+        own = {name: tensor.detach().cpu().numpy() for name, tensor in kinds.items()}
+        changed = {name: array.astype(upload[name].dtype) for name, array in own.items() if name in upload}
+        return self.predictor(as_sent(self.subject, changed, rng))
+
+    def begins(self) -> tuple[Arrays, int]:
+        """Return what an imitated client is sent first, and its rounds; 0: as many as the client has had.
+
+        That with which the run began; where changes are clipped and get noise, the client's last round.
+        """
+        one_round = bool(self.subject.config.clipping_norm)
+        return (self.subject.last if one_round else self.subject.kept[0]).download, int(one_round)
 
 
 def reading_of(subject: Subject) -> Reading | None:
@@ -71,7 +90,7 @@ def reading_of(subject: Subject) -> Reading | None:
 
 
 @dataclass
-class Weights:
+class Weights(Reading):
     """All weights of a model, its own one or a small one, or the change of them in factors.
 
     Parameters
@@ -117,16 +136,16 @@ class Weights:
             sent = {name: origin[name] + change for name, change in sent.items()}
         return loaded(self.model, sent)
 
-    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Train the model from where the run began, as long as the client has.
+    def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        """Train the model as long as the client has."""
+        download, rounds = self.begins()
+        return trained(loaded(self.model, self._whole(download)), rows, self.subject, rng, rounds=rounds).state_dict()
 
-        Where uploads are clipped, from where the client has begun the last round, and one round: it is the change of
-        that which is clipped, and gets noise.
-        """
-        if not self.subject.config.clipping_norm or self.factors:
+    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
+        """Do not imitate how a change becomes factors."""
+        if self.factors:
             return self._predicting(trained(self.start(), rows, self.subject, rng))
-        begin = loaded(self.model, self._whole(self.subject.last.download))
-        return self.predictor(_imitated(trained(begin, rows, self.subject, rng, rounds=1), self.subject, rng))
+        return super().imitated(rows, rng)
 
     def _predicting(self, model: SplitModel) -> Predictor:
         """Return what a model predicts, with batch norm's statistics of the attacker's samples where none were sent."""
@@ -153,7 +172,7 @@ class Weights:
 
 
 @dataclass
-class Body:
+class Body(Reading):
     """A body without its head: the attacker puts a head of its own on it."""
 
     subject: Subject
@@ -164,23 +183,20 @@ class Body:
     @classmethod
     def of(cls, subject: Subject) -> "Body | None":
         """Return the reading where an upload has the names of all weights of the body."""
-        names, bodies = (
-            set(subject.last.upload),
-            [(model, set(weights(model.body).names)) for model in _models(subject)],
-        )
+        names = set(subject.last.upload)
+        bodies = [(model, set(weights(model.body).names)) for model in _models(subject)]
         found = [model for model, own in bodies if own in (names, {name.removeprefix("body.") for name in names})]
         return cls(subject, "body." * (not names & set(weights(found[0].body).names))) if found else None
 
     def predictor(self, upload: Arrays) -> Predictor:
         """Return what the body predicts with a head of the attacker's."""
-        return self._with_head(loaded(self._model, self._named(upload)))
+        return _with_head(loaded(self._model, self._named(upload)), self.subject)
 
-    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Train a whole model from the body that the client was first sent, and put an own head on its body."""
-        first = self.subject.last if self.subject.config.clipping_norm else self.subject.kept[0]
-        start, rounds = loaded(self._model, self._named(first.download)), first is self.subject.last
-        model = trained(start, rows, self.subject, rng, rounds=int(rounds))
-        return self.predictor(_imitated(model if self.prefix else model.body, self.subject, rng))
+    def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        """Train a whole model from the body that the client was sent."""
+        download, rounds = self.begins()
+        model = trained(loaded(self._model, self._named(download)), rows, self.subject, rng, rounds=rounds)
+        return (model if self.prefix else model.body).state_dict()
 
     @property
     def _model(self) -> SplitModel:
@@ -190,14 +206,9 @@ class Body:
     def _named(self, arrays: Arrays) -> Arrays:
         return {f"body.{name.removeprefix(self.prefix)}": array for name, array in arrays.items()}
 
-    def _with_head(self, model: SplitModel) -> Predictor:
-        to_train = self.subject.to_train
-        head = fitted_head(embedded(model, to_train.inputs), to_train.labels, self.subject.classes)
-        return lambda inputs: head(embedded(model, inputs))
-
 
 @dataclass
-class Head:
+class Head(Reading):
     """A head: the worst case is an attacker who has the body, too."""
 
     subject: Subject
@@ -210,27 +221,22 @@ class Head:
         offset = None if bias is None else _tensor(bias, self.subject)
         return lambda inputs: functional.linear(embedded(self.subject.model, inputs), weight, offset)
 
-    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Train a head on other samples, the client's body standing still, as long as the client has.
+    def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        """Train a head on other samples, the client's body standing still; where heads are not sent down, from zeros.
 
-        It begins with the head that the client was first sent; where heads are not sent down, with zeros. Where changes
-        are clipped, it begins with the head of the last round, and takes one round.
+        Such heads have no change that is clipped: they are trained as long as the client has.
         """
-        subject, shared = self.subject, sent_as_changes(self.subject)
-        one_round = bool(shared) and subject.config.clipping_norm > 0
-        began = (subject.last if one_round else subject.kept[0]).download
-        model = deepcopy(subject.model)
-        for parameter in model.body.parameters():
-            parameter.requires_grad_(False)
+        subject, shared, model = self.subject, sent_as_changes(self.subject), deepcopy(self.subject.model)
+        download, rounds = self.begins()
+        model.body.requires_grad_(False)
         with torch.no_grad():
             for name, parameter in model.head.named_parameters():
-                parameter.copy_(_tensor(began[name] if name in shared else np.zeros(parameter.shape), subject))
-        head = trained(model, rows, subject, rng, rounds=int(one_round)).head
-        return self.predictor(_imitated(head, subject, rng))
+                parameter.copy_(_tensor(download[name] if name in shared else np.zeros(parameter.shape), subject))
+        return trained(model, rows, subject, rng, rounds=rounds * bool(shared)).head.state_dict()
 
 
 @dataclass
-class ClassMeans:
+class ClassMeans(Reading):
     """The mean embedding or output of each class: the worst case is an attacker who has the client's model.
 
     Parameters
@@ -275,20 +281,14 @@ class ClassMeans:
         has[rows[there]] = True
         return means, has
 
-    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Take the means of other samples."""
+    def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        """Take the means of other samples, with their counts or marks."""
         subject, last = self.subject, self.subject.last.upload
         means, has = class_means(self.outputs(rows.inputs), rows.labels, subject.classes)
         all_sent = "classes" not in last or bool(subject.config.clipping_norm)
-        sent = np.arange(subject.classes) if all_sent else np.flatnonzero(has.cpu().numpy())
-        own = _arrays({self.name: means[torch.from_numpy(sent).to(means.device)]})
-        if "classes" in last:
-            own["classes"] = sent.astype(last["classes"].dtype)
-        behind = next((mark for mark in ("counts", "present") if mark in last), None)
-        if behind is not None:
-            counts = torch.bincount(rows.labels, minlength=subject.classes).cpu().numpy()[sent]
-            own[behind] = (counts if behind == "counts" else counts > 0).astype(last[behind].dtype)
-        return self.predictor(as_sent(subject, own, rng))
+        sent = torch.arange(subject.classes, device=has.device) if all_sent else has.nonzero()[:, 0]
+        counts = torch.bincount(rows.labels, minlength=subject.classes)[sent]
+        return {self.name: means[sent], "classes": sent, "counts": counts, "present": counts > 0}
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Return what the model gives in the form that is averaged: embeddings, logits, or softmax scores."""
@@ -301,7 +301,7 @@ class ClassMeans:
 
 
 @dataclass
-class Answers:
+class Answers(Reading):
     """Logits, posteriors or embeddings of public samples: an attacker's model learns to give the same.
 
     Parameters
@@ -331,8 +331,7 @@ class Answers:
         public, student = public_rows(subject), fresh(subject, subject.rng("student"))
         if self.name == "representations":
             distilled(student, lambda: functional.mse_loss(student.body(public.inputs), targets))
-            head = fitted_head(embedded(student, subject.to_train.inputs), subject.to_train.labels, subject.classes)
-            return lambda inputs: head(embedded(student, inputs))
+            return _with_head(student, subject)
         scores = targets.softmax(1) if self.name == "logits" else targets
 
         def divergence() -> Tensor:
@@ -340,15 +339,13 @@ class Answers:
 
         return predicting(distilled(student, divergence))
 
-    def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
-        """Train a model on other samples, let it answer, and let another one learn that."""
+    def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
+        """Train a model on other samples, and let it answer."""
         teacher, public = trained(fresh(self.subject, rng), rows, self.subject, rng), public_rows(self.subject)
         if self.name == "representations":
-            said = embedded(teacher, public.inputs)
-        else:
-            logits = logits_of(predicting(teacher), public)
-            said = logits if self.name == "logits" else logits.softmax(1)
-        return self.predictor(as_sent(self.subject, _arrays({self.name: said}), rng))
+            return {self.name: embedded(teacher, public.inputs)}
+        logits = logits_of(predicting(teacher), public)
+        return {self.name: logits if self.name == "logits" else logits.softmax(1)}
 
 
 _MARKS: tuple[tuple[set[str], Callable[[Subject], Reading]], ...] = (
@@ -390,14 +387,10 @@ def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, T
     return sums / counts.clamp(min=1).reshape(-1, *[1] * (values.dim() - 1)), counts > 0
 
 
-def _imitated(model: nn.Module, subject: Subject, rng: np.random.Generator) -> Arrays:
-    """Return the upload of an imitated client that sends the weights of a model, or of a part of one."""
-    learnt = _arrays({name: tensor for name, tensor in model.state_dict().items() if name in subject.last.upload})
-    return as_sent(subject, learnt, rng)
-
-
-def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+def _with_head(model: SplitModel, subject: Subject) -> Predictor:
+    """Return what a body predicts with a head of the attacker's."""
+    head = fitted_head(embedded(model, subject.to_train.inputs), subject.to_train.labels, subject.classes)
+    return lambda inputs: head(embedded(model, inputs))
 
 
 def _tensor(array: NDArray[Any], subject: Subject) -> Tensor:

@@ -20,7 +20,17 @@ from hetfl_flwr.wire.privacy import DELTA
 from simulations.reports.runs import load_run
 from simulations.reports.terminal import table_of
 from simulations.studies.accounting import Guarantee, guarantees
-from simulations.studies.audit.attacks import ATTACKS, IMITATIONS, Attack, Case, Estimate, Found, cases_of, estimates
+from simulations.studies.audit.attacks import (
+    ATTACKS,
+    IMITATIONS,
+    SAID,
+    Attack,
+    Case,
+    Estimate,
+    Found,
+    cases_of,
+    estimates,
+)
 from simulations.studies.audit.measures import Finding, NotFittedError, Pictures
 from simulations.studies.audit.subject import is_deployment, subjects_of, uploads_of
 
@@ -29,9 +39,6 @@ if TYPE_CHECKING:
 
 FOLDER, JSON_FILE = "audit", "audit.json"
 """What an audit writes into a run folder."""
-
-SAID = {"labels: as sent", "labels: bias of the head (Wainakh et al. 2022)"}
-"""Those that read something without the clients' data."""
 
 MOST_CLASSES = 5
 """Classes of a client that a table names."""
@@ -141,7 +148,8 @@ def _without_data(folder: Path, noised: list[Guarantee], unknown: str) -> Audit:
             f"{folder} is of a deployment, and what it uploads says no classes by itself: other attacks need the "
             f"clients' data, so name their nodes' folders ({_naming()})"
         )
-    skipped = {one.name: f"needs the clients' data ({_naming()})" for one in ATTACKS if one.name not in SAID}
+    own = [said.run for said in SAID.values()]
+    skipped = {one.name: f"needs the clients' data ({_naming()})" for one in ATTACKS if one.run not in own}
     rows = [one._asdict() | {"shares": [round(float(share), 4) for share in one.shares]} for one in found]
     said = {"findings": [], "skipped": skipped, "guarantees": _rows(noised), "estimates": rows}
     _written(folder / FOLDER, said, [])

@@ -20,7 +20,7 @@ from hetfl_flwr.wire.weights import loaded
 from simulations.deployment.rehearsal import write_digits
 from simulations.studies.audit import readings, reconstruction, training
 from simulations.studies.audit.attacks import (
-    by_counts,
+    SAID,
     by_gradient,
     by_imitation,
     by_likelihood,
@@ -125,7 +125,7 @@ def test_strangers_have_the_classes_of_members_where_all_clients_test_on_all_cla
 
 
 def test_counts_that_are_sent_are_read_to_the_sample(cases):
-    found = by_counts("x", cases(algorithm="fedproto", partition="dirichlet:0.1"))
+    found = SAID["as sent"].run("x", cases(algorithm="fedproto", partition="dirichlet:0.1"))
     assert figure(found, "histogram").figure == 0
     assert figure(found, "histogram").without > 0.3
     assert figure(found, "class present").figure == 1
