@@ -35,7 +35,7 @@ class AnswersClient(KnowledgeClient):
 
     Attributes
     ----------
-    own : Batches
+    own : Samples
         The own rows, by default all training rows.
     """
 

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.config import AUTO as AUTO
     from hetfl_flwr.config import ModelName as ModelName
     from hetfl_flwr.config import RunConfig as RunConfig
-    from hetfl_flwr.data import Batches as Batches
     from hetfl_flwr.data import DataSpec as DataSpec
-    from hetfl_flwr.data import Joined as Joined
     from hetfl_flwr.data import Samples as Samples
     from hetfl_flwr.errors import ConfigError as ConfigError
     from hetfl_flwr.errors import DivergedError as DivergedError
@@ -172,7 +170,7 @@ _NAMES = {
     ),
     "hetfl_flwr.models": ("SplitModel", "split", "parse_models", "parse_width", "has_batch_norm"),
     "hetfl_flwr.models.bounds": ("check_size",),
-    "hetfl_flwr.data": ("DataSpec", "Samples", "Batches", "Joined"),
+    "hetfl_flwr.data": ("DataSpec", "Samples"),
     "hetfl_flwr.config": ("RunConfig", "AUTO", "ModelName"),
     "hetfl_flwr.seeding": ("generator", "seeded"),
     "hetfl_flwr.common.arithmetic": ("torch_threads",),

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hetfl_flwr import (
-    Batches,
     DivergedError,
+    Samples,
     draw_batches,
     generator,
     kl_divergence,
@@ -47,7 +47,7 @@ class Schedule(NamedTuple):
         return self.rate * (1 + cos(pi * step / self.steps)) / 2
 
 
-def logits_of_each(models: Iterable[nn.Module], samples: Batches, threads: int) -> list[NDArray[np.float32]]:
+def logits_of_each(models: Iterable[nn.Module], samples: Samples, threads: int) -> list[NDArray[np.float32]]:
     """Return several models' logits of samples, (N, C) each; ``threads`` is how many torch is to use."""
     with torch_threads(threads):
         return [outputs(model, samples).numpy() for model in models]
@@ -55,7 +55,7 @@ def logits_of_each(models: Iterable[nn.Module], samples: Batches, threads: int) 
 
 def distil_each(
     students: Mapping[str, nn.Module],
-    samples: Batches,
+    samples: Samples,
     targets: NDArray[np.floating],
     schedule: Schedule,
     scope: tuple[int, int],
@@ -81,7 +81,7 @@ def distil_each(
             distil(student, samples, torch.from_numpy(targets).float(), schedule, generator(*scope, "distillation"))
 
 
-def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Schedule, draw: np.random.Generator) -> int:
+def distil(student: nn.Module, samples: Samples, targets: Tensor, schedule: Schedule, draw: np.random.Generator) -> int:
     """Train a student towards logits for as long as it comes to agree with them on more of some held-out samples.
 
     A fifth of the samples, drawn by chance, is held out; of fewer than 5 all are trained on and measured. The agreement
@@ -94,7 +94,7 @@ def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Sche
     ----------
     student : Module
         It is changed, and is in training mode afterwards.
-    samples : Batches
+    samples : Samples
         N samples; their labels are not looked at.
     targets : Tensor
         (N, C), the logits.
@@ -141,7 +141,7 @@ def distil(student: nn.Module, samples: Batches, targets: Tensor, schedule: Sche
     return step
 
 
-def _nearness(student: nn.Module, samples: Batches, targets: Tensor, rows: Tensor) -> tuple[float, float]:
+def _nearness(student: nn.Module, samples: Samples, targets: Tensor, rows: Tensor) -> tuple[float, float]:
     """Return how near a student, in evaluation mode, is to logits on some rows: its agreement, and -divergence."""
     logits = outputs(student, samples, rows)
     divergence = float(kl_divergence(targets[rows].double(), logits.double()))

@@ -11,7 +11,7 @@ from hetfl_flwr.data.domains import ROTATED_PREFIX, absolute, data_spec, kind_of
 from hetfl_flwr.data.partitions import Partition, parse_partition
 from hetfl_flwr.data.pivot import parse_pivot
 from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_classes, parse_vocabulary
-from hetfl_flwr.data.samples import Batches, Joined, Samples, prepared
+from hetfl_flwr.data.samples import Samples, prepared
 from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.data.split import SPLIT_KEYS, Split
 from hetfl_flwr.data.tables import parse_features
@@ -22,11 +22,9 @@ __all__ = [
     "ROTATED_PREFIX",
     "SPLIT_KEYS",
     "Augmented",
-    "Batches",
     "ClientData",
     "DataSpec",
     "DatasetEntry",
-    "Joined",
     "Partition",
     "Reading",
     "Samples",

@@ -7,48 +7,34 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.samples import Batches
+from hetfl_flwr.data.samples import Samples
 
 PADDING = 8
 """A crop may be shifted by the side of an image over this, such as 4 pixels of 32."""
 
 
-@dataclass(frozen=True)
-class Augmented:
+@dataclass(frozen=True, eq=False, repr=False)
+class Augmented(Samples):
     """Samples whose images are cropped or flipped by chance in each batch, each image for itself.
 
     The chance is torch's global generator's, as for dropout.
 
     Parameters
     ----------
-    samples : Batches
-        Samples of images.
+    arrays, rows
+        As of `Samples` of images.
     kind : {"crop", "flip", "crop-flip"}
         "crop": a window of the image's own size, shifted by up to an eighth of each side; what lies beyond the image is
         0, after scaling and centring. "flip": left and right exchanged, for every second image.
     """
 
-    samples: Batches
     kind: str
-
-    def __len__(self) -> int:
-        """Return N, the number of samples."""
-        return len(self.samples)
-
-    @property
-    def labels(self) -> Tensor:
-        """The labels of all N samples: (N,) int64."""
-        return self.samples.labels
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return augmented inputs (B, C, H, W) float32 and labels (B,) of the samples at positions (B,)."""
-        inputs, labels = self.samples.batch(rows)
+        inputs, labels = super().batch(rows)
         change = _change(self.kind, (inputs.shape[-2], inputs.shape[-1]))
         return torch.stack([change(image) for image in inputs]) if len(inputs) else inputs, labels
-
-    def class_counts(self, classes: int) -> Tensor:
-        """Return how many samples there are of each class: (C,) int64."""
-        return self.samples.class_counts(classes)
 
 
 @cache

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.samples import Arrays, Samples, counts_in_words
+from hetfl_flwr.data.samples import Arrays, Samples
 from hetfl_flwr.data.spec import DataSpec, inputs_in_words
 
 ROWS_AT_ONCE = 4096
@@ -80,11 +80,9 @@ class ClientData:
 
     def __repr__(self) -> str:
         """Return what the client holds: shapes, classes and counts, and no row."""
-        names = self.train.arrays.class_names
-        parts = {"train": self.train, "validation": self.validation, "test": self.test}
-        lines = [f"  {part}: {counts_in_words(samples, self.spec, names)}" for part, samples in parts.items()]
-        lines[0] += f", {self.public_rows} of them public"
-        return "\n".join([f"ClientData: {inputs_in_words(self.spec)}", *lines])
+        parts = f"  train: {self.train.counts}, {self.public_rows} of them public\n"
+        parts += f"  validation: {self.validation.counts}\n  test: {self.test.counts}"
+        return f"ClientData: {inputs_in_words(self.spec)}\n{parts}"
 
     @property
     def owners(self) -> int:

@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from hetfl_flwr.data.spec import Column, DataSpec, inputs_in_words
 from hetfl_flwr.errors import DataError
+
+SCALE = ("peak", "centre", "origin")
+"""What of `Arrays` says how stored inputs become those of a model."""
 
 MOST_SHOWN = 20
 """Classes whose counts are shown, at most."""
@@ -95,14 +97,6 @@ class Arrays:
         return f"Arrays({len(self.labels)} rows: {inputs_in_words(self.spec)}; classes {', '.join(names)})"
 
 
-def counts_in_words(samples: "Batches", spec: DataSpec, names: Sequence[str]) -> str:
-    """Return how many samples there are, and of each class."""
-    counts = samples.class_counts(spec.classes).tolist()
-    called = names or [str(number) for number in range(spec.classes)]
-    shown = [f"{name}: {count}" for name, count in zip(called[:MOST_SHOWN], counts, strict=False)]
-    return f"{len(samples)} samples ({', '.join(shown)}{', ...' if len(counts) > MOST_SHOWN else ''})"
-
-
 @cache
 def _placed(arrays: Arrays, device: torch.device) -> Arrays:
     """Return the one copy of the arrays on a device, which all clients there share; a table's there as float32."""
@@ -134,27 +128,6 @@ def prepared(
     return scaled.nan_to_num(nan=0.0) if spec.is_table else scaled
 
 
-class Batches(Protocol):
-    """What training and evaluation ask of samples: `Samples` and `Joined` both answer."""
-
-    def __len__(self) -> int:
-        """Return N, the number of samples."""
-        ...
-
-    @property
-    def labels(self) -> Tensor:
-        """The labels of all N samples: (N,) int64."""
-        ...
-
-    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs (B, *shape) float32 and labels (B,) of the samples at positions (B,)."""
-        ...
-
-    def class_counts(self, classes: int) -> Tensor:
-        """Return how many samples there are of each class: (C,) int64."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Some rows of a data set, without a copy of them.
@@ -182,9 +155,7 @@ class Samples:
 
     def __repr__(self) -> str:
         """Return how many they are, of what, and of which classes; no row."""
-        arrays = self.arrays
-        counts = counts_in_words(self, arrays.spec, arrays.class_names)
-        return f"Samples({inputs_in_words(arrays.spec)}: {counts})"
+        return f"{type(self).__name__}({inputs_in_words(self.arrays.spec)}: {self.counts})"
 
     def __len__(self) -> int:
         """Return N, the number of samples."""
@@ -222,6 +193,14 @@ class Samples:
     def class_counts(self, classes: int) -> Tensor:
         """Return how many samples there are of each class: (C,) int64, C the number of classes."""
         return torch.bincount(self.labels, minlength=classes)
+
+    @property
+    def counts(self) -> str:
+        """How many samples there are, and of each class, in words."""
+        spec, names = self.arrays.spec, self.arrays.class_names
+        counts = self.class_counts(spec.classes).tolist()
+        shown = [f"{name}: {count}" for name, count in zip(names or range(spec.classes), counts, strict=False)]
+        return f"{len(self)} samples ({', '.join(shown[:MOST_SHOWN])}{', ...' if len(counts) > MOST_SHOWN else ''})"
 
     def first(self, count: int) -> "Samples":
         """Return the first ``count`` of these samples, or all of them where there are fewer."""
@@ -302,78 +281,43 @@ class Samples:
             inputs = inputs + arrays.origin
         return inputs.to(arrays.inputs.dtype)
 
+    @staticmethod
+    def joined(parts: "Sequence[Samples]") -> "Samples":
+        """Return a copy of several samples as one, one after the other, each scaled and centred as its own part is.
+
+        Parameters
+        ----------
+        parts : sequence of Samples
+            One or more, of one shape and on one device; each may be empty.
+
+        Raises
+        ------
+        ValueError
+            If there is no part, or the parts differ in shape.
+
+        Examples
+        --------
+        >>> arrays = Arrays(DataSpec((1,), 2), torch.tensor([[0], [1], [2]]), torch.tensor([0, 1, 1]), 3, 1.0,
+        ...                 torch.zeros(1))
+        >>> joined = Samples.joined([Samples(arrays, torch.tensor([2])), Samples(arrays, torch.tensor([0, 1]))])
+        >>> joined.batch(torch.tensor([1, 0, 2]))
+        (tensor([[0.],
+                [2.],
+                [1.]]), tensor([0, 1, 1]))
+        """
+        shapes = {part.arrays.spec.shape for part in parts}
+        if len(shapes) != 1:
+            raise ValueError(f"samples can be joined where all have one shape, got: {sorted(shapes) or 'no samples'}")
+        arrays, labels = parts[0].arrays, torch.cat([part.labels for part in parts])
+        scales = {(part.arrays.spec, *(id(getattr(part.arrays, key)) for key in SCALE)) for part in parts}
+        if len(scales) == 1:
+            arrays = replace(arrays, inputs=torch.cat([part.arrays.inputs[part.rows] for part in parts]), labels=labels)
+        else:  # ready for a model
+            inputs = torch.cat([part.batch(torch.arange(len(part)))[0] for part in parts])
+            centre = torch.zeros_like(arrays.centre)
+            arrays = replace(arrays, inputs=inputs, labels=labels, peak=1.0, centre=centre, origin=None)
+        return Samples(arrays, torch.arange(len(labels), device=labels.device))
+
     def to(self, device: torch.device | str) -> "Samples":
         """Return these samples on a device; one copy of the data set is kept there for all clients."""
         return Samples(_placed(self.arrays, torch.device(device)), self.rows.to(device))
-
-
-@dataclass(frozen=True, eq=False)
-class Joined:
-    """Several samples as one, one after the other; their rows are copied when they are first asked for.
-
-    Parameters
-    ----------
-    parts : tuple of Samples
-        One or more, of one shape and on one device; each may be empty.
-
-    Raises
-    ------
-    ValueError
-        If there is no part, or the parts differ in shape.
-
-    Examples
-    --------
-    >>> arrays = Arrays(DataSpec((1,), 2), torch.tensor([[0], [1], [2]]), torch.tensor([0, 1, 1]), 3, 1.0,
-    ...                 torch.zeros(1))
-    >>> joined = Joined((Samples(arrays, torch.tensor([2])), Samples(arrays, torch.tensor([0, 1]))))
-    >>> joined.batch(torch.tensor([1, 0, 2]))
-    (tensor([[0.],
-            [2.],
-            [1.]]), tensor([0, 1, 1]))
-    """
-
-    parts: tuple[Samples, ...]
-
-    def __post_init__(self) -> None:
-        """Check that the parts can be one."""
-        shapes = {part.arrays.spec.shape for part in self.parts}
-        if len(shapes) != 1:
-            raise ValueError(f"samples can be joined where all have one shape, got: {sorted(shapes) or 'no samples'}")
-
-    def __repr__(self) -> str:
-        """Return how many they are, of what, and of which classes; no row."""
-        return repr(self._whole).replace("Samples", "Joined", 1)
-
-    def __len__(self) -> int:
-        """Return N, the number of samples."""
-        return len(self._whole)
-
-    @property
-    def labels(self) -> Tensor:
-        """The labels of all N samples: (N,) int64."""
-        return self._whole.arrays.labels
-
-    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return some samples as `Samples.batch` does, each scaled and centred as its own part is."""
-        return self._whole.batch(rows)
-
-    @cached_property
-    def _whole(self) -> Samples:
-        """A copy of all parts: as they are stored where they are scaled alike, else ready for a model."""
-        first = self.parts[0].arrays
-        alike = all(
-            part.arrays.spec == first.spec
-            and all(getattr(part.arrays, key) is getattr(first, key) for key in ("peak", "centre", "origin"))
-            for part in self.parts
-        )
-        if alike:
-            arrays = replace(first, inputs=torch.cat([part.arrays.inputs[part.rows] for part in self.parts]))
-        else:
-            ready = torch.cat([part.batch(torch.arange(len(part)))[0] for part in self.parts])
-            arrays = replace(first, inputs=ready, peak=1.0, centre=torch.zeros_like(first.centre), origin=None)
-        arrays = replace(arrays, labels=torch.cat([part.labels for part in self.parts]))
-        return Samples(arrays, torch.arange(len(arrays.labels), device=arrays.labels.device))
-
-    def class_counts(self, classes: int) -> Tensor:
-        """Return how many samples there are of each class: (C,) int64, C the number of classes."""
-        return self._whole.class_counts(classes)

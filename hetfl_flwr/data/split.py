@@ -1,8 +1,10 @@
 """How samples are split over clients, as the run config says it."""
 
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Literal
 
+from hetfl_flwr.data.partitions import Partition, parse_partition
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.rotation import Rotation
 from hetfl_flwr.errors import ConfigError
@@ -98,6 +100,11 @@ class Split:
                 f"pooled = true and features = {self.features}: rows of different columns cannot be put together; "
                 "set features to all"
             )
+
+    @cached_property
+    def form(self) -> Partition:
+        """How rows are shared out: what `partition` says."""
+        return parse_partition(self.partition)
 
     @property
     def own_test(self) -> float | None:

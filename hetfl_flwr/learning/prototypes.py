@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data import Batches
+from hetfl_flwr.data import Samples
 from hetfl_flwr.learning.training import EVALUATION_BATCH
 from hetfl_flwr.models import SplitModel
 
 
 @torch.no_grad()
-def class_means(model: SplitModel, samples: Batches) -> tuple[Tensor, Tensor]:
+def class_means(model: SplitModel, samples: Samples) -> tuple[Tensor, Tensor]:
     """Return the mean embedding of each class, in evaluation mode; the model's mode is put back.
 
     Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022, Eq. (3).
@@ -18,7 +18,7 @@ def class_means(model: SplitModel, samples: Batches) -> tuple[Tensor, Tensor]:
     ----------
     model : SplitModel
         Of C classes and width D.
-    samples : Batches
+    samples : Samples
         What the means are over.
 
     Returns

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hetfl_flwr.data import Batches, ClientData
+from hetfl_flwr.data import ClientData, Samples
 from hetfl_flwr.learning.metrics import Metrics
 from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.wire.classes import MOST_CLASSES, RECALL, UNPREDICTED, UNTESTED, of_class
@@ -108,7 +108,7 @@ def auc(scores: FloatArray, labels: IntArray) -> float | None:
     return float(np.mean(areas)) if areas else None
 
 
-def measure(model: nn.Module, samples: Batches) -> Metrics:
+def measure(model: nn.Module, samples: Samples) -> Metrics:
     """Return what a client reports of a model on some samples, in one pass over them.
 
     Returns

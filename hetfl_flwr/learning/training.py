@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import Batches
+from hetfl_flwr.data import Samples
 from hetfl_flwr.errors import DivergedError
 from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
 from hetfl_flwr.learning.optimizers import SGD, Adam, AdamW
@@ -141,7 +141,7 @@ def most_drawn(config: RunConfig, samples: int, *, times: int = 1) -> int:
 
 
 def train(
-    samples: Batches,
+    samples: Samples,
     batches: Iterable[Tensor],
     optimizer: torch.optim.Optimizer,
     loss: Loss,
@@ -153,7 +153,7 @@ def train(
 
     Parameters
     ----------
-    samples : Batches
+    samples : Samples
         What is trained on.
     batches : iterable of Tensor
         Positions (B,) of each mini-batch.
@@ -242,14 +242,14 @@ def take_statistics(
 
 
 @torch.no_grad()
-def outputs(module: nn.Module, samples: Batches, rows: Tensor | None = None) -> Tensor:
+def outputs(module: nn.Module, samples: Samples, rows: Tensor | None = None) -> Tensor:
     """Return what a module computes of samples in evaluation mode, (N, ...); its mode is put back.
 
     Parameters
     ----------
     module : Module
         From inputs, such as a model or its body.
-    samples : Batches
+    samples : Samples
         The samples.
     rows : Tensor, optional
         Positions (N,) of those that are taken. Default: all.
@@ -272,7 +272,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, samples: Batches, *, take: Callable[[Tensor], object] = lambda logits: None
+    model: nn.Module, samples: Samples, *, take: Callable[[Tensor], object] = lambda logits: None
 ) -> Evaluation:
     """Measure mean cross-entropy and accuracy in evaluation mode; the model's mode is put back.
 
@@ -280,7 +280,7 @@ def evaluate(
     ----------
     model : Module
         From inputs to logits (B, C).
-    samples : Batches
+    samples : Samples
         What it is measured on.
     take : callable, optional
         Called with the logits of each batch, in order.

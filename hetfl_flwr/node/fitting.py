@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Context
 from torch.nn import functional
 
 from hetfl_flwr.config import RunConfig, simulated
-from hetfl_flwr.data import Batches
+from hetfl_flwr.data import Samples
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.training import descend, make_optimizer
 from hetfl_flwr.models import SplitModel, parse_models, trainable_count
@@ -74,7 +74,7 @@ class Trial:
 
 
 def fit(
-    config: RunConfig, samples: Batches, build: Callable[[str], SplitModel], client_id: int, speed: float | None
+    config: RunConfig, samples: Samples, build: Callable[[str], SplitModel], client_id: int, speed: float | None
 ) -> Fit:
     """Choose the largest of ``fit-models`` that keeps ``fit-seconds`` and ``fit-memory``.
 
@@ -82,7 +82,7 @@ def fit(
     ----------
     config : RunConfig
         As it holds on the client.
-    samples : Batches
+    samples : Samples
         What it trains on.
     build : callable
         Builds a model by its name, on the client's device.
@@ -152,7 +152,7 @@ def batches_a_round(config: RunConfig, samples: int) -> int:
 
 
 def _tried(
-    config: RunConfig, samples: Batches, build: Callable[[str], SplitModel], name: str, speed: float | None
+    config: RunConfig, samples: Samples, build: Callable[[str], SplitModel], name: str, speed: float | None
 ) -> Trial:
     model = build(name)
     steps = batches_a_round(config, len(samples))
@@ -165,7 +165,7 @@ def _tried(
 
 
 def _measured(
-    config: RunConfig, samples: Batches, model: SplitModel, speed: float | None, enough: float
+    config: RunConfig, samples: Samples, model: SplitModel, speed: float | None, enough: float
 ) -> tuple[float, float]:
     """Return the seconds of a step, and the bytes that training takes."""
     from torch.utils.flop_counter import FlopCounterMode  # imports triton

@@ -15,7 +15,7 @@ from flwr.app import Context
 from torch import Tensor, nn
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import Batches
+from hetfl_flwr.data import Samples
 from hetfl_flwr.errors import ConfigError, StateError
 from hetfl_flwr.learning.metrics import Metrics, domain_scores
 from hetfl_flwr.learning.optimizers import load_optimizer, optimizer_tensors
@@ -461,7 +461,7 @@ def _elsewhere(node: Node, model: nn.Module, accuracy: float) -> Metrics:
     return metrics
 
 
-def _pooled(model: nn.Module, several: Iterable[Batches]) -> float:
+def _pooled(model: nn.Module, several: Iterable[Samples]) -> float:
     """Return a model's accuracy over several sets of samples together."""
     measured = [evaluate(model, samples) for samples in several]
     return sum(one.accuracy * one.samples for one in measured) / max(sum(one.samples for one in measured), 1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hetfl_flwr.config import AUTO, BUNDLED, FIT, RunConfig, Value, for_node, one_model
-from hetfl_flwr.data import Augmented, Batches, ClientData, load_client_data
+from hetfl_flwr.data import Augmented, ClientData, Samples, load_client_data
 from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.learning.quality import balanced_weights
 from hetfl_flwr.methods import chosen, resolve_models
@@ -197,9 +197,11 @@ class Node:
         around = _surroundings(context, ContextStore(context), data)
         return cls(model=_new_model(around), **around)
 
-    def training(self, samples: Batches) -> Batches:
+    def training(self, samples: Samples) -> Samples:
         """Return samples of this client as they are trained on: augmented where the run config says so."""
-        return samples if self.config.augment == "none" else Augmented(samples, self.config.augment)
+        return (
+            samples if self.config.augment == "none" else Augmented(samples.arrays, samples.rows, self.config.augment)
+        )
 
     def data_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean cross-entropy of the client's own labels: a scalar, weighted as ``class-weights`` says.

@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, Context
 from numpy.typing import NDArray
 
-from hetfl_flwr.data import ClientData, DataSpec, Joined, Samples
+from hetfl_flwr.data import ClientData, DataSpec, Samples
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.wire.codec import decode, from_record, to_record
 from hetfl_flwr.wire.samples import MOST_SHARED, PublicIndex, public_samples
@@ -41,14 +41,15 @@ class Pool:
     train: Samples
 
     @cached_property
-    def samples(self) -> Joined:
+    def samples(self) -> Samples:
         """All rows, in the pool's order."""
-        return Joined(tuple(self.blocks.values()))
+        return Samples.joined([*self.blocks.values()])
 
     @cached_property
-    def everything(self) -> Joined:
+    def everything(self) -> Samples:
         """The client's training samples, and after them the rows of the other clients."""
-        return Joined((self.train, *(block for client_id, block in self.blocks.items() if client_id != self.own)))
+        others = [block for client_id, block in self.blocks.items() if client_id != self.own]
+        return Samples.joined([self.train, *others])
 
     @cached_property
     def index(self) -> PublicIndex:

@@ -21,9 +21,13 @@ def images(side: int = 16, count: int = 40) -> Samples:
     return Samples(arrays, torch.arange(count))
 
 
+def augmented(samples, kind):
+    return Augmented(samples.arrays, samples.rows, kind)
+
+
 def test_a_flip_mirrors_about_every_second_image():
     torch.manual_seed(0)
-    seen, labels = Augmented(images(count=400), "flip").batch(torch.arange(400))
+    seen, labels = augmented(images(count=400), "flip").batch(torch.arange(400))
     mirrored = seen[:, 0, 0, -1] == 2
     assert torch.equal(mirrored, seen[:, 0, 0, 0] == 1)
     assert 150 < int(mirrored.sum()) < 250
@@ -33,7 +37,7 @@ def test_a_flip_mirrors_about_every_second_image():
 def test_a_crop_shifts_by_an_eighth_of_each_side_at_most_and_fills_up_with_zeros():
     """Shifts of 16 pixels go from -2 to 2; what has come in is 0. Rows and columns are shifted each for itself."""
     torch.manual_seed(0)
-    seen, _ = Augmented(images(count=400), "crop").batch(torch.arange(400))
+    seen, _ = augmented(images(count=400), "crop").batch(torch.arange(400))
     assert seen.shape == (400, 1, 16, 16)
     inside = (seen > 0).float()
     columns, rows = inside.amax((1, 2)), inside.amax((1, 3))
@@ -43,7 +47,7 @@ def test_a_crop_shifts_by_an_eighth_of_each_side_at_most_and_fills_up_with_zeros
 
 def test_one_seed_gives_one_batch_and_the_next_batch_another():
     def batch() -> torch.Tensor:
-        return Augmented(images(), "crop-flip").batch(torch.arange(8))[0]
+        return augmented(images(), "crop-flip").batch(torch.arange(8))[0]
 
     torch.manual_seed(3)
     first, second = batch(), batch()
@@ -53,7 +57,7 @@ def test_one_seed_gives_one_batch_and_the_next_batch_another():
 
 
 def test_a_batch_of_nothing_is_one():
-    assert Augmented(images(), "crop").batch(torch.arange(0))[0].shape == (0, 1, 16, 16)
+    assert augmented(images(), "crop").batch(torch.arange(0))[0].shape == (0, 1, 16, 16)
 
 
 def test_clients_train_on_augmented_images_and_are_measured_on_their_own(make_config, make_node, monkeypatch):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hetfl_flwr
-from hetfl_flwr.data import DataSpec, Joined, Reading, Samples, data_spec
+from hetfl_flwr.data import DataSpec, Reading, Samples, data_spec
 from hetfl_flwr.data.domains import Family, parse_families
 from hetfl_flwr.data.rotation import ANGLES, rotate, rotated
 from hetfl_flwr.data.samples import Arrays
@@ -421,7 +421,7 @@ class TestJoined:
     def test_it_is_the_parts_one_after_the_other(self, sizes, seed):
         draw = np.random.default_rng(seed)
         parts = self.parts(sizes, draw)
-        joined, total = Joined(parts), sum(sizes)
+        joined, total = Samples.joined(parts), sum(sizes)
         whole = [part.batch(torch.arange(len(part))) for part in parts]
         inputs, labels = (torch.cat(column) for column in zip(*whole, strict=True))
         chosen = torch.from_numpy(draw.integers(0, max(total, 1), 7 if total else 0))
@@ -435,14 +435,14 @@ class TestJoined:
 
     def test_a_position_outside_is_refused(self):
         with pytest.raises(IndexError, match="5"):
-            Joined(self.parts([2, 3], np.random.default_rng(0))).batch(torch.tensor([0, 5]))
+            Samples.joined(self.parts([2, 3], np.random.default_rng(0))).batch(torch.tensor([0, 5]))
 
     def test_parts_of_unlike_shapes_and_no_parts_are_refused(self):
         data = clients(2, dataset="digits,digits-colour")
         with pytest.raises(ValueError, match="shape"):
-            Joined(tuple(client.train for client in data))
+            Samples.joined(tuple(client.train for client in data))
         with pytest.raises(ValueError, match="samples"):
-            Joined(())
+            Samples.joined(())
 
 
 def test_the_settings_reach_the_node(make_config, make_node):

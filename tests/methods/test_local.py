@@ -8,7 +8,7 @@ from fixtures.federations.loops import adam, share, train_by_hand
 
 from clients.agg import AGGClient
 from clients.local import LocalClient
-from hetfl_flwr.data import Joined
+from hetfl_flwr.data import Samples
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.lab import NORMED
 
@@ -33,7 +33,7 @@ def test_agg_trains_on_the_own_rows_and_then_the_public_ones_of_all_others(make_
     nodes = [make_node(config, client_id) for client_id in range(3)]
     share(nodes, labelled=True)
     node, by_hand = nodes[1], make_node(config, 1)
-    joined = Joined((by_hand.data.train, nodes[0].data.public, nodes[2].data.public))
+    joined = Samples.joined((by_hand.data.train, nodes[0].data.public, nodes[2].data.public))
     by_hand = replace(by_hand, data=replace(by_hand.data, train=joined))
     optimizer = adam(by_hand)
     for round in (1, 2, 3):

@@ -16,7 +16,7 @@ from torch import Tensor
 from hetfl_flwr.client import KnowledgeClient
 from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import Batches
+from hetfl_flwr.data import Samples
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.methods import build_client
 from hetfl_flwr.models import SplitModel
@@ -206,7 +206,7 @@ def subjects_of(
     return [_subject(node, nodes, by_client[node.client_id], whole=len(nodes) == config.clients) for node in chosen]
 
 
-def rows_of(samples: Batches, most: int = MAX_ROWS) -> Rows:
+def rows_of(samples: Samples, most: int = MAX_ROWS) -> Rows:
     """Return the first of some samples, as models take them."""
     inputs, labels = samples.batch(torch.arange(min(len(samples), most)))
     return Rows(inputs, labels)
@@ -239,7 +239,7 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
     data, before = node.data, [one for one in nodes if one.client_id < node.client_id]
     device = node.model.head.weight.device
 
-    def there(samples: Batches) -> Rows:
+    def there(samples: Samples) -> Rows:
         rows = rows_of(samples)
         return Rows(rows.inputs.to(device), rows.labels.to(device))
 
