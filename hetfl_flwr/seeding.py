@@ -7,6 +7,7 @@ in any part give independent streams; equal scopes give equal streams in every p
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from zlib import crc32
 
 import numpy as np
@@ -15,7 +16,9 @@ import torch
 
 def _entropy(seed: int, scope: tuple[int | str, ...]) -> np.random.SeedSequence:
     words = [crc32(part.encode()) if isinstance(part, str) else part for part in scope]
-    return np.random.SeedSequence([seed, len(words), *words])
+    numbers = [seed, len(words), *words]
+    small = max(numbers) < 2**32 and min(numbers) >= 0  # NumPy takes a word for each, and longer for a list
+    return np.random.SeedSequence(np.array(numbers, np.uint32) if small else numbers)
 
 
 def generator(seed: int, *scope: int | str) -> np.random.Generator:
@@ -54,7 +57,7 @@ def seeded(seed: int, *scope: int | str) -> Iterator[None]:
         free, _Lent.free = _Lent.free, False
         try:
             torch.default_generator.manual_seed(number)
-            if torch.cuda.is_available():
+            if _devices():
                 torch.cuda.manual_seed_all(number)
             np.random.seed(number % 2**32)  # noqa: NPY002
             random.seed(number)
@@ -77,14 +80,22 @@ def generators_lent() -> Iterator[None]:
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Put the global generators of torch, NumPy and Python back as they were, after the body of a ``with``."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    here, there = torch.default_generator.get_state(), [torch.cuda.get_rng_state(one) for one in range(_devices())]
     try:
-        with torch.random.fork_rng(devices=devices):
-            yield
+        yield
     finally:
+        torch.default_generator.set_state(here)
+        for device, state in enumerate(there):
+            torch.cuda.set_rng_state(state, device)
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+
+
+@cache
+def _devices() -> int:
+    """Count the CUDA devices."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 class _Lent:

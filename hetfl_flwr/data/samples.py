@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import inf
+from math import inf, prod
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -128,6 +129,12 @@ def prepared(
     return scaled.nan_to_num(nan=0.0) if spec.is_table else scaled
 
 
+MOST_READY = 2**28
+"""Bytes of samples that a process keeps ready for models, beside how they are stored."""
+
+_made_ready = WeakKeyDictionary["Samples", int]()
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Some rows of a data set, without a copy of them.
@@ -186,9 +193,26 @@ class Samples:
         IndexError
             If a position is outside the samples.
         """
-        chosen, arrays = self.rows[rows.to(self.rows.device)], self.arrays
+        rows = rows.to(self.rows.device)
+        if len(rows) < len(self) and self._ready is not None:
+            inputs, labels = self._ready
+            return inputs[rows], labels[rows]
+        return self._prepared(self.rows[rows])
+
+    def _prepared(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows of the arrays, ready for a model."""
+        arrays = self.arrays
         inputs = prepared(arrays.inputs[chosen], arrays.spec, arrays.peak, arrays.centre, arrays.origin)
         return inputs, arrays.labels[chosen]
+
+    @cached_property
+    def _ready(self) -> tuple[Tensor, Tensor] | None:
+        """All rows, ready for a model, where there is room for them: made when some of them are first asked for."""
+        size = (8 if self.arrays.spec.is_text else 4) * len(self) * prod(self.arrays.inputs.shape[1:])
+        if sum(_made_ready.values()) + size > MOST_READY:
+            return None
+        _made_ready[self] = size
+        return self._prepared(self.rows)
 
     def class_counts(self, classes: int) -> Tensor:
         """Return how many samples there are of each class: (C,) int64, C the number of classes."""

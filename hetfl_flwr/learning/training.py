@@ -177,7 +177,7 @@ def train(
     DivergedError
         The loss is no longer finite.
     """
-    seen, total = 0, torch.zeros((), dtype=torch.float64)
+    sizes, losses = [], []
     for rows in batches:
         inputs, labels = samples.batch(rows)
         optimizer.zero_grad(set_to_none=True)
@@ -187,9 +187,13 @@ def train(
         else:
             value = value.own + value.distillation if isinstance(value, Terms) else value
             descend(optimizer, value, before_step)
-        seen += len(labels)
-        total += value.detach().double().cpu() * len(labels)
-    mean = float(total) / seen if seen else 0.0
+        sizes.append(len(labels))
+        losses.append(value.detach())
+    found = torch.stack(losses).tolist() if len(losses) > 1 else [loss.item() for loss in losses]
+    seen, total = sum(sizes), 0.0
+    for one, size in zip(found, sizes, strict=True):
+        total += one * size
+    mean = total / seen if seen else 0.0
     if not np.isfinite(mean):
         raise DivergedError(f"training diverged: the loss is {mean}: lower learning-rate, or other weights of the loss")
     return seen, mean

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
 from hashlib import blake2b
+from operator import is_
 from typing import TYPE_CHECKING
 
 import torch
@@ -61,6 +62,7 @@ class Optimizers:
         self._spare: dict[str, torch.optim.Optimizer] = {}  # they are as they were saved
         self._handed: dict[str, torch.optim.Optimizer] = {}
         self._replaced: list[nn.Parameter] = []
+        self._ended: tuple[list[str], list[object], dict[str, Tensor]] = [], [], {}
 
     def begin(self, saved: Mapping[str, Tensor], *, same: bool) -> None:
         """Begin a message with what was saved. `same`: it is what `end` was called for last."""
@@ -69,13 +71,17 @@ class Optimizers:
             self._spare = {}
 
     def end(self) -> dict[str, Tensor]:
-        """Return what is to be saved of those that were asked for since `begin`."""
+        """Return what is to be saved of those that were asked for since `begin`: the same dict for the same tensors."""
         self._drop_moments()
         self._spare = self._handed
-        tensors: dict[str, Tensor] = {}
-        for name, optimizer in self._handed.items():
-            tensors |= optimizer_tensors(optimizer, f"{name}.")
-        return tensors
+        names, states = list(self._handed), [one.state for one in self._handed.values()]
+        found = [value for state in states for of in state.values() for value in of.values()]
+        if names != self._ended[0] or len(found) != len(self._ended[1]) or not all(map(is_, found, self._ended[1])):
+            tensors: dict[str, Tensor] = {}
+            for name, optimizer in self._handed.items():
+                tensors |= optimizer_tensors(optimizer, f"{name}.")
+            self._ended = names, found, tensors
+        return self._ended[2]
 
     def get(self, name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimizer of a name: the one that there is, or else a new one."""
@@ -140,6 +146,7 @@ class Holder:
         self._built = _Built(client) if stays else None
         self.nbytes = self._built.nbytes if self._built else 0
         self._saved = ClientState()
+        self._live: tuple[object, object, dict[str, Tensor]] | None = None  # what is saved, while it stays the same
         self._untouched = False  # since the state was saved
 
     @cached_property
@@ -285,18 +292,19 @@ class Holder:
 
     def save(self, round: int) -> None:
         """Save what is to survive, beside the best model so far and what the client was measured with last."""
-        aside = (BEST, BESIDE, MEASURED)
-        tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith(aside)}
-        tensors |= self._networks if self._built is not None else networks(self.client)
-        tensors |= self.client._optimizers.end()
+        moments = self.client._optimizers.end()
+        if self._live is None or self._live[0] is not self._saved.tensors or self._live[1] is not moments:
+            aside = (BEST, BESIDE, MEASURED)
+            tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith(aside)}
+            tensors |= networks(self.client)
+            tensors |= moments
+        else:
+            tensors = self._live[2]
         self._write(ClientState(tensors, self.client.numbers, round))
+        self._live = (self._saved.tensors, moments, tensors) if self._built is not None else None
         self._untouched = True
         if self._built is not None:
             self._built.weights = None
-
-    @cached_property
-    def _networks(self) -> dict[str, Tensor]:
-        return networks(self.client)
 
     @cached_property
     def _constants(self) -> list[nn.Module]:
@@ -411,7 +419,8 @@ def holder_of(context: Context, before: str = "") -> Holder:
         stays = kept.stays and ours  # a user's own may keep what no state holds
         holder = Holder(build_client(node.config, node), stays=stays)
         kept.holder = holder if stays else None
-    torch.set_num_threads(holder.node.config.threads)
+    if torch.get_num_threads() != holder.node.config.threads:
+        torch.set_num_threads(holder.node.config.threads)
     return holder
 
 

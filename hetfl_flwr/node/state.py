@@ -285,6 +285,7 @@ class MemoryStore(StateStore):
         self._under = under
         self.nbytes = 0
         self._saved: tuple[ClientState, Stamp] | None = None
+        self._copied: tuple[Mapping[str, torch.Tensor], list[torch.Tensor], list[torch.Tensor]] | None = None
         self._flushed = True
 
     def load(self, stamp: Stamp, who: object) -> ClientState | None:
@@ -301,17 +302,22 @@ class MemoryStore(StateStore):
         return state
 
     def save(self, state: ClientState, stamp: Stamp) -> ClientState:
-        """Keep a copy, in the tensors of the last one where they are alike; return it."""
-        names, live = list(state.tensors), list(state.tensors.values())
+        """Keep a copy, in the tensors of the last one where they are alike; return it.
+
+        Who saves the same tensors again passes the same mapping of them.
+        """
         known = self._saved[0].tensors if self._saved else {}
-        kept = list(known.values())
-        with torch.no_grad():
-            if names == list(known) and _forms(live) == _forms(kept):
-                torch._foreach_copy_(kept, live)
-            else:
-                kept = [tensor.clone(memory_format=torch.contiguous_format) for tensor in live]
+        if self._copied is None or self._copied[0] is not state.tensors:
+            live, kept = list(state.tensors.values()), list(known.values())
+            if list(state.tensors) != list(known) or _forms(live) != _forms(kept):
+                kept = [torch.empty_like(one, memory_format=torch.contiguous_format) for one in live]
+                known = dict(zip(state.tensors, kept, strict=True))
                 self.nbytes = sum(tensor.nbytes for tensor in kept)
-        saved = ClientState(dict(zip(names, kept, strict=True)), dict(state.numbers), state.round)
+            self._copied = state.tensors, live, kept
+        if self._copied[1]:
+            with torch.no_grad():
+                torch._foreach_copy_(self._copied[2], self._copied[1])
+        saved = ClientState(known, dict(state.numbers), state.round)
         self._saved, self._flushed = (saved, stamp), False
         return saved
 
@@ -332,7 +338,7 @@ class MemoryStore(StateStore):
 
     def drop(self) -> None:
         """Forget what is in memory: the store below knows better."""
-        self._saved, self._flushed, self.nbytes = None, True, 0
+        self._saved, self._copied, self._flushed, self.nbytes = None, None, True, 0
 
     def forget(self) -> None:
         """Forget the state."""

@@ -171,9 +171,11 @@ def arrays_wire_bytes(arrays: Arrays) -> int:
     that are equal Flower sends one.
     """
     forms = tuple([(name, one.dtype, one.shape) for name, one in arrays.items()])
-    chunks = [chunk for one in arrays.values() for chunk in _chunks(one)]
-    if len({*chunks}) < len(chunks):  # some may be equal
-        return wire_bytes(to_record(arrays))
+    sizes = [one.nbytes for one in arrays.values()]
+    if len({*sizes}) < len(sizes) or max(sizes, default=0) >= LARGEST_CHUNK // 2:
+        chunks = [chunk for one in arrays.values() for chunk in _chunks(one)]
+        if len({*chunks}) < len(chunks):  # some may be equal
+            return wire_bytes(to_record(arrays))
     if forms not in _known_bytes:
         if len(_known_bytes) >= MAX_FORMS:
             _known_bytes.clear()

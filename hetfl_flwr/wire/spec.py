@@ -41,6 +41,9 @@ TRAINED_SIZE = 10.0
 MAX_INTERNED = 1000
 """Declarations that a process keeps."""
 
+MAX_FORMS = 1000
+"""Dtypes and shapes of a payload that a declaration remembers."""
+
 COUNTER_LIMIT = 2**53
 """Integer buffers, such as counters of steps, of a larger magnitude are rejected: float64 holds all up to here."""
 
@@ -142,16 +145,7 @@ class ArraySpec:
 
     def check(self, array: NDArray[Any], where: str) -> None:
         """Raise `PayloadError` if an array is not what is declared here."""
-        if not isinstance(array, np.ndarray):
-            raise PayloadError(f"{where}: array '{self.name}' is no array but {type(array).__name__}")
-        dtype, low, high, more = self._compiled
-        if array.dtype != dtype or array.shape != self.shape:
-            self.check_form(array.dtype, array.shape, where)
-        if not array.size or (low == -inf and not more):
-            return
-        flat = array.reshape(-1)
-        if not (low <= _least(flat) and _largest(flat) <= high) or more:
-            self._check_values(array, f"{where}: array '{self.name}'")
+        PayloadSpec((self,)).check_named({self.name: array}, where)
 
     def check_form(self, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> None:
         """Raise `PayloadError` if dtype or shape of an array are not what is declared here."""
@@ -164,8 +158,9 @@ class ArraySpec:
         if not fits:
             raise PayloadError(f"{where}: array '{self.name}' has shape {shape}, expected {self.shape}")
 
-    def _check_values(self, array: NDArray[Any], named: str) -> None:
-        _, low, high, _ = self._compiled
+    def _check_values(self, array: NDArray[Any], where: str) -> None:
+        low, high, _ = self._range
+        named = f"{where}: array '{self.name}'"
         if not np.isfinite(array).all():
             raise PayloadError(f"{named} has values that are not finite")
         if array.min() < low:
@@ -182,8 +177,8 @@ class ArraySpec:
             raise PayloadError(f"{named} is all zero")
 
     @cached_property
-    def _compiled(self) -> tuple[np.dtype[Any], float, float, bool]:
-        """The dtype, the smallest and largest value, and whether values are to fulfil more than to lie between these.
+    def _range(self) -> tuple[float, float, bool]:
+        """The smallest and largest value, and whether values are to fulfil more than to lie between these.
 
         Floating-point numbers are finite: NaN lies between no others.
         """
@@ -191,7 +186,7 @@ class ArraySpec:
         most = float(np.finfo(dtype).max) if dtype.kind == "f" else inf
         low = (0.0 if self.sums_to_one else -most) if self.minimum is None else self.minimum
         high = most if self.maximum is None else self.maximum
-        return dtype, low, high, self.sums_to_one or self.nonzero or self.total is not None or high < inf == -low
+        return low, high, self.sums_to_one or self.nonzero or self.total is not None
 
     @property
     def nbytes(self) -> int:
@@ -241,9 +236,28 @@ class PayloadSpec:
         PayloadError
             Names sender, array, what was expected and what came.
         """
-        self.check_names(arrays, where)
+        if tuple(arrays) != self.names:
+            self.check_names(arrays, where)
+        values = arrays.values()
+        forms = tuple([(type(one), getattr(one, "dtype", None), getattr(one, "shape", None)) for one in values])
+        if forms not in self._forms:
+            self._check_forms(arrays, where)
+            if len(self._forms) >= MAX_FORMS:
+                self._forms.clear()
+            self._forms.add(forms)
+        for spec, (low, high, more), array in zip(self.arrays, self._ranges, values, strict=True):
+            if array.size and (low > -inf or high < inf or more):
+                flat = array.reshape(-1)
+                if more or not (low <= _least(flat) and (high == inf or _largest(flat) <= high)):
+                    spec._check_values(array, where)
+        return dict(arrays)
+
+    def _check_forms(self, arrays: Arrays, where: str) -> None:
+        """Raise `PayloadError` unless types, dtypes and shapes are as declared."""
         for spec, array in zip(self.arrays, arrays.values(), strict=True):
-            spec.check(array, where)
+            if not isinstance(array, np.ndarray):
+                raise PayloadError(f"{where}: array '{spec.name}' is no array but {type(array).__name__}")
+            spec.check_form(array.dtype, array.shape, where)
         known: dict[str, tuple[str, int]] = {}
         for spec, axis, letter in self._dims:  # sizes of one letter are equal
             first, size = known.setdefault(letter, (spec.name, arrays[spec.name].shape[axis]))
@@ -251,7 +265,15 @@ class PayloadSpec:
                 raise PayloadError(
                     f"{where}: array '{spec.name}' has {letter} = {other}, array '{first}' has {letter} = {size}"
                 )
-        return dict(arrays)
+
+    @cached_property
+    def _forms(self) -> set[tuple[object, ...]]:
+        """Types, dtypes and shapes that have been found to be as declared."""
+        return set()
+
+    @cached_property
+    def _ranges(self) -> list[tuple[float, float, bool]]:
+        return [spec._range for spec in self.arrays]
 
     @cached_property
     def _dims(self) -> list[tuple[ArraySpec, int, str]]:

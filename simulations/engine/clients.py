@@ -91,6 +91,7 @@ class Clients:
         self._rows: dict[int, str] = {}  # digests of the data of those that have been asked, by node
         self._checked: dict[tuple[int, int], tuple[Arrays, Arrays]] = {}  # downloads, held so that an id stays its own
         self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
+        self._held = 0  # the sum of these
 
     def answer(self, message: Message) -> Message:
         """Let the addressed client answer a message.
@@ -155,7 +156,8 @@ class Clients:
     def rest(self, nodes: Iterable[int]) -> None:
         """Write down what clients keep, and forget all else about them: it is made again."""
         for node in nodes:
-            if self._bytes.pop(node, None) is not None:
+            if node in self._bytes:
+                self._held -= self._bytes.pop(node)
                 context = self._contexts.pop(node)
                 context.store.flush()
                 if context.state:
@@ -186,13 +188,15 @@ class Clients:
     def _note(self, node: int) -> None:
         """Note what a client keeps that has just answered, and what it trains on."""
         context = self._contexts[node]
-        if self._bytes.pop(node, None) is not None:
-            self._bytes[node] = context.nbytes
+        if node in self._bytes:
+            before, now = self._bytes.pop(node), context.nbytes
+            self._bytes[node] = now
+            self._held += now - before
         if node not in self._rows and (around := kept_of(context).around):
             self._rows[node] = around["data"].digest
 
     def _make_room(self) -> None:
-        while len(self._bytes) > AWAKE or (len(self._bytes) > 1 and sum(self._bytes.values()) > self._memory):
+        while len(self._bytes) > AWAKE or (len(self._bytes) > 1 and self._held > self._memory):
             self.rest([next(iter(self._bytes))])
 
     def _wake(self, node: int) -> None:
