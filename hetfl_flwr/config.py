@@ -8,17 +8,25 @@ sets is checked here, once. Nothing here knows an algorithm.
 import shlex
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from difflib import get_close_matches
-from functools import lru_cache
 from importlib import import_module
 from math import ceil, inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import tomli_w
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from hetfl_flwr.common.notices import option
 from hetfl_flwr.errors import ConfigError, unknown
@@ -104,42 +112,15 @@ def simulated(key: str, text: str) -> list[tuple[float, ...]]:
     return found
 
 
-def parse_trackers(text: str) -> list[str]:
-    """Read the value of ``track``.
+def listed(text: str) -> list[str]:
+    """Read a comma-separated list; what stands in it twice counts once.
 
     Examples
     --------
-    >>> parse_trackers("tensorboard, wandb"), parse_trackers("")
+    >>> listed("tensorboard, wandb"), listed("")
     (['tensorboard', 'wandb'], [])
     """
-    return _names("tracker", text, TRACKERS)
-
-
-def parse_costs(text: str) -> frozenset[str]:
-    """Read the value of ``costs``.
-
-    Examples
-    --------
-    >>> sorted(parse_costs("time, flops")), sorted(parse_costs(""))
-    (['flops', 'time'], [])
-    """
-    return frozenset(_names("cost", text, COSTS))
-
-
-def parse_callbacks(text: str) -> list[str]:
-    """Read the value of ``callbacks``.
-
-    Examples
-    --------
-    >>> parse_callbacks("my_pkg.stop:Early, my_pkg.log:Lines"), parse_callbacks("")
-    (['my_pkg.stop:Early', 'my_pkg.log:Lines'], [])
-    """
-    names = _list(text)
-    for name in names:
-        path, colon, attribute = name.partition(":")
-        if not colon or not all(part.isidentifier() for part in (*path.split("."), attribute)):
-            raise ConfigError(f"callbacks = {text!r}: expected package.module:Class, or several separated by commas")
-    return names
+    return list(dict.fromkeys(item.strip() for item in text.split(","))) if text.strip() else []
 
 
 def usable_path(text: str) -> Path:
@@ -200,33 +181,37 @@ def sampled_clients(fraction: float, clients: int) -> int:
     return ceil(Decimal(str(fraction)) * clients)
 
 
-def _list(text: str) -> list[str]:
-    return list(dict.fromkeys(item.strip() for item in text.split(","))) if text.strip() else []
-
-
-def _names(kind: str, text: str, valid: Iterable[str]) -> list[str]:
-    for name in (found := _list(text)):
-        if name not in valid:
-            raise ConfigError(unknown(kind, name, valid))
-    return found
-
-
 # --- checks of keys
 
 
-def _parsed(parser: Callable[[str], object]) -> AfterValidator:
-    """Check a text by its parser, and keep it as it is."""
+def _parsed_in(package: str, parser: str) -> AfterValidator:
+    """Check a text by a parser of a package that is imported when it is needed, and keep it as it is."""
 
     def check(text: str) -> str:
-        parser(text)
+        getattr(import_module(f"hetfl_flwr.{package}"), parser)(text)
         return text
 
     return AfterValidator(check)
 
 
-def _parsed_in(package: str, parser: str) -> AfterValidator:
-    """Check a text by a parser of a package that is imported when it is needed."""
-    return _parsed(lambda text: getattr(import_module(f"hetfl_flwr.{package}"), parser)(text))
+def _each_of(kind: str, valid: Iterable[str]) -> AfterValidator:
+    """Check the names of a comma-separated list."""
+
+    def check(text: str) -> str:
+        for name in listed(text):
+            if name not in valid:
+                raise ConfigError(unknown(kind, name, valid))
+        return text
+
+    return AfterValidator(check)
+
+
+def _check_callbacks(text: str) -> str:
+    for name in listed(text):
+        path, colon, attribute = name.partition(":")
+        if not colon or not all(part.isidentifier() for part in (*path.split("."), attribute)):
+            raise ConfigError(f"callbacks = {text!r}: expected package.module:Class, or several separated by commas")
+    return text
 
 
 def _as_text(value: object) -> object:
@@ -255,27 +240,6 @@ def _check_models(text: str, info: ValidationInfo) -> str:
     return text
 
 
-def _check_min_clients(number: int, info: ValidationInfo) -> int:
-    clients = info.data.get("clients") or 0
-    if not clients:
-        return number
-    idle = idle_clients(info.data.get("nonparticipating_fraction", 0.0), clients)
-    most = sampled_clients(info.data.get("fraction", 1.0), clients - idle)
-    if number > clients:
-        raise ConfigError(f"min-clients = {number}: more than clients = {clients}")
-    if number > most:
-        drawn = f"of clients = {clients}, fraction and nonparticipating-fraction let {most} train in a round"
-        raise ConfigError(f"min-clients = {number}: {drawn}")
-    return number
-
-
-def _check_start_clients(number: int, info: ValidationInfo) -> int:
-    clients = info.data.get("clients") or number
-    if number > clients:
-        raise ConfigError(f"start-clients = {number}: more than clients = {clients}")
-    return number
-
-
 def _check_outlier_factor(factor: float) -> float:
     if 0 < factor < 1:
         raise ValueError("expected 1 or more, or 0 for no guard")
@@ -285,29 +249,6 @@ def _check_outlier_factor(factor: float) -> float:
 def _check_simulated(text: str, info: ValidationInfo) -> str:
     simulated(kebab(info.field_name or ""), text)
     return text
-
-
-def _check_one_clock(text: str, info: ValidationInfo) -> str:
-    if text and info.data.get("client_seconds"):
-        raise ConfigError("client-speed and client-seconds: both say how long training takes; set one of them")
-    return text
-
-
-def _check_noise(multiplier: float, info: ValidationInfo) -> float:
-    key = kebab(info.field_name or "")
-    norm = key.replace("noise-multiplier", "clipping-norm")
-    if multiplier > 0 and info.data.get(norm.replace("-", "_")) == 0:
-        raise ConfigError(
-            f"{key} = {multiplier:g} needs {norm} above 0: the noise's standard deviation is {key} times {norm}"
-        )
-    return multiplier
-
-
-def _check_accept_loss(accept: bool, info: ValidationInfo) -> bool:
-    if accept and not info.data.get("resume", True):
-        going_on = option("resume = true (--resume)", "resume=True")
-        raise ConfigError(f"accept-loss = {accept}: there is nothing to lose in a new run; it goes with {going_on}")
-    return accept
 
 
 T = TypeVar("T")
@@ -387,7 +328,7 @@ class RunConfig(BaseModel):
     missing_values: PerNode[str] = ""
     """Comma-separated words and numbers that mean, in any column, that a value is missing, such as -999."""
 
-    header_row: PerNode[Annotated[int, Field(ge=-1)]] = 0
+    header_row: PerNode[Annotated[int, Field(ge=-1, le=MAX_INT)]] = 0
     """Row of a text file that holds the names of its columns. 0: found by itself. -1: there is none."""
 
     encoding: PerNode[str] = ""
@@ -526,14 +467,14 @@ class RunConfig(BaseModel):
     """Fraction of clients, drawn by the seed, that never train, for example because they are too weak. They are
     evaluated like all others."""
 
-    min_clients: Annotated[Positive, AfterValidator(_check_min_clients)] = 1
+    min_clients: Positive = 1
     """Abort the run when a round has fewer valid replies than this. A deployment that has fewer clients waits for
     others between rounds, for up to start-timeout."""
 
     round_timeout: Annotated[float, Field(gt=0, le=1e9)] = 3600.0
     """Seconds that the server waits for the replies of a round."""
 
-    start_clients: Annotated[int, Field(ge=0), AfterValidator(_check_start_clients)] = 0
+    start_clients: Count = 0
     """Number of clients with which a deployment may start; it aborts if fewer have registered after start-timeout. 0:
     wait for all of clients or node-keys, and after start-timeout start with those that are there."""
 
@@ -573,7 +514,7 @@ class RunConfig(BaseModel):
     """Simulated seconds a client takes per round, assigned round-robin to the clients: '1,1,20' makes every third one
     slow. Local engine only: it orders the replies and is recorded as clock. Empty: 1."""
 
-    client_speed: Annotated[Simulated, AfterValidator(_check_one_clock)] = ""
+    client_speed: Simulated = ""
     """Speed of the clients' simulated devices in GFLOP/s, assigned round-robin: '10,1,0.1'. Training takes the time of
     its floating-point operations, counted as by costs = flops. Local engine only; models = fit needs it in simulations.
     Empty: training takes client-seconds."""
@@ -638,13 +579,13 @@ class RunConfig(BaseModel):
     clipping_norm: PerNode[Norm] = 0.0
     """L2 norm to which each upload of a client, or its change of weights, is clipped. 0: off."""
 
-    noise_multiplier: PerNode[Annotated[Norm, AfterValidator(_check_noise)]] = 0.0
+    noise_multiplier: PerNode[Norm] = 0.0
     """Standard deviation of the Gaussian noise on each upload, as a multiple of clipping-norm. 0: none."""
 
     public_clipping_norm: PerNode[Norm] = 0.0
     """L2 norm, in stored values, to which each shared public sample is clipped. 0: off."""
 
-    public_noise_multiplier: PerNode[Annotated[Norm, AfterValidator(_check_noise)]] = 0.0
+    public_noise_multiplier: PerNode[Norm] = 0.0
     """Standard deviation of the Gaussian noise on each public sample, as a multiple of public-clipping-norm. 0:
     none."""
 
@@ -673,7 +614,7 @@ class RunConfig(BaseModel):
     """Continue the run in output-dir from its last checkpoint (`hetfl run --resume`; `flwr run` with the resume.toml of
     its folder)."""
 
-    accept_loss: Annotated[bool, AfterValidator(_check_accept_loss)] = False
+    accept_loss: bool = False
     """With resume: continue although the newest checkpoint or a client's state is damaged, from the newest intact
     checkpoint or without what is lost, or although clients' data have changed. The failures of the next round name
     it."""
@@ -682,22 +623,22 @@ class RunConfig(BaseModel):
     """The server keeps what each client is sent and uploads, in the run folder, a file a round, for `hetfl audit`. What
     clients have sent is then as private as that folder is."""
 
-    track: Annotated[str, _parsed(parse_trackers)] = ""
+    track: Annotated[str, _each_of("tracker", TRACKERS)] = ""
     """Trackers that the server writes to: tensorboard, wandb, mlflow, prometheus, or a comma list. Each needs an extra:
     pip install "hetfl[tensorboard]"."""
 
-    costs: Annotated[str, _parsed(parse_costs)] = ""
+    costs: Annotated[str, _each_of("cost", COSTS)] = ""
     """What each client measures of a round of training, as it can: time, memory, flops, energy, or a comma-separated
     list. Counting flops takes time."""
 
-    callbacks: Annotated[str, _parsed(parse_callbacks)] = ""
+    callbacks: Annotated[str, AfterValidator(_check_callbacks)] = ""
     """Classes of your own that the server tells of each round: package.module:Class, or a comma list. See
     RoundCallback."""
 
     state_dir: PerNode[PathText] = ""
     """Folder for the clients' state, with a subfolder for each run. Empty: kept in Flower's Context."""
 
-    state_keep: PerNode[Annotated[int, Field(ge=0)]] = 20
+    state_keep: PerNode[Count] = 20
     """Number of runs whose state a client keeps in state-dir: this run, the one it continues, and the newest others.
     Older ones are removed when a run starts. 0: all."""
 
@@ -718,23 +659,62 @@ class RunConfig(BaseModel):
             One line that names the key, and the nearest valid one where it is unknown.
         """
         check_values(values)
-        config = _from_items(tuple(sorted(values.items())), tuple(type(values[key]) for key in sorted(values)))
-        return config.model_copy(update={"options": dict(config.options)})  # whoever changes them changes no other's
+        general = {key: value for key, value in values.items() if "." not in key}
+        for key in general:
+            if key not in KEYS:
+                raise ConfigError(unknown("config key", key, KEYS))
+        options = {key: value for key, value in values.items() if "." in key}
+        if isinstance(own := general.get("algorithm-options"), str):
+            general["algorithm-options"] = ""
+            options |= parse_algorithm_options(own, str(general.get("algorithm", KEYS["algorithm"].default)))
+        try:
+            return cls.model_validate({**general, "options": options})
+        except ValidationError as error:
+            first = error.errors()[0]
+            key, *rest = map(str, first["loc"])
+            reason = first["msg"].lower()
+            if key == "options":
+                key, reason = rest[0], "expected a finite number, text, true or false"
+            raise ConfigError(f"{key} = {(general | options)[key]!r}: {reason}") from None
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        """Refuse values that do not go together."""
+        clients = self.clients
+        most = sampled_clients(self.fraction, clients - idle_clients(self.nonparticipating_fraction, clients))
+        going_on = option("resume = true (--resume)", "resume=True")
+        noise = "needs {0}clipping-norm above 0: the noise's standard deviation is a multiple of it"
+        conflicts = {
+            f"min-clients = {self.min_clients}: of clients = {clients}, fraction and nonparticipating-fraction let "
+            f"{most} train in a round": clients > 0 and self.min_clients > max(most, 1),
+            f"start-clients = {self.start_clients}: more than clients = {clients}": 0 < clients < self.start_clients,
+            "client-speed and client-seconds: both say how long training takes; set one of them": bool(
+                self.client_speed and self.client_seconds
+            ),
+            f"noise-multiplier = {self.noise_multiplier:g} {noise.format('')}": self.noise_multiplier > 0
+            and not self.clipping_norm,
+            f"public-noise-multiplier = {self.public_noise_multiplier:g} {noise.format('public-')}": (
+                self.public_noise_multiplier > 0 and not self.public_clipping_norm
+            ),
+            f"accept-loss = True: there is nothing to lose in a new run; it goes with {going_on}": self.accept_loss
+            and not self.resume,
+        }
+        for problem, there in conflicts.items():
+            if there:
+                raise ConfigError(problem)
+        return self
 
     def to_flat(self) -> dict[str, Value]:
         """Return all keys and values, flat, as `from_flat` takes them."""
         return {**self.model_dump(by_alias=True), **self.options}
 
     def with_values(self, values: Mapping[str, Value]) -> "RunConfig":
-        """Return a copy in which some keys have other values; the config itself where all have these already."""
-        flat = self.to_flat()
-        if all(key in flat and type(flat[key]) is type(value) and flat[key] == value for key, value in values.items()):
-            return self
-        return type(self).from_flat({**flat, **values})
+        """Return a copy in which some keys have other values, which are checked as those of `from_flat`."""
+        return type(self).from_flat({**self.to_flat(), **values})
 
     def with_data(self) -> "RunConfig":
         """Return the config of a run whose clients are all simulated: with `BUNDLED` where it names no data set."""
-        return self if self.dataset else self.with_values({"dataset": BUNDLED})
+        return self if self.dataset else self.model_copy(update={"dataset": BUNDLED})
 
     def options_of(self, algorithm: str) -> dict[str, Value]:
         """Return an algorithm's own keys, without its name and with underscores."""
@@ -758,7 +738,7 @@ class RunConfig(BaseModel):
     @property
     def measured(self) -> frozenset[str]:
         """What of the cost of training is measured: ``costs``, and what a simulated device's speed is of."""
-        return parse_costs(self.costs) | ({"flops"} if self.client_speed else frozenset())
+        return frozenset(listed(self.costs)) | ({"flops"} if self.client_speed else frozenset())
 
     @property
     def candidates(self) -> str:
@@ -795,29 +775,6 @@ DATA_KEYS = tuple(KEYS)[list(KEYS).index("dataset") : list(KEYS).index("models")
 def meaning(key: str) -> str:
     """Return what a key means, in one line."""
     return " ".join((KEYS[key].description or "").split())
-
-
-@lru_cache(maxsize=64)
-def _from_items(items: tuple[tuple[str, Value], ...], types: tuple[type, ...]) -> RunConfig:
-    del types  # part of the cache's key: 1, 1.0 and True are equal to Python, not to a config
-    general = {key: value for key, value in items if "." not in key}
-    for key in general:
-        if key not in KEYS:
-            raise ConfigError(unknown("config key", key, KEYS))
-    options = {key: value for key, value in items if "." in key}
-    if isinstance(own := general.get("algorithm-options"), str):
-        general["algorithm-options"] = ""
-        options |= parse_algorithm_options(own, str(general.get("algorithm", KEYS["algorithm"].default)))
-    try:
-        return RunConfig.model_validate({**general, "options": options})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key, *rest = map(str, first["loc"])
-        reason = first["msg"].lower()
-        if key == "options":
-            key, reason = rest[0], "expected a finite number, text, true or false"
-        value = (general | options)[key]
-        raise ConfigError(f"{key} = {value!r}: {reason}") from None
 
 
 # --- the config on one node

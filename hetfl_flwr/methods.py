@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -107,12 +106,10 @@ def resolve_models(config: RunConfig) -> RunConfig:
     ConfigError
         ``auto`` cannot be resolved: there is no such data set, or the data sets of a list are of several kinds.
     """
-    strategy, settled = chosen(config).strategy, dict[str, Value]()
-    if config.models == FIT and not (strategy.heterogeneous or strategy.parts):
-        raise ConfigError(f"models = fit: the clients of {config.algorithm} must all have the same model")
+    strategy, settled = chosen(config).strategy, dict[str, object]()
     if config.models == FIT and not (config.fit_seconds or config.fit_memory):
         raise ConfigError("models = fit: set fit-seconds or fit-memory, the limits that a model is to keep")
-    if open_key := "models" if config.models == AUTO else "fit-models" if config.candidates == "" else "":
+    if open_key := "models" if config.models == AUTO else "fit_models" if config.candidates == "" else "":
         from hetfl_flwr.data import kind_of
 
         kind = kind_of(config.dataset, config.reading)
@@ -121,7 +118,7 @@ def resolve_models(config: RunConfig) -> RunConfig:
         settled[open_key] = AUTO_MODELS[kind] if strategy.heterogeneous else widths
     if config.width == 0 and strategy.width > 0:
         settled["width"] = strategy.width
-    return config.with_values(settled) if settled else config
+    return config.model_copy(update=settled) if settled else config
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -155,11 +152,12 @@ def find(name: str) -> Algorithm:
     own = names()
     if name in own:
         strategy, client = f"strategies.{name}", f"clients.{name}"
-    elif all(part.isidentifier() for part in name.split(".")) and ("." in name or _is_package(name)):
+    elif all(part.isidentifier() for part in name.split(".")) and name.split(".")[0] not in sys.stdlib_module_names:
         strategy, client = f"{name}.strategy", f"{name}.client"
     else:
         raise ConfigError(unknown("algorithm", name, own))
-    last, servers = _last(name), _module(strategy)
+    servers = _module(strategy, None if "." in name else ConfigError(unknown("algorithm", name, own)))
+    last = name.rpartition(".")[2]
     server_side = _class_named(servers, last)
     clients = _module(client)
     algorithm = Algorithm(name, server_side, _class_named(clients, f"{last}client"), _modes(name, servers, clients))
@@ -253,14 +251,12 @@ def check_options(config: RunConfig) -> None:
             raise ConfigError(unknown("config key", key, [f"{name}.{valid}" for valid in defaults] or ["(none)"]))
     for side in find(config.algorithm).sides:
         _typed(config, side)
-    algorithm = chosen(config)
-    if algorithm.strategy.sharing is not None and config.features != "all":
+    if config.pooled and config.features != "all":
         raise ConfigError(
-            f"features = {config.features}: {config.algorithm} shares public samples, "
-            "but each client would have columns of its own"
+            f"pooled = true and features = {config.features}: rows of different columns cannot be put together; set "
+            "features to all"
         )
-    _check_pooled(config, algorithm)
-    _check_capable(config, algorithm)
+    _check_capable(config, chosen(config))
 
 
 def _check_capable(config: RunConfig, algorithm: Algorithm) -> None:
@@ -272,6 +268,13 @@ def _check_capable(config: RunConfig, algorithm: Algorithm) -> None:
             0,
             lambda one: one.client.fine_tunes or not one.strategy.exchanges,
         ),
+        "pooled": (config.pooled, False, lambda one: not one.strategy.exchanges),
+        "features": (config.features, "all", lambda one: one.strategy.sharing is None),
+        "models": (
+            FIT if config.models == FIT else AUTO,
+            AUTO,
+            lambda one: one.strategy.heterogeneous or bool(one.strategy.parts),
+        ),
         "projection": (config.projection, "none", lambda one: one.client.has_distillation_term),
     }
     for key, (value, default, can) in able.items():
@@ -280,64 +283,19 @@ def _check_capable(config: RunConfig, algorithm: Algorithm) -> None:
             raise ConfigError(f"{key} = {value} is not for {config.algorithm}; it is for {others}")
 
 
-def _check_pooled(config: RunConfig, algorithm: Algorithm) -> None:
-    """Refuse all data in one place where clients are to learn from each other, or have different columns."""
-    if config.pooled and algorithm.strategy.exchanges:
-        able = [name for name in names() if not find(name).strategy.exchanges]
-        raise ConfigError(
-            f"pooled = true: with all rows in one place there is nothing left that {config.algorithm} could exchange; "
-            f"set algorithm to {' or '.join(able)}"
-        )
-    if config.pooled and config.features != "all":
-        raise ConfigError(
-            f"pooled = true and features = {config.features}: rows of different columns cannot be put together; set "
-            "features to all"
-        )
-
-
-def _last(path: str) -> str:
-    return path.rpartition(".")[2]
-
-
-def _is_package(name: str) -> bool:
-    """Say whether a package of that name holds an algorithm; none of Python's own modules does."""
-    return name not in sys.stdlib_module_names and not _missing(f"{name}.strategy")
-
-
-def _missing(path: str) -> str:
-    """Return which module is not there, that of a path or one around it; nothing if all are. Those around are imported.
-
-    Raises
-    ------
-    ConfigError
-        One of these cannot be imported, for another reason than that it is not there.
-    """
-    try:
-        return "" if find_spec(path) is not None else path
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
-        if isinstance(error, ModuleNotFoundError) and f"{path}.".startswith(f"{error.name}."):
-            return str(error.name)
-        raise _broken(path, error) from error
-
-
-def _module(path: str) -> ModuleType:
-    top = path.partition(".")[0]
-    if absent := top if top in sys.stdlib_module_names else _missing(path):
-        raise ConfigError(f"algorithm module '{path}' not found: no module named '{absent}'")
+def _module(path: str, absent: ConfigError | None = None) -> ModuleType:
+    """Import a module of an algorithm; where it is not there, raise the given error, or one that names it."""
     try:
         return import_module(path)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
-        raise _broken(path, error) from error
-
-
-def _broken(path: str, error: BaseException) -> ConfigError:
-    where = place(error)
-    cause = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {reason(error)}"
-    return ConfigError(f"algorithm module '{path}' cannot be imported: {cause}{f' ({where})' if where else ''}")
+    except BaseException as error:  # such as SystemExit, or what pytest.importorskip raises
+        if isinstance(error, ModuleNotFoundError) and f"{path}.".startswith(f"{error.name}."):
+            gone = ConfigError(f"algorithm module '{path}' not found: no module named '{error.name}'")
+            raise absent or gone from None
+        cause = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {reason(error)}"
+        where = f" ({place(error)})" if place(error) else ""
+        raise ConfigError(f"algorithm module '{path}' cannot be imported: {cause}{where}") from error
 
 
 def _class_named(module: ModuleType, name: str) -> type[Any]:

@@ -291,7 +291,7 @@ class Node:
         """The client's config, what its inputs are, how they are scaled, and a digest of its data; no samples."""
         arrays = self.data.train.arrays
         values = {
-            "config": self.config.with_values({"clients": self.clients, "state-dir": ""}).to_flat(),
+            "config": self.config.model_copy(update={"clients": self.clients, "state_dir": ""}).to_flat(),
             "shape": arrays.spec.shape,
             "classes": arrays.spec.classes,
             "vocabulary": arrays.spec.vocabulary,

@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 from typing import Any, Protocol
 
 from hetfl_flwr.common.flower import warn_or_log
-from hetfl_flwr.config import RunConfig, parse_callbacks
+from hetfl_flwr.config import RunConfig, listed
 from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place, reason
 from hetfl_flwr.runs.record import Round, Summary
 from hetfl_flwr.text import printable
@@ -184,7 +184,7 @@ def own_callbacks(config: RunConfig) -> Guarded:
     ConfigError
         A name leads to no class with the methods of a `RoundCallback`, or one that cannot be built.
     """
-    named = {f"callback {name}": built(name, f"callbacks = '{name}'") for name in parse_callbacks(config.callbacks)}
+    named = {f"callback {name}": built(name, f"callbacks = '{name}'") for name in listed(config.callbacks)}
     objects = _added.get()
     kinds = [f"callback {type(one).__name__}" for one in objects]
     labels = [kind if kinds.count(kind) == 1 else f"{kind} {number}" for number, kind in enumerate(kinds, start=1)]

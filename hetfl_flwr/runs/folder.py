@@ -134,7 +134,7 @@ class RunFolder(RoundCallback):
     def _write_settings(self) -> None:
         replace_file(self.folder / CONFIG_FILE, to_toml(lasting(self.config)).encode())
         if self.engine != "local":  # `flwr run` takes values or a file, not both
-            going_on = self.config.with_values({**PASSING, "resume": True, "output-dir": str(self.folder)})
+            going_on = self.config.model_copy(update={**PASSING, "resume": True, "output_dir": str(self.folder)})
             replace_file(self.folder / RESUME_FILE, to_toml(for_flower(going_on)).encode())
 
     @contextmanager

@@ -24,7 +24,7 @@ CHANGEABLE = (
 FOLDERS = ("dataset", "data-dir", "state-dir")
 """Config keys that may name another folder on resume: whether the data are the same is seen from the data."""
 
-PASSING: Mapping[str, Value] = {"resume": False, "accept-loss": False, "output-dir": ""}
+PASSING: Mapping[str, Value] = {"resume": False, "accept_loss": False, "output_dir": ""}
 """Keys of one process of a run: a run folder holds these values."""
 
 NOT_POOLED = "pooled = true: a node has rows of its own alone; those of all are put together in simulations only"
@@ -57,10 +57,10 @@ def resolved(config: RunConfig, engine: str) -> RunConfig:
     settled: dict[str, Value] = {"dataset": absolute(named) if engine == "local" else named}
     if engine == "local":
         settled["clients"] = config.clients or default_clients(config)
-        for key, value in (("data-dir", config.data_dir), ("state-dir", config.state_dir)):
+        for key, value in (("data_dir", config.data_dir), ("state_dir", config.state_dir)):
             settled[key] = str(Path(value).expanduser().resolve()) if value else ""
-    settled["output-dir"] = str(new_folder(config.model_copy(update={"dataset": settled["dataset"]})))
-    return resolve(config.with_values(settled))
+    settled["output_dir"] = str(new_folder(config.model_copy(update={"dataset": settled["dataset"]})))
+    return resolve(config.model_copy(update=settled))
 
 
 def default_clients(config: RunConfig) -> int:
@@ -109,7 +109,7 @@ def new_folder(config: RunConfig) -> Path:
 
 def lasting(config: RunConfig) -> dict[str, Value]:
     """Return the keys and values of a config as a run folder and its checkpoints hold them."""
-    return config.with_values(PASSING).to_flat()
+    return config.model_copy(update=PASSING).to_flat()
 
 
 def config_of(folder: Path) -> RunConfig:

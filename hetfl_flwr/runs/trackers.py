@@ -23,7 +23,7 @@ from time import time
 from typing import Any
 
 from hetfl_flwr.common.files import replace_file
-from hetfl_flwr.config import RunConfig, parse_trackers
+from hetfl_flwr.config import RunConfig, listed
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.metrics import mean
 from hetfl_flwr.runs.callbacks import Guarded, RoundCallback, RunInfo, one_line
@@ -308,7 +308,7 @@ def check_trackers(config: RunConfig) -> None:
     ConfigError
         Names one that is not, and how to install it.
     """
-    for name in parse_trackers(config.track):
+    for name in listed(config.track):
         found = find_spec("prometheus_client" if name == "prometheus" else name)
         if found is None or found.origin is None:  # none, or a folder of that name
             raise ConfigError(f'track = {config.track!r}: {name} is not installed: pip install "hetfl[{name}]"')
@@ -326,7 +326,7 @@ def start_trackers(config: RunConfig, folder: Path) -> Guarded:
     with suppress(OSError, ValueError):  # none yet, or broken: trackers start over
         ids = json.loads(path.read_text())
     started: dict[str, Tracker] = {}
-    for name in parse_trackers(config.track):
+    for name in listed(config.track):
         try:
             started[name] = TRACKERS[name](config, folder, ids.get(name, ""))
         except Exception as error:

@@ -88,7 +88,7 @@ def partition(
 
     chosen = chosen_keys(recipe, settings, dataset=dataset, data_dir=data_dir, clients=clients, seed=seed)
     config = RunConfig.from_flat(chosen)
-    split = load_split(resolve(config.with_values({"clients": config.clients or default_clients(config)})))
+    split = load_split(resolve(config.model_copy(update={"clients": config.clients or default_clients(config)})))
     for line in split.notes:
         warn(printable(line))
     if out is not None:
