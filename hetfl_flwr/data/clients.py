@@ -37,17 +37,13 @@ class _Cut(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Domain:
-    """One domain of a split, by its number, and the clients among which its rows are shared out."""
+    """One domain of a split, by its number, the clients that share it, and what its draws depend on beside the seed."""
 
     split: Split
     arrays: Arrays
     number: int
     clients: range
-
-    @property
-    def scope(self) -> tuple[int, ...]:
-        """What its draws depend on beside the seed."""
-        return () if self.split.shared_split or self.number == 0 else (self.number,)
+    scope: tuple[int, ...]
 
     @cached_property
     def pool(self) -> tuple[IntArray, IntArray]:
@@ -97,7 +93,7 @@ def _cut(domain: _Domain, position: int) -> _Cut:
         tested = round(len(held) * fractions[0] / ((fractions[0] + fractions[1]) or 1))
     else:
         held, share = share[: tested + validated], share[tested + validated :]
-    if domain.clients[position] in _halved(split):
+    if split.half_data_fraction and domain.clients[position] in _halved(split):
         share = share[: (len(share) + 1) // 2]
     tests = domain.test if test is None else torch.from_numpy(held[:tested])
     validation, train = torch.from_numpy(held[tested:]), torch.from_numpy(share)
@@ -219,8 +215,11 @@ def _domains(split: Split, families: Sequence[Family], index: int | None = None)
 def _opened(split: Split, family: Family, first: int, count: int) -> tuple[_Domain, ...]:
     arrays = family.arrays(split.seed, split.test_set == "global", split.rotation)
     _check(split, family, arrays[0])
-    clients = [range(number, split.clients, count) for number in range(first, first + len(arrays))]
-    return tuple(_Domain(split, one, some.start, some) for one, some in zip(arrays, clients, strict=True))
+    domains = list[_Domain]()
+    for number, one in enumerate(arrays, first):
+        scope = () if split.shared_split or number == 0 else (number,)
+        domains.append(_Domain(split, one, number, range(number, split.clients, count), scope))
+    return tuple(domains)
 
 
 def _check(split: Split, family: Family, arrays: Arrays) -> None:
@@ -263,8 +262,6 @@ def _terms(arrays: Arrays) -> dict[str, object]:
 @cache
 def _halved(split: Split) -> frozenset[int]:
     """Return the clients that keep half of their training rows."""
-    if not split.half_data_fraction:
-        return frozenset()
     order = generator(split.seed, "halved").permutation(split.clients)
     return frozenset(order[: round(split.half_data_fraction * split.clients)].tolist())
 

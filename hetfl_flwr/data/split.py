@@ -106,7 +106,7 @@ class Split:
         """How rows are shared out: what `partition` says."""
         return parse_partition(self.partition)
 
-    @property
+    @cached_property
     def own_test(self) -> float | None:
         """The part of a client's rows that it tests on; None: all clients have the data set's own test split."""
         return self.test_fraction if self.test_set == "client" else None
