@@ -663,7 +663,7 @@ class RunConfig(BaseModel):
         for key in general:
             if key not in KEYS:
                 raise ConfigError(unknown("config key", key, KEYS))
-        options = {key: value for key, value in values.items() if "." in key}
+        options = {key: value for key, value in sorted(values.items()) if "." in key}
         if isinstance(own := general.get("algorithm-options"), str):
             general["algorithm-options"] = ""
             options |= parse_algorithm_options(own, str(general.get("algorithm", KEYS["algorithm"].default)))
