@@ -292,16 +292,17 @@ class Holder:
 
     def save(self, round: int) -> None:
         """Save what is to survive, beside the best model so far and what the client was measured with last."""
-        moments = self.client._optimizers.end()
+        moments, aside = self.client._optimizers.end(), (BEST, BESIDE, MEASURED)
         if self._live is None or self._live[0] is not self._saved.tensors or self._live[1] is not moments:
-            aside = (BEST, BESIDE, MEASURED)
             tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith(aside)}
             tensors |= networks(self.client)
             tensors |= moments
         else:
             tensors = self._live[2]
         self._write(ClientState(tensors, self.client.numbers, round))
-        self._live = (self._saved.tensors, moments, tensors) if self._built is not None else None
+        kept = self._saved.tensors
+        stays = self._built is not None and all(kept[key] is tensors[key] for key in kept if key.startswith(aside))
+        self._live = (kept, moments, tensors) if stays else None
         self._untouched = True
         if self._built is not None:
             self._built.weights = None

@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from hetfl_flwr.client_app import app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.methods import check_options
 from hetfl_flwr.node import fitting
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState
@@ -84,12 +85,16 @@ def test_where_none_fits_the_nearest_is_named_with_what_it_takes(refusal, make_c
     ("keys", "said"),
     [
         ({"fit_seconds": 0.0}, "fit-seconds"),
-        ({"algorithm": "fedavg"}, "fedavg"),
         ({"client_speed": ""}, "client-speed"),
     ],
 )
 def test_what_is_missing_is_named(refusal, make_config, make_node, keys, said):
     assert said in refusal(ConfigError, make_node, make_config(**{"client_speed": "1", **fits(**keys)}))
+
+
+def test_algorithms_that_share_one_model_choose_none(refusal, make_config):
+    config = make_config(**{"client_speed": "1", **fits(algorithm="fedavg")})
+    assert "fedavg" in refusal(ConfigError, check_options, config)
 
 
 def test_candidates_are_those_of_auto_unless_named_and_parts_of_one_network_where_it_needs_them(make_config, make_node):
