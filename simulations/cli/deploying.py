@@ -52,14 +52,18 @@ def doctor(
 
     Example: hetfl doctor --superlink server.example.org:8443 --root-certificates ca.crt --key node-0
     """
-    from simulations.deployment.doctor.examination import examine
-    from simulations.deployment.doctor.finding import failed, finding_table
-    from simulations.deployment.doctor.server import server_at
+    from simulations.deployment.doctor.finding import Finding, State, finding_table
+    from simulations.deployment.doctor.machine import examine_machine
+    from simulations.deployment.doctor.server import examine_server, server_at
 
     server = server_at(superlink, root_certificates, insecure) if superlink is not None else None
-    findings = list(examine(server, key, state_dir, insecure=insecure))
+    no_server = Finding("server", State.NOT_CHECKED, "no --superlink is given")
+    findings = [
+        *examine_machine(state_dir, key, insecure=insecure),
+        *(examine_server(server) if server else [no_server]),
+    ]
     print_json({"checks": findings}) if json else print_tables(finding_table(findings))
-    if failed(findings):
+    if any(finding.state is State.FAILURE for finding in findings):
         raise typer.Exit(1)
 
 

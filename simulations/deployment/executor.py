@@ -41,9 +41,6 @@ FIRST = ("torch", "flwr.clientapp", "numpy", "pydantic", "safetensors.torch", "p
 FLOWERS = frozenset(name.partition(".")[0] for name in sys.modules) - {*OWN}
 """Packages that Flower's own process has imported, too, before it loads an app."""
 
-COMMAND = ("-P", "-m", "simulations.deployment.executor")
-"""What the interpreter is called with."""
-
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 
 Told = Mapping[str, Any]
@@ -60,17 +57,25 @@ BEFORE = libraries()
 """The libraries as they were before this process has imported any but Flower."""
 
 
-class _OfOneNode:
-    """What Flower asks of any executor, of one that serves one node with one message at a time.
+class WarmExecutor:
+    """Flower's Executor of one node, with processes that are forked from this one: one a message, or one that stays.
+
+    The messages wait in a pipe, of which this one holds both ends: what a process has left unread, the next one reads.
+    Where no process stays, each message has a pipe, too, which is left once a process reads it.
 
     Parameters
     ----------
     told : mapping
-        What the node has told.
+        What the node has told. With a ``keep`` of ``resident``, one process answers all messages of an app, and keeps
+        its models and data.
     """
 
     def __init__(self, told: Told) -> None:
-        self._told = told
+        self._told, self._stays = told, told["keep"] == "resident"
+        self._app: str | None = None
+        self._pipe: tuple[int, int] | None = None
+        self._process = 0
+        self._leaving: set[int] = set()
 
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
@@ -81,58 +86,8 @@ class _OfOneNode:
     def wait_for_capacity(self, *_: object, **__: object) -> None:
         """Wait for nothing: a node has one message at a time."""
 
-
-class WarmExecutor(_OfOneNode):
-    """Flower's Executor, which starts a process for each message, by a fork of this one.
-
-    Parameters
-    ----------
-    told : mapping
-        What the node has told.
-    """
-
-    def __init__(self, told: Told) -> None:
-        super().__init__(told)
-        self._running = set[int]()
-
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Fork a process that answers a message."""
-        if _libraries_changed():
-            begin_anew(self._told, [asdict(spec)])
-        try:
-            self._running.add(fork(partial(_answer_once, spec, self._told["alive"])))
-        except OSError as error:
-            return _not_started(error)
-        return LaunchResult.accepted()
-
-    def reconcile(self) -> None:
-        """Take leave of processes that have ended."""
-        self._running = {process for process in self._running if not _has_ended(process)}
-
-    def close(self) -> None:
-        """Leave those that are answering to their messages."""
-
-
-class ResidentExecutor(_OfOneNode):
-    """Flower's Executor with one process, which answers all messages of an app and keeps its models and data.
-
-    The messages wait in a pipe, of which this one holds both ends: what a process has left unread, the next one reads.
-
-    Parameters
-    ----------
-    told : mapping
-        What the node has told.
-    """
-
-    def __init__(self, told: Told) -> None:
-        super().__init__(told)
-        self._app: str | None = None
-        self._pipe: tuple[int, int] | None = None
-        self._process = 0
-        self._leaving: set[int] = set()
-
-    def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Have a message answered; by a new process where it is of another app, or the old one has ended."""
+        """Have a message answered; by a new process where none stays, or it is of another app."""
         if spec.fab_hash != self._app:
             self.close()
         try:
@@ -143,7 +98,9 @@ class ResidentExecutor(_OfOneNode):
             self._read_on()
         except OSError as error:
             self.close()
-            return _not_started(error)
+            return LaunchResult.failed(f"no process for the ClientApp: {error.strerror}")
+        if not self._stays:
+            self.close()
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
@@ -168,11 +125,7 @@ class ResidentExecutor(_OfOneNode):
             return
         if _libraries_changed():
             begin_anew(self._told, [json.loads(line) for line in os.read(self._pipe[0], 2**16).splitlines()])
-        self._process = fork(partial(_answer_all, self._pipe, self._told["alive"]))
-
-
-def _not_started(error: OSError) -> LaunchResult:
-    return LaunchResult.failed(f"no process for the ClientApp: {error.strerror}")
+        self._process = fork(partial(_answer_all, self._pipe, self._told))
 
 
 def _is_readable(file: int) -> bool:
@@ -214,7 +167,7 @@ def begin_anew(told: Told, specs: Sequence[Mapping[str, Any]]) -> NoReturn:
         signal.setitimer(signal.ITIMER_REAL, 0)  # it would go on, and nobody would take its signal
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execv(sys.executable, [sys.executable, *COMMAND])
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     except OSError as error:
         sys.exit(f"hetfl: the executor cannot be started again: {error.strerror}")
 
@@ -259,19 +212,13 @@ def _reset_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _answer_once(spec: ExecutionSpec, alive: int) -> int:
-    """Answer a message in a process of its own."""
-    end_with_node(alive)
-    answer(spec, unpacked=_forget_hiding)
-    return 0
-
-
-def _answer_all(pipe: tuple[int, int], alive: int) -> int:
+def _answer_all(pipe: tuple[int, int], told: Told) -> int:
     """Answer messages one after the other, until one is not answered, there are no more, or a library has changed."""
     specs, own = pipe
     os.close(own)
-    os.environ["HETFL_KEEP"] = "resident"
-    end_with_node(alive)
+    if told["keep"] == "resident":
+        os.environ["HETFL_KEEP"] = "resident"
+    end_with_node(told["alive"])
     status = [0]
 
     with open(specs, "rb", buffering=0) as lines:  # which reads no more than a line
@@ -323,7 +270,7 @@ def main() -> None:
     end_with_node(told["alive"])
     for name in FIRST:
         importlib.import_module(name)
-    executor = WarmExecutor(told) if told["keep"] == "fork" else ResidentExecutor(told)
+    executor = WarmExecutor(told)
     for spec in told["specs"]:
         executor.launch(ExecutionSpec(**spec))
     run_executor(executor, told["address"], bytes.fromhex(told["secret"]), told["root_certificates"], told["install"])

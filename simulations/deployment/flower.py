@@ -2,13 +2,12 @@
 
 import json
 import os
-import signal
-import socket
+import re
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,12 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import psutil
+
 from hetfl_flwr.config import Value
+from hetfl_flwr.errors import FederationError
 from simulations.deployment.keys import Keys
+from simulations.deployment.supernode import free_port
 
 ROOT = Path(__file__).parents[2]
 """Where the app's pyproject.toml lies: this needs a checkout."""
@@ -51,7 +54,7 @@ class Flower:
     """
 
     home: Path
-    address: str = field(default_factory=lambda: f"127.0.0.1:{_free_port()}")
+    address: str = field(default_factory=lambda: f"127.0.0.1:{free_port('127.0.0.1')}")
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     keys: Keys | None = None
     variables: dict[str, str] = field(default_factory=dict)
@@ -67,7 +70,7 @@ class Flower:
         deadline = time.monotonic() + START
         while not self._answers():
             if time.monotonic() > deadline or self.processes["superlink"].poll() is not None:
-                raise RuntimeError(f"the SuperLink does not answer:\n{self.logs()}")
+                raise self.failure("the SuperLink does not answer")
             time.sleep(0.1)
 
     def supernode(self, client_id: int, clients: int, /, **settings: Value) -> None:
@@ -77,7 +80,7 @@ class Flower:
 
     def node(self, name: str, *options: str) -> None:
         """Start a SuperNode that is secured by these options alone, and do not wait for it."""
-        ports = ["--superlink", self.address, "--port", str(_free_port())]
+        ports = ["--superlink", self.address, "--port", str(free_port("127.0.0.1"))]
         command = ["hetfl", "supernode", "--keep", self.keep, "--poll", "0.2"] if self.keep else ["flower-supernode"]
         self.start(name, *command, *ports, *options)
 
@@ -87,7 +90,7 @@ class Flower:
             raise ValueError("a Flower without keys has none to register")
         said = self.flwr("supernode", "register", str(self.keys.node_public(number)), NAME)
         if "registered successfully" not in said:
-            raise RuntimeError(f"the key of node {number} is not registered:\n{said}")
+            raise self.failure(f"the key of node {number} is not registered")
 
     def start(self, name: str, *command: str) -> None:
         """Start a process that goes on, with a log of its own, leading a process group of its own."""
@@ -136,26 +139,38 @@ class Flower:
         """Return the ends of all logs, for whoever asks why."""
         return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.home.glob("*.log")))
 
+    def check(self) -> None:
+        """Raise FederationError if the SuperLink or a SuperNode has ended."""
+        for name, process in self.processes.items():
+            if name != "run" and process.poll() is not None:
+                raise self.failure(f"{name} has ended by itself: {self.errors(name)[-1]}")
+
+    def errors(self, name: str) -> list[str]:
+        """Return the first line of each error in the log of a process, without Flower's exit code; one at least."""
+        plain = re.sub(r"\x1b\[\d+m", "", (self.home / f"{name}.log").read_text())
+        return re.findall(r"^ERROR\s*:\s*(?:Exit Code: \d+\s*)?(.+)$", plain, re.MULTILINE) or ["no reason given"]
+
+    def failure(self, reason: str) -> FederationError:
+        """Return an error that says where the logs lie."""
+        return FederationError(f"{reason}; logs: {self.home}")
+
     def end(self) -> None:
         """End all that was started, and what that has started in turn: asked first, then by force."""
-        groups = {process.pid for process in self.processes.values()}
-        others = _descendants(groups)  # a SuperLink's leave its group
+        alive = [process.pid for process in self.processes.values() if process.poll() is None]
+        below = {child for number in alive for child in psutil.Process(number).children(recursive=True)}
         for process in reversed(self.processes.values()):
-            process.send_signal(signal.SIGTERM)
-        for process in self.processes.values():
-            try:
-                process.wait(END)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.terminate()
         deadline = time.monotonic() + END
-        while (left := _left(others, groups)) and time.monotonic() < deadline:
+        while (left := self._left(below)) and time.monotonic() < deadline:
             time.sleep(0.1)
-        for number in left:
-            with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
-        while _left(others, groups):
+        while left:
+            for each in left:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
             time.sleep(0.1)
+            left = self._left(below)
+        for process in self.processes.values():
+            process.wait()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -184,6 +199,15 @@ class Flower:
             return ["--insecure"]
         return [f"--root-certificates={self.keys.ca}", f"--auth-supernode-private-key={self.keys.node(number)}"]
 
+    def _left(self, below: Set[psutil.Process]) -> list[psutil.Process]:
+        """Return which of these, which leave their group, and of all in the groups of those started, still run."""
+        groups, left = {process.pid for process in self.processes.values()}, []
+        for each in psutil.process_iter(["status"]):
+            with suppress(OSError):  # it has ended
+                if each.info["status"] != psutil.STATUS_ZOMBIE and (each in below or os.getpgid(each.pid) in groups):
+                    left.append(each)
+        return left
+
     def _answers(self) -> bool:
         scheme, context = ("https", ssl.create_default_context(cafile=self.keys.ca)) if self.keys else ("http", None)
         try:
@@ -201,37 +225,6 @@ def flower(home: Path, keys: Keys | None = None) -> Iterator[Flower]:
         yield started
     finally:
         started.end()
-
-
-def _descendants(processes: Iterable[int]) -> set[int]:
-    """Return the ids of all that these processes have started, and those in turn, as far as that can be seen."""
-    running, found, level = _running(), set[int](), set(processes)
-    while level:
-        level = {number for number, (parent, _) in running.items() if parent in level}
-        found |= level
-    return found
-
-
-def _left(processes: Set[int], groups: Set[int]) -> set[int]:
-    """Return which of these processes, and of all in these groups, still run: a group has those started last, too."""
-    return {number for number, (_, group) in _running().items() if number in processes or group in groups}
-
-
-def _running() -> dict[int, tuple[int, int]]:
-    """Return each process of this machine with parent and group, without zombies; none where ``ps`` cannot tell."""
-    try:
-        done = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    rows = (line.split() for line in done.stdout.splitlines())
-    return {int(number): (int(up), int(group)) for number, up, group, state, *_ in rows if not state.startswith("Z")}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _script(name: str) -> str:

@@ -84,10 +84,8 @@ def run_executor(executor: Executor, address: str, secret: bytes, root_certifica
     )
 
 
-def answer(
-    spec: ExecutionSpec, *, unpacked: Callable[[Path], object], leave: Callable[..., object] | None = None
-) -> None:
-    """Answer one message, as the command ``flwr-clientapp``, but do not end with the executor.
+def answer(spec: ExecutionSpec, *, unpacked: Callable[[Path], object], leave: Callable[[int], object]) -> None:
+    """Answer one message, as the command ``flwr-clientapp``, but do not end with the executor, or by itself.
 
     A task that ends without a reply is not reported as failed: the node would wait for that reply for ever. It misses
     the task's heartbeats instead, and replies within a minute that the ClientApp has crashed.
@@ -98,18 +96,16 @@ def answer(
         Which message.
     unpacked : callable
         Takes the folder of the app before anything is imported from it.
-    leave : callable, optional
-        Takes the exit status once all is done. By default the process ends.
+    leave : callable
+        Takes the exit status once all is done.
     """
-    parts = _parts_of_clientapp(unpacked)
-    if leave is not None:
 
-        def done(code: int, **_: object) -> None:
-            trigger_exit_handlers(run_before_force_exit=True)
-            trigger_exit_handlers(run_before_force_exit=False)
-            leave(code)
+    def done(code: int, **_: object) -> None:
+        trigger_exit_handlers(run_before_force_exit=True)
+        trigger_exit_handlers(run_before_force_exit=False)
+        leave(code)
 
-        parts["flwr_exit"] = done
+    parts = {**_parts_of_clientapp(unpacked), "flwr_exit": done}
     for name, part in parts.items():
         setattr(clientapp, name, part)
     clientapp.run_clientapp(

@@ -5,7 +5,6 @@ What a real one needs on many machines is started here on loopback: the same pro
 
 import json
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from shlex import quote
 
 from hetfl_flwr.config import FIT, RunConfig, Value
-from hetfl_flwr.errors import ConfigError, FederationError, RunFolderError
+from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.methods import for_flower, resolve
 from hetfl_flwr.runs.record import ROUNDS_FILE
 from hetfl_flwr.runs.settings import new_folder
@@ -105,7 +104,7 @@ def hold(federation: Flower, nodes: int, say: Callable[[str], object]) -> None:
     say(f"  flwr run {quote(str(ROOT))} {NAME} --stream -c {quote(f'clients={nodes} rounds=2')}")
     with suppress(KeyboardInterrupt):
         while True:
-            check(federation)
+            federation.check()
             time.sleep(0.5)
 
 
@@ -141,12 +140,9 @@ def _start(federation: Flower, config: RunConfig, folder: Path, say: Callable[[s
     """Start the SuperLink, register the nodes' keys, start the SuperNodes."""
     from hetfl_flwr.models import assign, drawn_order
 
-    try:
-        federation.superlink("--database", str(federation.home / "superlink.db"))
-        for number in range(config.clients):
-            federation.register(number)
-    except RuntimeError as error:
-        raise _failure(federation, str(error).partition(":\n")[0]) from None
+    federation.superlink("--database", str(federation.home / "superlink.db"))
+    for number in range(config.clients):
+        federation.register(number)
     say(f"superlink   process {federation.processes['superlink'].pid}, {federation.address}, TLS, known nodes only")
     order = drawn_order(config.seed, config.clients) if config.assignment == "random" else ()
     for number in range(config.clients):
@@ -165,20 +161,13 @@ def _run(federation: Flower, settings: Mapping[str, Value], folder: Path, say: C
     say(f"run         process {running.pid}, flwr run {ROOT} {NAME}")
     shown = 0
     while running.poll() is None:
-        check(federation)
+        federation.check()
         shown += _show(folder / ROUNDS_FILE, shown, say)
         time.sleep(0.5)
     _show(folder / ROUNDS_FILE, shown, say)
-    check(federation)
+    federation.check()
     if federation.statuses()[:1] != ["finished:completed"]:
-        raise _failure(federation, f"the run failed: {_errors(federation.home / 'run.log')[0]}")
-
-
-def check(federation: Flower) -> None:
-    """Raise FederationError if the SuperLink or a SuperNode has ended."""
-    for name, process in federation.processes.items():
-        if name != "run" and process.poll() is not None:
-            raise _failure(federation, f"{name} has ended by itself: {_errors(federation.home / f'{name}.log')[-1]}")
+        raise federation.failure(f"the run failed: {federation.errors('run')[0]}")
 
 
 def _show(path: Path, shown: int, say: Callable[[str], object]) -> int:
@@ -188,16 +177,6 @@ def _show(path: Path, shown: int, say: Callable[[str], object]) -> int:
         accuracy = "" if entry["accuracy"] is None else f"accuracy {entry['accuracy']:.1%}, "
         say(f"round {entry['round']:<6}{accuracy}{entry['seconds']:.0f} s, {len(entry['failures'])} failures")
     return len(lines)
-
-
-def _failure(federation: Flower, reason: str) -> FederationError:
-    return FederationError(f"{reason}; logs: {federation.home}")
-
-
-def _errors(log: Path) -> list[str]:
-    """Return the first line of each error in a log, without Flower's exit code; one at least."""
-    plain = re.sub(r"\x1b\[\d+m", "", log.read_text())
-    return re.findall(r"^ERROR\s*:\s*(?:Exit Code: \d+\s*)?(.+)$", plain, re.MULTILINE) or ["no reason given"]
 
 
 @contextmanager

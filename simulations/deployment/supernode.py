@@ -9,11 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from logging import WARNING
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 from click import ClickException
@@ -58,18 +57,24 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     given = list(arguments)
     if "-V" in given or "--version" in given:
         _run_plain(given)
-    why = _unfit(given)
-    if why:
-        print(f"hetfl: {why}: the node runs as Flower's own", file=sys.stderr, flush=True)
+    try:
+        _check_room(given)
+        from simulations.deployment.flower_node import (
+            flower_supernode,
+            log,
+            node_arguments,
+            parse_config_args,
+            set_poll,
+        )
+    except (ImportError, AttributeError) as error:
+        why = " ".join(str(error).split())
+        print(f"hetfl: no warm executor ({why}): the node runs as Flower's own", file=sys.stderr, flush=True)
         _run_plain(given)
-    from hetfl_flwr.common.flower import log
-
-    flower_node = _parts()
-    parsed = flower_node.node_arguments(given)
-    read_node_config(parsed.node_config or "")
+    parsed = node_arguments(given)
+    _check_node_config(parsed.node_config or "", parse_config_args)
     chosen = any(one.split("=")[0] == "--port" for one in given)
     try:
-        port = _bound(parsed.host, parsed.port if chosen else 0)
+        port = free_port(parsed.host, parsed.port if chosen else 0)
     except OSError:
         raise ConfigError(f"port {parsed.port} of {parsed.host} is taken: give this node a --port of its own") from None
     given += [] if chosen else ["--port", str(port)]
@@ -96,25 +101,18 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
             time.sleep(RESTART)
 
     threading.Thread(target=keep_warm, daemon=True, name="executor").start()
-    flower_node.set_poll(poll)
+    set_poll(poll)
     read, write = os.pipe()
     os.write(write, secret)
     os.close(write)
     sys.argv = ["flower-supernode", *given, "--isolation", "process", "--superexec-auth-secret-file", f"/dev/fd/{read}"]
-    flower_node.flower_supernode()
+    flower_supernode()
     sys.exit(0)
 
 
-def read_node_config(text: str) -> dict[str, Any]:
-    """Return the settings that a ``--node-config`` holds.
-
-    Raises
-    ------
-    ConfigError
-        Flower does not take it, or it names a file that cannot be read.
-    """
+def _check_node_config(text: str, read: Callable[[list[str]], object]) -> None:
     try:
-        return dict(_parts().parse_config_args([text] if text.strip() else []))
+        read([text] if text.strip() else [])
     except OSError as error:
         raise ConfigError(f"--node-config = {text}: {error.strerror}") from None
     except (ClickException, TypeError, ValueError):
@@ -150,25 +148,13 @@ def start_executor(told: Mapping[str, Any], environment: dict[str, str]) -> "sub
     return process
 
 
-def _unfit(arguments: Sequence[str]) -> str:
-    """Return why a node with these arguments, here and with this Flower, has no warm executor; nothing where it has."""
+def _check_room(arguments: Sequence[str]) -> None:
+    """Raise ImportError, as where Flower has no place for it, if a node has no warm executor here or by its flags."""
     if not hasattr(os, "fork"):
-        return "a warm executor needs a system that can fork"
+        raise ImportError("it needs a system that can fork")
     own = {one.split("=")[0] for one in arguments} & {"--isolation", "--superexec-auth-secret-file"}
     if own:
-        return f"{' and '.join(sorted(own))}: somebody else is to run the ClientApps"
-    try:
-        _parts()
-    except (ImportError, AttributeError) as error:
-        return f"this version of Flower has no place for a warm executor ({' '.join(str(error).split())})"
-    return ""
-
-
-def _parts() -> ModuleType:
-    """Return what a warm node takes from inside of Flower."""
-    from simulations.deployment import flower_node
-
-    return flower_node
+        raise ImportError(f"{' and '.join(sorted(own))}: somebody else is to run the ClientApps")
 
 
 def _run_plain(arguments: Sequence[str]) -> NoReturn:
@@ -177,8 +163,8 @@ def _run_plain(arguments: Sequence[str]) -> NoReturn:
     os.execv(command, ["flower-supernode", *arguments])
 
 
-def _bound(host: str, port: int = 0) -> int:
-    """Bind a port for a moment, by default any that is free, and return it.
+def free_port(host: str, port: int = 0) -> int:
+    """Return a port that can be bound, by default any.
 
     Raises
     ------

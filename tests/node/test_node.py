@@ -226,7 +226,7 @@ def keep_until_told_otherwise(monkeypatch, *, stays):
     monkeypatch.setattr(executor.os, "environ", environment)
     if stays:
         monkeypatch.setattr(executor, "end_with_node", lambda alive: None)
-        assert executor._answer_all(os.pipe(), 0) == 0
+        assert executor._answer_all(os.pipe(), {"keep": "resident", "alive": 0}) == 0
 
 
 def test_a_model_of_the_user_s_own_is_built_anew(make_config, make_context):

@@ -1,15 +1,20 @@
 """What one check has found, and the table of all of them."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
 from operator import attrgetter
+from typing import ParamSpec
 
 from rich.table import Table
 
 from hetfl_flwr.text import printable
 from simulations.reports.terminal import table_of
+
+P = ParamSpec("P")
 
 
 class State(StrEnum):
@@ -48,9 +53,39 @@ class Finding:
         object.__setattr__(self, "fix", printable(self.fix))
 
 
-def failed(findings: Iterable[Finding]) -> bool:
-    """Say whether any check has failed."""
-    return any(finding.state is State.FAILURE for finding in findings)
+class Fault(Exception):
+    """What a check raises that does not end well: what it has found, what to do about it, and how it ends."""
+
+    def __init__(self, found: str, fix: str = "", state: State = State.FAILURE) -> None:
+        super().__init__(found)
+        self.found, self.fix, self.state = found, fix, state
+
+
+def check(name: str) -> Callable[[Callable[P, str]], Callable[P, Finding]]:
+    """Make a check of a function that returns what it has found, or raises `Fault`."""
+
+    def decorate(look: Callable[P, str]) -> Callable[P, Finding]:
+        @wraps(look)
+        def examined(*arguments: P.args, **options: P.kwargs) -> Finding:
+            try:
+                return Finding(name, State.OK, look(*arguments, **options))
+            except Fault as fault:
+                return Finding(name, fault.state, fault.found, fault.fix)
+
+        return examined
+
+    return decorate
+
+
+@contextmanager
+def fault_of(found: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
+    """Let errors of the system, and others that are named, be a fault, with their reason behind what was found."""
+    kinds: tuple[type[Exception], ...] = (OSError, *errors)
+    try:
+        yield
+    except kinds as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        raise Fault(f"{found}: {why}", fix) from error
 
 
 def finding_table(findings: Sequence[Finding]) -> Table:

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from shlex import quote
 
+import psutil
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -19,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from hetfl_flwr.common.versions import PACKAGES
-from simulations.deployment.doctor.finding import Finding, State
+from simulations.deployment.doctor.finding import Fault, Finding, State, check, fault_of
 from simulations.reports.terminal import byte_size
 
 PROJECT = "hetfl"
@@ -46,44 +47,57 @@ JETSON = Path("/etc/nv_tegra_release")
 """Where a Jetson says which release of its system it has."""
 
 
-def examine_machine(state_dir: Path | None) -> Iterator[Finding]:
+def examine_machine(state_dir: Path | None, key: Path | None, *, insecure: bool) -> Iterator[Finding]:
     """Yield what is found on this machine itself.
 
     Parameters
     ----------
     state_dir : Path, optional
         The node's ``state-dir``, which need not be there yet. By default the working directory.
+    key : Path, optional
+        The node's private key.
+    insecure : bool
+        Whether the node is to connect without TLS.
     """
-    yield check_python(platform.python_version(), metadata(PROJECT)["Requires-Python"])
-    yield check_packages(requires(PROJECT) or [])
-    yield from _examine_torch()
-    yield check_memory(free_memory())
+    yield check_python()
+    yield check_packages()
+    torch = check_torch()
+    yield from [torch] if torch.state is State.FAILURE else check_devices()
+    yield check_memory()
     yield check_disk(state_dir or Path.cwd())
+    yield check_key(key, insecure=insecure)
 
 
-def check_python(found: str, required: str) -> Finding:
-    """Check the version of Python against the one that this project requires, such as ``>=3.11``."""
-    text = f"Python {found} on {platform.system()} {platform.machine()}"
-    if SpecifierSet(required).contains(found, prereleases=True):
-        return Finding("Python", State.OK, text)
-    fix = f"make the virtual environment with a Python {required}"
-    return Finding("Python", State.FAILURE, f"{text}, required is {required}", fix)
+@check("Python")
+def check_python() -> str:
+    """Check the version of Python against the one that this project requires."""
+    required = metadata(PROJECT)["Requires-Python"]
+    text = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    if not SpecifierSet(required).contains(platform.python_version(), prereleases=True):
+        raise Fault(f"{text}, required is {required}", f"make the virtual environment with a Python {required}")
+    return text
 
 
-def check_packages(requirements: list[str]) -> Finding:
+@check("packages")
+def check_packages() -> str:
     """Check that each required package, Flower among them, is here in a version that will do."""
-    needed = [each for each in map(Requirement, requirements) if each.marker is None or each.marker.evaluate()]
     lacking = [
         each
-        for each in needed
+        for each in required_packages()
         if (found := found_version(each.name)) == MISSING or not each.specifier.contains(found, prereleases=True)
     ]
     here = ", ".join(f"{name} {found_version(name)}" for name in PACKAGES)
-    if not lacking:
-        return Finding("packages", State.OK, here)
-    fix = f"{sys.executable} -m pip install " + " ".join(f"'{each.name}{each.specifier}'" for each in lacking)
-    said = (f"{each.name} is {found_version(each.name)}, required is {each.specifier or 'any'}" for each in lacking)
-    return Finding("packages", State.FAILURE, f"{here}; {'; '.join(said)}", fix)
+    if lacking:
+        said = (f"{each.name} is {found_version(each.name)}, required is {each.specifier or 'any'}" for each in lacking)
+        names = " ".join(f"'{each.name}{each.specifier}'" for each in lacking)
+        raise Fault(f"{here}; {'; '.join(said)}", f"{sys.executable} -m pip install {names}")
+    return here
+
+
+def required_packages() -> list[Requirement]:
+    """Return what this project requires here, without its extras."""
+    every = map(Requirement, requires(PROJECT) or [])
+    return [each for each in every if each.marker is None or each.marker.evaluate()]
 
 
 def found_version(package: str) -> str:
@@ -94,17 +108,16 @@ def found_version(package: str) -> str:
         return MISSING
 
 
-def _examine_torch() -> Iterator[Finding]:
-    """Let torch compute in a process of its own; if it can, check each device."""
+@check("torch")
+def check_torch() -> str:
+    """Let torch compute in a process of its own."""
     trial = subprocess.run([sys.executable, "-c", _TRIAL], capture_output=True, text=True, check=False)
-    if trial.returncode == 0:
-        yield from check_devices()
-    elif trial.returncode < 0:  # it is built for another processor
-        name = signal.strsignal(-trial.returncode) or f"signal {-trial.returncode}"
-        yield Finding("torch", State.FAILURE, f"torch ends Python: {name}", _OTHER_TORCH)
-    else:
+    if trial.returncode < 0:  # it is built for another processor
+        raise Fault(f"torch ends Python: {signal.strsignal(-trial.returncode)}", _OTHER_TORCH)
+    if trial.returncode:
         reason = trial.stderr.strip().rpartition("\n")[2]
-        yield Finding("torch", State.FAILURE, f"torch cannot be imported: {reason}", _OTHER_TORCH)
+        raise Fault(f"torch cannot be imported: {reason}", _OTHER_TORCH)
+    return "multiplies matrices"
 
 
 def check_devices() -> Iterator[Finding]:
@@ -113,7 +126,10 @@ def check_devices() -> Iterator[Finding]:
 
     names = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     names += ["mps"] * torch.backends.mps.is_available()
-    yield from map(_check_device, names or ["cpu"])
+    for name in names:
+        yield check(f"accelerator {name}")(_multiply)(name)
+    if not names:
+        yield check("processor")(_multiply)("cpu")
     jetson = jetson_release()
     nvidia = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
     if not names and (jetson or nvidia):
@@ -123,20 +139,19 @@ def check_devices() -> Iterator[Finding]:
         yield Finding("accelerator", State.WARNING, f"{text} and cannot use it", fix)
 
 
-def _check_device(device: str) -> Finding:
+def _multiply(device: str) -> str:
     import torch
 
-    name = "processor" if device == "cpu" else f"accelerator {device}"
+    fix = f'{_OTHER_TORCH}; until then the node trains with device="cpu"'
     try:
-        text = _described(device)
-        one = torch.ones(_SIDE, _SIDE, device=device)
-        if bool(((one @ one) == _SIDE).all()):
-            return Finding(name, State.OK, f"{text}; multiplies matrices")
-        text = f"{text}; a product of matrices is wrong"
+        text, one = _described(device), torch.ones(_SIDE, _SIDE, device=device)
+        right = bool(((one @ one) == _SIDE).all())
     except RuntimeError as error:  # a driver that is too old, a GPU for which torch has no kernels, no memory
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        text = f"{device} cannot multiply matrices: {reason}"
-    return Finding(name, State.FAILURE, text, f'{_OTHER_TORCH}; until then the node trains with device="cpu"')
+        raise Fault(f"{device} cannot multiply matrices: {reason}", fix) from None
+    if not right:
+        raise Fault(f"{text}; a product of matrices is wrong", fix)
+    return f"{text}; multiplies matrices"
 
 
 def _described(device: str) -> str:
@@ -161,23 +176,20 @@ def jetson_release(path: Path = JETSON) -> str:
     return ", ".join(first.removeprefix("#").strip().split(", ")[:2])
 
 
-def check_memory(free: int | None) -> Finding:
-    """Check the free memory, in bytes, against what small clients take; None where the system does not tell."""
-    if free is None:
-        return Finding("memory", State.NOT_CHECKED, f"{platform.system()} does not tell how much is free")
+@check("memory")
+def check_memory() -> str:
+    """Check the free memory against what small clients take."""
+    free = free_memory()
     text = f"{byte_size(free)} free; a small client (LeNet-5) takes {byte_size(MEMORY)}"
-    fix = "end other programs, raise the MemoryMax of the unit, or train smaller models and batches"
-    state = State.FAILURE if free < MEMORY else State.WARNING if free < ROOMY else State.OK
-    return Finding("memory", state, text, "" if state is State.OK else fix)
+    if free < ROOMY:
+        fix = "end other programs, raise the MemoryMax of the unit, or train smaller models and batches"
+        raise Fault(text, fix, State.FAILURE if free < MEMORY else State.WARNING)
+    return text
 
 
-def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> int | None:
-    """Return the bytes that a new process can take, within the limit of a container; None without ``/proc``."""
-    try:
-        rows = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-        free = int(rows["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
+def free_memory(cgroup: Path = CGROUP) -> int:
+    """Return the bytes that a new process can take, within the limit of a container."""
+    free: int = psutil.virtual_memory().available
     try:
         limit, used = ((cgroup / f"memory.{name}").read_text().strip() for name in ("max", "current"))
         return free if limit == "max" else min(free, max(int(limit) - int(used), 0))
@@ -185,29 +197,28 @@ def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) ->
         return free
 
 
-def check_disk(folder: Path) -> Finding:
+@check("state folder")
+def check_disk(folder: Path) -> str:
     """Check that a state folder can be written, and that it has room for the runs that are kept.
 
     Of a folder that is not there yet, the one in which it would be made is checked.
     """
-    name = "state folder"
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-    try:
+    fix = "free some of the disk, or name a folder with --state-dir that the node's user can write to"
+    with fault_of(f"{folder} cannot be written", fix):
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(b"\0")
         free = shutil.disk_usage(there).free
-    except OSError as error:
-        fix = "free some of the disk, or name a folder with --state-dir that the node's user can write to"
-        return Finding(name, State.FAILURE, f"{folder} cannot be written: {error.strerror}", fix)
     text = f"{folder} can be written, {byte_size(free)} free"
-    if free >= RUNS_KEPT * MODEL_STATE:
-        return Finding(name, State.OK, text)
-    state = State.FAILURE if free < MODEL_STATE else State.WARNING
-    text += f"; ResNet-18 with Adam takes {byte_size(MODEL_STATE)} a run, and state-keep = {RUNS_KEPT} runs stay"
-    return Finding(name, state, text, "free some of the disk, name another --state-dir, or set a smaller state-keep")
+    if free < RUNS_KEPT * MODEL_STATE:
+        text += f"; ResNet-18 with Adam takes {byte_size(MODEL_STATE)} a run, and state-keep = {RUNS_KEPT} runs stay"
+        fix = "free some of the disk, name another --state-dir, or set a smaller state-keep"
+        raise Fault(text, fix, State.FAILURE if free < MODEL_STATE else State.WARNING)
+    return text
 
 
-def check_key(path: Path | None, *, insecure: bool = False) -> Finding:
+@check("private key")
+def check_key(path: Path | None, *, insecure: bool = False) -> str:
     """Check a node's private key as Flower reads it, and that it is readable by its owner alone.
 
     Parameters
@@ -217,23 +228,21 @@ def check_key(path: Path | None, *, insecure: bool = False) -> Finding:
     insecure : bool
         Whether the node is to connect without TLS, which Flower refuses of a node with a key.
     """
-    name = "private key"
     if path is None:
-        return Finding(name, State.NOT_CHECKED, "no --key is given")
+        raise Fault("no --key is given", state=State.NOT_CHECKED)
+    with fault_of(f"{path} cannot be read", "name the file with --key, and run this as the node's user"):
+        content, mode = path.read_bytes(), path.stat().st_mode & 0o777
     try:
-        key, mode = load_ssh_private_key(path.read_bytes(), None), path.stat().st_mode & 0o777
-    except OSError as error:
-        fix = "name the file with --key, and run this as the node's user"
-        return Finding(name, State.FAILURE, f"{path} cannot be read: {error.strerror}", fix)
+        key = load_ssh_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, EllipticCurvePrivateKey):
         text = f"{path} is no private key of an elliptic curve in OpenSSH's format without a passphrase"
-        return Finding(name, State.FAILURE, text, "take node-K, not node-K.pub, of `hetfl keys`")
+        raise Fault(text, "take node-K, not node-K.pub, of `hetfl keys`")
     if mode & 0o077:
         text = f"{path} has mode {mode:04o}: others than its owner can read or write it"
-        return Finding(name, State.FAILURE, text, f"chmod 600 {quote(str(path))}")
+        raise Fault(text, f"chmod 600 {quote(str(path))}")
     if insecure:
         text = "Flower refuses a node that has a key but connects without TLS"
-        return Finding(name, State.FAILURE, text, "drop --insecure and name --root-certificates, or drop --key")
-    return Finding(name, State.OK, f"{path} has mode {mode:04o}, curve {key.curve.name}")
+        raise Fault(text, "drop --insecure and name --root-certificates, or drop --key")
+    return f"{path} has mode {mode:04o}, curve {key.curve.name}"

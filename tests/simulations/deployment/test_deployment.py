@@ -30,7 +30,7 @@ from hetfl_flwr.server.node_keys import read_node_keys
 from simulations.cli.command import main
 from simulations.deployment.flower import NAME, ROOT, Flower, flower
 from simulations.deployment.keys import Keys, make_keys
-from simulations.deployment.rehearsal import check, write_digits
+from simulations.deployment.rehearsal import write_digits
 
 HOST, ADDRESS = "server.example.org", "10.0.0.7"
 DEPLOYMENT = ROOT / "simulations" / "deployment"
@@ -245,7 +245,7 @@ def test_a_node_that_ends_by_itself_is_named_with_its_reason(tmp_path: Path, ref
         program = "print('\\x1b[91mERROR \\x1b[0m:     Exit Code: 305\\nNo disk.\\nMore of it.')"
         started.start("supernode-1", "python", "-c", program)
         started.processes["supernode-1"].wait()
-        line = refusal(FederationError, check, started)
+        line = refusal(FederationError, started.check)
         assert ("supernode-1" in line, "No disk." in line, str(tmp_path) in line) == (True, True, True)
 
 

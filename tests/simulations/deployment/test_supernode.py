@@ -19,7 +19,7 @@ from fixtures.tiers import mostly_exhaustive
 from flwr.supernode.runtime import run_clientapp as clientapp
 
 from simulations.deployment import executor, flower_node, supernode
-from simulations.deployment.executor import ResidentExecutor, WarmExecutor
+from simulations.deployment.executor import WarmExecutor
 from simulations.deployment.flower_node import ExecutionSpec, TaskType
 
 
@@ -38,27 +38,30 @@ def told() -> Iterator[dict[str, object]]:
     os.close(held)
 
 
-@pytest.fixture(params=[WarmExecutor, ResidentExecutor])
-def either(request, told) -> Iterator[WarmExecutor | ResidentExecutor]:
-    """Give an executor of each kind."""
-    one = request.param(told)
-    yield one
-    one.close()
-
-
-@pytest.fixture
-def warm(told) -> WarmExecutor:
-    """Give an executor that forks a process for each message."""
-    return WarmExecutor(told)
-
-
-@pytest.fixture
-def resident(told) -> Iterator[ResidentExecutor]:
-    """Give an executor with one process, which ends with the test."""
-    one = ResidentExecutor(told)
+def executing(told: dict[str, object], keep: str) -> Iterator[WarmExecutor]:
+    """Give an executor whose processes end with the test."""
+    one = WarmExecutor({**told, "keep": keep})
     yield one
     one.close()
     until(lambda: not one.reconcile() and not one._leaving)
+
+
+@pytest.fixture(params=supernode.KEEP)
+def either(request, told) -> Iterator[WarmExecutor]:
+    """Give an executor of each kind."""
+    yield from executing(told, request.param)
+
+
+@pytest.fixture
+def warm(told) -> Iterator[WarmExecutor]:
+    """Give an executor that forks a process for each message."""
+    yield from executing(told, "fork")
+
+
+@pytest.fixture
+def resident(told) -> Iterator[WarmExecutor]:
+    """Give an executor with one process that stays."""
+    yield from executing(told, "resident")
 
 
 @pytest.fixture
@@ -66,7 +69,7 @@ def written(tmp_path, monkeypatch) -> Callable[[], list[list[str]]]:
     """Let a process that answers a message write down its id, the message's token and what is asked of it."""
     path = tmp_path / "answers"
 
-    def answer(spec, *, unpacked, leave=None):
+    def answer(spec, *, unpacked, leave):
         import colorsys  # what no other module here has imported
 
         asked, _, of = spec.runtime_api_address.partition(" ")
@@ -89,8 +92,6 @@ def written(tmp_path, monkeypatch) -> Callable[[], list[list[str]]]:
         if asked == "orphan" and not os.fork():
             time.sleep(float(of))
             os._exit(0)
-        if leave is None:
-            sys.exit(0)
         leave(0)
 
     monkeypatch.setattr(executor, "answer", answer)
@@ -108,7 +109,7 @@ def test_each_message_has_a_process_of_its_own(warm, written):
     for number in (1, 2):
         assert warm.launch(spec(number)).status == "accepted"
         until(lambda number=number: len(written()) == number)
-        until(lambda: not warm.reconcile() and not warm._running)
+        until(lambda: not warm.reconcile() and not warm._leaving)
     (first, *_), (second, *_) = written()
     assert len({first, second, str(os.getpid())}) == 3
 
@@ -170,7 +171,7 @@ def test_a_process_that_an_app_leaves_behind_holds_nobody_up(warm, written):
     warm.launch(spec(1, address="orphan 40"))
     until(lambda: len(written()) == 1)
     begun = time.monotonic()
-    until(lambda: not warm.reconcile() and not warm._running)
+    until(lambda: not warm.reconcile() and not warm._leaving)
     assert time.monotonic() - begun < 30
 
 
@@ -187,7 +188,7 @@ def test_an_app_has_its_own_module_where_another_one_was_imported(either, writte
         until(lambda number=number: not either.reconcile() and len(written()) == 2 * number)
     assert [row[1:-1] for row in written()[1::2]] == [["own"], ["own"], ["the", "known"]]
     (first, *_), (second, *_) = written()[:4:2]
-    assert (first == second) == isinstance(either, ResidentExecutor)
+    assert (first == second) == either._stays
 
 
 @pytest.fixture
@@ -219,18 +220,9 @@ def test_a_library_that_is_installed_or_upgraded_is_seen(tmp_path, monkeypatch):
     assert executor.libraries() != before
 
 
-def test_a_library_that_was_upgraded_lets_an_executor_begin_anew(upgrade, warm, written, anew):
-    assert warm.launch(spec(1)).status == "accepted"
-    until(lambda: not warm.reconcile() and not warm._running)
+def test_a_library_that_was_upgraded_lets_an_executor_begin_anew(upgrade, either, written, anew):
     upgrade()
-    with pytest.raises(BlockingIOError):
-        warm.launch(spec(2))
-    assert anew == [["token-2"]]
-
-
-def test_a_library_that_was_upgraded_lets_a_process_that_stays_begin_anew(upgrade, resident, written, anew):
-    upgrade()
-    assert resident.launch(spec(1)).message.endswith("begun anew")
+    assert either.launch(spec(1)).message.endswith("begun anew")
     assert anew == [["token-1"]]
     assert written() == []
 
@@ -250,7 +242,7 @@ def test_a_task_is_reported_only_with_a_reply(monkeypatch, replied):
     for name in ("install_from_fab", "pull_and_inflate_object_from_tree", "push_message", "push_task_output"):
         monkeypatch.setattr(clientapp, name, None)
     monkeypatch.setattr(clientapp, "run_clientapp", run)
-    flower_node.answer(spec(1), unpacked=lambda app: None)
+    flower_node.answer(spec(1), unpacked=lambda app: None, leave=lambda code: None)
     assert pushed == (["message", "output"] if replied else [])
 
 
@@ -303,6 +295,7 @@ def test_an_executor_that_begins_anew_answers_the_message_that_it_was_given(told
             "from simulations.deployment import executor\n"
             "told, given = json.load(sys.stdin)\n"
             "executor.end_with_node(told['alive'])\n"
+            "sys.orig_argv[1:] = ['-P', '-m', 'simulations.deployment.executor']\n"
             "executor.begin_anew(told, [given])\n"
         )
         process = subprocess.Popen(
@@ -352,7 +345,7 @@ def test_an_executor_ends_with_its_node_and_takes_its_secret_from_a_pipe():
 
 @pytest.mark.parametrize(
     ("arguments", "missing", "why"),
-    [(["--isolation", "process"], "", "--isolation"), ([], "flower_node", "no module"), ([], "fork", "fork")],
+    [(["--isolation", "process"], "", "--isolation"), ([], "flower_node", "flower_node"), ([], "fork", "fork")],
 )
 def test_where_it_cannot_be_warm_the_node_is_flowers_own(monkeypatch, capfd, arguments, missing, why):
     class Replaced(Exception):
@@ -365,7 +358,7 @@ def test_where_it_cannot_be_warm_the_node_is_flowers_own(monkeypatch, capfd, arg
     if missing == "fork":
         monkeypatch.delattr(os, "fork")
     elif missing:
-        monkeypatch.setattr(supernode, "_parts", lambda: (_ for _ in ()).throw(ImportError("no module")))
+        monkeypatch.setitem(sys.modules, f"simulations.deployment.{missing}", None)
     with pytest.raises(Replaced) as raised:
         supernode.run_supernode([*arguments, "--insecure"], "fork", 0.5)
     assert raised.value.args == ("flower-supernode", ["flower-supernode", *arguments, "--insecure"])
