@@ -2,27 +2,30 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
+import torch
 from flwr.app import Context, RecordDict
 
 from hetfl_flwr.common.blobs import verified
 from hetfl_flwr.common.files import read_file
 from hetfl_flwr.config import RunConfig, Value
-from hetfl_flwr.data import ClientData
+from hetfl_flwr.data import ClientData, DataSpec, Samples
+from hetfl_flwr.data import samples as stored
 from hetfl_flwr.data.folders import TABLES, ending, stem
+from hetfl_flwr.data.spec import Column
 from hetfl_flwr.errors import DamagedError, PayloadError, RunFolderError, StateError
 from hetfl_flwr.methods import build_client
 from hetfl_flwr.node.holder import MEASURED, Holder, digest_of
-from hetfl_flwr.node.node import Node
-from hetfl_flwr.node.state import STATE, Stamp, decode, state_file
+from hetfl_flwr.node.node import INPUTS, Node
+from hetfl_flwr.node.state import STATE, ClientState, Stamp, decode, state_file
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.runs.record import CLIENTS_FILE, CONFIG_FILE, name_of, read_clients
 from hetfl_flwr.runs.settings import config_of
 from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.spec import Arrays, under
-from simulations.inference.unpacking import unpack_inputs
 
 SHOWN = 10
 """Clients that a message names, at most."""
@@ -64,7 +67,9 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
         raise RunFolderError(f"{folder} has clients 0 .. {config.clients - 1}, and no client {client_id}")
     node = _node(config, client_id, checkpoint.at["run"])
     if client_id in checkpoint.at["clients"]:
-        _restore(node, checkpoint.client_state(client_id), checkpoint.folder / f"client-{client_id}")
+        blob = checkpoint.client_state(client_id)
+        decode(blob, node.stamp, str(checkpoint.folder / f"client-{client_id}"))
+        node.store.write(blob)
     return _measured(node, checkpoint.download(node.client_id), folder)
 
 
@@ -200,9 +205,11 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
         blob = read_file(path)
         stamp = Stamp(**verified(blob, STATE)["stamp"])
         state = decode(blob, stamp, str(path))
-    except (OSError, DamagedError) as error:
-        raise RunFolderError(f"{path}: {_reason(error)}") from None
-    config, without_samples = unpack_inputs(state)
+    except DamagedError as error:
+        raise RunFolderError(f"{path}: damaged state ({error})") from None
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror or type(error).__name__}") from None
+    config, without_samples = _unpacked(state)
     sent = {name: tensor.numpy() for name, tensor in under(MEASURED, state.tensors).items()}
 
     def made(data: ClientData | None) -> Node:
@@ -221,6 +228,28 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
     return node if is_same else made(None)
 
 
+def _unpacked(state: ClientState) -> tuple[RunConfig, ClientData]:
+    """Return a client's config and data without samples, from a state that was saved in a state folder."""
+    metadata, tensors = state.inputs or {}, under(INPUTS, state.tensors)
+    spec = DataSpec(tuple(metadata["shape"]), metadata["classes"], metadata["vocabulary"])
+    arrays = stored.Arrays(
+        spec,
+        tensors["inputs"],
+        torch.zeros(0, dtype=torch.int64),
+        train_rows=0,
+        peak=tensors["peak"] if metadata["peak"] is None else metadata["peak"],
+        centre=tensors["centre"],
+        origin=tensors.get("origin"),
+        class_names=tuple(metadata["class names"]),
+        input_names=tuple(metadata["input names"]),
+        columns=tuple(Column.of(one) for one in metadata["columns"]),
+        brightest=metadata["brightest"],
+        words=None if metadata["words"] is None else partial(list, metadata["words"]),
+    )
+    none = Samples(arrays, torch.zeros(0, dtype=torch.int64))
+    return RunConfig.from_flat(metadata["config"]), ClientData(spec, none, none, none)
+
+
 def _node(config: RunConfig, client_id: int, run: int, data: ClientData | None = None) -> Node:
     """Return a client with the initial weights."""
     own: dict[str, Value] = {"partition-id": client_id, "num-partitions": config.clients}
@@ -232,16 +261,3 @@ def _node(config: RunConfig, client_id: int, run: int, data: ClientData | None =
         node = Node.without_data(Context(run, 0, own, RecordDict(), flat), data)
     node.model.eval()
     return node
-
-
-def _restore(node: Node, blob: bytes, path: Path) -> None:
-    """Give a client the state that it has saved."""
-    decode(blob, node.stamp, str(path))
-    node.store.write(blob)
-
-
-def _reason(error: Exception) -> str:
-    """Say why a client's state cannot be read."""
-    if isinstance(error, DamagedError):
-        return f"damaged state ({error})"
-    return f"cannot be read: {getattr(error, 'strerror', None) or type(error).__name__}"

@@ -110,22 +110,32 @@ def audited(
     if shadows < 2:
         raise ConfigError(f"shadows = {shadows}: LiRA needs the spread of 2 models or more")
     noised, unknown = guarantees(load_run(folder))  # which says how to name a run, where there is none
-    if is_deployment(folder) and not places:
-        return _without_data(folder, noised, unknown)
-    cases = cases_of(subjects_of(folder, device, clients, places), shadows, mimics)
+    alone = is_deployment(folder) and not places
+    found = estimates(uploads_of(folder)) if alone else []
+    if alone and not found:
+        raise ConfigError(
+            f"{folder} is of a deployment, and what it uploads says no classes by itself: other attacks need the "
+            f"clients' data, so name their nodes' folders ({_naming()})"
+        )
+    cases = [] if alone else cases_of(subjects_of(folder, device, clients, places), shadows, mimics)
     findings, pictures, skipped = list[Finding](), list[Pictures](), dict[str, str]()
     for attack in ATTACKS:
         fitting = [case for case in cases if not attack.fits(case)]
-        if not fitting:
-            skipped[attack.name] = attack.fits(cases[0])
-            continue
-        found, why = _ran(attack, fitting)
-        findings += found.findings
-        pictures += found.pictures
-        if why:
-            skipped[attack.name] = why
-    said = {"findings": _rows(findings), "skipped": skipped, "guarantees": _rows(noised)}
-    return Audit(findings, skipped, _written(folder / FOLDER, said, pictures), noised, unknown)
+        if fitting:
+            its, why = _ran(attack, fitting)
+            findings += its.findings
+            pictures += its.pictures
+        elif cases:
+            why = attack.fits(cases[0])
+        else:
+            why = "" if attack.run in [said.run for said in SAID.values()] else f"needs the clients' data ({_naming()})"
+        skipped |= {attack.name: why} if why else {}
+    said: dict[str, object] = {"findings": _rows(findings), "skipped": skipped, "guarantees": _rows(noised)}
+    if alone:
+        said["estimates"] = [
+            one._asdict() | {"shares": [round(float(part), 4) for part in one.shares]} for one in found
+        ]
+    return Audit(findings, skipped, _written(folder / FOLDER, said, pictures), noised, unknown, found)
 
 
 def _ran(attack: Attack, cases: Sequence[Case]) -> tuple[Found, str]:
@@ -138,22 +148,6 @@ def _ran(attack: Attack, cases: Sequence[Case]) -> tuple[Found, str]:
     others = [case.subject.client_id for case in cases if case not in fitted or len(fitted) == len(cases)]
     found = _ran(attack, fitted)[0] if 0 < len(fitted) < len(cases) else Found()
     return found, f"cannot be fitted to what client {listed(others)} has sent: {why}"
-
-
-def _without_data(folder: Path, noised: list[Guarantee], unknown: str) -> Audit:
-    """Read what the uploads of a deployment say by themselves."""
-    found = estimates(uploads_of(folder))
-    if not found:
-        raise ConfigError(
-            f"{folder} is of a deployment, and what it uploads says no classes by itself: other attacks need the "
-            f"clients' data, so name their nodes' folders ({_naming()})"
-        )
-    own = [said.run for said in SAID.values()]
-    skipped = {one.name: f"needs the clients' data ({_naming()})" for one in ATTACKS if one.run not in own}
-    rows = [one._asdict() | {"shares": [round(float(share), 4) for share in one.shares]} for one in found]
-    said = {"findings": [], "skipped": skipped, "guarantees": _rows(noised), "estimates": rows}
-    _written(folder / FOLDER, said, [])
-    return Audit([], skipped, [], noised, unknown, found)
 
 
 def _naming() -> str:
@@ -255,18 +249,14 @@ def _drawn(folder: Path, pictures: Pictures) -> Path:
     from matplotlib.figure import Figure
 
     name = pictures.attack.partition(" (")[0].replace(": ", "-").replace(" ", "-").replace(",", "")
-    path = folder / f"{name}.png"
-    columns = len(pictures.originals)
+    path, columns = folder / f"{name}.png", len(pictures.originals)
     figure = Figure(figsize=(max(columns + 0.4, 5), 2.6))  # the title has room
-    for row, (label, images) in enumerate((("original", pictures.originals), ("found", pictures.found))):
-        for column, image in enumerate(images):
-            axes = figure.add_subplot(2, columns, row * columns + column + 1)
-            grey = len(image) == 1
-            axes.imshow(image[0] if grey else image.transpose(1, 2, 0), cmap="gray" if grey else None, vmin=0, vmax=1)
-            axes.set_xticks([])
-            axes.set_yticks([])
-            if column == 0:
-                axes.set_ylabel(label)
+    axes = figure.subplots(2, columns, squeeze=False, subplot_kw={"xticks": [], "yticks": []})
+    for row, label, images in zip(axes, ("original", "found"), (pictures.originals, pictures.found), strict=True):
+        row[0].set_ylabel(label)
+        for one, image in zip(row, images, strict=True):
+            shape = image[0] if len(image) == 1 else image.transpose(1, 2, 0)  # colours last
+            one.imshow(shape, cmap="gray", vmin=0, vmax=1)
     figure.suptitle(pictures.attack)
     figure.savefig(path, dpi=100)
     return path

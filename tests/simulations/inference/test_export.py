@@ -96,20 +96,6 @@ def test_a_table_comes_with_the_names_of_its_columns_and_classes(trained, tmp_pa
     assert [told["inputs"][key] for key in ("kind", "dtype", "shape")] == ["table", "float64", ["batch", 4]]
 
 
-@pytest.mark.exhaustive
-def test_texts_of_an_lstm(trained, tmp_path):
-    (tmp_path / "data").mkdir()
-    lines = [f"{'good fine' if row % 2 else 'bad'} words {row},{row % 2}\n" for row in range(40)]
-    (tmp_path / "data" / "train.csv").write_text("text,label\n" + "".join(lines))
-    folder = trained(
-        dataset=str(tmp_path / "data"), text_column="text", label_column="label", models="lstm1", vocabulary="hashed:50"
-    )
-    raw, logits = raw_and_logits(folder)
-    program, told = read(export(folder, 0, tmp_path / "model.pt2"))
-    torch.testing.assert_close(program(raw), logits)
-    assert (told["inputs"]["dtype"], "hashed:50" in told["inputs"]["meaning"]) == ("int32", True)
-
-
 @pytest.mark.slow
 def test_onnx_gives_the_model_s_logits_for_raw_inputs(trained, tmp_path):
     folder = trained(models="lenet5")

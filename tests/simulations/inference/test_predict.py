@@ -200,18 +200,6 @@ class TestTables:
         frame.assign(age=None).to_csv(home / "p.csv", index=False)
         assert len(predict(table, home / "p.csv", client=0).classes) == len(frame)
 
-    @pytest.mark.parametrize(("encoding", "separator", "ending"), [("utf-16", "\t", "tsv"), ("cp1252", ";", "csv.gz")])
-    def test_files_as_spreadsheets_write_them_are_read_aloud(self, table, home, capsys, encoding, separator, ending):
-        frame = pd.read_csv(home / "patients.csv", dtype=str, keep_default_na=False)
-        frame["patient"] = "Zoë " + frame.patient
-        path = home / f"p.{ending}"
-        frame.to_csv(path, sep=separator, encoding=encoding, index=False)
-        found = predict(table, path, client=0)
-        assert written(found) == written(predict(table, home / "patients.csv", client=0))
-        assert found.ids[0][1][:2] == ["Zoë P0", "Zoë P1"]
-        said = capsys.readouterr().err
-        assert ("semicolons" in said, "UTF-16" in said) == (separator == ";", encoding == "utf-16")
-
     def test_the_label_is_no_id_and_one_that_is_not_different_neither(self, table, home):
         row = "P1,3,2,1/2/2024,Rome,True,1,W,1"
         (home / "new.csv").write_text(f"{HEADER},bed\n{row},yes,7\n{row},no,8\n")
@@ -320,15 +308,12 @@ class TestRefused:
         ],
     )
     def test_rows_that_the_model_cannot_read(self, table, home, refusal, content, named):
+        """Nor is an image a table, or a folder a file."""
+        for name in ("missing.csv", "photo.png", "data"):
+            assert name in refusal(DataError, predict, table, home / name, 0)
         (home / "new.csv").write_text(content)
         line = refusal(DataError, predict, table, "new.csv", client=0)
         assert [word for word in named if word not in line] == []
-
-    def test_a_file_of_another_kind(self, table, home, refusal):
-        (home / "rows.json").write_text("[1, 2]")
-        Image.new("L", (8, 8)).save(home / "photo.png")
-        for name in ("rows.json", "missing.csv", "photo.png", "data"):
-            assert name in refusal(DataError, predict, table, home / name, 0)
 
     def test_what_an_image_model_cannot_be_given(self, images, home, refusal):
         """Pixels of 16 bits would be cut to 8."""
@@ -411,14 +396,3 @@ class TestRefused:
                 new.writestr(member, content)
         refusal(ModelError, predict, home / "evil.pt2", home / "patients.csv")
         assert not (home / "ran").exists()
-
-
-def test_the_description_lists_what_a_device_needs(table, home):
-    told = {EXTRA: ""}
-    torch.export.load(export(table, 0, home / "model.pt2"), extra_files=told)
-    columns = {column["name"]: column for column in json.loads(told[EXTRA])["inputs"]["columns"]}
-    assert list(columns) == ["age", "cost", "seen", "city", "smoker", "code", "floor"]
-    assert (columns["cost"]["thousands"], columns["cost"]["decimal"]) == (".", ",")
-    assert columns["seen"]["format"] == "%d/%m/%Y"
-    assert columns["city"]["values"] == ["Bonn", "Oslo", "Rome", None]
-    assert columns["code"]["values"] == ["0", "1", "2", None]

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,12 +26,11 @@ from simulations.studies.audit.attacks import (
     by_means,
     cases_of,
     fits_gradient,
-    separation,
 )
 from simulations.studies.audit.readings import Head
 from simulations.studies.audit.report import audited
 from simulations.studies.audit.sent import as_sent, pooled_upload, read_together
-from simulations.studies.audit.subject import Rows, subjects_of
+from simulations.studies.audit.subject import subjects_of
 from simulations.studies.audit.training import predicting
 
 NORMED = "simulations.testing.lab:normed"
@@ -78,26 +76,6 @@ def figure(found, measure):
 def test_an_overfitted_model_gives_its_members_away(cases):
     overfitted = cases(**OVERFITTED, algorithm="fedavg", most=2)
     assert figure(by_likelihood("x", overfitted), "AUC").figure > 0.58
-
-
-def test_membership_of_random_weights_is_a_coin(cases):
-    """Two clients of 240 members and 100 others or so: the mean AUC has a standard deviation of about 0.025."""
-    found = by_likelihood("x", cases(algorithm="fedavg", random=True))
-    assert figure(found, "AUC").figure == pytest.approx(0.5, abs=0.08)
-    assert figure(found, "TPR").figure < 0.06
-
-
-def test_members_and_strangers_are_scored_on_one_scale():
-    """Scores over their own largest: apart, 0.5 and 1 of strangers stand beside the same of members."""
-    pairs = [
-        Rows(torch.tensor(values)[:, None], torch.zeros(2, dtype=torch.int64)) for values in ([2.0, 4.0], [1.0, 2.0])
-    ]
-    found = separation(
-        lambda rows: (rows.inputs[:, 0] / rows.inputs.max()).numpy(),
-        SimpleNamespace(members=pairs[0], strangers=pairs[1]),
-    )
-    assert found.positive.tolist() == [0.5, 1.0]
-    assert found.negative.tolist() == [0.25, 0.5]
 
 
 def test_membership_of_samples_that_nobody_has_trained_on_is_a_coin(lab):

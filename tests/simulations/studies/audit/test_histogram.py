@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from simulations.studies.audit.attacks import of_histograms
-from simulations.studies.audit.histogram import calibrated, drawn_rows, features_of, shares_of, shares_of_changes
+from simulations.studies.audit.histogram import calibrated, drawn_rows, features_of, shares_of_changes
 from simulations.studies.audit.measures import total_variation
 from simulations.studies.audit.reconstruction import inferred_label
 from simulations.studies.audit.subject import Rows
@@ -31,10 +31,6 @@ def test_the_shares_of_a_batch_are_read_from_one_step_from_equal_predictions():
     """With one class absent, and all predicted alike, the bias grows by the share of each class."""
     gradient = bias_gradient([0, 0, 0, 1, 2, 2])
     assert shares_of_changes([-0.1 * gradient.numpy()]) == pytest.approx([1 / 2, 1 / 6, 1 / 3, 0], abs=1e-6)
-
-
-def test_counts_of_rounds_add_up():
-    assert shares_of([np.array([5, 0, 0]), np.array([0, 5, 0])]).tolist() == [0.5, 0.5, 0]
 
 
 def test_features_that_are_the_histogram_are_read_and_noise_is_not():

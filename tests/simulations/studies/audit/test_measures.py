@@ -1,7 +1,5 @@
 """How much was found out: membership inference where there is a total leak and none at all, rates and likeness."""
 
-from math import inf
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from simulations.studies.audit.measures import (
     chance_rate,
     confidences,
     likelihood_ratios,
-    psnr,
     true_positive_rate,
 )
 
@@ -66,9 +63,3 @@ def test_the_rate_by_chance_is_what_scores_of_one_distribution_give(others):
     rng = np.random.default_rng(0)
     found = [true_positive_rate(rng.normal(size=300), rng.normal(size=others)) for _ in range(2000)]
     assert np.mean(found) == pytest.approx(chance_rate(others), abs=0.001)
-
-
-def test_psnr_of_equal_pictures_is_infinite_and_falls_by_twenty_decibels_a_tenth():
-    picture = np.full((1, 8, 8), 0.5)
-    assert psnr(picture, picture) == inf
-    assert psnr(picture + 0.01, picture) == pytest.approx(40)
