@@ -1,1 +1,1 @@
-"""Measurements: what the engine costs, and what a hostile client costs the others; figures are in README.md."""
+"""Measurements of what the engine costs; figures, and what a hostile client costs the others, are in README.md."""
