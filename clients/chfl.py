@@ -116,5 +116,5 @@ class CHFLClient(KnowledgeClient):
         mean = {name: array / int(download["heads"]) for name, array in total.items()}
         if self.mode != "kd":
             self.load(self.node.model.head, mean)
-        taught = {} if self.mode == "avg" else mean if self.reduce == "mean" else total
+        taught = {} if self.mode == "avg" or not self.alpha else mean if self.reduce == "mean" else total
         return [torch.from_numpy(array).to(self.node.device) for array in taught.values()]

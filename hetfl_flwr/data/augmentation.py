@@ -32,7 +32,7 @@ class Augmented(Samples):
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return augmented inputs (B, C, H, W) float32 and labels (B,) of the samples at positions (B,)."""
-        inputs, labels = super().batch(rows)
+        inputs, labels = self._prepared(self.rows[rows.to(self.rows.device)])
         change = _change(self.kind, (inputs.shape[-2], inputs.shape[-1]))
         return torch.stack([change(image) for image in inputs]) if len(inputs) else inputs, labels
 

@@ -20,7 +20,6 @@ from hetfl_flwr.data.roles import column_called, columns_called, header_hint, in
 from hetfl_flwr.data.text_tables import read_sheets, read_text_table
 from hetfl_flwr.errors import DataError, HetflError
 
-_BATCH = 5000  # rows of a parquet file that are decoded at a time
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 

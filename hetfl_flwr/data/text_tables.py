@@ -82,9 +82,11 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
     usual = "\t" if ending(path) == ".tsv" else ","
     with TextIOWrapper(opened(path), codec, newline="") as file:
         head = re.sub(r"\Asep=.(?=\r?\n)", "", file.read(_SAMPLE) + file.readline())
-        found = _REMARKS.match(head)
-        remarks = found[0].splitlines() if found else []
-        head = head[found.end() if found else 0 :].lstrip(" ")
+        remarks = list[str]()
+        while (found := _REMARKS.match(head)) and found[0]:
+            remarks += found[0].splitlines()
+            head = head[found.end() :] + file.read(_SAMPLE) + file.readline()
+        head = head.lstrip(" ")
         dialect, width = dialect_of(head, usual)
         names = [next(_rows([line.lstrip("# ")], dialect), []) for line in remarks]
         rows = _rows(chain(_LINES.findall(head), file), dialect, len(remarks) + 1)

@@ -189,7 +189,7 @@ def train(
             descend(optimizer, value, before_step)
         sizes.append(len(labels))
         losses.append(value.detach())
-    found = torch.stack(losses).tolist() if len(losses) > 1 else [loss.item() for loss in losses]
+    found = torch.cat([loss.reshape(1) for loss in losses]).tolist() if losses else []
     seen, total = sum(sizes), 0.0
     for one, size in zip(found, sizes, strict=True):
         total += one * size

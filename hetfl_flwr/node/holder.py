@@ -339,7 +339,7 @@ class Holder:
         for name, module in self.client.modules().items():
             if module is not node.model:
                 model |= {f"{BESIDE}{name}.{key}": tensor for key, tensor in module.state_dict().items()}
-        model |= {f"{BESIDE}{DOWNLOAD}.{name}": torch.from_numpy(array) for name, array in download.items()}
+        model |= {f"{BESIDE}{DOWNLOAD}.{name}": torch.tensor(array) for name, array in download.items()}
         numbers = {f"{BEST}{name}": float(value) for name, value in metrics.items()}
         others = {name: n for name, n in saved.numbers.items() if not name.startswith(BEST)}
         self._write(ClientState({**saved.tensors, **model}, {**others, **numbers}, round))

@@ -523,3 +523,9 @@ def test_what_has_no_files_to_be_clients_is_refused(tmp_path, refusal, monkeypat
         assert said in refusal(ConfigError, clients, 5, place, partition="files")
     found = Split(dataset=str(wards), clients=1, seed=0, partition="files", reading=Reading(label_column="y"))
     assert most_clients(found) == 3
+
+
+def test_remarks_longer_than_what_is_looked_at_first_are_left_out(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("# one remark with words\n" * 20_000 + "a;b\n" + "".join(f"{row};x{row}\n" for row in range(3)))
+    assert cells_of(path)[0] == {"a": ["0", "1", "2"], "b": ["x0", "x1", "x2"]}

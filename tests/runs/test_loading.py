@@ -194,3 +194,13 @@ def test_a_method_of_others_is_read_back_as_it_predicts(make_config, run_federat
             assert measure(load(folder).model(client_id), node.data.test)["accuracy"] == accuracy
             assert evaluate(node.predictor, node.data.test).accuracy == accuracy
             assert digest_of(load_client(place, client_id, data=False).predictor) == digest_of(node.predictor)
+
+
+def test_the_best_of_a_node_with_a_state_folder_is_saved_beside_what_was_measured(
+    make_config, run_federation, tmp_path
+):
+    own = {"algorithm": "lgfedavg", "clients": 3, "rounds": 2, "keep_best": True}
+    folder = run_federation(make_config(**own, state_dir=str(tmp_path / "state")))
+    assert all(
+        accuracy is not None for accuracy in json.loads((folder / "summary.json").read_text())["accuracy_per_client"]
+    )
