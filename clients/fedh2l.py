@@ -157,9 +157,10 @@ class FedH2LClient(KnowledgeClient):
 
         def resolve() -> None:
             gradient = flat_gradient(self._parameters)
-            steps = {"qp": project(gradient, local), "pcgrad": pcgrad(gradient, local), "none": gradient}
-            conflicts.append(not torch.equal(steps["qp"], gradient))
-            set_gradient(self._parameters, steps[self.projection])
+            projected = project(gradient, local)
+            conflicts.append(not torch.equal(projected, gradient))
+            other = pcgrad(gradient, local) if self.projection == "pcgrad" else gradient
+            set_gradient(self._parameters, projected if self.projection == "qp" else other)
 
         _, public_loss = train(self.node.pool.samples, rows, optimizer, loss, before_step=resolve)
         projected = any(conflicts) and self.projection != "none"

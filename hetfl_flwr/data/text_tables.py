@@ -155,7 +155,7 @@ def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
             while text.read(_SAMPLE):
                 pass
         return codec, () if codec in (encoding, "utf-8-sig") else (f"read as {codec.upper()}",)
-    except (UnicodeDecodeError, LookupError) as error:
+    except (UnicodeError, LookupError) as error:
         if encoding:
             raise DataError(f"'{path}' is not in encoding {encoding!r} ({error}): leave encoding empty") from None
     except (OSError, EOFError) as error:

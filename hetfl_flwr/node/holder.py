@@ -299,7 +299,8 @@ class Holder:
             tensors |= moments
         else:
             tensors = self._live[2]
-        self._write(ClientState(tensors, self.client.numbers, round))
+        figures = {name: n for name, n in self._saved.numbers.items() if name.startswith(aside)}
+        self._write(ClientState(tensors, {**self.client.numbers, **figures}, round))
         kept = self._saved.tensors
         stays = self._built is not None and all(kept[key] is tensors[key] for key in kept if key.startswith(aside))
         self._live = (kept, moments, tensors) if stays else None

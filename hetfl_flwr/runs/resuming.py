@@ -13,6 +13,7 @@ from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, choose, newest, 
 from hetfl_flwr.runs.folder import RunFolder
 from hetfl_flwr.runs.record import Round, Summary
 from hetfl_flwr.runs.settings import check_unchanged, lasting
+from hetfl_flwr.seeding import seeded
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import KeepsClients
 from hetfl_flwr.server.registration import Origin
@@ -64,7 +65,7 @@ class Checkpoints(RoundCallback):
     def _write(self) -> None:
         results, federation, ledger = self._results, self._federation, self._results.ledger
         arrays, sent = ledger.arrays, self._strategy.assess_download_for
-        with results.writing():
+        with results.writing(), seeded(results.config.seed, ledger.done, "assess"):  # as where this round is evaluated
             at = {
                 "round": ledger.done,
                 "run": results.run,

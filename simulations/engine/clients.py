@@ -89,7 +89,8 @@ class Clients:
         self._scratch, self._memory = scratch, memory
         self._contexts: dict[int, KeptContext] = {}  # of those that are awake, by node
         self._rows: dict[int, str] = {}  # digests of the data of those that have been asked, by node
-        self._checked: dict[tuple[int, int], tuple[Arrays, Arrays]] = {}  # downloads, held so that an id stays its own
+        # downloads and forms by their ids, held so that an id stays its own, and what has been checked
+        self._checked: dict[tuple[int, int], tuple[Arrays, PayloadSpec, Arrays]] = {}
         self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
         self._held = 0  # the sum of these
 
@@ -150,8 +151,8 @@ class Clients:
         if key not in self._checked:
             arrays = frozen(widened(form, download, "server")) if client.half else download
             form.check_named(arrays, "server")
-            self._checked[key] = download, arrays
-        return self._checked[key][1]
+            self._checked[key] = download, form, arrays
+        return self._checked[key][2]
 
     def rest(self, nodes: Iterable[int]) -> None:
         """Write down what clients keep, and forget all else about them: it is made again."""

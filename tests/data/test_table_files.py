@@ -226,7 +226,7 @@ class TestKeys:
         right = sorted(pd.read_csv(path, encoding="cp1250").y.unique())
         assert sorted(own(path, encoding="cp1250").class_names) == right
         assert noted(own(path), "encoding")
-        for encoding in ("utf-8", "klingon"):
+        for encoding in ("utf-8", "utf-16", "klingon"):
             assert encoding in refusal(DataError, own, path, encoding=encoding)
 
     def test_quotes_hold_names_with_a_comma(self, tmp_path, refusal):

@@ -10,6 +10,7 @@ import pytest
 from fixtures.federations.grids import Tampering
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
 
+from clients.fedhe import FedHeClient
 from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clients, read_summary, summary_of
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS
@@ -184,3 +185,19 @@ def test_the_mean_recall_of_a_class_is_over_those_who_are_tested_on_it(skewed):
     lowest = min(run.summary["recall"], key=run.summary["recall"].get)
     [row] = [line for line in lines(summary_table(run)) if line.startswith("recall %")]
     assert row.split()[2] == lowest
+
+
+def test_the_best_figures_stay_where_a_client_gives_itself_other_numbers(
+    make_config, run_federation, tmp_path, monkeypatch
+):
+    keys = {"algorithm": "fedhe", "keep_best": True, "validation_fraction": 0.2, "rounds": 3, "learning_rate": 0.1}
+    before = entries(run_federation(make_config(**keys, output_dir=str(tmp_path / "before"))))
+    learn = FedHeClient.learn
+
+    def forgetful(self, download, round):
+        self.numbers = {}
+        return learn(self, download, round)
+
+    monkeypatch.setattr(FedHeClient, "learn", forgetful)
+    after = entries(run_federation(make_config(**keys, output_dir=str(tmp_path / "after"))))
+    assert [entry["clients"] for entry in after] == [entry["clients"] for entry in before]
