@@ -1,10 +1,6 @@
 """Base of the client sides that train a model, or a part of one, for all and keep the rest to themselves."""
 
-from collections.abc import Sequence
-
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from hetfl_flwr import (
     SEEN,
@@ -16,8 +12,6 @@ from hetfl_flwr import (
     Node,
     PayloadSpec,
     model_arrays,
-    outputs,
-    seeded,
     weights,
 )
 
@@ -45,31 +39,6 @@ def check_head(node: Node, *, bias: bool) -> None:
         raise ModelError(
             f"{node}: its head has {has} bias, but {node.config.algorithm} shares heads {wanted} one: {remedy}"
         )
-
-
-def draw_head(node: Node) -> None:
-    """Give a head the first weights that those of all clients of a run have."""
-    with seeded(node.config.seed, "head"):
-        first = nn.Linear(node.model.width, node.model.classes)
-    node.model.head.load_state_dict(first.state_dict())
-
-
-def head_logits(node: Node, head: Sequence[Tensor], batches: list[Tensor]) -> tuple[Tensor, ...]:
-    """Return the logits (B, C) of some mini-batches of the training samples, by another head on the own body.
-
-    The body is in evaluation mode: one forward pass of all of these samples.
-
-    Parameters
-    ----------
-    node : Node
-        The client's surroundings.
-    head : sequence of Tensor
-        Weight (C, D) and bias (C,).
-    batches : list of Tensor
-        Positions (B,) of each.
-    """
-    features = outputs(node.model.body, node.data.train, torch.cat(batches))
-    return torch.split(functional.linear(features, *head), [len(batch) for batch in batches])
 
 
 class SharedPartClient(KnowledgeClient):

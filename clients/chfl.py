@@ -10,8 +10,9 @@ from typing import Literal
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
+from torch.nn import functional
 
-from clients.base_parts import check_head, draw_head, head_logits
+from clients.base_parts import check_head
 from hetfl_flwr import (
     SEEN,
     Arrays,
@@ -23,6 +24,7 @@ from hetfl_flwr import (
     cosine_temperature,
     decoupled_kd,
     model_arrays,
+    outputs,
 )
 from strategies.chfl import Mode, linear_head, summed_heads
 
@@ -50,8 +52,6 @@ class CHFLClient(KnowledgeClient):
         more clients there are, or their mean.
     alpha : float
         Weight of the distillation, 0 or more. With 0, "kd" is local training and "avgkd" is "avg".
-    initial_head : {"own", "shared"}
-        Whether the head's first weights are drawn for each client, as its body's are, or for all the same.
     beta : float
         Half the height of the temperature's fall, which begins at nearly ``2 beta + 1`` and ends at 1; 0 or more.
     """
@@ -65,14 +65,11 @@ class CHFLClient(KnowledgeClient):
         mode: Mode = "kd",
         reduce: Literal["sum", "mean"] = "mean",
         alpha: NonNegativeFloat = 0.5,
-        initial_head: Literal["own", "shared"] = "own",
         beta: NonNegativeFloat = 5.0,
     ) -> None:
         super().__init__(node)
         check_head(node, bias=True)
         self.mode, self.reduce, self.alpha, self.beta = mode, reduce, alpha, beta
-        if initial_head == "shared":
-            draw_head(node)
 
     def download_spec(self) -> PayloadSpec:
         """Expect the sum of all heads, and their number."""
@@ -93,7 +90,9 @@ class CHFLClient(KnowledgeClient):
                 if teacher:
                     epoch = (round - 1) * passes + min(number, passes)
                     temperature = cosine_temperature(epoch, config.rounds * passes, self.beta)
-                    lessons.extend((logits, temperature) for logits in head_logits(node, teacher, rows))
+                    features = outputs(node.model.body, node.data.train, torch.cat(rows))
+                    logits = torch.split(functional.linear(features, *teacher), [len(batch) for batch in rows])
+                    lessons.extend((some, temperature) for some in logits)
                 yield from rows
 
         def loss(inputs: Tensor, labels: Tensor) -> Tensor | Terms:

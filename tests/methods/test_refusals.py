@@ -11,7 +11,7 @@ from hetfl_flwr.methods import build_strategy, check_options
 from hetfl_flwr.server.roster import Roster
 
 KEYS: dict[str, dict[str, list[Any]]] = {
-    "chfl": {"mode": ["fedavg"], "reduce": ["max"], "alpha": [-0.1], "beta": [-1.0], "initial-head": ["both"]},
+    "chfl": {"mode": ["fedavg"], "reduce": ["max"], "alpha": [-0.1], "beta": [-1.0]},
     "dsfl": {"aggregation": ["mean"], "temperature": [0.0], "public-samples": [0], "digest-epochs": [-1]},
     "fd": {"gamma": [-1.0], "mode": ["best"]},
     "fedavg": {"exchange-every": [0, -1, 1.5]},
