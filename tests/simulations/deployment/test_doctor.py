@@ -72,7 +72,7 @@ def serving(keys: Keys | None, handler: type[SuperLink] = SuperLink, **says: obj
     if keys is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(keys.server, keys.server_key)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that ends the handshake
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
