@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy as KnowledgeStrategy
     from hetfl_flwr.strategy import Sends as Sends
     from hetfl_flwr.strategy import Upload as Upload
+    from hetfl_flwr.weight_strategy import WeightStrategy as WeightStrategy
     from hetfl_flwr.wire.factors import bounded as bounded
     from hetfl_flwr.wire.factors import factor as factor
     from hetfl_flwr.wire.factors import factored as factored
@@ -128,14 +129,13 @@ if TYPE_CHECKING:
     from simulations.testing import AlgorithmContract as AlgorithmContract
     from simulations.testing import Lab as Lab
     from simulations.testing.lab import lab as lab
-    from strategies.base_weights import WeightStrategy as WeightStrategy
 
 _NAMES = {
     "simulations.api": ("run", "load", "sweep", "compare", "gains", "audit", "export", "Result"),
     "simulations.inference.loading": ("load_client",),
     "hetfl_flwr.runs.callbacks": ("RoundCallback", "RunInfo"),
     "hetfl_flwr.strategy": ("KnowledgeStrategy", "Sends", "Upload"),
-    "strategies.base_weights": ("WeightStrategy",),
+    "hetfl_flwr.weight_strategy": ("WeightStrategy",),
     "hetfl_flwr.client": ("KnowledgeClient", "to_numpy"),
     "hetfl_flwr.wire.spec": (
         *("PayloadSpec", "ArraySpec", "Dim", "Arrays", "EMPTY", "LEARNT_LIMIT"),

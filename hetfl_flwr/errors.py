@@ -74,13 +74,19 @@ class DamagedError(StateError):
 class FederationError(HetflError):
     """Clients that cannot be federated as asked, or too few of them."""
 
+    outward = "its federation cannot run as asked"
+
 
 class TooFewClients(FederationError):
     """A round that too few clients have finished; what was reached before is kept."""
 
+    outward = "too few clients have finished a round"
+
 
 class RunFolderError(HetflError):
     """A run folder that cannot be written, holds another run, or holds none."""
+
+    outward = "its run folder cannot be read or written"
 
 
 @dataclass(frozen=True)

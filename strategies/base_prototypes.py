@@ -168,7 +168,7 @@ class PrototypeStrategy(KnowledgeStrategy):
     def averaged(
         self, client_ids: Sequence[int], uploads: Iterable[ClassMeans]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Average prototypes class by class, each over the clients that have it.
+        """Average prototypes class by class, each over the clients that have it: Eq. (6) of FedProto.
 
         Parameters
         ----------

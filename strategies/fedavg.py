@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from strategies.base_weights import WeightStrategy
+from hetfl_flwr import WeightStrategy
 
 
 class FedAvg(WeightStrategy):

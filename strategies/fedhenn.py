@@ -26,10 +26,10 @@ from hetfl_flwr import (
     Roster,
     Sharing,
     Upload,
+    WeightStrategy,
     check_size,
     generator,
 )
-from strategies.base_weights import WeightStrategy
 from strategies.mean_kernel import Matrix, mean_kernel_factor
 
 RadSize = Annotated[int, Field(ge=MIN_ALIGNED)]

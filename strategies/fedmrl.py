@@ -19,7 +19,7 @@ class FedMRL(WeightStrategy):
            statistic
     Needs  one shape of input, equal classes
     State  the small model's entries.
-    Robust the small model's weights, as in `strategies.base_weights.WeightStrategy`.
+    Robust the small model's weights, as in `hetfl_flwr.WeightStrategy`.
     Departs from the paper: as in `clients.fedmrl.FedMRLClient`.
 
     Parameters

@@ -4,7 +4,7 @@ Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations fo
 ICML 2021.
 """
 
-from strategies.base_weights import WeightStrategy
+from hetfl_flwr import WeightStrategy
 
 
 class FedRep(WeightStrategy):

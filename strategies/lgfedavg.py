@@ -6,8 +6,7 @@ with Local and Global Representations", NeurIPS workshop 2019 (arXiv 2001.01523)
 
 from torch import nn
 
-from hetfl_flwr import Roster, check_size, seeded
-from strategies.base_weights import WeightStrategy
+from hetfl_flwr import Roster, WeightStrategy, check_size, seeded
 
 
 class LGFedAvg(WeightStrategy):

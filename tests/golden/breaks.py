@@ -53,7 +53,7 @@ BREAKS = {
         "tests/methods/test_trained_prototypes.py::test_fedtgp_s_training_equals_a_loop_over_prototypes"),
     "moments-kept": Break("hetfl_flwr/node/holder.py", 'moments == "reset"', 'moments == "never"',
         "tests/methods/test_averaging.py::test_two_rounds_equal_a_loop_by_hand[lgfedavg]"),
-    "equal-weights": Break("strategies/base_weights.py", "[one.samples for one in kept]", "[1 for one in kept]",
+    "equal-weights": Break("hetfl_flwr/weight_strategy.py", "[one.samples for one in kept]", "[1 for one in kept]",
         "tests/methods/test_averaging.py::test_two_rounds_equal_a_loop_by_hand[fedavg]"),
     "guard-mean": Break("hetfl_flwr/server/guard.py", "float(np.median(logs))", "float(np.mean(logs))",
         "tests/server/test_guard.py::test_a_size_is_far_from_the_median_of_all"),

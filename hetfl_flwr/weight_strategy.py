@@ -4,22 +4,16 @@ from collections.abc import Sequence
 
 from torch.nn import Module
 
-from hetfl_flwr import (
-    Arrays,
-    FederationError,
-    KnowledgeStrategy,
-    Member,
-    Most,
-    PayloadSpec,
-    Roster,
-    Sends,
-    Upload,
-    for_heterogeneous_models,
-    global_model,
-    model_arrays,
-    most_drawn,
-    weights,
-)
+from hetfl_flwr.errors import FederationError
+from hetfl_flwr.learning.training import most_drawn
+from hetfl_flwr.methods import for_heterogeneous_models
+from hetfl_flwr.server.exchange import Most
+from hetfl_flwr.server.global_model import global_model
+from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.strategy import KnowledgeStrategy, Sends, Upload
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from hetfl_flwr.wire.weights import model_arrays, weights
 
 
 class WeightStrategy(KnowledgeStrategy):
