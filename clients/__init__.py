@@ -1,1 +1,1 @@
-"""Client sides of the algorithms, one file each; ``base_`` files are what several build on."""
+"""Client sides of the algorithms, one file each. ``base_`` files are shared."""

@@ -49,7 +49,7 @@ class FedHeClient(KnowledgeClient):
         return class_logits(self.node.data.spec.classes)
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Train, and sum up the training-mode logits seen on the way, taken before each step: Eq. (7)-(8)."""
+        """Train, and sum up the training-mode logits before each step, Eq. (7), over their number and one, Eq. (8)."""
         device = self.node.device
         target = torch.from_numpy(download["logits"]).to(device)
         known = torch.from_numpy(download["known"]).to(device)

@@ -55,6 +55,8 @@ class HeteroFLClient(KnowledgeClient):
         Whether logits of classes that the client does not have are 0 in its loss. Softmax scores of them count still.
     """
 
+    fine_tunes = True
+
     def __init__(self, node: Node, *, mask: bool = True) -> None:
         super().__init__(node)
         self.mask = mask
@@ -101,8 +103,7 @@ class HeteroFLClient(KnowledgeClient):
         """Measure the own part of the global model on the own test set."""
         self._take_up(download)
         self._settle(float(download["rate"]))
-        measured = super().assess(download)
-        return {**measured, "global-accuracy": measured["accuracy"]}
+        return super().assess(download)
 
     def _take_up(self, download: Arrays) -> None:
         self.load(self.node.model, {name: array for name, array in download.items() if name != "rate"})

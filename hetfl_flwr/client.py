@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from itertools import chain
 from typing import Any, final
 
@@ -13,11 +14,11 @@ from hetfl_flwr.common.flower import NumPyClient
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.metrics import Metrics as Metrics
 from hetfl_flwr.learning.quality import measure
-from hetfl_flwr.learning.training import Loss, draw_epochs, train
+from hetfl_flwr.learning.training import Loss, draw_batches, draw_epochs, evaluate, make_optimizer, train
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.holder import Holder, Optimizers
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.seeding import generator
+from hetfl_flwr.seeding import generator, seeded
 from hetfl_flwr.wire.messages import EXAMPLES, ROUND
 from hetfl_flwr.wire.spec import EMPTY, Arrays, PayloadSpec
 from hetfl_flwr.wire.weights import load_model_arrays
@@ -50,7 +51,8 @@ class KnowledgeClient(NumPyClient, ABC):
     has_distillation_term : bool
         Class attribute: whether the loss is two `Terms`, so that ``projection`` can be set. Default: False.
     fine_tunes : bool
-        Class attribute: whether the run config's ``fine-tune-epochs`` is followed. Default: False.
+        Class attribute: whether the model is the server's when the client is told to `assess`, so that with
+        ``fine-tune-epochs`` a copy of it is trained and measured. Default: False.
     tuned : str or None
         Class attribute: the option that ``hetfl tune`` tries beside the learning rate, empty for none. Default: None,
         the first that is a fraction or a factor.
@@ -73,6 +75,7 @@ class KnowledgeClient(NumPyClient, ABC):
         self.node = node
         self.numbers: dict[str, int | float] = {}
         self._optimizers = Optimizers(node.config)
+        self._fine_tuned: SplitModel | None = None
 
     def modules(self) -> Mapping[str, nn.Module]:
         """Return what survives between rounds besides optimizers and numbers: by default the client's model."""
@@ -106,15 +109,37 @@ class KnowledgeClient(NumPyClient, ABC):
         """
 
     def assess(self, download: Arrays) -> Metrics:
-        """Measure this client: by default its `predictor` on its own test set."""
-        return measure(self.predictor(), self.node.data.test)
+        """Measure this client: by default its `predictor` on its own test set.
+
+        With `fine_tunes` the model is measured, too, as ``"global-accuracy"``.
+        """
+        node = self.node
+        if not self.fine_tunes:
+            return measure(self.predictor(), node.data.test)
+        if not node.config.fine_tune_epochs:
+            measured = measure(self.predictor(), node.data.test)
+            return {**measured, "global-accuracy": measured["accuracy"]}
+        self._fine_tuned = self._fine_tune()
+        measured = measure(self.predictor(), node.data.test)
+        return {**measured, "global-accuracy": evaluate(node.model, node.data.test).accuracy}
+
+    def _fine_tune(self) -> SplitModel:
+        """Return a copy of the model, trained on the own samples for ``fine-tune-epochs``."""
+        node, config, copy = self.node, self.node.config, deepcopy(self.node.model)
+        scope, samples = (config.seed, node.client_id, "fine-tune"), node.training(node.data.train)
+        passes = {"epochs": config.fine_tune_epochs, "batches": 0}
+        batches = draw_batches(generator(*scope), len(samples), config.batch_size, **passes)
+        with seeded(*scope):
+            optimizer = make_optimizer(config, copy.train().parameters())
+            train(samples, batches, optimizer, lambda inputs, labels: node.data_loss(copy(inputs), labels))
+        return copy
 
     def predictor(self) -> nn.Module:
-        """Return what is measured, from inputs (B, ...) to logits (B, C): by default the model.
+        """Return what is measured, from inputs (B, ...) to logits (B, C): by default the model, or its fine-tuned copy.
 
         It is asked for when the client is told to `assess`, and measured on validation samples and other domains, too.
         """
-        return self.node.model
+        return self.node.model if self._fine_tuned is None else self._fine_tuned
 
     def forward_of(self, model: SplitModel, download: Arrays) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return what a model computes with weights as they travel, from inputs (B, ...): by default the model itself.

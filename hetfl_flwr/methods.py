@@ -223,7 +223,10 @@ def build_strategy(config: RunConfig) -> "KnowledgeStrategy":
         strategy: KnowledgeStrategy = _build(config, chosen(config).strategy)
     strategy.config = config
     if config.robust != "none" and strategy.exchanges and not strategy.averages:
-        raise ConfigError(f"robust = {config.robust}: {config.algorithm} compares no uploads with these settings")
+        raise ConfigError(
+            f"robust = {config.robust}: {config.algorithm} compares no uploads with these settings: set "
+            f"{config.algorithm}.mode to sync, or robust to none"
+        )
     return strategy
 
 

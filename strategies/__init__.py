@@ -1,1 +1,1 @@
-"""Server sides of the algorithms, one file each; ``base_`` files are what several build on."""
+"""Server sides of the algorithms, one file each. ``base_`` files, and ensembles, mean_kernel and widths, are shared."""

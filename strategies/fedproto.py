@@ -61,7 +61,7 @@ class FedProto(PrototypeStrategy):
         return {} if self.asynchronous else _nothing(next(iter(roster)))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Average prototypes: Eq. (6). Or, "async", put each upload in the place of its client's last one."""
+        """Average prototypes by `averaged`, Eq. (6). Or, "async", keep each upload in place of its client's last."""
         sent = self.class_means(uploads)
         if self.asynchronous:
             newest = {**server_state}

@@ -1,1 +1,1 @@
-"""What every module may use: errors, random numbers, files, texts, notices, packages, Flower. Nothing here learns."""
+"""What all modules may use: files, notices, packages, versions, arithmetic, Flower. Nothing here learns."""

@@ -75,7 +75,7 @@ def record() -> str:
     config = RunConfig(dataset=USUAL_DATA)
     rows = {
         kind: ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in live(kind, config))
-        for kind in (Kind.ALGORITHMS, Kind.DATASETS, Kind.MODELS, Kind.TABLES)
+        for kind in (Kind.ALGORITHMS, Kind.DATASETS, Kind.MODELS, Kind.TABLES, Kind.KEYS)
     }
     return "{" + ",".join(f'\n"{kind}": [\n{lines}\n]' for kind, lines in rows.items()) + "\n}\n"
 
@@ -239,8 +239,30 @@ def tables() -> list[Row]:
 
 
 def keys() -> list[Row]:
-    """List the config keys that every algorithm shares."""
-    return [{"key": key, "default": field.default, "meaning": meaning(key)} for key, field in KEYS.items()]
+    """List the config keys: those that every algorithm shares, then each algorithm's own."""
+    from hetfl_flwr.methods import find, names
+
+    shared = [{"key": key, "default": field.default, "meaning": meaning(key)} for key, field in KEYS.items()]
+    own = [
+        {"key": f"{name}.{key}", "default": value, "meaning": own_meaning(find(name), key)}
+        for name in names()
+        for key, value in find(name).defaults.items()
+    ]
+    return shared + own
+
+
+def own_meaning(algorithm: "Algorithm", key: str) -> str:
+    """Return what the classes of an algorithm say of a key of their own, in one line; "" where they say nothing.
+
+    It is the first entry of that name in a ``Parameters`` section that is not a reference to another class.
+    """
+    if key == "mode" and algorithm.modes:
+        said = {mode: inspect.cleandoc(one.client.__doc__ or "") for mode, one in algorithm.modes.items()}
+        return " ".join(f'"{mode}": {doc.partition(chr(10))[0]}' for mode, doc in said.items())
+    entry = re.compile(rf"^(?:\w+, )*{key.replace('-', '_')}(?:, \w+)* : .*\n((?: {{4}}.*\n|\n)+)", re.MULTILINE)
+    docs = [inspect.cleandoc(vars(one).get("__doc__") or "") for side in algorithm.sides for one in side.__mro__]
+    texts = (" ".join(found[1].split()) for doc in docs if (found := entry.search(f"{doc}\n")))
+    return next((text for text in texts if not text.startswith("As in ")), "")
 
 
 def keys_toml() -> str:

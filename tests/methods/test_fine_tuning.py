@@ -17,7 +17,8 @@ from hetfl_flwr.wire.weights import model_arrays
 from simulations.testing.contract import entries
 
 NORMED = "simulations.testing.lab:normed"
-METHODS = ["fedavg", "fedprox", "feddf"]
+MEAN = ["fedavg", "fedprox", "feddf"]
+METHODS = [*MEAN, "heterofl"]
 
 
 def slowly_tuned(model: SplitModel, node: Any, epochs: int) -> SplitModel:
@@ -36,7 +37,7 @@ def slowly_tuned(model: SplitModel, node: Any, epochs: int) -> SplitModel:
     return model
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", MEAN)
 def test_what_is_measured_equals_a_slow_loop_and_the_global_model_stays(name, make_config, make_node):
     """With batch norm and dropout; FedProx's term has no part in it."""
     keys = {"models": NORMED, "optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "batch_size": 32}
