@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.flower import ErrorCode, log
 from hetfl_flwr.common.packages import lacking
-from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place
+from hetfl_flwr.errors import ConfigError, HetflError, cause, ends_process, place
 from hetfl_flwr.node.holder import Holder, forget, holder_of
 from hetfl_flwr.node.machine import check_threads, keep_freed_memory
 from hetfl_flwr.node.node import KeptContext
@@ -87,8 +87,10 @@ def complaint(raised: BaseException, context: Context, kind: str, round: object)
     number = context.node_config.get("partition-id")
     client_id = number if type(number) is int else f"on node {context.node_id}"
     where = f"client {client_id}, {STAGES.get(kind, kind)}" + (f", round {round!r}: " if round is not None else ": ")
-    log(ERROR, where + _reason(error), exc_info=None if isinstance(error, HetflError) else error)
-    return where + (_reason(error) if simulated() else _outward(error))
+    known = isinstance(error, HetflError)
+    said = cause(error) if known else f"{cause(error)} ({place(error)})"
+    log(ERROR, where + said, exc_info=None if known else error)
+    return where + (said if simulated() else _outward(error))
 
 
 @app.query()
@@ -176,11 +178,3 @@ def _outward(error: BaseException) -> str:
     name = kind.__name__ if known else "an error of its code"
     line = f"{name}: {error.outward}" if known and isinstance(error, HetflError) else name
     return f"{line}; this node's log says more"
-
-
-def _reason(error: BaseException) -> str:
-    try:
-        line = " ".join(str(error).split())
-    except Exception:
-        line = "its text cannot be shown"
-    return line if isinstance(error, HetflError) else f"{type(error).__name__}: {line} ({place(error)})"

@@ -116,6 +116,17 @@ def reason(error: BaseException) -> str:
     return error.msg if isinstance(error, SyntaxError) and error.filename else str(error)
 
 
+def cause(error: BaseException) -> str:
+    """Return an error in one line: its text, and of one that is not this project's its type, too."""
+    if isinstance(error, HetflError):
+        return str(error)
+    try:
+        said = reason(error)
+    except Exception:
+        said = "its text cannot be shown"
+    return printable(f"{type(error).__name__}: {' '.join(said.split())}", 300)
+
+
 def place(error: BaseException) -> str:
     """Return the file and the line that an error comes from; of a syntax error, the line that is wrong.
 

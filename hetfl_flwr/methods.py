@@ -23,7 +23,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hetfl_flwr.common.packages import own_package
 from hetfl_flwr.config import AUTO, AUTO_MODELS, FIT, RunConfig, Value, one_model, write_algorithm_options
-from hetfl_flwr.errors import ConfigError, HetflError, place, reason, unknown
+from hetfl_flwr.errors import ConfigError, cause, place, unknown
 from hetfl_flwr.seeding import seeded
 
 if TYPE_CHECKING:
@@ -296,9 +296,8 @@ def _module(path: str, absent: ConfigError | None = None) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and f"{path}.".startswith(f"{error.name}."):
             gone = ConfigError(f"algorithm module '{path}' not found: no module named '{error.name}'")
             raise absent or gone from None
-        cause = str(error) if isinstance(error, HetflError) else f"{type(error).__name__}: {reason(error)}"
         where = f" ({place(error)})" if place(error) else ""
-        raise ConfigError(f"algorithm module '{path}' cannot be imported: {cause}{where}") from error
+        raise ConfigError(f"algorithm module '{path}' cannot be imported: {cause(error)}{where}") from error
 
 
 def _class_named(module: ModuleType, name: str) -> type[Any]:

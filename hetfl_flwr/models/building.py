@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ModelError, ends_process, place, unknown
+from hetfl_flwr.errors import ModelError, cause, ends_process, place, unknown
 from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
 from hetfl_flwr.models.narrow import narrowed, parse_width
 from hetfl_flwr.models.probing import constants, entered
@@ -18,7 +18,6 @@ from hetfl_flwr.models.registry import ZOO, ZooModel, require_known
 from hetfl_flwr.models.split_model import (
     SplitModel,
     WidthBy,
-    cause,
     channels_last,
     mark_constant,
     parameter_count,

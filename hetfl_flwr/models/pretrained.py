@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hetfl_flwr.errors import ModelError
-from hetfl_flwr.models.split_model import cause
+from hetfl_flwr.errors import ModelError, cause
 
 ORIGINAL = "IMAGENET1K_V1"
 """Which of torchvision's weights of a network are meant: those that all of them have."""

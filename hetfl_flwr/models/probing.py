@@ -6,8 +6,8 @@ from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import ModelError
-from hetfl_flwr.models.split_model import SplitModel, cause, ends_in_head, logits_of, split
+from hetfl_flwr.errors import ModelError, cause
+from hetfl_flwr.models.split_model import SplitModel, ends_in_head, logits_of, split
 from hetfl_flwr.seeding import seeded
 
 

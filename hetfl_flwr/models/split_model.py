@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hetfl_flwr.data import DataSpec
-from hetfl_flwr.errors import HetflError, ModelError, reason, unknown
+from hetfl_flwr.errors import ModelError, cause, unknown
 from hetfl_flwr.seeding import seeded
 
 WidthBy = Literal["linear", "pool"]
@@ -188,13 +188,6 @@ def _lay_out(layer: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tenso
     if channels == 1 and images.is_contiguous():  # either layout is the same bytes, so torch would keep the old strides
         return (images.as_strided(images.shape, (height * width, 1, width, 1)),)
     return (images.contiguous(memory_format=torch.channels_last),)
-
-
-def cause(error: BaseException) -> str:
-    """Return the first line of an error; of one that is not this project's its type, too."""
-    if isinstance(error, HetflError):
-        return str(error).splitlines()[0]
-    return f"{type(error).__name__}: {(reason(error).splitlines() or [''])[0]}"
 
 
 def cut(module: nn.Module, name: str) -> SplitModel:

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 from hetfl_flwr.common.flower import warn_or_log
 from hetfl_flwr.config import RunConfig, listed
-from hetfl_flwr.errors import ConfigError, HetflError, ends_process, place, reason
+from hetfl_flwr.errors import ConfigError, cause, ends_process, place
 from hetfl_flwr.runs.record import Round, Summary
-from hetfl_flwr.text import printable
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ class Guarded(RoundCallback):
                 if ends_process(error):
                     raise
                 del self.callbacks[name]
-                warn_or_log(f"{name} has failed and is not called again in this run: {one_line(error)}")
+                warn_or_log(f"{name} has failed and is not called again in this run: {cause(error)}")
 
 
 @contextmanager
@@ -203,16 +202,10 @@ def built(given: object, key: str) -> RoundCallback:
         found = resolve_name(given) if isinstance(given, str) else given
         callback: Any = found() if isclass(found) else found
     except (Exception, SystemExit) as error:
-        said = str(error) if isinstance(error, HetflError) else one_line(error)
         where = f" ({place(error)})" if place(error) else ""
         hint = "; put its folder on PYTHONPATH" if isinstance(error, ModuleNotFoundError) else where
-        raise ConfigError(f"{key}: cannot be imported or built: {said}{hint}") from error
+        raise ConfigError(f"{key}: cannot be imported or built: {cause(error)}{hint}") from error
     kind, methods = type(callback).__name__, ("begin", "round", "end")
     if lacking := [method for method in methods if not callable(getattr(callback, method, None))]:
         raise ConfigError(f"{key}: {kind} has no method {', '.join(lacking)}; a callback has begin, round and end")
     return callback  # type: ignore[no-any-return]  # its methods are there
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error's kind and text in one line."""
-    return printable(" ".join(f"{type(error).__name__}: {reason(error)}".split()), 300)

@@ -24,9 +24,9 @@ from typing import Any
 
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, listed
-from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.errors import ConfigError, cause
 from hetfl_flwr.learning.metrics import mean
-from hetfl_flwr.runs.callbacks import Guarded, RoundCallback, RunInfo, one_line
+from hetfl_flwr.runs.callbacks import Guarded, RoundCallback, RunInfo
 from hetfl_flwr.runs.record import Round, Summary, read_clients
 from hetfl_flwr.server.exchange import FRACTIONS
 from hetfl_flwr.wire.cost_metrics import DEVICE_MEMORY, MEMORY
@@ -330,7 +330,7 @@ def start_trackers(config: RunConfig, folder: Path) -> Guarded:
         try:
             started[name] = TRACKERS[name](config, folder, ids.get(name, ""))
         except Exception as error:
-            raise ConfigError(f"track = {name!r}: cannot be started: {one_line(error)}") from None
+            raise ConfigError(f"track = {name!r}: cannot be started: {cause(error)}") from None
     if found := {name: tracker.id for name, tracker in started.items() if tracker.id}:
         replace_file(path, (json.dumps(ids | found, allow_nan=False) + "\n").encode())
     return Guarded({f"track: {name}": tracker for name, tracker in started.items()})

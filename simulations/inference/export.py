@@ -28,8 +28,7 @@ from hetfl_flwr.data.columns import FORMATS, MARKS, PATTERNS
 from hetfl_flwr.data.folders import is_folder
 from hetfl_flwr.data.reading import comma_list, parse_data_sets
 from hetfl_flwr.data.spec import Column
-from hetfl_flwr.errors import ConfigError, ModelError
-from hetfl_flwr.models.split_model import cause
+from hetfl_flwr.errors import ConfigError, ModelError, cause
 from hetfl_flwr.node.node import Node
 
 KINDS = (".pt2", ".onnx")

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.errors import ConfigError, DataError, ModelError
-from hetfl_flwr.models.split_model import cause
+from hetfl_flwr.errors import ConfigError, DataError, ModelError, cause
 from hetfl_flwr.text import as_cell, printable
 from simulations.inference.export import EXTRA, FORMAT, description, program_of, quiet
 from simulations.inference.inputs import READERS, SHOWN, Model
