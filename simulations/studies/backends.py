@@ -1,35 +1,32 @@
-"""Where the runs of a study happen: in processes of this machine, or on the machines of a Ray cluster.
-
-On a cluster, each run has a folder on its machine, which is fetched when the run has ended and from time to time before
-that. When a machine is lost, its run goes on elsewhere from what was fetched last.
-"""
+"""Where the runs of a study happen: in processes of this machine, or on the machines of a Ray cluster."""
 
 import logging
 import os
 import socket
-import time
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import chdir, contextmanager, suppress
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from platform import node
 from tempfile import gettempdir
 from typing import Any
 
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.config import RunConfig
+from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.errors import ConfigError, HetflError, unknown
 from simulations.studies.jobs import Backend, Job
-from simulations.studies.worker import STOPPED, Look, Worker, mend, pack, processes, run_one, unpack
+from simulations.studies.worker import STOPPED, processes, run_one
 
 MAX_LOSSES = 3
 """How often a run begins again when its machine, or its process there, is lost."""
 
-PATIENCE, CONNECT = 60.0, 10.0
-"""Seconds without a free machine after which a line says so, and that a cluster may take to answer."""
+CONNECT = 10.0
+"""Seconds that a cluster may take to answer."""
 
 
 @dataclass
@@ -78,17 +75,9 @@ class LocalBackend:
         """Do nothing: Ctrl-C reaches the processes, too."""
 
 
-@dataclass(eq=False)
-class _Actor:
-    """A `Worker` on a machine of the cluster, and the name of the machine."""
-
-    handle: Any
-    where: str = "a machine"
-
-
 @dataclass
 class RayBackend:
-    """A running Ray cluster, and actors on its machines, each with one run at a time.
+    """A running Ray cluster whose machines share a file system: each run is a task, which writes its own folder.
 
     Parameters
     ----------
@@ -97,18 +86,13 @@ class RayBackend:
         ``device`` of any is ``cuda``.
     address : str
         ``HOST:PORT``, or ``auto``, the cluster of this machine. Empty: ``RAY_ADDRESS``, or else ``auto``.
-    fetch_every : float
-        Seconds between two fetches of a run that goes on, at least.
     """
 
     workers: int = 1
     address: str = ""
-    fetch_every: float = 300.0
     _ray: Any = field(default=None, init=False, repr=False)
-    _needs: dict[str, int] = field(default_factory=dict, init=False, repr=False)
-    _actors: list[_Actor] = field(default_factory=list, init=False, repr=False)
-    _idle: list[_Actor] = field(default_factory=list, init=False, repr=False)
-    _rounds: dict[Path, int] = field(default_factory=dict, init=False, repr=False)
+    _task: Any = field(default=None, init=False, repr=False)
+    _running: set[Any] = field(default_factory=set, init=False, repr=False)
     _stopped: bool = field(default=False, init=False, repr=False)
 
     def lacks(self, job: Job) -> str:
@@ -141,108 +125,76 @@ class RayBackend:
                     f"no Ray cluster at {address!r} that this machine could use: {_first_line(error)}; begin one by "
                     "`ray start --head`, and name another one in RAY_ADDRESS"
                 ) from None
-        threads = [int(job.settings.get("threads", 1)) for job in wanted]
-        gpu = any(str(job.settings.get("device", "")).startswith("cuda") for job in wanted)
-        self._ray, self._needs = ray, {"num_cpus": max(1, *threads), "num_gpus": int(gpu)}
-        self._actors, self._idle, self._rounds, self._stopped = [], [], {}, False
+        needs = {"CPU": max(1, *(int(job.settings.get("threads", 1)) for job in wanted))}
+        needs |= {"GPU": int(any(str(job.settings.get("device", "")).startswith("cuda") for job in wanted))}
+        if not any(
+            all(one["Resources"].get(key, 0) >= needs[key] for key in needs)
+            for one in ray.nodes()  # type: ignore[no-untyped-call]
+        ):
+            room = f"{needs['CPU']} processors" + " and a GPU" * needs["GPU"]
+            warn(f"no machine of the cluster has {room} for a run; waiting for one that has")
+        self._ray, self._running, self._stopped = ray, set(), False
+        own = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "max_retries": 0}
+        self._task = ray.remote(_on_machine).options(**own)
         try:
             yield
         finally:
-            self._stopped = True
-            ray.wait([actor.handle.leave.remote() for actor in self._idle] or [ray.put(0)], timeout=CONNECT)
-            for actor in self._actors:
-                ray.kill(actor.handle)
             if mine:
                 ray.shutdown()
 
     def run(self, job: Job) -> str:
-        """Run or resume a run on a free machine, again on another one if that is lost.
+        """Run or resume a run on a free machine; if that is lost, go on elsewhere from the last checkpoint.
 
         Raises
         ------
         HetflError
-            A machine of the cluster cannot run it: it has no hetfl, or another version.
+            A machine of the cluster cannot run it: it has no hetfl, another version, or not the run's folder.
         """
-        lost = STOPPED
+        job.folder.mkdir(parents=True, exist_ok=True)
+        lost, failed = STOPPED, self._ray.exceptions
         for losses in range(MAX_LOSSES + 1):
-            actor = _Actor(None)
-            try:
-                actor = self._free()
-                if self._stopped:
-                    return STOPPED
-                reason = self._run_on(actor, job)
-                self._idle.append(actor)
-                return f"on {actor.where}: {reason}" if reason else ""
-            except OSError as error:
-                return f"{job.folder} cannot be read or written: {error.strerror or error}"
-            except self._ray.exceptions.RayError as error:
-                lost = f"{actor.where} was lost: {_cause(error)}"
-                self._end(actor)
-            if self._stopped or losses == MAX_LOSSES:
+            if self._stopped:
                 break
-            warn(f"{job.name}: {lost}; it goes on elsewhere from round {job.done}")
+            task = self._task.remote(job.folder.absolute(), job.settings, os.getcwd(), version("hetfl"))
+            self._running.add(task)
+            try:
+                return str(self._ray.get(task))
+            except failed.TaskCancelledError:
+                return STOPPED
+            except failed.RayTaskError as error:
+                raise HetflError(f"a machine of the cluster cannot run these: {_cause(error)}") from None
+            except failed.RayError as error:
+                lost = f"its machine was lost: {_cause(error)}"
+                if losses < MAX_LOSSES:
+                    warn(f"{job.name}: {lost}; it goes on elsewhere from round {job.done}")
+            finally:
+                self._running.discard(task)
         return lost
 
     def done(self, job: Job) -> int:
-        """Return how many rounds a run had done when its machine was last asked."""
-        return self._rounds.get(job.folder, 0)
+        """Return how many rounds a run has done."""
+        return job.done
 
     def stop(self) -> None:
-        """Let all runs end their rounds; `run` returns when they are fetched."""
+        """Let all runs end their rounds."""
         warn("the runs finish their rounds; once more to stop at once")
         self._stopped = True
-        for actor in self._actors:
-            actor.handle.stop.remote()
+        for task in [*self._running]:
+            self._ray.cancel(task)
 
-    def _free(self, attempts: int = MAX_LOSSES) -> _Actor:
-        """Wait for a machine that has room, or whose run has ended, and can run this project."""
-        # one thread for calls, and one for `stop` meanwhile
-        hired = _Actor(self._ray.remote(Worker).options(max_concurrency=2, **self._needs).remote())
-        self._actors.append(hired)
-        ready, began, warned = hired.handle.ready.remote(os.getcwd()), time.monotonic(), False
-        while not self._stopped and not self._ray.wait([ready], timeout=0.2)[0]:
-            if self._idle:
-                self._end(hired)
-                return self._idle.pop()
-            if not warned and time.monotonic() - began > PATIENCE and not self._rounds:
-                warned = True
-                needs = f"{self._needs['num_cpus']} processors" + " and a GPU" * self._needs["num_gpus"]
-                warn(f"no machine of the cluster has had {needs} free for {PATIENCE:.0f} s; still waiting")
-        if self._stopped:
-            return hired
-        try:
-            hired.where, theirs = self._ray.get(ready)
-        except self._ray.exceptions.RayTaskError as error:
-            raise HetflError(f"a machine of the cluster cannot run these: {_cause(error)}") from None
-        except self._ray.exceptions.RayError:  # lost before it had a run
-            self._end(hired)
-            if not attempts:
-                raise
-            return self._free(attempts - 1)
-        if theirs != (mine := version("hetfl")):
-            raise HetflError(
-                f"{hired.where} has hetfl {theirs}, this machine {mine}: all machines of the cluster need the same"
-            )
-        return hired
 
-    def _end(self, actor: _Actor) -> None:
-        if actor in self._actors:
-            self._actors.remove(actor)
-            with suppress(Exception):
-                self._ray.kill(actor.handle)
-
-    def _run_on(self, actor: _Actor, job: Job) -> str:
-        self._rounds[job.folder] = job.done
-        mend(job.folder)
-        packed = pack(job.folder) if job.folder.is_dir() else None
-        self._ray.get(actor.handle.begin.remote(job.settings, packed))
-        while True:
-            look: Look = self._ray.get(actor.handle.look.remote(1.0, self.fetch_every))
-            self._rounds[job.folder] = look.done
-            if look.packed is not None:
-                unpack(look.packed, job.folder)
-            if look.reason is not None:
-                return look.reason
+def _on_machine(folder: Path, settings: dict[str, Value], imports: str, hetfl: str) -> str:
+    """Run or resume a run on a machine of the cluster; return why it did not end, with the machine's name."""
+    if version("hetfl") != hetfl:
+        raise HetflError(
+            f"{node()} has hetfl {version('hetfl')}, not {hetfl}: all machines of the cluster need the same"
+        )
+    if not folder.is_dir():
+        raise HetflError(f"{node()} has no {folder}: set --out to a folder on a file system that all machines share")
+    if imports not in sys.path:
+        sys.path.append(imports)
+    reason = run_one(folder, settings)
+    return f"on {node()}: {reason}" if reason and reason != STOPPED else reason
 
 
 def _check_reached(address: str) -> None:

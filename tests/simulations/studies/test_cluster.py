@@ -1,10 +1,6 @@
 """Runs on a Ray cluster of two machines, both on loopback: the same bits as here, and nothing lost with a machine."""
 
-import json
-import tarfile
 from io import StringIO
-from pathlib import Path
-from tempfile import gettempdir
 from threading import Timer
 
 import pytest
@@ -17,7 +13,6 @@ from simulations.cli.command import app
 from simulations.studies import backends
 from simulations.studies.backends import BACKENDS, LocalBackend, RayBackend, backend
 from simulations.studies.jobs import Job, run_all
-from simulations.studies.worker import mend, pack, unpack
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
 SPACE = 80 * 2**20
@@ -64,16 +59,14 @@ def outcome(job):
 @pytest.mark.exhaustive
 def test_a_cluster_of_two_gives_the_bits_of_this_machine(tmp_path, machines, two, console):
     there, here = ([a_run(tmp_path / name, seed) for seed in range(3)] for name in ("there", "here"))
-    before = {*Path(gettempdir()).glob("hetfl-on-ray-*")}
     assert run_all(there, RayBackend(2, machines.address), console) == {}
     assert run_all(here, LocalBackend(2), console) == {}
     assert [outcome(job) for job in there] == [outcome(job) for job in here]
     assert all(job.finished for job in there)
-    assert {*Path(gettempdir()).glob("hetfl-on-ray-*")} <= before
 
 
 @pytest.mark.exhaustive
-def test_what_a_lost_machine_had_goes_on_elsewhere_from_what_was_fetched(tmp_path, machines, two, console, capsys):
+def test_what_a_lost_machine_had_goes_on_elsewhere_from_its_checkpoint(tmp_path, machines, two, console, capsys):
     wanted = [a_run(tmp_path / "there", seed, rounds=150, **{"evaluate-every": 100}) for seed in range(2)]
     alone = [a_run(tmp_path / "here", seed, rounds=150, **{"evaluate-every": 100}) for seed in range(2)]
     lost = []
@@ -91,7 +84,7 @@ def test_what_a_lost_machine_had_goes_on_elsewhere_from_what_was_fetched(tmp_pat
         timer.start()
 
     later()
-    assert run_all(wanted, RayBackend(2, machines.address, fetch_every=0.0), console) == {}
+    assert run_all(wanted, RayBackend(2, machines.address), console) == {}
     assert lost
     assert all(done < 150 for done in lost[0])
     said = [line for line in capsys.readouterr().err.splitlines() if "was lost" in line]
@@ -106,42 +99,6 @@ def test_another_version_on_a_machine_is_refused(tmp_path, machines, first, cons
     monkeypatch.setattr(backends, "version", lambda name: "0.0.1")
     said = refusal(HetflError, run_all, [a_run(tmp_path)], RayBackend(1, machines.address), console)
     assert "0.0.1" in said
-
-
-def test_a_folder_comes_out_as_it_was_put_in_and_takes_the_place_of_what_was_there(tmp_path):
-    one, other = tmp_path / "one", tmp_path / "other"
-    for folder, name in ((one, "new.json"), (other, "old.json")):
-        (folder / "deep").mkdir(parents=True)
-        (folder / "deep" / name).write_text(json.dumps(name))
-    unpack(pack(one), other)
-    assert [path.relative_to(other).as_posix() for path in sorted(other.rglob("*"))] == ["deep", "deep/new.json"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]
-
-
-def test_bytes_that_are_no_folder_leave_what_was_there(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "kept").write_text("")
-    packed = StringIO("no archive " * 100).read().encode()
-    with pytest.raises(OSError, match="could not be opened"):
-        unpack(packed, tmp_path / "run")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["kept"]
-
-
-def test_a_member_that_leaves_its_folder_is_refused(tmp_path):
-    (tmp_path / "outside").write_text("")
-    with tarfile.open(tmp_path / "bad.tar", "w") as archive:
-        archive.add(tmp_path / "outside", arcname="../outside-too")
-    with pytest.raises(OSError, match="outside"):
-        unpack((tmp_path / "bad.tar").read_bytes(), tmp_path / "run")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.tar", "outside"]
-
-
-def test_a_folder_that_was_away_when_its_writer_was_killed_comes_back(tmp_path):
-    (tmp_path / ".run.old").mkdir()
-    (tmp_path / ".run.old" / "kept").write_text("")
-    mend(tmp_path / "run")
-    assert (tmp_path / "run" / "kept").exists()
-    assert not (tmp_path / ".run.old").exists()
 
 
 @pytest.fixture
