@@ -6,9 +6,8 @@ import lzma
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, cast
@@ -65,7 +64,7 @@ SPLITS = ("train", "test", "validation")
 _SPLIT = re.compile(r"(?:(.*)[_.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid|validation|dev))(?:[-_.]\d.*)?", re.I)
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ASIDE = re.compile(r"(?:dataset_infos?|dataset_dict|state|datapackage)\.json", re.I)  # describe a data set
-_OWNER_CLASS_IMAGE = 3  # parts of an image's path in a folder of owners
+_OWNER_CLASS_IMAGE = 3  # parts of an image's path in a folder of owners, or of splits
 _SHOWN = 5  # names in a note, at most
 
 SIGNALS = "Inertial Signals"
@@ -112,22 +111,18 @@ def ending(path: Path) -> str:
     >>> ending(Path("wine.CSV")), ending(Path("wine.csv.gz"))
     ('.csv', '.csv')
     """
-    inner = path.with_suffix("").suffix.lower()
-    return inner if _is_packed(path) and TABLES.get(inner, inner) in {"csv", "json", *TEXTS} else path.suffix.lower()
+    outer, inner = path.suffix.lower(), path.with_suffix("").suffix.lower()
+    return inner if outer in PACKED and TABLES.get(inner, inner) in {"csv", "json", *TEXTS} else outer
 
 
 def stem(path: Path) -> str:
     """Return a file's name without its ending."""
-    return path.with_suffix("").stem if _is_packed(path) else path.stem
-
-
-def _is_packed(path: Path) -> bool:
-    return path.suffix.lower() in PACKED
+    return path.with_suffix("").stem if path.suffix.lower() in PACKED else path.stem
 
 
 def opened(path: Path) -> IO[bytes]:
     """Open a file of rows for reading; one that is packed, unpacked."""
-    if not _is_packed(path):
+    if path.suffix.lower() not in PACKED:
         return path.open("rb")
     packed = PACKED[path.suffix.lower()](path)
     if not isinstance(packed, ZipFile):
@@ -145,42 +140,28 @@ def advice_on(path: Path) -> str:
     return f'convert it: python -c "{line.format(path, path.with_suffix(""))}"' if line else f"give one of {_KNOWN}"
 
 
-def own_file(dataset: str) -> Path | None:
-    """Return the file of rows that a data set's name is; None where it is no file.
+def own_place(dataset: str) -> Path:
+    """Return the file of rows, or the folder, that a data set's name is.
 
     Raises
     ------
     DataError
-        If it is a file of another kind, or the system's.
+        If it is neither, a file of another kind, or the system's.
     """
     path = Path(dataset)
+    place = path.resolve() if path.exists() else path
+    if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):
+        raise DataError(f"dataset '{path}' is the system's: give a file or folder of your own")
+    if path.is_dir():
+        return path
     if not path.is_file():
-        return None
-    if any(path.resolve().is_relative_to(system) for system in SYSTEM):
-        raise DataError(f"dataset '{path}' is the system's: give a file of your own")
+        raise DataError(
+            f"dataset '{path}' is not a folder or a file: give a file of rows, or a folder that holds {EXPECTED}"
+        )
     if ending(path) not in TABLES.keys() | TEXTS:
         raise DataError(f"dataset '{path}' is no file of rows: {advice_on(path)}")
-    check_name(path)
+    check_file(path)
     return path
-
-
-def own_folder(dataset: str) -> Path:
-    """Return the folder that a data set's name is.
-
-    Raises
-    ------
-    DataError
-        If it is none, or the system's.
-    """
-    folder = Path(dataset)
-    if not folder.is_dir():
-        raise DataError(
-            f"dataset '{folder}' is not a folder or a file: give a file of rows, or a folder that holds {EXPECTED}"
-        )
-    place = folder.resolve()
-    if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):
-        raise DataError(f"dataset '{folder}' is the system's: give a folder that holds {EXPECTED}")
-    return folder
 
 
 def local_folder(hub_id: str, data_dir: str) -> Path | None:
@@ -197,21 +178,15 @@ def local_folder(hub_id: str, data_dir: str) -> Path | None:
     root = Path(data_dir).expanduser()
     if not root.is_dir():
         raise DataError(f"data-dir '{data_dir}' is not a folder: set it to the folder that holds {hub_id}")
-    if _holds_data(root / hub_id):
+    if _holds_data((root / hub_id).rglob("*")) or signals_folder(root / hub_id):
         return root / hub_id
     if root.resolve().name.lower() == hub_id.rpartition("/")[2].lower():
-        return root if _holds_data(root) else None
-    return root if any(_is_rows(path) for path in [*root.glob("*"), *root.glob("data/*")]) else None
+        return root if _holds_data(root.rglob("*")) or signals_folder(root) else None
+    return root if _holds_data([*root.glob("*"), *root.glob("data/*")], TABLES.keys()) else None
 
 
-def _holds_data(folder: Path) -> bool:
-    return signals_folder(folder) is not None or any(
-        ending(path) in TABLES.keys() | IMAGES and path.is_file() for path in folder.rglob("*")
-    )
-
-
-def _is_rows(path: Path) -> bool:
-    return ending(path) in TABLES and path.is_file()
+def _holds_data(paths: Iterable[Path], endings: Set[str] = TABLES.keys() | IMAGES) -> bool:
+    return any(ending(path) in endings and path.is_file() for path in paths)
 
 
 def signals_folder(folder: Path) -> Path | None:
@@ -228,18 +203,16 @@ class Listing:
     ----------
     folder : Path
         Which one.
-    rows : tuple of Path
-        Files of rows.
-    images : tuple of Path
-        Images.
+    rows, images : tuple of Path
+        Files of rows, and images.
     others : tuple of Path
         Files that look like data and are not read: backups, unfinished downloads, what `advice_on` tells to convert.
     """
 
     folder: Path
     rows: tuple[Path, ...]
-    images: tuple[Path, ...]
-    others: tuple[Path, ...]
+    images: tuple[Path, ...] = ()
+    others: tuple[Path, ...] = ()
 
     @classmethod
     def of(cls, folder: Path) -> "Listing":
@@ -250,44 +223,46 @@ class Listing:
         DataError
             If it holds no data, or mostly other files; or what is called like data is no file, or is empty.
         """
-        rows, images, others = list[Path](), list[Path](), list[Path]()
-        for count, path in enumerate(_files(folder), start=1):
-            kind = ending(path)
-            if kind in IMAGES:
-                images.append(path)
-            elif kind in TABLES and not _ASIDE.fullmatch(path.name):
-                rows.append(path)
-            elif {*map(str.lower, path.suffixes[:-1])} & TABLES.keys() or kind in _CONVERTED_BY:
-                others.append(path)
-            if count == MANY and len(rows) + len(images) < MANY / 4:  # as a user's home
+        rows, images, others, count = list[Path](), list[Path](), list[Path](), 0
+        for place, folders, names in os.walk(folder):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for path in (Path(place, name) for name in names if not name.startswith(".")):
+                kind, count = ending(path), count + 1
+                if kind in IMAGES:
+                    images.append(path)
+                elif kind in TABLES and not _ASIDE.fullmatch(path.name):
+                    rows.append(path)
+                elif {*map(str.lower, path.suffixes[:-1])} & TABLES.keys() or kind in _CONVERTED_BY:
+                    others.append(path)
+            if count >= MANY and len(rows) + len(images) < count / 4:  # as a user's home
                 raise DataError(
                     f"dataset '{folder}' holds mostly other files: give the folder below it that holds {EXPECTED}"
                 )
+        found = cls(folder, (*sorted(rows),), (*sorted(images),), (*sorted(others),))
         if not rows and not images:
-            kinds = [path for path in others if path.suffix.lower() in _CONVERTED_BY]
-            advice = advice_on(kinds[0]) if kinds else f"expected {EXPECTED}"
-            raise DataError(f"dataset '{folder}' holds no data: {advice}")
-        for path in sorted([*rows, *images]):
-            if not path.is_file():
-                raise DataError(f"'{path}' is no file, or a link to none: put one there, or remove it")
-            check_name(path)
-        check_filled(rows)
-        return cls(folder, (*sorted(rows),), (*sorted(images),), (*sorted(others),))
+            raise DataError(f"dataset '{folder}' holds no data: {found._advice or f'expected {EXPECTED}'}")
+        for path in found.rows:
+            check_file(path)
+        for path in found.images:
+            check_file(path, filled=False)
+        return found
+
+    @property
+    def _advice(self) -> str:
+        return next((advice_on(one) for one in self.others if one.suffix.lower() in _CONVERTED_BY), "")
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What lies there and is not read."""
-        if not self.others:
-            return ()
-        advice = next((f": {advice_on(one)}" for one in self.others if one.suffix.lower() in _CONVERTED_BY), "")
-        return (f"not read in '{self.folder}': {self.shown(self.others)}{advice}",)
+        advice = f": {self._advice}" if self._advice else ""
+        return (f"not read in '{self.folder}': {self.shown(self.others)}{advice}",) * bool(self.others)
 
     def shown(self, files: Sequence[Path], most: int = _SHOWN) -> str:
         """Return files as a note names them."""
         named = ", ".join(str(file.relative_to(self.folder)) for file in files[:most])
         return named + (f" and {len(files) - most} more" if len(files) > most else "")
 
-    @cached_property
+    @property
     def holds_images(self) -> bool:
         """Whether images are the data: files of rows, if there are any, describe them."""
         return bool(self.images) and all(path.stem == "metadata" for path in self.rows)
@@ -321,56 +296,53 @@ class Listing:
             Nobody can tell which files are splits.
         """
         told = {path: self._split_of(path) for path in self.rows}
-        others = [path for path in self.rows if not told[path][0]]
-        said = {split: [path for path in self.rows if told[path][0] == split] for split in SPLITS}
-        exact = [path for path in self.rows if told[path][0] and not told[path][1]]
-        alike = {told[path][1] for path in said["train"]} | {""}
-        alone = [path for split in SPLITS[1:] for path in said[split] if "" != told[path][1] not in alike]
-        if (others or alone) and (exact or (said["train"] and said["test"])):
+        said = _grouped({path: split for path, (split, _) in told.items()})
+        others, train = said.pop("", []), said.get("train", [])
+        exact = [path for path, (split, before) in told.items() if split and not before]
+        alike = {"", *(told[path][1] for path in train)}
+        alone = [path for split in SPLITS[1:] for path in said.get(split, ()) if told[path][1] not in alike]
+        if (others or alone) and (exact or (train and "test" in said)):
             one = (exact or said["test"])[0]
-            other = next(path for path in (*others, *alone, *said["train"]) if path != one)
+            other = next(path for path in (*others, *alone, *train) if path != one)
             raise DataError(
                 f"'{self.folder}' holds '{one.relative_to(self.folder)}' beside '{other.relative_to(self.folder)}', and"
                 " nothing says whether these are splits of one data set: call it train or test, such as train-2.csv, "
                 "or put it into another folder"
             )
+        if not others and (train or exact):
+            return said, ()
         parts = [path for path in others if not _SHARD.search(path.name)]
         note = f"rows of {len(parts)} files in '{self.folder}' are put together: partition=files has a client for each"
-        if others or not (said["train"] or exact):
-            return {"train": [*self.rows]}, (note,) * (len(parts) > 1)
-        return {split: paths for split, paths in said.items() if paths}, ()
+        return {"train": [*self.rows]}, (note,) * (len(parts) > 1)
 
     def _split_of(self, path: Path) -> tuple[str, str]:
         """Return the split that the name of a file says, or else the nearest folder's, and what stands before it."""
-        for name in (path.name.split(".")[0], *reversed(path.relative_to(self.folder).parts[:-1])):
-            if (found := split_called(name))[0]:
-                return found
-        return "", ""
+        names = (path.name.split(".")[0], *reversed(path.relative_to(self.folder).parts[:-1]))
+        return next((found for found in map(split_called, names) if found[0]), ("", ""))
 
     def images_by_split(self) -> dict[str, list[Path]]:
         """Return all images by split: the folder that is called so and holds folders of classes, if all do."""
         parts = {path: path.relative_to(self.folder).parts for path in self.images}
-        named = {path: split_called(inner[0])[0] if len(inner) > 2 else "" for path, inner in parts.items()}
-        if not all(named.values()):
-            return {"train": [*self.images]}
-        splits = {split: [path for path in self.images if named[path] == split] for split in SPLITS}
-        return {split: paths for split, paths in splits.items() if paths}
+        said = _grouped({path: split_called(inner[0])[0] * (len(inner) > 2) for path, inner in parts.items()})
+        return {"train": [*self.images]} if "" in said else said
 
     def check_depths(self) -> None:
-        """Refuse images in folders of classes of which some lie deeper than others: nobody can tell their class.
+        """Refuse images of which nobody can tell the class: some lie deeper than others, or all below its folder.
 
         Raises
         ------
         DataError
-            Names an image at the rarer depth, and one at the usual one.
+            Names one, and another at the usual depth.
         """
-        depths = Counter(len(path.parts) for path in self.images)
-        usual = max(depths, key=lambda depth: (depths[depth], depth))
-        if odd := [path for path in self.images if len(path.parts) != usual]:
-            one = next(path for path in self.images if len(path.parts) == usual)
+        depths = {path: len(path.relative_to(self.folder).parts) for path in self.images}
+        counts = Counter(depths.values())
+        usual = max(counts, key=lambda depth: (counts[depth], depth))
+        odd = next((path for path, depth in depths.items() if depth != min(usual, _OWNER_CLASS_IMAGE)), None)
+        if odd:
+            beside = [f" beside '{one.relative_to(self.folder)}'" for one, depth in depths.items() if depth == usual]
             raise DataError(
-                f"'{self.folder}' holds '{odd[0].relative_to(self.folder)}' beside '{one.relative_to(self.folder)}': "
-                "put all images into one folder a class, all at one depth, and take others away"
+                f"'{self.folder}' holds '{odd.relative_to(self.folder)}'{beside[0] * (depths[odd] != usual)}: put all "
+                "images into one folder a class, all at one depth, in at most one folder a split or owner"
             )
 
     def image_owners(self, wanted: bool = False) -> dict[Path, str]:
@@ -381,27 +353,21 @@ class Listing:
         DataError
             If owners are wanted, and an image lies elsewhere.
         """
-        owners = {}
-        for path in self.images:
-            inner = path.relative_to(self.folder)
-            if len(inner.parts) != _OWNER_CLASS_IMAGE:
-                if not wanted:
-                    return {}
-                raise DataError(
-                    f"partition 'files': image '{inner}' of '{self.folder}' does not lie in a folder "
-                    "OWNER/CLASS: put all images into a folder for each class, within one for each owner"
-                )
-            owners[path] = inner.parts[0]
+        parts = {path: path.relative_to(self.folder).parts for path in self.images}
+        other = next((path for path, inner in parts.items() if len(inner) != _OWNER_CLASS_IMAGE), None)
+        if other and wanted:
+            raise DataError(
+                f"partition 'files': image '{other.relative_to(self.folder)}' of '{self.folder}' does not lie in a "
+                "folder OWNER/CLASS: put all images into a folder for each class, within one for each owner"
+            )
+        owners = {path: inner[0] for path, inner in parts.items() if not other}
         return owners if wanted or len({*owners.values()}) > 1 else {}
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Go through all files below a folder, hidden ones aside; links to folders are followed no further."""
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if not name.startswith("."):
-                yield Path(place, name)
+def _grouped(splits: Mapping[Path, str]) -> dict[str, list[Path]]:
+    """Return the paths of each split that has any, in the order of the splits."""
+    found = {split: [path for path, own in splits.items() if own == split] for split in (*SPLITS, "")}
+    return {split: paths for split, paths in found.items() if paths}
 
 
 def split_called(name: str) -> tuple[str, str]:
@@ -438,20 +404,17 @@ def names_of(files: Sequence[Path]) -> dict[Path, str]:
     return {path: str(below[path] / stem(path)) for path in files}
 
 
-def check_filled(files: Sequence[Path]) -> None:
-    """Refuse files of rows that hold nothing at all.
+def check_file(path: Path, *, filled: bool = True) -> None:
+    """Refuse what is no file, has a name that is not UTF-8 or, of rows, holds nothing at all.
 
     Raises
     ------
     DataError
-        Names the first.
+        Names it.
     """
-    for path in files:
-        if not path.stat().st_size:
-            raise DataError(f"'{path}' is empty: put rows into it, or take it away")
-
-
-def check_name(path: Path) -> None:
-    """Refuse a file whose name is not UTF-8."""
+    if not path.is_file():
+        raise DataError(f"'{path}' is no file, or a link to none: put one there, or remove it")
     if any("\udc80" <= letter <= "\udcff" for letter in path.name):
         raise DataError(f"'{printable(str(path))}' has a name that is not UTF-8: rename it")
+    if filled and not path.stat().st_size:
+        raise DataError(f"'{path}' is empty: put rows into it, or take it away")

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hetfl_flwr.data.decode import cells_of, decode
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
-from hetfl_flwr.data.roles import is_text
 from hetfl_flwr.data.rows import reason
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import DataSpec
@@ -54,13 +52,13 @@ class Pixels:
     def read(self, cells: pa.Array) -> tuple[npt.NDArray[np.uint8], Mapping[int, str]]:
         """Return the pixels (B, *shape) of images, and of those that will not do what is wrong with them."""
         pixels, wrong = np.zeros((len(cells), *self.shape), np.uint8), dict[int, str]()
-        for row, cell in enumerate(scalar.as_py() for scalar in cells):
+        for row, cell in enumerate(cells.to_pylist()):
             try:
                 pixels[row] = self.pixels(cell)
-            except DataError as error:
-                wrong[row] = f"{_called(cell)} {error}"
             except Exception as error:
-                wrong[row] = f"{_called(cell)} cannot be decoded: {reason(error)}"
+                called = f"image '{file}'" if isinstance(file := _file(cell), str) else "its image"
+                why = str(error) if isinstance(error, DataError) else f"cannot be decoded: {reason(error)}"
+                wrong[row] = f"{called} {why}"
         return pixels, wrong
 
     def pixels(self, cell: Any) -> npt.NDArray[np.uint8]:
@@ -71,16 +69,18 @@ class Pixels:
         DataError
             It is in colour where grey is wanted, has another size, or more than 8 bits a colour.
         """
-        from PIL.Image import Resampling
+        from PIL import Image
 
-        image, (channels, height, width) = upright(cell), self.shape
+        image, (channels, height, width) = _upright(cell), self.shape
         if image.mode not in _GREY | _COLOUR:
             raise DataError(f"has pixels of mode {image.mode}: only 8-bit grey or colour is read")
         if channels == 1 and image.mode in _COLOUR:
             raise DataError("is in colour, and not grey as others: save all in one mode")
-        image = flattened(image, "L" if channels == 1 else "RGB")
+        if _may_be_transparent(image):
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+        image = image.convert("L" if channels == 1 else "RGB")
         if self.resize:
-            image = image.resize((width, height), Resampling.BILINEAR)
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
         elif (image.height, image.width) != (height, width):
             found = f"is {image.height}x{image.width} pixels, not {height}x{width}"
             raise DataError(f"{found}: resize it, or train with image-size, which resizes all")
@@ -100,14 +100,7 @@ def image_spec(source: Source) -> DataSpec:
 
 
 def read_images(source: Source, rows: IntArray) -> Arrays:
-    """Decode a whole data set into one uint8 array.
-
-    Parameters
-    ----------
-    source : Source
-        Its images are resized, bilinear and smoothed, where its reading asks for a size.
-    rows : ndarray
-        The order of its rows, as in `decode`.
+    """Decode a whole data set into one uint8 array; `decode` says what the arguments are.
 
     Raises
     ------
@@ -115,19 +108,20 @@ def read_images(source: Source, rows: IntArray) -> Arrays:
         If images cannot be decoded or are not of the shape, or a label is none of the classes.
     """
     form = _form(source)
-    changed = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, filter(os.path.isfile, _paths(source)))]
+    files = [found for cell in cells_of(source) if isinstance(found := _file(cell.as_py()), str)]
+    changed = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, filter(os.path.isfile, files))]
     return decode(source, form, rows, (form, changed), peak=255.0, notes=_notes(source, form.shape[0]))
 
 
 def _form(source: Source) -> Pixels:
     """Return how images become pixels, by the first that can be decoded."""
-    size, cells = source.reading.image_size, cells_of(source)
-    for cell in cells:
+    size = source.reading.image_size
+    for cell in cells_of(source):
         with suppress(Exception):
-            image = upright(cell.as_py())
+            image = _upright(cell.as_py())
             shape = (1 if image.mode in _GREY else 3, size or image.height, size or image.width)
             return Pixels(shape, bool(size))
-    why = Pixels((1, 1, 1), resize=False).read(cells.slice(0, 1).combine_chunks())[1][0]
+    why = Pixels((1, 1, 1), resize=False).read(cells_of(source)[:1].combine_chunks())[1][0]
     raise DataError(f"{source.place} has no image that can be decoded; row {source.where(0)}: {why}")
 
 
@@ -143,59 +137,31 @@ def _notes(source: Source, channels: int) -> tuple[str, ...]:
     grey = transparent = 0
     for cell in cells_of(source):
         with suppress(OSError), Image.open(_file(cell.as_py())) as image:
-            grey += image.mode in _GREY
+            grey += channels > 1 and image.mode in _GREY
             transparent += _may_be_transparent(image)
-    notes = (
-        (grey if channels > 1 else 0, "are grey: read as colour"),
-        (transparent, "may be transparent: laid on white"),
-    )
+    notes = (grey, "are grey: read as colour"), (transparent, "may be transparent: laid on white")
     return tuple(f"{count:,} of {len(source):,} images of {source.place} {what}" for count, what in notes if count)
-
-
-def _paths(source: Source) -> list[str]:
-    """Return where the images lie that have files of their own."""
-    cells = cells_of(source)
-    if pa.types.is_struct(cells.type):
-        cells = pc.struct_field(cells, "path").filter(pc.is_null(pc.struct_field(cells, "bytes")))
-    paths: list[str] = cells.drop_null().to_pylist() if is_text(cells.type) else []
-    return paths
 
 
 def _file(cell: Any) -> Any:
     """Return the file of a cell: bytes of one, where it lies, or both."""
     if isinstance(cell, dict):
         cell = cell["bytes"] or cell["path"]
-    if cell is None:
-        raise DataError("is missing: leave the row out")
     return BytesIO(cell) if isinstance(cell, bytes) else cell
-
-
-def _called(cell: Any) -> str:
-    """Return how messages call an image: by its file where it has one of its own."""
-    path = cell["path"] if isinstance(cell, dict) and not cell["bytes"] else cell
-    return f"image '{path}'" if isinstance(path, str) else "its image"
 
 
 def _may_be_transparent(image: "Image") -> bool:
     return image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
 
 
-def flattened(image: "Image", mode: str) -> "Image":
-    """Return an image in a mode, on white where it is transparent."""
-    from PIL import Image
-
-    if _may_be_transparent(image):
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-    return image if image.mode == mode else image.convert(mode)
-
-
-def upright(cell: Any) -> "Image":
+def _upright(cell: Any) -> "Image":
     """Decode an image, and turn it as its EXIF data say."""
     from PIL import Image, ImageOps
 
-    image = Image.open(_file(cell))
+    if (file := _file(cell)) is None:
+        raise DataError("is missing: leave the row out")
+    image = Image.open(file)
     if image.format == "TIFF" and (pages := getattr(image, "n_frames", 1)) > 1:
         raise DataError(f"has {pages} pages: save each as a file of its own")
-    image.load()
     turned: Image.Image = ImageOps.exif_transpose(image)
     return turned

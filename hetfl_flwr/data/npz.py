@@ -11,70 +11,55 @@ import pyarrow as pa
 
 from hetfl_flwr.errors import DataError
 
-Array = npt.NDArray[Any]
-
 
 def npz_table(path: Path) -> pa.Table:
-    """Return the rows of an .npz file: row i of each array together.
-
-    An array (N,) is a column of cells, (N, L) one of lists, (N, A, L) one of lists of lists; of (N, 1) the ones do not
-    count.
+    """Return the rows of an .npz file, as `table_of` does.
 
     Raises
     ------
     DataError
-        If it holds no array, an array of objects, or arrays that differ in their number of rows.
+        If it is none, or holds what `table_of` refuses or an array of objects.
     """
     if not is_zipfile(path):
         raise DataError(f"'{path}' is no .npz file, or damaged: write it with numpy.savez")
+    arrays = dict[str, npt.NDArray[Any]]()
     with np.load(path, allow_pickle=False) as file:
-        arrays = {name: _array(file, name, path) for name in file.files}
+        for name in file.files:
+            try:
+                arrays[name] = file[name]
+            except ValueError as error:
+                raise DataError(
+                    f"array {name!r} of '{path}' cannot be read: save numbers or texts, no Python objects ({error})"
+                ) from None
     return table_of(arrays, f"'{path}'")
 
 
-def table_of(arrays: Mapping[str, Array], place: str) -> pa.Table:
-    """Return arrays as columns of a table.
+def table_of(arrays: Mapping[str, npt.NDArray[Any]], place: str) -> pa.Table:
+    """Return arrays as columns of a table, row i of each together.
+
+    An array (N,) is a column of cells, (N, L) one of lists, (N, A, L) one of lists of lists; of (N, 1) the ones do not
+    count.
 
     Parameters
     ----------
     arrays : mapping
-        By the names of the columns, each with its rows along the first axis.
+        By the names of the columns.
     place : str
         What messages call it.
 
     Raises
     ------
     DataError
-        As `npz_table` does.
+        If there is no array, an empty one, or they differ in their number of rows.
     """
-    if not arrays:
-        raise DataError(f"{place} holds no array: expected inputs, such as x, and labels, such as y")
-    for name, array in arrays.items():
-        if not array.ndim or not array.size:
-            raise DataError(f"{place}: array {name!r} has shape {array.shape}, which holds nothing")
-    (first, one), *others = arrays.items()
-    for name, array in others:
-        if len(array) != len(one):
-            raise DataError(
-                f"{place}: array {first!r} has {len(one)} rows, {name!r} has {len(array)}: "
-                "each array needs as many as the others"
-            )
+    shapes = [array.shape for array in arrays.values()]
+    if len({shape[:1] for shape in shapes}) != 1 or any(not shape or 0 in shape for shape in shapes):
+        said = ", ".join(f"{name!r} of shape {array.shape}" for name, array in arrays.items()) or "no array"
+        raise DataError(f"{place} holds {said}: expected inputs and labels, such as x and y, all with as many rows")
     return pa.table({name: _column(array) for name, array in arrays.items()})
 
 
-def _array(file: Any, name: str, path: Path) -> Array:
-    try:
-        array: Array = file[name]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise DataError(
-            f"array {name!r} of '{path}' holds Python objects, which are not read: save numbers or texts"
-        ) from None
-    return array
-
-
-def _column(array: Array) -> pa.Array:
+def _column(array: npt.NDArray[Any]) -> pa.Array:
     """Return an array as cells, lists, or lists of lists."""
     shape = array.shape[:1] if array.shape[1:] == (1,) else array.shape
     values = np.ascontiguousarray(array).reshape(-1)

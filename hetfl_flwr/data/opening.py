@@ -25,8 +25,7 @@ from hetfl_flwr.data.folders import (
     is_folder,
     local_folder,
     names_of,
-    own_file,
-    own_folder,
+    own_place,
     signals_folder,
 )
 from hetfl_flwr.data.frame import Frame
@@ -260,8 +259,8 @@ def check_place(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> No
     """
     if not is_folder(dataset):
         _folder_below(dataset, data_dir, entry)
-    elif own_file(dataset) is None:
-        Listing.of(own_folder(dataset)) if not signals_folder(own_folder(dataset)) else None
+    elif (place := own_place(dataset)).is_dir() and not signals_folder(place):
+        Listing.of(place)
 
 
 def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Found:
@@ -296,10 +295,9 @@ def _folder_below(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> 
 def _own(dataset: str, reading: Reading) -> _Found:
     """Return the splits of a file or a folder of one's own, called as it was given from Python, if it was."""
     given = called_in_python(Path(dataset))
-    file = own_file(dataset)
-    if file is not None:
-        return _read_rows({"train": [file]}, f"'{dataset}'", reading, given)
-    folder = own_folder(dataset)
+    folder = own_place(dataset)
+    if folder.is_file():
+        return _read_rows({"train": [folder]}, f"'{dataset}'", reading, given)
     if not given:
         return _in_folder(folder, reading)
     try:
@@ -345,7 +343,7 @@ def _read_rows(
     parts = {split: [key for key, (path, *_) in sheets.items() if path in {*own}] for split, own in files.items()}
     notes: tuple[str, ...] = ()
     if len(paths) == 1 and len(sheets) > 1 and not reading.by_file:
-        parts, notes = Listing(paths[0], (*sheets,), (), ()).by_split()
+        parts, notes = Listing(paths[0], (*sheets,)).by_split()
     found = [sheets[key] for own in parts.values() for key in own]
     frames = [frame for _, _, frame in found]
     owners = tuple(title or names[path] for path, title, _ in found)

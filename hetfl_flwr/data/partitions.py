@@ -1,8 +1,10 @@
 """How samples are shared out over clients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from logging import getLogger
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +14,16 @@ from hetfl_flwr.seeding import generator
 
 IntArray = npt.NDArray[np.int64]
 Parts = tuple[IntArray, ...]
+Assign = Callable[..., Sequence[IntArray]]
+"""From the keys to go by (labels, or clients), number of clients, source of chance and parameters to their rows."""
 
 _LOGGER = getLogger(__name__)
-_MOST = 10**9  # classes or samples that a text may ask for
 _MIN_SAMPLES = 3  # of a client, so that train, validation and test get one each
 _TRIES = 11  # draws of Dirichlet proportions until each client has these
+
+
+class _Impossible(Exception):
+    """Why rows cannot be shared out."""
 
 
 @dataclass(frozen=True)
@@ -26,19 +33,18 @@ class Partition:
     Parameters
     ----------
     form : str
-        What stands before the colon.
-    value : float, str or tuple of int
-        Concentration of the Dirichlet distribution, or classes or shards a client; 0 for the forms without a value.
-        Of "natural" the column; of "ways" classes a client, their deviation, and samples a class.
+        What stands before the first colon.
+    values : tuple of int, float or str
+        Its parameters.
     """
 
     form: str
-    value: float | str | tuple[int, int, int] = 0
+    values: tuple[float | str, ...] = ()
 
     @property
     def column(self) -> str:
         """The column whose values say who a row belongs to; empty where that does not matter."""
-        return self.value if isinstance(self.value, str) else ""
+        return str(self.values[0]) if self.form == "natural" else ""
 
     @property
     def by_file(self) -> bool:
@@ -52,9 +58,20 @@ class Partition:
 
     def __str__(self) -> str:
         """Return the text it was parsed from."""
-        parts = self.value if isinstance(self.value, tuple) else (self.value,)
-        value = ":".join(part if isinstance(part, str) else f"{part:g}" for part in parts)
-        return f"{self.form}:{value}" if self.value else self.form
+        return ":".join((self.form, *(part if isinstance(part, str) else f"{part:g}" for part in self.values)))
+
+
+_FORMS: dict[str, tuple[str, tuple[Callable[[str], Any], ...], Callable[..., bool], Assign]] = {}
+
+
+def _form(usage: str, *types: Callable[[str], Any], valid: Callable[..., bool] = bool) -> Callable[[Assign], Assign]:
+    """Register a form of partition: how it is written, the types of its parameters, and which of these will do."""
+
+    def register(assign: Assign) -> Assign:
+        _FORMS[usage.partition(":")[0]] = usage, types, valid if types else lambda: True, assign
+        return assign
+
+    return register
 
 
 def parse_partition(text: str) -> Partition:
@@ -89,17 +106,19 @@ def parse_partition(text: str) -> Partition:
     Examples
     --------
     >>> parse_partition("dirichlet:0.5")
-    Partition(form='dirichlet', value=0.5)
+    Partition(form='dirichlet', values=(0.5,))
     """
-    name, _, value = text.partition(":")
+    name, _, rest = text.partition(":")
     try:
-        return Partition(name, _FORMS[name][0](value))
+        _, types, valid, _ = _FORMS[name]
+        parts = rest.split(":", len(types) - 1) if rest else []
+        values = tuple(kind(part) for kind, part in zip(types, parts, strict=True))
+        if valid(*values):
+            return Partition(name, values)
     except (KeyError, ValueError):
-        raise ConfigError(
-            f"partition {text!r} is not one of: "
-            "iid, dirichlet:ALPHA (0 < ALPHA <= 1e6), classes:N, shards:N (N >= 1), ways:N:D:K, natural:COLUMN, "
-            "files, linear, square, exponential, all"
-        ) from None
+        pass
+    known = ", ".join(usage for usage, *_ in _FORMS.values())
+    raise ConfigError(f"partition {text!r} is not one of: {known} (0 < ALPHA <= 1e6, whole numbers N >= 1)")
 
 
 def split(
@@ -110,28 +129,20 @@ def split(
     *scope: int,
     owners: IntArray | None = None,
 ) -> Parts:
-    """Return the rows of every partition, each in random order; no row is in two of them, save with "all".
+    """Return the rows 0..N-1 of each of K clients in random order; no row is in two of them, save with "all".
 
     Parameters
     ----------
     labels : ndarray
         (N,) int64, the class of each row.
     partition : Partition
-        How to share them out. "classes" leaves out the classes that fall to no client, "shards" what is left over
-        when N rows are cut into equal shards, "ways" what nobody was to have; the others give out every row.
-    num_partitions : int
-        K, the number of clients, 1 or more.
-    seed : int
-        The run's seed, 0 or more.
+        How to share them out. "classes", "shards" and "ways" may leave rows unused, and a line says so.
+    num_partitions, seed : int
+        K, 1 or more, and the run's seed.
     *scope : int
         What else the draw is for: another scope is another draw.
     owners : ndarray, optional
         (N,) int64, whose each row is; only "natural" and "files" ask for it.
-
-    Returns
-    -------
-    tuple of ndarray
-        K arrays of row numbers 0..N-1, int64.
 
     Raises
     ------
@@ -141,12 +152,15 @@ def split(
     draw = generator(seed, "partition", *scope)
     if partition.form == "all":
         return (draw.permutation(len(labels)),) * num_partitions
-    if num_partitions > len(labels):
+    try:
+        if num_partitions > len(labels):
+            raise _Impossible(f"use {len(labels)} clients or fewer")
+        keys = _dealt(owners, partition, num_partitions) if partition.by_owner else labels
+        parts = tuple(_FORMS[partition.form][-1](keys, num_partitions, draw, *partition.values))
+    except _Impossible as error:
         raise ConfigError(
-            f"{num_partitions} clients cannot share {len(labels)} samples: use {len(labels)} clients or fewer"
-        )
-    keys = _dealt(owners, partition, num_partitions) if partition.by_owner else labels
-    parts = _FORMS[partition.form][1](keys, partition, num_partitions, draw)
+            f"partition '{partition}' cannot share {len(labels)} samples over {num_partitions} clients: {error}"
+        ) from None
     if unused := len(labels) - sum(map(len, parts)):
         _LOGGER.warning("partition '%s' leaves %d of %d samples unused", partition, unused, len(labels))
     return parts
@@ -156,16 +170,10 @@ def _dealt(owners: IntArray | None, partition: Partition, num_partitions: int) -
     """Return to which client each row falls with its owner."""
     what = "files" if partition.by_file else "owners"
     if owners is None:
-        lacks = "is no folder or file of your own" if partition.by_file else "has no columns"
-        raise ConfigError(
-            f"partition '{partition}': the data set {lacks}, so nobody owns its rows: use another partition"
-        )
+        raise _Impossible(f"the data set has no {what} of its own: use another partition")
     present, codes = np.unique(owners, return_inverse=True)
     if len(present) < num_partitions:
-        raise ConfigError(
-            f"partition '{partition}': {num_partitions} clients cannot share {len(present)} {what}: "
-            f"use {len(present)} clients or fewer"
-        )
+        raise _Impossible(f"they have {len(present)} {what}: use {len(present)} clients or fewer")
     if len(present) > num_partitions:
         _LOGGER.warning(
             "partition '%s' merges %d %s into %d clients: client k has those of numbers k, k + %d and so on; take %d "
@@ -175,174 +183,127 @@ def _dealt(owners: IntArray | None, partition: Partition, num_partitions: int) -
     return codes % num_partitions
 
 
-def _impossible(keys: IntArray, partition: Partition, clients: int) -> ConfigError:
-    return ConfigError(
-        f"partition '{partition}' cannot share {len(keys)} samples over {clients} clients: "
-        "use fewer clients, or a more even partition (a higher ALPHA, a lower N)"
-    )
+def _reshuffled(assign: Assign) -> Assign:
+    """Assign rows that come in random order, and shuffle each client's once more."""
+
+    @wraps(assign)
+    def shuffled(labels: IntArray, clients: int, draw: np.random.Generator, *values: float) -> list[IntArray]:
+        order = draw.permutation(len(labels))
+        chance = np.random.default_rng(int(draw.integers(2**32)))
+        parts = assign(labels[order], clients, chance, *values)
+        for part in parts:
+            chance.shuffle(part)
+        return [order[part] for part in parts]
+
+    return shuffled
 
 
-def _shuffled(keys: IntArray, draw: np.random.Generator) -> tuple[IntArray, IntArray, np.random.Generator]:
-    """Return all rows in random order, their keys, and a source of chance of its own for what follows."""
-    order = draw.permutation(len(keys))
-    return order, keys[order], np.random.default_rng(int(draw.integers(2**32)))
+@_form("iid")
+@_form("all")
+def _equal(keys: IntArray, clients: int, draw: np.random.Generator) -> list[IntArray]:
+    return np.array_split(draw.permutation(len(keys)), clients)
 
 
-def _equal(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
-    return tuple(np.array_split(draw.permutation(len(keys)), clients))
-
-
-def _dirichlet(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
-    order, labels, chance = _shuffled(keys, draw)
+@_form("dirichlet:ALPHA", float, valid=lambda alpha: 0 < alpha <= 1e6)
+@_reshuffled
+def _dirichlet(labels: IntArray, clients: int, chance: np.random.Generator, alpha: float) -> list[IntArray]:
     for _ in range(_TRIES):
-        parts: list[list[IntArray]] = [[] for _ in range(clients)]
+        shares = list[list[IntArray]]()
         for label in np.unique(labels):
-            rows, shares = np.flatnonzero(labels == label), chance.dirichlet([float(str(partition.value))] * clients)
-            for part, own in zip(parts, np.split(rows, (np.cumsum(shares) * len(rows)).astype(int)[:-1]), strict=True):
-                part.append(own)
-        whole = [np.concatenate(part) for part in parts]
-        if min(map(len, whole)) >= _MIN_SAMPLES:
-            return _reordered(whole, order, chance)
-    raise _impossible(keys, partition, clients)
+            rows = np.flatnonzero(labels == label)
+            ends = np.cumsum(chance.dirichlet([alpha] * clients)) * len(rows)
+            shares.append(np.split(rows, ends.astype(int)[:-1]))
+        parts = [np.concatenate(of_client) for of_client in zip(*shares, strict=True)]
+        if min(map(len, parts)) >= _MIN_SAMPLES:
+            return parts
+    raise _Impossible(f"not one of {_TRIES} draws left each client {_MIN_SAMPLES}: use fewer clients or a higher ALPHA")
 
 
-def _reordered(parts: list[IntArray], order: IntArray, chance: np.random.Generator) -> Parts:
-    for part in parts:
-        chance.shuffle(part)
-    return tuple(order[part] for part in parts)
-
-
-def _classes(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
-    present, wanted = _present(keys, partition, int(str(partition.value)))
-    order, labels, chance = _shuffled(keys, draw)
-    chosen: list[list[int]] = []
-    for client in range(clients):
-        own = [present[client % len(present)]]
-        while len(own) < wanted:
-            if (label := chance.choice(present, size=1)[0]) not in own:
-                own.append(label)
-        chosen.append(own)
-    parts: list[list[IntArray]] = [[] for _ in range(clients)]
-    for label in present:
-        rows, takers = np.flatnonzero(labels == label), [number for number, own in enumerate(chosen) if label in own]
-        if len(takers) > len(rows):
-            raise _impossible(keys, partition, clients)
-        for client, some in zip(takers, np.array_split(rows, max(len(takers), 1)), strict=False):
-            parts[client].append(some)
-    return _reordered([np.concatenate(part) for part in parts], order, chance)
-
-
-def _present(keys: IntArray, partition: Partition, wanted: int) -> tuple[IntArray, int]:
-    """Return the classes that are there, and how many of them each client is to have."""
-    present = np.unique(keys)
+def _classes_of(labels: IntArray, wanted: float) -> IntArray:
+    """Return the classes that are there, as many as are wanted or more."""
+    present = np.unique(labels)
     if wanted > len(present):
-        raise ConfigError(f"partition '{partition}': the data has {len(present)} classes, ask for no more")
-    return present, wanted
+        raise _Impossible(f"they have {len(present)} classes: ask for no more")
+    return present
 
 
-def _shards(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
-    most, wanted = len(keys) // clients, int(str(partition.value))
-    if wanted > most:
-        raise ConfigError(
-            f"partition '{partition}': {len(keys)} samples over {clients} clients make at most {most} shards a client"
-        )
-    order, labels, chance = _shuffled(keys, draw)
-    size = len(keys) // (clients * wanted)
-    shards = np.argsort(labels, kind="stable")[: len(keys) // size * size].reshape(-1, size)
-    given = chance.permutation(len(shards))[: clients * wanted].reshape(clients, wanted)
-    return _reordered([shards[own].ravel() for own in given], order, chance)
+@_form("classes:N", int, valid=lambda count: count >= 1)
+@_reshuffled
+def _classes(labels: IntArray, clients: int, chance: np.random.Generator, count: int) -> list[IntArray]:
+    present, parts = _classes_of(labels, count), [list[IntArray]() for _ in range(clients)]
+    takers: dict[int, list[int]] = {label: [] for label in present.tolist()}
+    for client in range(clients):
+        own = {int(present[client % len(present)])}
+        while len(own) < count:
+            own.add(int(chance.choice(present, size=1)[0]))
+        for label in own:
+            takers[label].append(client)
+    for label, taking in takers.items():
+        rows = np.flatnonzero(labels == label)
+        if len(taking) > len(rows):
+            raise _Impossible(
+                f"class {label} has {len(rows)} for {len(taking)} of them: use fewer clients or a lower N"
+            )
+        for client, some in zip(taking, np.array_split(rows, max(len(taking), 1)), strict=False):
+            parts[client].append(some)
+    return [np.concatenate(part) for part in parts]
 
 
-def _natural(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
-    order = draw.permutation(len(keys))
-    return tuple(order[keys[order] == client] for client in range(clients))
+@_form("shards:N", int, valid=lambda count: count >= 1)
+@_reshuffled
+def _shards(labels: IntArray, clients: int, chance: np.random.Generator, count: int) -> list[IntArray]:
+    size = len(labels) // (clients * count)
+    if not size:
+        raise _Impossible(f"use at most {len(labels) // clients} shards a client")
+    shards = np.argsort(labels, kind="stable")[: len(labels) // size * size].reshape(-1, size)
+    given = chance.permutation(len(shards))[: clients * count].reshape(clients, count)
+    return [shards[own].ravel() for own in given]
 
 
-def _ways(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
-    assert isinstance(partition.value, tuple)
-    ways, deviation, shots = partition.value
-    present, slack = _present(keys, partition, ways)[0], max(deviation - 1, 0)
+@_form("ways:N:D:K", *[int] * 3, valid=lambda n, d, k: n >= 1 and 0 <= d <= k and k >= 1 and n + k < 10**9)
+def _ways(
+    labels: IntArray, clients: int, draw: np.random.Generator, ways: int, deviation: int, shots: int
+) -> list[IntArray]:
+    present, slack = _classes_of(labels, ways), max(deviation - 1, 0)
     fewest, most = min(max(2, ways - deviation), ways), min(len(present), ways + deviation)
-    left = {label: list(draw.permutation(np.flatnonzero(keys == label))) for label in present.tolist()}
+    left = {label: list(draw.permutation(np.flatnonzero(labels == label))) for label in present.tolist()}
     parts = []
     for client in range(clients):
         chosen = draw.choice(present, int(draw.integers(fewest, most + 1)), replace=False)
         each, rows = int(draw.integers(shots - slack, shots + slack + 1)), list[int]()
         for label in np.sort(chosen).tolist():
             if len(left[label]) < each:
-                raise ConfigError(
-                    f"partition '{partition}': class {label} has {len(left[label])} samples left for client {client}, "
-                    f"which is to have {each}: use fewer clients, or a lower K"
+                raise _Impossible(
+                    f"class {label} has {len(left[label])} left for client {client}, which is to have {each}: "
+                    "use fewer clients or a lower K"
                 )
             rows += left[label][:each]
             del left[label][:each]
         parts.append(draw.permutation(np.array(rows, np.int64)))
-    return tuple(parts)
+    return parts
 
 
-def _sized(grows: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]) -> "Assign":
+@_form("natural:COLUMN", str)
+@_form("files")
+def _natural(keys: IntArray, clients: int, draw: np.random.Generator, column: str = "") -> list[IntArray]:
+    order = draw.permutation(len(keys))
+    return [order[keys[order] == client] for client in range(clients)]
+
+
+def _growing(grows: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]) -> Assign:
     """Return the way to give each client a share that grows with its number."""
 
-    def assign(keys: IntArray, partition: Partition, clients: int, draw: np.random.Generator) -> Parts:
+    def assign(keys: IntArray, clients: int, draw: np.random.Generator) -> list[IntArray]:
         with np.errstate(over="ignore"):
             units = grows(np.arange(1.0, clients + 1))
         most = int(np.count_nonzero(units[0] / np.cumsum(units) * len(keys) >= 1))
         if clients > most:
-            raise ConfigError(
-                f"partition '{partition}' of {len(keys)} samples leaves the first of {clients} clients without any: "
-                f"use {most} clients or fewer"
-            )
+            raise _Impossible(f"the first client would have none: use {most} clients or fewer")
         ends = np.cumsum((units / units.sum() * len(keys)).astype(np.int64))[:-1]
-        return tuple(np.split(draw.permutation(len(keys)), ends))
+        return np.split(draw.permutation(len(keys)), ends)
 
     return assign
 
 
-def _nothing(text: str) -> int:
-    if text:
-        raise ValueError(text)
-    return 0
-
-
-def _alpha(text: str) -> float:
-    if not 0 < (alpha := float(text)) <= 1e6:
-        raise ValueError(text)
-    return alpha
-
-
-def _count(text: str) -> int:
-    if (count := int(text)) < 1:
-        raise ValueError(text)
-    return count
-
-
-def _ways_of(text: str) -> tuple[int, int, int]:
-    ways, deviation, shots = map(int, text.split(":"))
-    if not (1 <= ways <= _MOST and 0 <= deviation <= _MOST and max(deviation, 1) <= shots <= _MOST):
-        raise ValueError(text)
-    return ways, deviation, shots
-
-
-def _name(text: str) -> str:
-    if not text:
-        raise ValueError(text)
-    return text
-
-
-Parse = Callable[[str], float | str | tuple[int, int, int]]
-Assign = Callable[[IntArray, Partition, int, np.random.Generator], Parts]
-"""From the keys to go by (labels, or clients), partition, number of clients and source of chance to their rows."""
-
-_FORMS: dict[str, tuple[Parse, Assign]] = {
-    "iid": (_nothing, _equal),
-    "dirichlet": (_alpha, _dirichlet),
-    "classes": (_count, _classes),
-    "shards": (_count, _shards),
-    "ways": (_ways_of, _ways),
-    "natural": (_name, _natural),
-    "files": (_nothing, _natural),
-    "linear": (_nothing, _sized(np.positive)),
-    "square": (_nothing, _sized(np.square)),
-    "exponential": (_nothing, _sized(np.exp)),
-    "all": (_nothing, _equal),
-}
+for _name, _grows in (("linear", np.positive), ("square", np.square), ("exponential", np.exp)):
+    _form(_name)(_growing(_grows))

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from hetfl_flwr.data.columns import TEXT
-from hetfl_flwr.data.folders import TABLES, check_filled, ending, opened
+from hetfl_flwr.data.folders import TABLES, check_file, ending, opened
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.npz import npz_table
 from hetfl_flwr.data.reading import Reading
@@ -31,7 +31,7 @@ def read_file(path: Path, reading: Reading | None = None) -> list[tuple[str, Fra
     DataError
         It cannot be read, has no rows, or a column twice.
     """
-    check_filled([path])
+    check_file(path)
     kind, own = TABLES.get(ending(path), "csv"), reading or Reading()
     try:
         if kind == "csv":

@@ -4,14 +4,17 @@ Anguita et al., "A Public Domain Dataset for Human Activity Recognition Using Sm
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hetfl_flwr.data.folders import SIGNALS
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.npz import table_of
 from hetfl_flwr.errors import DataError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 CHANNELS = tuple(f"{signal}_{axis}" for signal in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
 """The channels in their order: body acceleration, angular velocity and total acceleration, of three axes each."""
@@ -30,39 +33,29 @@ def read_signals(folder: Path) -> dict[str, Frame]:
     DataError
         If a file is not there, or the files of a split differ in their number of rows.
     """
-    names = tuple(_names(folder / "activity_labels.txt"))
+    names = _read(folder / "activity_labels.txt").to_numpy()[:, 1]
     splits: dict[str, Frame] = {}
     for split in ("train", "test"):
-        if not (folder / split).is_dir():
-            continue
-        signal = [_numbers(folder / split / SIGNALS / f"{channel}_{split}.txt") for channel in CHANNELS]
-        if len({channel.shape for channel in signal}) > 1:
-            raise DataError(f"the files in '{folder / split / SIGNALS}' differ in rows or length")
-        activity = _numbers(folder / split / f"y_{split}.txt").astype(np.int64) - 1
-        person = _numbers(folder / split / f"subject_{split}.txt").astype(np.int64)
-        table = table_of(
-            {"signal": np.stack(signal, axis=1), "activity": activity, "person": person},
-            f"'{folder / split}'",
-        )
-        splits[split] = Frame(table, {"activity": names})
+        here = folder / split
+        if here.is_dir():
+            signal = [_read(here / SIGNALS / f"{channel}_{split}.txt", np.float32) for channel in CHANNELS]
+            if len({channel.shape for channel in signal}) > 1:
+                raise DataError(f"the files in '{here / SIGNALS}' differ in rows or length")
+            arrays = {
+                "signal": np.stack(signal, axis=1),
+                "activity": _read(here / f"y_{split}.txt", np.int64).to_numpy() - 1,
+                "person": _read(here / f"subject_{split}.txt", np.int64).to_numpy(),
+            }
+            splits[split] = Frame(table_of(arrays, f"'{here}'"), {"activity": tuple(map(str.lower, names))})
     return splits
 
 
-def _names(path: Path) -> list[str]:
-    """Return the names of classes in a file that has a number and a name a line."""
-    try:
-        return path.read_text(encoding="utf-8").lower().split()[1::2]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}") from None
-
-
-def _numbers(path: Path) -> npt.NDArray[np.float32]:
-    """Return the numbers of a text file: a row a line, with blanks between."""
+def _read(path: Path, dtype: Any = None) -> "DataFrame":
+    """Return the cells of a text file: a row a line, with blanks between."""
     from pandas import read_csv
 
     try:
-        numbers: npt.NDArray[np.float32] = read_csv(path, sep=r"\s+", header=None, dtype=np.float32).to_numpy()
+        return read_csv(path, sep=r"\s+", header=None, dtype=dtype)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise DataError(f"cannot read '{path}': {why}") from None
-    return numbers

@@ -290,6 +290,15 @@ def test_an_image_at_another_depth_is_refused_by_name(tmp_path, refusal, stray):
     assert f"'{path.relative_to(folder)}'" in refusal(DataError, load, folder)
 
 
+@pytest.mark.parametrize("place", ["train/{}/closeup/9.png", "a/b/{}/9.png"])
+def test_images_below_the_folder_of_their_class_are_refused(tmp_path, refusal, place):
+    """The innermost folder would be the class: closeup, of all."""
+    for name in ("benign", "malignant"):
+        (path := tmp_path / "photos" / place.format(name)).parent.mkdir(parents=True)
+        grey(3).save(path)
+    assert f"'{place.format('benign')}'" in refusal(DataError, load, tmp_path / "photos")
+
+
 @pytest.mark.parametrize("name", ["val", "dev", "validation"])
 def test_images_of_a_validation_split_are_no_training_rows(tmp_path, name):
     for split in ("train", name):

@@ -24,11 +24,11 @@ def cut(labels, text, clients, seed=0, owners=None):
     ("text", "partition"),
     [
         ("iid", Partition("iid")),
-        ("dirichlet:0.5", Partition("dirichlet", 0.5)),
-        ("classes:2", Partition("classes", 2)),
-        ("shards:3", Partition("shards", 3)),
+        ("dirichlet:0.5", Partition("dirichlet", (0.5,))),
+        ("classes:2", Partition("classes", (2,))),
+        ("shards:3", Partition("shards", (3,))),
         ("ways:3:2:100", Partition("ways", (3, 2, 100))),
-        ("natural:user:id", Partition("natural", "user:id")),
+        ("natural:user:id", Partition("natural", ("user:id",))),
         ("square", Partition("square")),
         ("all", Partition("all")),
     ],
@@ -141,10 +141,10 @@ def test_partitions_are_disjoint_and_give_out_what_they_promise(seed, clients, t
     assert len(parts) == clients
     assert len(np.unique(rows)) == len(rows)
     if form.form == "classes":
-        assert [len(set(FOUR_CLASSES[part])) for part in parts] == [form.value] * clients
+        assert [len(set(FOUR_CLASSES[part])) for part in parts] == [*form.values] * clients
         assert len(rows) == 15 * len(set(FOUR_CLASSES[rows]))
     elif form.form == "shards":
-        shards = form.value * clients
+        shards = form.values[0] * clients
         assert len(rows) == shards * (60 // shards)
     else:
         assert len(rows) == 60

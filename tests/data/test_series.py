@@ -167,7 +167,7 @@ def spoilt(arrays, row, value):
 
 OF_ARRAYS = {
     "ragged": (lambda a: {"x": np.array([[1], [2, 3]], dtype=object), "y": [0, 1]}, "array 'x'"),
-    "rows": (lambda a: {**a, "y": a["y"][:-1]}, "array 'x' has 60 rows, 'y' has 59"),
+    "rows": (lambda a: {**a, "y": a["y"][:-1]}, "'y' of shape (59,)"),
     "missing": (lambda a: spoilt(a, 41, np.nan), "row 42 of"),
     "infinite": (lambda a: spoilt(a, 0, np.inf), "row 1 of"),
     "empty": (lambda a: {**a, "x": a["x"][:, :, :0]}, "(60, 3, 0)"),
@@ -546,7 +546,7 @@ class TestHumanActivity:
     def test_files_that_are_not_there_or_differ_are_refused(self, archive, refusal):
         assert "uci/har" in refusal(DataError, whole, "har")
         (archive / "train" / "y_train.txt").write_text("1\n2\n")
-        assert "array 'signal' has 24 rows, 'activity' has 2" in refusal(DataError, whole, archive)
+        assert "'activity' of shape (2, 1)" in refusal(DataError, whole, archive)
         (gone := archive / "train" / "Inertial Signals" / "body_gyro_y_train.txt").unlink()
         assert str(gone) in refusal(DataError, whole, archive)
 

@@ -519,7 +519,7 @@ def test_what_has_no_files_to_be_clients_is_refused(tmp_path, refusal, monkeypat
         ConfigError, clients, 3, wards, partition="files", test_fraction=0.6
     )
     monkeypatch.chdir(wards)
-    for place, said in (("digits", "no folder"), (wards, "3 files"), ("a.csv", "./a.csv")):
+    for place, said in (("digits", "no files"), (wards, "3 files"), ("a.csv", "./a.csv")):
         assert said in refusal(ConfigError, clients, 5, place, partition="files")
     found = Split(dataset=str(wards), clients=1, seed=0, partition="files", reading=Reading(label_column="y"))
     assert most_clients(found) == 3
