@@ -1,7 +1,7 @@
 """What one client holds: its training, validation and test samples, and how to tell them from others."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
@@ -25,7 +25,6 @@ def _bytes(tensor: Tensor) -> bytes:
     return np.ascontiguousarray(tensor.cpu().numpy()).tobytes()
 
 
-@lru_cache(maxsize=8)
 def _inputs_digest(arrays: Arrays, rows: bytes) -> bytes:
     """Return a digest of some inputs as they are stored: once for a test set that many clients share."""
     digest, numbers = blake2b(digest_size=8), torch.from_numpy(np.frombuffer(rows, np.int64).copy())
@@ -114,7 +113,9 @@ class ClientData:
         digest.update(repr((arrays.class_names, arrays.input_names, arrays.words and [*arrays.words()])).encode())
         for first in range(0, len(self.train), ROWS_AT_ONCE):
             _take_in(digest, arrays.inputs[self.train.rows[first : first + ROWS_AT_ONCE]])
-        measured = (_inputs_digest(samples.arrays, _bytes(samples.rows)) for samples in (self.validation, self.test))
+        measured = (
+            samples.arrays.once(_inputs_digest, _bytes(samples.rows)) for samples in (self.validation, self.test)
+        )
         return f"{digest.hexdigest()}-{blake2b(b''.join(measured), digest_size=8).hexdigest()}"
 
     @property

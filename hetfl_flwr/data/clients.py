@@ -25,7 +25,7 @@ from hetfl_flwr.text import LONGEST_NAME, printable
 
 
 class _Cut(NamedTuple):
-    """The rows of one client, the owners that they belong to, and how many of them are public and its own."""
+    """The rows of one client, how many of them are public and its own, and the owners that they belong to."""
 
     test: Tensor
     validation: Tensor
@@ -55,49 +55,42 @@ class _Domain:
         return order[:even], np.sort(order[even:])
 
     @cached_property
-    def parts(self) -> tuple[IntArray, ...]:
-        """The rows that fall to each of its clients."""
-        split, (_, rest), owners = self.split, self.pool, self.arrays.owners
-        own, labels = None if owners is None else owners.numpy()[rest], self.arrays.labels.numpy()[rest]
-        shares = share_out(labels, split.form, len(self.clients), split.seed, *self.scope, owners=own)
-        return tuple(rest[share] for share in shares)
+    def owners(self) -> IntArray | None:
+        """Whose each row of the pool is that is shared out."""
+        owners = self.arrays.owners
+        return None if owners is None else owners.numpy()[self.pool[1]]
 
     @cached_property
-    def test(self) -> Tensor:
-        """The rows of the data set's own test split."""
-        return torch.arange(self.arrays.train_rows, len(self.arrays.labels))
-
-    @property
     def cuts(self) -> list[_Cut]:
-        """The rows of each of its clients."""
-        return [_cut(self, position) for position in range(len(self.clients))]
+        """The rows of each of its clients: those that fall to it, and those that it was dealt for measuring."""
+        split, (dealt, rest), owners = self.split, self.pool, self.owners
+        labels, count = self.arrays.labels.numpy()[rest], len(self.clients)
+        shares = share_out(labels, split.form, count, split.seed, *self.scope, owners=owners)
+        all_test = torch.arange(self.arrays.train_rows, len(self.arrays.labels)) if split.own_test is None else None
+        cuts = list[_Cut]()
+        for client, part, held in zip(self.clients, shares, np.array_split(dealt, count), strict=True):
+            share, own = rest[part], len(part) + len(held)
+            fractions = split.own_test or 0.0, split.validation_fraction, split.public_fraction
+            tested, validated, public = [max(round(own * one), int(own >= 3 and one > 0)) for one in fractions]
+            whose = np.unique(owners[part]) if owners is not None and split.form.by_owner else ()
+            if split.iid_evaluation:
+                tested = round(len(held) * fractions[0] / ((fractions[0] + fractions[1]) or 1))
+            else:
+                held, share = share[: tested + validated], share[tested + validated :]
+            if client in split.halved:
+                share = share[: (len(share) + 1) // 2]
+            tests = torch.from_numpy(held[:tested]) if all_test is None else all_test
+            validation, train = torch.from_numpy(held[tested:]), torch.from_numpy(share)
+            names = tuple(self.arrays.owner_names[number] for number in whose)
+            cuts.append(_Cut(tests, validation, train, min(public, len(train)), own, names))
+        return cuts
 
     @cached_property
     def rows(self) -> tuple[Tensor, Tensor, Tensor]:
         """The test, validation and training rows of all its clients, ascending."""
         parts = list(zip(*self.cuts, strict=True))[:3]
         test, validation, train = (torch.from_numpy(np.unique(np.concatenate(part))) for part in parts)
-        return self.test if self.split.own_test is None else test, validation, train
-
-
-@cache
-def _cut(domain: _Domain, position: int) -> _Cut:
-    """Cut the rows that fall to one of a domain's clients, and those that it was dealt for measuring, into parts."""
-    split, share, arrays = domain.split, domain.parts[position], domain.arrays
-    held, test = np.array_split(domain.pool[0], len(domain.clients))[position], split.own_test
-    own, fractions = len(share) + len(held), (test or 0.0, split.validation_fraction, split.public_fraction)
-    tested, validated, public = [max(round(own * part), int(own >= 3 and part > 0)) for part in fractions]
-    whose = np.unique(arrays.owners.numpy()[share]) if arrays.owners is not None and split.form.by_owner else ()
-    names = tuple(arrays.owner_names[number] for number in whose)
-    if split.iid_evaluation:
-        tested = round(len(held) * fractions[0] / ((fractions[0] + fractions[1]) or 1))
-    else:
-        held, share = share[: tested + validated], share[tested + validated :]
-    if split.half_data_fraction and domain.clients[position] in _halved(split):
-        share = share[: (len(share) + 1) // 2]
-    tests = domain.test if test is None else torch.from_numpy(held[:tested])
-    validation, train = torch.from_numpy(held[tested:]), torch.from_numpy(share)
-    return _Cut(tests, validation, train, min(public, len(train)), own, names)
+        return self.cuts[0].test if self.split.own_test is None else test, validation, train
 
 
 def load_client_data(split: Split, client: int) -> ClientData:
@@ -137,7 +130,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
     position, index = divmod(client, len(labels))
     domains = _domains(split, families, None if split.pooled else index)
     own = next(domain for domain in domains if domain.number == index)
-    cut = _cut(own, position)
+    cut = own.cuts[position]
     if not len(cut.train):
         whose = f", {joined(cut.names)}," * bool(cut.names)
         raise ConfigError(
@@ -147,7 +140,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
         )
     arrays, whole, train = tuple(domain.arrays for domain in domains), own.arrays, cut.train
     if split.pooled:
-        whole, train = _together(domains), _pooled(domains, own, position)
+        whole, train = arrays[0].once(_together, arrays), _pooled(domains, own, cut)
     elif overlap is not None:
         columns = feature_slice(len(whole.groups), len(own.clients), position, overlap, split.seed)
         arrays, whole = tuple(sliced(table, columns) for table in arrays), sliced(whole, columns)
@@ -186,8 +179,8 @@ def most_clients(split: Split) -> int:
     """
     if not split.form.by_owner:
         return 0
-    pools = [(domain.arrays.owners, domain.pool[1]) for domain in _domains(split, _families(split))]
-    return len(pools) * min(1 if owners is None else len(np.unique(owners.numpy()[rows])) for owners, rows in pools)
+    owners = [domain.owners for domain in _domains(split, _families(split))]
+    return len(owners) * min(1 if one is None else len(np.unique(one)) for one in owners)
 
 
 def _families(split: Split) -> tuple[Family, ...]:
@@ -207,49 +200,48 @@ def _domains(split: Split, families: Sequence[Family], index: int | None = None)
     wanted = range(len(families)) if index is None else [bisect_right(firsts, index) - 1]
     opened = [_opened(split, families[number], firsts[number], count) for number in wanted]
     if split.pooled:
-        _check_alike(families, [domains[0].arrays for domains in opened])
+        first = opened[0][0].arrays
+        for family, (domain, *_) in zip(families, opened, strict=True):
+            for what, one in _terms(first).items():
+                if one != (other := _terms(domain.arrays)[what]):
+                    raise ConfigError(
+                        f"pooled = true: {families[0].name} and {family.name} differ in {what} ({one} and {other}): "
+                        "only rows of the same inputs and classes can be put together"
+                    )
     return tuple(chain.from_iterable(opened))
 
 
 @cache
 def _opened(split: Split, family: Family, first: int, count: int) -> tuple[_Domain, ...]:
     arrays = family.arrays(split.seed, split.test_set == "global", split.rotation)
-    _check(split, family, arrays[0])
-    domains = list[_Domain]()
-    for number, one in enumerate(arrays, first):
-        scope = () if split.shared_split or number == 0 else (number,)
-        domains.append(_Domain(split, one, number, range(number, split.clients, count), scope))
-    return tuple(domains)
-
-
-def _check(split: Split, family: Family, arrays: Arrays) -> None:
-    """Refuse what the run config asks of a data set that does not have it."""
-    name, spec = family.name, arrays.spec
-    if split.normalize == "imagenet" and not spec.is_image:
-        raise ConfigError(f"normalize = 'imagenet' is for images, and '{name}' is a {spec.kind}: use mean-image")
-    if split.test_set == "global" and arrays.train_rows == len(arrays.labels):
-        raise ConfigError(f"dataset '{name}' has no test split of its own: set test-set to client")
-    if split.features != "all" and not spec.is_table:
-        raise ConfigError(f"features '{split.features}' is for tables, and '{name}' is none: set it to all")
-    if split.pooled and family.is_rotated and split.test_set == "client" and not split.shared_split:
-        raise ConfigError(
-            f"pooled = true and dataset '{name}': an image on which one domain tests is a training image of another; "
-            "set shared-split to true, in all runs that are compared"
+    spec, turned = arrays[0].spec, family.is_rotated and split.test_set == "client" and not split.shared_split
+    refused = {
+        f"normalize = imagenet is for images, and it is a {spec.kind}: use mean-image": split.normalize == "imagenet"
+        and not spec.is_image,
+        "it has no test split of its own: set test-set to client": split.test_set == "global"
+        and arrays[0].train_rows == len(arrays[0].labels),
+        f"features = {split.features} is for tables, and it is none: set it to all": split.features != "all"
+        and not spec.is_table,
+        "pooled = true, and an image on which one domain tests is a training image of another: set shared-split to "
+        "true, in all runs that are compared": split.pooled and turned,
+    }
+    for why, wrong in refused.items():
+        if wrong:
+            raise ConfigError(f"dataset '{family.name}': {why}")
+    return tuple(
+        _Domain(
+            split,
+            one,
+            number,
+            range(number, split.clients, count),
+            () if split.shared_split or number == 0 else (number,),
         )
-
-
-def _check_alike(families: Sequence[Family], firsts: Sequence[Arrays]) -> None:
-    """Refuse to put rows together, by the first domain of each data set, whose numbers or labels differ in meaning."""
-    for family, arrays in zip(families[1:], firsts[1:], strict=True):
-        for what, one in _terms(firsts[0]).items():
-            if one != (other := _terms(arrays)[what]):
-                raise ConfigError(
-                    f"pooled = true: {families[0].name} and {family.name} differ in {what} ({one} and {other}): "
-                    "only rows of the same inputs and classes can be put together"
-                )
+        for number, one in enumerate(arrays, first)
+    )
 
 
 def _terms(arrays: Arrays) -> dict[str, object]:
+    """Return in what data sets must be alike whose rows are put together."""
     return {
         "the shape of their inputs": arrays.spec.shape,
         "their classes": [name.strip().casefold() for name in arrays.class_names] or arrays.spec.classes,
@@ -259,22 +251,13 @@ def _terms(arrays: Arrays) -> dict[str, object]:
     }
 
 
-@cache
-def _halved(split: Split) -> frozenset[int]:
-    """Return the clients that keep half of their training rows."""
-    order = generator(split.seed, "halved").permutation(split.clients)
-    return frozenset(order[: round(split.half_data_fraction * split.clients)].tolist())
-
-
-@cache
-def _together(domains: tuple[_Domain, ...]) -> Arrays:
+def _together(first: Arrays, every: Sequence[Arrays]) -> Arrays:
     """Return the rows of all domains as one data set, neither with a test split nor with a scale of its own."""
-    every = [domain.arrays for domain in domains]
     if len(every) == 1:
-        return every[0]
+        return first
     owners = [arrays.owners for arrays in every if arrays.owners is not None]
     return replace(
-        every[0],
+        first,
         inputs=torch.cat([arrays.inputs for arrays in every]),
         labels=torch.cat([arrays.labels for arrays in every]),
         train_rows=sum(len(arrays.labels) for arrays in every),
@@ -282,14 +265,13 @@ def _together(domains: tuple[_Domain, ...]) -> Arrays:
     )
 
 
-@cache
-def _pooled(domains: tuple[_Domain, ...], own: _Domain, position: int) -> Tensor:
+def _pooled(domains: Sequence[_Domain], own: _Domain, cut: _Cut) -> Tensor:
     """Return a client's training rows of `_together`: its own, then those that others offer and nobody holds out."""
     starts = np.cumsum([0, *(len(domain.arrays.labels) for domain in domains)]).tolist()
     shared = [(domain, start) for domain, start in zip(domains, starts, strict=False) if domain.clients]
-    offered = torch.cat([cut.train + start for domain, start in shared for cut in domain.cuts])
+    offered = torch.cat([domain.rows[2] + start for domain, start in shared])
     held = torch.cat([rows + start for domain, start in shared for rows in domain.rows[:2]])
-    mine = _cut(own, position).train + starts[domains.index(own)]
+    mine = cut.train + starts[domains.index(own)]
     others = np.setdiff1d(offered.numpy(), torch.cat([mine, held]).numpy())
     return torch.cat([mine[~torch.isin(mine, held)], torch.from_numpy(others)])
 

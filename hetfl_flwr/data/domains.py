@@ -1,6 +1,7 @@
 """From the name of a data set, or a list of names, to its domains: one array each, decoded once a process."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -64,6 +65,12 @@ class Family:
         return (stem(path) if path.is_file() else path.name) or self.name
 
     @property
+    def is_here(self) -> bool:
+        """Whether it has files of its own on this machine."""
+        place, folder = self.entry.place if self.entry else self.base, self.reading.data_dir
+        return is_folder(place) or bool(place and folder and local_folder(place, folder))
+
+    @property
     def source(self) -> Source | None:
         """The data set opened, nothing of it decoded; None where it is bundled. Raises DataError if it cannot be."""
         return None if self.entry and self.entry.bundled else _opened(self.base, self.reading)
@@ -80,9 +87,8 @@ class Family:
     @property
     def spec(self) -> DataSpec:
         """What a model must fit; of a data set of the catalogue without a local copy, what the catalogue says."""
-        entry, folder = self.entry, self.reading.data_dir
-        if entry and (entry.bundled or not folder or not local_folder(entry.place, folder)):
-            return entry.spec_for(self.reading)
+        if self.entry and not self.is_here:
+            return self.entry.spec_for(self.reading)
         source = _opened(self.base, self.reading)
         return image_spec(source) if source.kind == "image" else _arrays(self.base, self.reading)[0].spec
 
@@ -91,24 +97,13 @@ class Family:
         """What an input is, as far as the catalogue, a folder here or the named columns say."""
         if self.entry:
             return self.entry.spec.kind
-        try:
-            if is_folder(self.base) or (self.reading.data_dir and local_folder(self.base, self.reading.data_dir)):
+        with suppress(DataError):  # a server need not have what its clients have
+            if self.is_here:
                 return _opened(self.base, self.reading).kind
-        except DataError:  # a server need not have what its clients have
-            pass
         return _said(self.reading)
 
     def arrays(self, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
-        """Return the arrays of its domains; equal arguments return the same copy.
-
-        Parameters
-        ----------
-        seed : int
-            The run's seed, 0 or more, by which the images of a rotated family are drawn.
-        with_test : bool
-            Whether the data set's own test split is wanted; an ordinary data set comes with it in any case.
-        rotation : {"clockwise", "counter-clockwise"}
-            Which way the images of a rotated family are rotated.
+        """Return the arrays of its domains; equal arguments return the same copy. `rotated` says what they are.
 
         Raises
         ------
@@ -118,33 +113,20 @@ class Family:
         arrays = _arrays(self.base, self.reading)
         if not self.is_rotated:
             return arrays
-        self.check_rotated(arrays[0].spec)
-        return rotated(arrays[0], seed, with_test, rotation)
+        self.check_rotated(arrays[0].spec.kind)
+        return arrays[0].once(rotated, seed, with_test, rotation)
 
-    def check_rotated(self, spec: DataSpec | None) -> None:
+    def check_rotated(self, kind: str = "image") -> None:
         """Refuse to rotate what has domains of its own, or is no image."""
-        if self.reading.domain_column:
-            raise ConfigError(
-                f"dataset '{self.name}': '{self.base}' has domains of its own, and is not rotated as well: use "
-                f"'{self.base}'"
-            )
-        if spec and not spec.is_image:
-            raise ConfigError(
-                f"dataset '{self.name}': '{self.base}' is a {spec.kind}, and only images can be rotated: use "
-                f"'{self.base}'"
-            )
+        if self.reading.domain_column or kind != "image":
+            why = "has domains of its own" if self.reading.domain_column else f"is a {kind}, and no image"
+            raise ConfigError(f"dataset '{self.name}': '{self.base}' {why}, and is not rotated: use '{self.base}'")
 
 
 def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family, ...]:
     """Return what a data set's name, or a comma list of names, stands for. No data set is opened.
 
-    Parameters
-    ----------
-    dataset : str
-        Names of the catalogue, hub ids ``owner/name``, folders, or any of them after ``rotated-``; blanks around a name
-        do not count.
-    reading : Reading, optional
-        Where they lie and how they are read, as in `load_client_data`.
+    Names are those of the catalogue, hub ids ``owner/name``, folders, or any of them after ``rotated-``.
 
     Raises
     ------
@@ -160,11 +142,10 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
     names = [_absolute(name) for name in parse_data_sets(dataset)]
     if len(names) > 1 and Path(dataset.strip()).expanduser().exists():
         raise ConfigError(f"dataset {dataset!r} has a comma: write quotes around it, '{comma_list([dataset])}'")
-    if "" in names:
-        raise ConfigError(f"dataset {dataset!r} has an empty name: write one name, or several with a comma between")
-    if len({*names}) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigError(f"dataset {dataset!r} has '{twice}' more than once: name each data set once")
+    for name in names:
+        if not name or names.count(name) > 1:
+            what = f"'{name}' more than once" if name else "an empty name"
+            raise ConfigError(f"dataset {dataset!r} has {what}: write names with commas between, each once")
     own = reading or Reading()
     return tuple(_family(name, own.of(number, len(names))) for number, name in enumerate(names))
 
@@ -182,8 +163,8 @@ def _family(name: str, reading: Reading) -> Family:
             f"or a hub id such as owner/name, or a folder such as {f'./{base}'}"
         )
     family = Family(name, base, entry.completed(reading) if entry else reading)
-    if name != base:
-        family.check_rotated(entry.spec if entry else None)
+    if family.is_rotated:
+        family.check_rotated(entry.spec.kind if entry else "image")
     return family
 
 
@@ -241,7 +222,7 @@ def domain_labels(families: Sequence[Family]) -> tuple[str, ...]:
 
 
 def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
-    """Return what a model must fit: `Family.spec` of a data set, or of the first of a list.
+    """Return what a model must fit, of a data set, or of the first of a list.
 
     Raises
     ------
@@ -326,20 +307,15 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     whole = replace(
         read, owners=owners, owner_names=owner_names, class_names=called or class_names(source), notes=notes
     )
-    ends = np.cumsum(np.bincount(domains)).tolist()
-    trains = np.bincount(domains[: whole.train_rows], minlength=len(names)).tolist()
-    if 0 in trains:
-        raise DataError(
-            f"{source.place} has no training row of {reading.domain_column} {names[trains.index(0)]}: "
-            "put some into it, or leave that domain out"
-        )
-    return tuple(
-        replace(
-            whole,
-            inputs=whole.inputs[start:end],
-            labels=whole.labels[start:end],
-            owners=None if owners is None else owners[start:end],
-            train_rows=train,
-        )
-        for start, end, train in zip([0, *ends], ends, trains, strict=False)
-    )
+    parts = list[Arrays]()
+    for number, name in enumerate(names):
+        mine = np.flatnonzero(domains[rows] == number)
+        some, train = slice(mine[0], mine[-1] + 1), int((rows[mine] < whole.train_rows).sum())
+        if not train:
+            raise DataError(
+                f"{source.place} has no training row of {reading.domain_column} {name}: put some into it, or leave "
+                "that domain out"
+            )
+        inputs, labels, own = whole.inputs[some], whole.labels[some], None if owners is None else owners[some]
+        parts.append(replace(whole, inputs=inputs, labels=labels, owners=own, train_rows=train))
+    return tuple(parts)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from textwrap import shorten
 
@@ -36,19 +36,22 @@ _SEVERAL = re.compile(r"[;,|/+&]")  # what stands between several labels in one 
 _SINGLE = "only single-label classification is learnt here"
 
 
+@dataclass(frozen=True)
+class _Classes:
+    """The value that stands for each class, what it is called, the class (N,) of each row, and doubts."""
+
+    values: Values
+    names: tuple[str, ...]
+    labels: IntArray
+    notes: tuple[str, ...] = ()
+
+
 def read_labels(source: Source) -> tuple[int, IntArray]:
-    """Return the number of classes and the labels of all rows.
+    """Return the number of classes, 2 or more, and the labels of all rows: (N,) int64, the training rows first.
 
     The classes are those of ``classes``, or the names of a class-label column, or the values that the catalogue
     declares, or else the sorted distinct values of the training split: integers, truth values (false first) or strings.
     So integers 0..C-1 stay as they are.
-
-    Returns
-    -------
-    classes : int
-        C, 2 or more.
-    labels : ndarray
-        (N,) int64, 0..C-1, of the training rows first, then of the test rows.
 
     Raises
     ------
@@ -56,47 +59,81 @@ def read_labels(source: Source) -> tuple[int, IntArray]:
         If a label is missing, is none of the classes or of another type, there are fewer than two classes, or so many
         that the column is a quantity to be estimated.
     """
-    found, (values, _) = _column(source, source.label, "label-column"), _classes(source)
-    codes = _codes(source, found, values)
-    if (codes < 0).any():
-        others, known, said = (
-            _distinct(found.filter(pa.array(codes < 0))),
-            values,
-            parse_classes(source.reading.classes),
-        )
-        if said and (names := _declared(source)):
-            others = tuple(sorted(names[int(value)] for value in others))
-            known = tuple(label for _, label in said)
-        raise DataError(
-            f"{_which(source, codes < 0, 'has', 'have')} {source.label} {_shown(others)}: "
-            f"labels must be {_shown(known)}" + ", as classes says" * bool(said)
-        )
-    return len(values), codes
+    found = _classes(source)
+    return len(found.values), found.labels
 
 
 def class_names(source: Source) -> tuple[str, ...]:
-    """Return what the classes are called: by ``classes``, by a class-label column, else by their values.
-
-    Truth values are called ``False`` and ``True``.
-    """
-    return _classes(source)[1]
+    """Return what the classes are called: by ``classes``, by a class-label column, else by their values."""
+    return _classes(source).names
 
 
 def label_notes(source: Source) -> tuple[str, ...]:
     """Doubt labels that are many whole numbers, several others in one cell, or called like what is missing."""
-    if source.values or source.reading.classes or _declared(source):
-        return ()
-    values, called = _classes(source)[0], f"label column '{source.label}' of {source.place}"
-    if not isinstance(values[0], str):
-        many = f"{called}: {len(values)} different whole numbers are taken as classes; {_SINGLE}"
+    return _classes(source).notes
+
+
+@cache
+def _classes(source: Source) -> _Classes:
+    """Decide what the classes are, and of which each row is."""
+    column = source.splits["train"]
+    found, called = _column(source, source.label, "label-column"), column.classes.get(source.label, ())
+    truth, wanted = pa.types.is_boolean(column[source.label].type), parse_classes(source.reading.classes)
+    notes: tuple[str, ...] = ()
+    if wanted:
+        values = _wanted(source, found, TRUTH if truth else called, [label for _, label in wanted])
+    elif source.values or called:
+        values = source.values or tuple(range(len(called)))
+    else:
+        values = _distinct(found.slice(0, source.train_rows))
+        notes = _doubts(source, found, values)
+    names: dict[int | str, str] = dict(enumerate(TRUTH if truth else called))
+    shown = tuple(name for name, _ in wanted) or tuple(names.get(value, str(value)) for value in values)
+    return _Classes(values, shown, _codes(source, found, values), notes)
+
+
+def _doubts(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str, ...]:
+    """Refuse values that nobody has declared and that are no classes; return doubts of others."""
+    column = f"label column '{source.label}' of {source.place}"
+    if len(values) < 2:
+        raise DataError(
+            f"{column} has one value only, {_shown(values)}: "
+            "set label-column to one that holds two or more classes, or declare them in classes"
+        )
+    check_spelling(column, values, "write both alike, or name all classes in classes if they are two")
+    kind = "texts" if is_text(found.type) else "numbers"
+    if len(values) > max(MOST_UNDECLARED, source.train_rows // FEWEST_ROWS[kind]):
+        what = "this looks like regression" if kind == "numbers" else "this looks like a name of each row"
+        raise DataError(
+            f"{column} has {len(values)} different {kind} in {source.train_rows} rows: {what}, and {_SINGLE}: "
+            "name another label-column, or put it into a few classes"
+        )
+    if kind == "numbers":
+        many = f"{column}: {len(values)} different whole numbers are taken as classes; {_SINGLE}"
         return (many,) * (len(values) > MOST_UNDECLARED)
     words = [*map(str, values)]
     for value in words:
         parts = [part.strip() for part in _SEVERAL.split(value)]
         if len(parts) > 1 and {*words}.issuperset(parts):
-            return (f"{called}: {value!r} is taken as a class of its own beside {parts[0]!r}; {_SINGLE}",)
+            return (f"{column}: {value!r} is taken as a class of its own beside {parts[0]!r}; {_SINGLE}",)
     none = ",".join(value for value in words if value in NO_NUMBER or value.lower() in ABSENT)
-    return (f"{called}: {none} is taken as a class; missing-values={none} if there is none then",) * bool(none)
+    return (f"{column}: {none} is taken as a class; missing-values={none} if there is none then",) * bool(none)
+
+
+def _wanted(source: Source, found: pa.ChunkedArray, called: Sequence[str], labels: Sequence[str]) -> Values:
+    """Return the values that ``classes`` names; of a class that a class-label column lacks, one that no row has."""
+    if called == TRUTH:
+        labels = [label.capitalize() if label.capitalize() in TRUTH else label for label in labels]
+    if called and (called != TRUTH or {*labels} <= {*TRUTH}):
+        return tuple(called.index(label) if label in called else -1 - number for number, label in enumerate(labels))
+    if is_text(found.type):
+        return tuple(labels)
+    try:
+        return tuple(map(int, labels))
+    except ValueError:
+        raise DataError(
+            f"column '{source.label}' of {source.place} holds integers: write classes as integers, or as NAME:INTEGER"
+        ) from None
 
 
 def declared(arrays: Arrays, classes: str, place: str) -> Arrays:
@@ -112,32 +149,23 @@ def declared(arrays: Arrays, classes: str, place: str) -> Arrays:
         return arrays
     order = {label: number for number, (_, label) in enumerate(wanted)}
     numbers = torch.tensor([order.get(name, -1) for name in arrays.class_names])
-    left = set(arrays.labels[numbers[arrays.labels] < 0].tolist())
-    if left:
-        names = ", ".join(arrays.class_names[number] for number in sorted(left))
+    labels = numbers[arrays.labels]
+    if left := sorted({*arrays.labels[labels < 0].tolist()}):
+        names = ", ".join(arrays.class_names[number] for number in left)
         raise DataError(f"{place} has labels {names}: labels must be {_shown(list(order))}, as classes says")
     spec = replace(arrays.spec, classes=len(wanted))
-    return replace(arrays, spec=spec, labels=numbers[arrays.labels], class_names=tuple(name for name, _ in wanted))
+    return replace(arrays, spec=spec, labels=labels, class_names=tuple(name for name, _ in wanted))
 
 
 def read_codes(source: Source, column: str, key: str) -> tuple[Values, IntArray]:
-    """Return the sorted distinct values of a column, and of each row the number of its value.
+    """Return the sorted distinct values of a column of all splits, and of each row (N,) the number of its value.
 
     Parameters
     ----------
     source : Source
         It has the column in each of its splits.
-    column : str
-        Which one.
-    key : str
-        The config key that names it, for messages.
-
-    Returns
-    -------
-    values : tuple of int or str
-        Ascending, those of all splits.
-    codes : ndarray
-        (N,) int64, of the training rows first, then of the test rows.
+    column, key : str
+        Which one, and the config key that names it.
 
     Raises
     ------
@@ -147,63 +175,7 @@ def read_codes(source: Source, column: str, key: str) -> tuple[Values, IntArray]
     found = _column(source, column, key)
     values = _distinct(found)
     check_spelling(f"column '{column}' of {source.place}", values, "write both alike", cased=True)
-    return values, _codes(source, found, values)
-
-
-def _declared(source: Source) -> Sequence[str]:
-    """Return the names of a class-label column; of any other none."""
-    return source.splits["train"].classes.get(source.label, ())
-
-
-@cache
-def _classes(source: Source) -> tuple[Values, tuple[str, ...]]:
-    """Return the value that stands for each class, and what it is called."""
-    found = _column(source, source.label, "label-column")
-    truth = pa.types.is_boolean(source.splits["train"][source.label].type)
-    called, wanted = TRUTH if truth else _declared(source), parse_classes(source.reading.classes)
-    if wanted:
-        return _wanted(source, found, called, [label for _, label in wanted]), tuple(name for name, _ in wanted)
-    values = source.values or tuple(range(len(_declared(source))))
-    if not values:
-        values = _distinct(found.slice(0, source.train_rows))
-        _check(source, found, values)
-    names: dict[int | str, str] = dict(enumerate(called))
-    return values, tuple(names.get(value, str(value)) for value in values)
-
-
-def _check(source: Source, found: pa.ChunkedArray, values: Values) -> None:
-    """Refuse values that nobody has declared, and that are no classes."""
-    column = f"column '{source.label}' of {source.place}"
-    if len(values) < 2:
-        raise DataError(
-            f"{column} has one value only, {_shown(values)}: "
-            "set label-column to one that holds two or more classes, or declare them in classes"
-        )
-    check_spelling(f"label {column}", values, "write both alike, or name all classes in classes if they are two")
-    kind = "texts" if is_text(found.type) else "numbers"
-    if len(values) > max(MOST_UNDECLARED, source.train_rows // FEWEST_ROWS[kind]):
-        what = "this looks like regression" if kind == "numbers" else "this looks like a name of each row"
-        raise DataError(
-            f"label {column} has {len(values)} different {kind} in {source.train_rows} rows: {what}, and {_SINGLE}: "
-            "name another label-column, or put it into a few classes"
-        )
-
-
-def _wanted(source: Source, found: pa.ChunkedArray, called: Sequence[str], labels: Sequence[str]) -> Values:
-    """Return the values that ``classes`` names; of a class that a class-label column lacks, one that no row has."""
-    numbers = {name: number for number, name in enumerate(called)}
-    if called == TRUTH:
-        labels = [label.capitalize() if label.capitalize() in TRUTH else label for label in labels]
-    if called and (called != TRUTH or numbers.keys() >= {*labels}):
-        return tuple(numbers.get(label, -1 - number) for number, label in enumerate(labels))
-    if is_text(found.type):
-        return tuple(labels)
-    try:
-        return tuple(map(int, labels))
-    except ValueError:
-        raise DataError(
-            f"column '{source.label}' of {source.place} holds integers: write classes as integers, or as NAME:INTEGER"
-        ) from None
+    return values, pc.index_in(found, value_set=pa.array(values, found.type)).to_numpy().astype(np.int64)
 
 
 def _distinct(found: pa.ChunkedArray) -> Values:
@@ -211,14 +183,23 @@ def _distinct(found: pa.ChunkedArray) -> Values:
 
 
 def _codes(source: Source, found: pa.ChunkedArray, values: Values) -> IntArray:
-    """Return the number of each cell's value, -1 where it is none of them."""
+    """Return the class of each label, all of which must have one."""
+    called = source.splits["train"].classes.get(source.label, ())
+    said = parse_classes(source.reading.classes)
+    known = _shown([label for _, label in said] or values) + ", as classes says" * bool(said)
     try:
-        codes = pc.index_in(found, value_set=pa.array(values, found.type))
+        codes = pc.index_in(found, value_set=pa.array(values, found.type)).fill_null(-1).to_numpy()
     except pa.ArrowException:
         raise DataError(
-            f"column '{source.label}' of {source.place} holds {in_words(found.type)}: labels must be {_shown(values)}"
+            f"column '{source.label}' of {source.place} holds {in_words(found.type)}: labels must be {known}"
         ) from None
-    labels: IntArray = codes.fill_null(-1).to_numpy().astype(np.int64)
+    labels: IntArray = codes.astype(np.int64)
+    if (labels < 0).any():
+        names: dict[int | str, str] = dict(enumerate(called))
+        others = [names.get(value, value) for value in _distinct(found.filter(pa.array(labels < 0)))]
+        raise DataError(
+            f"{_which(source, labels < 0, 'has', 'have')} {source.label} {_shown(others)}: labels must be {known}"
+        )
     return labels
 
 
@@ -245,22 +226,7 @@ def _column(source: Source, column: str, key: str) -> pa.ChunkedArray:
 
 
 def filled(source: Source, column: str, *, blank: bool = False) -> pa.ChunkedArray:
-    """Return the cells of a column of all splits, all of which must be there.
-
-    Parameters
-    ----------
-    source : Source
-        It has the column in each of its splits.
-    column : str
-        Which one.
-    blank : bool
-        Whether texts of nothing but white space are missing, too.
-
-    Raises
-    ------
-    DataError
-        If some are missing: how many, of all splits, and the first row.
-    """
+    """Return the cells of a column of all splits; DataError if some are missing, or blank where that is no value."""
     found = source.column(column)
     missing = found.is_null(nan_is_null=True)
     if blank and is_text(found.type):
@@ -287,21 +253,10 @@ def _shown(values: Sequence[int | str]) -> str:
 
 
 def read_owners(source: Source, rows: IntArray) -> tuple[tuple[str, ...], torch.Tensor | None]:
-    """Return the names of a data set's owners, and the number of each row's own.
+    """Return the names of a data set's owners, by number, and the number (N,) of each row's own; None without owners.
 
-    Parameters
-    ----------
-    source : Source
-        Its owners are the files it was read from, or the values of its ``id_column``, ascending.
-    rows : ndarray
-        (N,) int64, the rows in the order that is wanted.
-
-    Returns
-    -------
-    names : tuple of str
-        By number; empty where nobody owns the rows.
-    owners : Tensor or None
-        (N,) int64; None where nobody does.
+    The owners are the files that it was read from, or the values of its ``id_column``, ascending. ``rows`` (N,) is the
+    order of rows that is wanted.
 
     Raises
     ------

@@ -39,14 +39,62 @@ def roles(place: str, splits: Mapping[str, Frame], reading: Reading) -> tuple[st
     """
     if "train" not in splits:
         raise DataError(f"{place} has no split 'train', only: {', '.join(splits)}")
+    train = splits["train"]
     splits = {name: columns for name, columns in splits.items() if name in ("train", "test")}
-    label = _column(place, splits, reading.label_column, "ClassLabel", "label-column")
+    usual = "y" if {"x", "y"} <= {*train.names} and is_list(train["x"].type) else ""
+    label = _column(place, splits, reading.label_column or usual, "label-column", [*train.classes], "classes")
     for key, column in _aside(reading).items():
-        _column(place, splits, column, "", key)
-    kind, inputs = _inputs(place, splits, reading, label)
-    if kind == "table":
-        learnt_columns(place, label, inputs, reading)
-    return label, kind, inputs
+        _column(place, splits, column, key)
+    inputs: dict[Kind, str] = {
+        **{"image": reading.image_column, "text": reading.text_column, "series": reading.series_column}
+    }
+    named = {kind: column for kind, column in inputs.items() if column}
+    if len(named) > 1:
+        raise ConfigError(f"{'-column and '.join(named)}-column are both set for {place}: choose one of them")
+    if train.images and not named:
+        named = {"image": ""}
+    for kind, column in named.items():
+        images = [*train.images] if kind == "image" else []
+        return label, kind, (_column(place, splits, column, f"{kind}-column", images, "images"),)
+    return label, *_columns(place, splits, reading, label)
+
+
+def _columns(place: str, splits: Mapping[str, Frame], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
+    """Return what an input is of which no column is named: a series if there is one column of lists, else a table."""
+    train, aside = splits["train"], (label, *_aside(reading).values())
+    columns = tuple(name for name in train.names if name not in aside)
+    kept = [name for name in columns if " ".join(name.split()) not in reading.ignored]
+    lists = [name for name in kept if is_list(train[name].type)]
+    if lists:
+        return "series", (_column(place, splits, "", "series-column", lists, "lists"),)
+    for name in kept:
+        if not all(name in there for there in splits.values()):
+            raise DataError(f"{place} has no column '{name}' in its split 'test': name it in ignore-columns")
+    learnt_columns(place, label, columns, reading)
+    return "table", columns
+
+
+def _column(
+    place: str, splits: Mapping[str, Frame], wanted: str, key: str, declared: Sequence[str] = (), what: str = ""
+) -> str:
+    """Return the wanted column, or else the only one of those that are declared as what it is to be."""
+    if not wanted and len(declared) == 1:
+        wanted = declared[0]
+    several = [name.strip() for name in wanted.split(",")]
+    lacks = [split for split, there in splits.items() if wanted not in there]
+    if wanted and not lacks:
+        return wanted
+    names = splits[lacks[0] if wanted else "train"].names
+    near = get_close_matches(wanted, names, n=1) if wanted else []
+    choices = (not wanted and declared) or [name for name in names if not is_nameless(name)]
+    if not wanted:
+        lead = f"has {len(declared)} columns of {what}" if declared else f"does not say which column holds the {what}"
+    elif key == "label-column" and len(several) > 1 and {*several} <= {*names}:
+        lead = f"has {len(several)} columns {wanted!r}, and only single-label classification is learnt here"
+    else:
+        lead = f"has no column '{wanted}'" + f" in its split '{lacks[0]}'" * (len(splits) > 1)
+    hint = f"did you mean '{near[0]}'? Set" if near else "set"
+    raise DataError(f"{place} {lead}: {hint} {key} to one of: {', '.join(choices)}{header_hint(splits['train'].names)}")
 
 
 def _aside(reading: Reading) -> dict[str, str]:
@@ -89,50 +137,9 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
     valued = parse_categories(wanted, columns) if key == "categorical-columns" else {}
     names = [name for name in parse_names(wanted) if name in by_name or name.partition(":")[0].strip() not in valued]
     strangers = [name for name in names if name not in by_name]
-    if len(strangers) == 1:
-        known = unknown("column", strangers[0], by_name).removeprefix(f"unknown column '{strangers[0]}':")
-        raise DataError(f"{key} of {place}: unknown column '{strangers[0]}':{known}")
     if strangers:
-        listed = "', '".join(strangers)
-        raise DataError(f"{key} of {place}: unknown columns '{listed}': Known: {', '.join(sorted(by_name))}")
+        raise DataError(f"{key} of {place}: " + unknown("column", "', '".join(strangers), by_name))
     return {*valued, *(by_name[name] for name in names)}
-
-
-def _column(place: str, splits: Mapping[str, Frame], wanted: str, kind: str, key: str) -> str:
-    """Return the wanted column, or else the only one of a kind of feature."""
-    columns = splits["train"]
-    if key == "label-column" and not wanted and "x" in columns and "y" in columns and is_list(columns["x"].type):
-        wanted = "y"
-    declared = {"": (), "ClassLabel": columns.classes, "Image": columns.images}[kind]
-    of_kind = [name for name in columns.names if name in declared]
-    if not wanted and len(of_kind) != 1:
-        what = {"ClassLabel": "classes", "Image": "images"}[kind]
-        found = f"has {len(of_kind)} columns of {what}" if of_kind else f"does not say which column holds the {what}"
-        choices = of_kind or [name for name in columns.names if not is_nameless(name)]
-        raise DataError(f"{place} {found}: set {key} to one of: {', '.join(choices)}{header_hint(columns.names)}")
-    column = wanted or of_kind[0]
-    several = [name.strip() for name in column.split(",")]
-    if (
-        key == "label-column"
-        and column not in columns
-        and len(several) > 1
-        and all(name in columns for name in several)
-    ):
-        raise DataError(
-            f"label-column = {column!r} names {len(several)} columns of {place}, and only single-label "
-            "classification is learnt here: name one of them, and the others in ignore-columns"
-        )
-    for split, there in splits.items():
-        if column not in there:
-            near = get_close_matches(column, there.names, n=1)
-            hint = f"did you mean '{near[0]}'? Set" if near else "set"
-            choices = [name for name in there.names if not is_nameless(name)]
-            where = f" in its split '{split}'" if len(splits) > 1 else ""
-            raise DataError(
-                f"{place} has no column '{column}'{where}: {hint} {key} to one of: "
-                f"{', '.join(choices)}{header_hint(columns.names)}"
-            )
-    return column
 
 
 def columns_called(names: Sequence[str]) -> str:
@@ -201,35 +208,6 @@ def header_hint(names: Sequence[str]) -> str:
     if not cells and (2 * numbers <= len(names) or [*names] == [*map(str, range(len(names)))]):
         return ""
     return " (if these are cells of a row, the file has no header: put the names of the columns there)"
-
-
-def _inputs(place: str, splits: Mapping[str, Frame], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
-    """Return what an input is, and the columns that it is made of."""
-    kinds: dict[Kind, str] = {
-        "image": reading.image_column,
-        "text": reading.text_column,
-        "series": reading.series_column,
-    }
-    named = [kind for kind, column in kinds.items() if column]
-    if len(named) > 1:
-        raise ConfigError(f"{'-column and '.join(named)}-column are both set for {place}: choose one of them")
-    if splits["train"].images and not named:
-        named = ["image"]
-    for kind in named:
-        return kind, (_column(place, splits, kinds[kind], "Image" * (kind == "image"), f"{kind}-column"),)
-    columns = tuple(name for name in splits["train"].names if name not in (label, *_aside(reading).values()))
-    ignored = {name for name in columns if " ".join(name.split()) in reading.ignored}
-    if lists := [name for name in columns if is_list(splits["train"][name].type) and name not in ignored]:
-        if len(lists) > 1:
-            raise DataError(
-                f"{place} has {len(lists)} columns of lists: set series-column to one of: {', '.join(lists)}"
-            )
-        return "series", (_column(place, splits, lists[0], "", "series-column"),)
-    for column in columns:
-        in_all = all(column in there for there in splits.values())
-        if not in_all and " ".join(column.split()) not in reading.ignored:
-            raise DataError(f"{place} has no column '{column}' in its split 'test': name it in ignore-columns")
-    return "table", columns
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -5,11 +5,9 @@ Rotated MNIST as FedH2L uses it: Li et al., "FedH2L: Federated Learning with Mod
 """
 
 from dataclasses import replace
-from functools import cache
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,19 +26,7 @@ IMAGES_A_CLASS = 100
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
-    """Return images rotated clockwise about their centre, bilinear, with zeros where nothing was.
-
-    Parameters
-    ----------
-    images : Tensor
-        (N, channels, height, width) uint8.
-    degrees : float
-        How far; 0 returns equal images, a number below 0 rotates counter-clockwise.
-
-    Returns
-    -------
-    Tensor
-        The same shape and type.
+    """Return images (N, channels, height, width) uint8 rotated clockwise, bilinear, with zeros where nothing was.
 
     Examples
     --------
@@ -54,31 +40,28 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
     return rotate(images, -degrees, interpolation=InterpolationMode.BILINEAR)
 
 
-@cache
 def rotated(base: Arrays, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
-    """Return the domains of a rotated family, once for equal arguments: the same rows in each, rotated by its angle.
+    """Return the domains of a rotated family: the same rows in each, rotated by its angle.
 
     Parameters
     ----------
     base : Arrays
-        The images as they are. `IMAGES_A_CLASS` of each class are drawn from its training split, or all of a
-        class that has fewer.
+        The images as they are. `IMAGES_A_CLASS` of each class are drawn by the run's seed from its training split, or
+        all of a class that has fewer.
     seed : int
-        The run's seed, 0 or more, by which they are drawn.
+        The run's seed, 0 or more.
     with_test : bool
         Whether the whole test split comes with them.
     rotation : {"clockwise", "counter-clockwise"}
         Which way they are rotated.
     """
-    sign = 1 if rotation == "clockwise" else -1
-    drawn = torch.from_numpy(_drawn(base.labels[: base.train_rows].numpy(), seed))
-    rows = torch.cat([drawn, torch.arange(base.train_rows, len(base.labels))]) if with_test else drawn
+    draw, training = generator(seed, "rotated"), base.labels[: base.train_rows].numpy()
+    classes = [np.flatnonzero(training == label) for label in np.unique(training)]
+    drawn = [torch.from_numpy(draw.choice(rows, min(len(rows), IMAGES_A_CLASS), replace=False)) for rows in classes]
+    rows = torch.cat([*drawn, *[torch.arange(base.train_rows, len(base.labels))] * with_test])
     owners = None if base.owners is None else base.owners[rows]
-    some = replace(base, inputs=base.inputs[rows], labels=base.labels[rows], train_rows=len(drawn), owners=owners)
+    some = replace(
+        base, inputs=base.inputs[rows], labels=base.labels[rows], train_rows=sum(map(len, drawn)), owners=owners
+    )
+    sign = 1 if rotation == "clockwise" else -1
     return tuple(replace(some, inputs=rotate(some.inputs, sign * degrees)) for degrees in ANGLES)
-
-
-def _drawn(labels: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
-    draw = generator(seed, "rotated")
-    classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    return np.concatenate([draw.choice(rows, min(len(rows), IMAGES_A_CLASS), replace=False) for rows in classes])

@@ -1,10 +1,11 @@
 """Samples in memory: one array a data set and process, of which every client holds row numbers only."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf, prod
-from weakref import WeakKeyDictionary
+from typing import Any, TypeVar
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ MOST_SHOWN = 20
 
 MOST_DEVIATIONS = 100.0
 """Standard deviations from the mean within which a public sample of another client is taken as it is."""
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +83,15 @@ class Arrays:
     columns: tuple[Column, ...] = ()
     brightest: float = 255.0
     notes: tuple[str, ...] = ()
+    _made: dict[Any, Any] = field(default_factory=dict, init=False)
+
+    def once(self, make: Callable[..., _Made], *arguments: Any) -> _Made:
+        """Return what a function makes of this data set: the same object for equal arguments, kept as long as this."""
+        key = make, *arguments
+        if key not in self._made:
+            self._made[key] = make(self, *arguments)
+        made: _Made = self._made[key]
+        return made
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
@@ -98,7 +110,6 @@ class Arrays:
         return f"Arrays({len(self.labels)} rows: {inputs_in_words(self.spec)}; classes {', '.join(names)})"
 
 
-@cache
 def _placed(arrays: Arrays, device: torch.device) -> Arrays:
     """Return the one copy of the arrays on a device, which all clients there share; a table's there as float32."""
     inputs = arrays.inputs
@@ -132,7 +143,16 @@ def prepared(
 MOST_READY = 2**28
 """Bytes of samples that a process keeps ready for models, beside how they are stored."""
 
-_made_ready = WeakKeyDictionary["Samples", int]()
+
+class _Ready:
+    """How many bytes of ready samples there are."""
+
+    size = 0
+
+    @classmethod
+    def add(cls, size: int) -> None:
+        """Count some more, or, of a size below 0, less."""
+        cls.size += size
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,9 +229,10 @@ class Samples:
     def _ready(self) -> tuple[Tensor, Tensor] | None:
         """All rows, ready for a model, where there is room for them: made when some of them are first asked for."""
         size = (8 if self.arrays.spec.is_text else 4) * len(self) * prod(self.arrays.inputs.shape[1:])
-        if sum(_made_ready.values()) + size > MOST_READY:
+        if _Ready.size + size > MOST_READY:
             return None
-        _made_ready[self] = size
+        _Ready.add(size)
+        finalize(self, _Ready.add, -size).atexit = False
         return self._prepared(self.rows)
 
     def class_counts(self, classes: int) -> Tensor:
@@ -344,4 +365,4 @@ class Samples:
 
     def to(self, device: torch.device | str) -> "Samples":
         """Return these samples on a device; one copy of the data set is kept there for all clients."""
-        return Samples(_placed(self.arrays, torch.device(device)), self.rows.to(device))
+        return Samples(self.arrays.once(_placed, torch.device(device)), self.rows.to(device))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -69,13 +68,16 @@ def scaled(
         if by_split
         else tuple((arrays, tuple(rows.tolist())) for arrays, rows in trained if len(rows))
     )
-    scale = _fitted(kind, parts)
-    return tuple(scaled_as(arrays, scale) for arrays in domains)
+    scale = parts[0][0].once(_fitted, kind, parts)
+    return tuple(arrays.once(_rescaled, scale) for arrays in domains)
 
 
-@cache
-def scaled_as(arrays: Arrays, other: Arrays | _Scale) -> Arrays:
+def scaled_as(arrays: Arrays, other: Arrays) -> Arrays:
     """Return a data set, its values not copied, scaled as another one of the same form is."""
+    return arrays.once(_rescaled, other)
+
+
+def _rescaled(arrays: Arrays, other: Arrays | _Scale) -> Arrays:
     return replace(arrays, peak=other.peak, centre=other.centre, origin=other.origin)
 
 
@@ -105,8 +107,7 @@ def scaled_alone(inputs: npt.NDArray[Any], spec: DataSpec, normalize: str) -> Sa
     return Samples(scaled((arrays,), normalize, [(arrays, rows)])[0], rows)
 
 
-@cache
-def _fitted(kind: str, parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...]) -> _Scale:
+def _fitted(_: Arrays, kind: str, parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...]) -> _Scale:
     chosen = [
         (arrays, slice(arrays.train_rows) if rows is None else torch.tensor(rows, dtype=torch.int64))
         for arrays, rows in parts

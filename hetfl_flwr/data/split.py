@@ -8,6 +8,7 @@ from hetfl_flwr.data.partitions import Partition, parse_partition
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.rotation import Rotation
 from hetfl_flwr.errors import ConfigError
+from hetfl_flwr.seeding import generator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,17 @@ class Split:
 
     def __post_init__(self) -> None:
         """Check the fractions, and that pooled rows have the same columns."""
-        _check_fractions(self.validation_fraction, self.own_test or 0.0, self.public_fraction, self.half_data_fraction)
+        validation, test = self.validation_fraction, self.own_test or 0.0
+        for key, fraction in (("validation", validation), ("test", test), ("public", self.public_fraction)):
+            if not 0 <= fraction < 1:
+                raise ConfigError(f"{key}-fraction is {fraction:g}: it must be at least 0 and below 1")
+        if not 0 <= self.half_data_fraction <= 1:
+            raise ConfigError(f"half-data-fraction is {self.half_data_fraction:g}: it must be in 0..1")
+        if validation + test >= 1:
+            raise ConfigError(
+                f"validation-fraction {validation:g} and test-fraction {test:g} leave nothing to train on: "
+                "their sum must be below 1"
+            )
         if self.pooled and self.features != "all":
             raise ConfigError(
                 f"pooled = true and features = {self.features}: rows of different columns cannot be put together; "
@@ -111,19 +122,12 @@ class Split:
         """The part of a client's rows that it tests on; None: all clients have the data set's own test split."""
         return self.test_fraction if self.test_set == "client" else None
 
+    @cached_property
+    def halved(self) -> frozenset[int]:
+        """The clients that keep half of their training rows."""
+        order = generator(self.seed, "halved").permutation(self.clients)
+        return frozenset(order[: round(self.half_data_fraction * self.clients)].tolist())
+
 
 SPLIT_KEYS = tuple(one.name for one in fields(Split) if one.name not in ("clients", "reading"))
 """The fields of a split that the run config has a key for."""
-
-
-def _check_fractions(validation: float, test: float, public: float, halved: float) -> None:
-    for name, fraction in (("validation-fraction", validation), ("test-fraction", test), ("public-fraction", public)):
-        if not 0 <= fraction < 1:
-            raise ConfigError(f"{name} is {fraction:g}: it must be at least 0 and below 1")
-    if not 0 <= halved <= 1:
-        raise ConfigError(f"half-data-fraction is {halved:g}: it must be in 0..1")
-    if validation + test >= 1:
-        raise ConfigError(
-            f"validation-fraction {validation:g} and test-fraction {test:g} leave nothing to train on: "
-            "their sum must be below 1"
-        )

@@ -1,4 +1,5 @@
 import os
+from time import process_time
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from sklearn.model_selection import train_test_split
 from torchvision.transforms._presets import ImageClassification
 from torchvision.transforms.functional import normalize
 
-from hetfl_flwr.data import CATALOGUE, Reading, bundled, data_spec
+from hetfl_flwr.data import CATALOGUE, Reading, Samples, bundled, data_spec
 from hetfl_flwr.data.domains import parse_families
 from hetfl_flwr.errors import ConfigError, DataError
 from simulations.cli.facts import datasets
@@ -177,3 +178,18 @@ def test_digits_are_those_of_scikit_learn_bit_for_bit():
     assert (images.dtype, labels.dtype) == (theirs.images.dtype, theirs.target.dtype)
     assert images.tobytes() == theirs.images.tobytes()
     assert labels.tobytes() == theirs.target.tobytes()
+
+
+def test_a_first_batch_takes_no_longer_with_many_clients():
+    """The 8,000th client's as long as the first one's."""
+    arrays = load().train.arrays
+    samples = [Samples(arrays, torch.tensor([row % 1797, 0])) for row in range(8000)]
+
+    def seconds(some):
+        start = process_time()
+        for one in some:
+            one.batch(torch.tensor([0]))
+        return process_time() - start
+
+    first, _, last = (seconds(samples[start:end]) for start, end in ((0, 500), (500, 7500), (7500, 8000)))
+    assert last < 8 * first

@@ -1,6 +1,8 @@
 """One scale for all rows: colours, and public samples as the server sees them."""
 
+import gc
 from dataclasses import replace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -33,6 +35,17 @@ def test_columns_are_scaled_by_the_samples_shown_and_tokens_stay():
     assert (
         scaled_alone(tokens, DataSpec((2,), 2, 9), "mean-image").batch(torch.arange(2))[0].tolist() == tokens.tolist()
     )
+
+
+@pytest.mark.parametrize("spec", [DataSpec((2,), 2), DataSpec((2, 3), 2), DataSpec((1, 2, 3), 2)])
+def test_public_samples_are_kept_no_longer_than_they_are_used(spec):
+    """A server is shown others in each round."""
+    samples = scaled_alone(np.ones((4, *spec.shape), np.float32), spec, "mean-image")
+    held, moved = ref(samples.arrays), ref(samples.to("meta").arrays)
+    assert held() is samples.arrays
+    del samples
+    gc.collect()
+    assert (held(), moved()) == (None, None)
 
 
 def test_standard_colours_have_mean_0_and_deviation_1_over_the_training_split():
