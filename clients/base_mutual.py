@@ -49,7 +49,6 @@ class MutualClient(KnowledgeClient):
         def loss(inputs: Tensor, labels: Tensor) -> Terms:
             """Take the small model's step; return the own model's loss."""
             own, its = losses(inputs, labels)
-            small_optimizer.zero_grad(set_to_none=True)
             descend(small_optimizer, its)
             total.add_(its.detach().double().cpu() * len(labels))
             return own

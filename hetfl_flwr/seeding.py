@@ -6,7 +6,7 @@ in any part give independent streams; equal scopes give equal streams in every p
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from zlib import crc32
 
@@ -42,28 +42,50 @@ def generator(seed: int, *scope: int | str) -> np.random.Generator:
 
 def torch_seed(seed: int, *scope: int | str) -> int:
     """Return a 63-bit seed for ``torch.Generator.manual_seed``."""
-    return int(_entropy(seed, scope).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return int(_entropy(seed, scope).generate_state(1, np.uint64)[0]) >> 1
 
 
-@contextmanager
-def seeded(seed: int, *scope: int | str) -> Iterator[None]:
+def seeded(seed: int, *scope: int | str) -> AbstractContextManager[None]:
     """Seed the global generators of torch, NumPy and Python for the body of a ``with``, and put them back afterwards.
 
     Whatever draws from a global generator (weight initialisation, dropout, a model's own ``random.random()``) is
     reproducible inside it.
     """
     number = torch_seed(seed, *scope)
-    with nullcontext() if _Lent.free else generators_kept():
-        free, _Lent.free = _Lent.free, False
+    return _Borrowed(number) if _Lent.free else _seeded(number)
+
+
+@contextmanager
+def _seeded(number: int) -> Iterator[None]:
+    with generators_kept():
+        _seed(number)
+        yield
+
+
+class _Borrowed(AbstractContextManager[None]):
+    """Seeds generators that are lent; inside it they are not."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __enter__(self) -> None:
+        _Lent.free = False
         try:
-            torch.default_generator.manual_seed(number)
-            if _devices():
-                torch.cuda.manual_seed_all(number)
-            np.random.seed(number % 2**32)  # noqa: NPY002
-            random.seed(number)
-            yield
-        finally:
-            _Lent.free = free
+            _seed(self._number)
+        except BaseException:
+            _Lent.free = True
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        _Lent.free = True
+
+
+def _seed(number: int) -> None:
+    torch.default_generator.manual_seed(number)
+    if _devices():
+        torch.cuda.manual_seed_all(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002
+    random.seed(number)
 
 
 @contextmanager

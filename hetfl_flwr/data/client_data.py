@@ -118,7 +118,7 @@ class ClientData:
         )
         return f"{digest.hexdigest()}-{blake2b(b''.join(measured), digest_size=8).hexdigest()}"
 
-    @property
+    @cached_property
     def public(self) -> Samples:
         """The training samples that may be shown to others: the first ``public_rows`` of ``train``."""
         return self.train.first(self.public_rows)

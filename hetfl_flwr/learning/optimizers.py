@@ -41,12 +41,16 @@ class SGD(torch.optim.SGD):
         return sparse
 
 
+def stepped(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    """Return the parameters that an optimizer steps, in their order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str = "") -> dict[str, torch.Tensor]:
     """Return an optimizer's moments and counters under ``INDEX.NAME``, INDEX that of the parameter, after a prefix."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {
         f"{prefix}{index}.{name}": value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
-        for index, parameter in enumerate(parameters)
+        for index, parameter in enumerate(stepped(optimizer))
         for name, value in optimizer.state.get(parameter, {}).items()
         if value is not None
     }
@@ -54,7 +58,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str = "") -> dic
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
     """Put copies of moments and counters back into a new optimizer over the same parameters."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = stepped(optimizer)
     for name, tensor in tensors.items():
         index, _, entry = name.partition(".")
         parameter = parameters[int(index)]

@@ -11,7 +11,7 @@ from hetfl_flwr.common.arithmetic import torch_threads
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.optimizers import SGD
-from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.learning.training import descend, draw_batches
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.wire.spec import Arrays
 
@@ -74,9 +74,7 @@ class ServerTraining:
             tensors = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
             optimizer = SGD(tensors.values(), lr=self.rate)
             for rows in draw_batches(order, len(labels), config.batch_size, epochs=epochs, batches=0):
-                optimizer.zero_grad(set_to_none=True)
-                loss(tensors, points[rows], labels[rows]).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+                descend(optimizer, loss(tensors, points[rows], labels[rows]))
         trained = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
         if not all(np.isfinite(array).all() for array in trained.values()):
             raise ConfigError(

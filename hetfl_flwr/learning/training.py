@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import Samples
 from hetfl_flwr.errors import DivergedError
 from hetfl_flwr.learning.gradients import flat_gradient, pcgrad, project, set_gradient
-from hetfl_flwr.learning.optimizers import SGD, Adam, AdamW
+from hetfl_flwr.learning.optimizers import SGD, Adam, AdamW, stepped
 
 EVALUATION_BATCH = 1024
 """Samples that the evaluation loop sends through a model at once."""
@@ -59,17 +60,19 @@ def make_optimizer(config: RunConfig, parameters: Iterable[nn.Parameter]) -> tor
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, before_step: Callable[[], None] = lambda: None) -> None:
-    """Take one step down a loss.
+    """Take one step down a loss; gradients of before do not count.
 
     Parameters
     ----------
     optimizer : Optimizer
-        Its gradients are None.
+        What takes it.
     loss : Tensor
         A scalar.
     before_step : callable
         Called between gradient and step.
     """
+    for parameter in stepped(optimizer):
+        parameter.grad = None
     loss.backward()  # type: ignore[no-untyped-call]
     before_step()
     optimizer.step()
@@ -180,7 +183,6 @@ def train(
     sizes, losses = [], []
     for rows in batches:
         inputs, labels = samples.batch(rows)
-        optimizer.zero_grad(set_to_none=True)
         value = loss(inputs, labels)
         if isinstance(value, Terms) and projection != "none":
             value = _descend_apart(optimizer, value, before_step, projection)
@@ -189,12 +191,12 @@ def train(
             descend(optimizer, value, before_step)
         sizes.append(len(labels))
         losses.append(value.detach())
-    found = torch.cat([loss.reshape(1) for loss in losses]).tolist() if losses else []
+    found = torch.cat([loss.reshape(1) for loss in losses]).tolist() if len(losses) > 1 else [x.item() for x in losses]
     seen, total = sum(sizes), 0.0
     for one, size in zip(found, sizes, strict=True):
         total += one * size
     mean = total / seen if seen else 0.0
-    if not np.isfinite(mean):
+    if not isfinite(mean):
         raise DivergedError(f"training diverged: the loss is {mean}: lower learning-rate, or other weights of the loss")
     return seen, mean
 
@@ -203,8 +205,7 @@ def _descend_apart(
     optimizer: torch.optim.Optimizer, terms: Terms, before_step: Callable[[], None], projection: str
 ) -> Tensor:
     """Take one step by what the gradients of the two terms become together, and return the loss."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    gradients = []
+    parameters, gradients = stepped(optimizer), []
     for term, again in ((terms.own, True), (terms.distillation, False)):
         optimizer.zero_grad(set_to_none=True)
         term.backward(retain_graph=again)  # type: ignore[no-untyped-call]

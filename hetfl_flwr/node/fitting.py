@@ -175,7 +175,6 @@ def _measured(
 
     def step() -> float:
         began = perf_counter()
-        optimizer.zero_grad(set_to_none=True)
         descend(optimizer, functional.cross_entropy(model(inputs), labels))
         if inputs.device.type == "cuda":
             torch.cuda.synchronize(inputs.device)

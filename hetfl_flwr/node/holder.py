@@ -46,6 +46,9 @@ BESIDE, DOWNLOAD = "best+", "download"
 MEASURED = "measured."
 """Prefix, in a state folder, of what the client was measured with last."""
 
+ASIDE = (BEST, BESIDE, MEASURED)
+"""What the names begin with of what a client keeps beside its state of the last round."""
+
 
 class Optimizers:
     """A client's optimizers: each has the moments that were saved after the last round.
@@ -142,7 +145,7 @@ class Holder:
         self.pool = self.node.public_samples.current
         config = self.node.config
         self.half, self.uploads_as_learnt = config.half, not (config.half or config.clipping_norm)
-        self._costs, self._name = config.measured, str(self.node)
+        self._costs, self._name, self._checkpoint_every = config.measured, str(self.node), config.checkpoint_rounds
         self._built = _Built(client) if stays else None
         self.nbytes = self._built.nbytes if self._built else 0
         self._saved = ClientState()
@@ -292,18 +295,16 @@ class Holder:
 
     def save(self, round: int) -> None:
         """Save what is to survive, beside the best model so far and what the client was measured with last."""
-        moments, aside = self.client._optimizers.end(), (BEST, BESIDE, MEASURED)
-        if self._live is None or self._live[0] is not self._saved.tensors or self._live[1] is not moments:
-            tensors = {key: tensor for key, tensor in self._saved.tensors.items() if key.startswith(aside)}
-            tensors |= networks(self.client)
-            tensors |= moments
-        else:
-            tensors = self._live[2]
-        figures = {name: n for name, n in self._saved.numbers.items() if name.startswith(aside)}
+        moments, kept = self.client._optimizers.end(), self._saved.tensors
+        live = self._live if self._live and self._live[0] is kept and self._live[1] is moments else None
+        aside = {} if live else {key: tensor for key, tensor in kept.items() if key.startswith(ASIDE)}
+        tensors = live[2] if live else {**aside, **networks(self.client), **moments}
+        figures = {name: n for name, n in self._saved.numbers.items() if name.startswith(ASIDE)}
         self._write(ClientState(tensors, {**self.client.numbers, **figures}, round))
-        kept = self._saved.tensors
-        stays = self._built is not None and all(kept[key] is tensors[key] for key in kept if key.startswith(aside))
-        self._live = (kept, moments, tensors) if stays else None
+        if live is None and self._built is not None:
+            kept = self._saved.tensors
+            stays = all(kept[key] is tensor for key, tensor in aside.items())
+            self._live = (kept, moments, tensors) if stays else None
         self._untouched = True
         if self._built is not None:
             self._built.weights = None
@@ -315,7 +316,7 @@ class Holder:
 
     def _write(self, state: ClientState) -> None:
         """Save the state; that of the server's last checkpoint is kept until the next one, for ``resume``."""
-        every = self.node.config.checkpoint_rounds
+        every = self._checkpoint_every
         checkpoint = (state.round - 1) // every * every if every else -1
         if 0 < self._saved.round <= checkpoint < state.round:
             self.node.store.keep()
@@ -366,8 +367,9 @@ class _Built:
         kept = client.modules().values()
         own = [one for one in vars(client).values() if isinstance(one, nn.Module)]
         every = nn.ModuleList(dict.fromkeys((client.node.model, *kept, *own)))
-        self._parameters = [(one, one.requires_grad) for one in every.parameters()]
-        self._layers = [(one, one.training) for one in every.modules()]
+        self._parameters, self._layers = [*every.parameters()], [*every.modules()]
+        self._learn = [one.requires_grad for one in self._parameters]
+        self._train = [one.training for one in self._layers]
         tensors = {id(one): one for one in (*every.parameters(), *every.buffers())}
         saved = {id(one) for one in nn.ModuleList(kept).state_dict(keep_vars=True).values()}
         self._unsaved = _copied([one for one in tensors.values() if id(one) not in saved])
@@ -379,11 +381,13 @@ class _Built:
         vars(client).clear()
         vars(client).update(self._attributes)
         client.numbers = dict(self._numbers)
-        for parameter, learns in self._parameters:
+        for parameter in self._parameters:
             parameter.grad = None
-            parameter.requires_grad = learns
-        for layer, training in self._layers:
-            if layer.training is not training:  # setting it takes torch longer than all the rest here
+        if [one.requires_grad for one in self._parameters] != self._learn:
+            for parameter, learns in zip(self._parameters, self._learn, strict=True):
+                parameter.requires_grad = learns
+        if [one.training for one in self._layers] != self._train:
+            for layer, training in zip(self._layers, self._train, strict=True):
                 layer.training = training
         for copies in (self._unsaved, self.weights):
             if copies:

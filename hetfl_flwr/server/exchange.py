@@ -351,8 +351,8 @@ class Exchange(ABC):
         """Send each of some clients arrays; none of them is busy."""
 
     @abstractmethod
-    def _take(self) -> tuple[Sent, Outcome]:
-        """Wait for the next answer."""
+    def _take(self, outcome: Outcome) -> Sent:
+        """Wait for the next answer, and add what came of it; return what it is to."""
 
     @property
     @abstractmethod
@@ -377,8 +377,8 @@ class Exchange(ABC):
 
     def take(self) -> tuple[Sent, Outcome]:
         """Wait for the next answer; return what it is to, and what came of it alone."""
-        self._measured = {}
-        sent, outcome = self._take()
+        self._measured, outcome = {}, Outcome()
+        sent = self._take(outcome)
         self.reject_outliers(outcome, sent.kind)
         return sent, outcome
 
@@ -399,10 +399,7 @@ class Exchange(ABC):
         self._measured = {}
         sent = self.send(kind, number, [one for one in downloads if one[0].node in free])
         for _ in sent:
-            _, outcome = self._take()
-            result.add(outcome)
-            result.replies += outcome.replies
-            result.sizes |= outcome.sizes
+            self._take(result)
         self.reject_outliers(result, kind)
         return result.ordered()
 

@@ -40,6 +40,9 @@ DEVIATIONS = 3.0
 SLIGHT = 0.05
 """Part of an array's own size up to which a change of it is not far where most clients do not change it at all."""
 
+TINY = 1e-30
+"""Sums of squares in single precision up to this are inexact."""
+
 MAD_TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution, in median absolute deviations."""
 
@@ -363,8 +366,8 @@ def _magnitude(values: NDArray[Any]) -> tuple[float, int]:
     """Return the root mean square of the entries that are not zero, and how many these are."""
     if values.dtype != np.float32:
         values = values.astype(np.float64)
-    count = int(np.count_nonzero(values))
-    square = float(np.add.reduce(np.square(values), None, np.float64))
-    if count and values.dtype == np.float32 and not 0 < square < inf:  # float32 has no such squares
+    count = values.size if values.all() else int(np.count_nonzero(values))  # the first takes a quarter of the time
+    square = float(np.add.reduce(np.square(values), None))
+    if count and values.dtype == np.float32 and not TINY < square < inf:  # float32 has no such squares
         square = float(np.add.reduce(np.square(values, dtype=np.float64), None))
     return (sqrt(square / count) if count else 0.0), count

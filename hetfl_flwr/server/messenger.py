@@ -215,15 +215,16 @@ class FlowerExchange(Exchange):
         self._waiting |= zip(self._messenger.push(messages), zip(sent, asked, strict=True), strict=True)
         return sent
 
-    def _take(self) -> tuple[Sent, Outcome]:
+    def _take(self, outcome: Outcome) -> Sent:
         """Wait for the next answer."""
         message, reply = self._messenger.next(self._waiting.keys())
         sent, asked = self._waiting.pop(message)
-        return sent, self.judge(sent, asked, reply)
+        self.judge(sent, asked, reply, outcome)
+        return sent
 
-    def judge(self, sent: Sent, asked: Metadata, reply: Message | str) -> Outcome:
-        """Decode and check a reply, and count its cost; a text says why there is none."""
-        member, outcome = sent.member, Outcome()
+    def judge(self, sent: Sent, asked: Metadata, reply: Message | str, outcome: Outcome) -> None:
+        """Decode and check a reply, count its cost, and add what came of it; a text says why there is none."""
+        member = sent.member
         outcome.traffic[member.client_id] = sent.traffic
         try:
             if isinstance(reply, str):
@@ -237,7 +238,6 @@ class FlowerExchange(Exchange):
             self._accept(sent, read(reply, self.expected(sent), half=self.config.half, own=self._own), outcome)
         except PayloadError as error:
             outcome.fail(member, sent.stage, str(error))
-        return outcome
 
 
 def written(kind: str, number: int, member: Member, arrays: ArrayRecord) -> Message:

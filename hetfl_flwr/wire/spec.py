@@ -159,7 +159,7 @@ class ArraySpec:
             raise PayloadError(f"{where}: array '{self.name}' has shape {shape}, expected {self.shape}")
 
     def _check_values(self, array: NDArray[Any], where: str) -> None:
-        low, high, _ = self._range
+        low, high = self._range
         named = f"{where}: array '{self.name}'"
         if not np.isfinite(array).all():
             raise PayloadError(f"{named} has values that are not finite")
@@ -167,26 +167,30 @@ class ArraySpec:
             raise PayloadError(f"{named} has values below {low:g}")
         if array.max() > high:
             raise PayloadError(f"{named} has values above {high:g}")
+
+    def _check_more(self, array: NDArray[Any], where: str) -> None:
+        """Raise `PayloadError` where values within their bounds are not together what they are to be."""
+        if not array.size:
+            return
         if self.sums_to_one:
             furthest = float(np.abs(array.sum(-1, dtype=np.float64) - 1).max())
             if furthest > SIMPLEX_TOLERANCE:
-                raise PayloadError(f"{named} has rows that do not sum to 1 (off by {furthest:.2g})")
+                raise PayloadError(
+                    f"{where}: array '{self.name}' has rows that do not sum to 1 (off by {furthest:.2g})"
+                )
         if self.total is not None and (total := float(array.sum(dtype=np.float64))) > self.total:
-            raise PayloadError(f"{named} adds up to {total:.15g}, expected at most {self.total}")
+            raise PayloadError(f"{where}: array '{self.name}' adds up to {total:.15g}, expected at most {self.total}")
         if self.nonzero and not array.any():
-            raise PayloadError(f"{named} is all zero")
+            raise PayloadError(f"{where}: array '{self.name}' is all zero")
 
     @cached_property
-    def _range(self) -> tuple[float, float, bool]:
-        """The smallest and largest value, and whether values are to fulfil more than to lie between these.
-
-        Floating-point numbers are finite: NaN lies between no others.
-        """
+    def _range(self) -> tuple[float, float]:
+        """The smallest and largest value. Floating-point numbers are finite: NaN lies between no others."""
         dtype = np.dtype(self.dtype)
         most = float(np.finfo(dtype).max) if dtype.kind == "f" else inf
         low = (0.0 if self.sums_to_one else -most) if self.minimum is None else self.minimum
         high = most if self.maximum is None else self.maximum
-        return low, high, self.sums_to_one or self.nonzero or self.total is not None
+        return low, high
 
     @property
     def nbytes(self) -> int:
@@ -221,7 +225,7 @@ class PayloadSpec:
         """Return the payload that has the arrays of both, these first."""
         return PayloadSpec(self.arrays + other.arrays)
 
-    def check_named(self, arrays: Arrays, where: str) -> dict[str, NDArray[Any]]:
+    def check_named(self, arrays: Arrays, where: str, checked: "PayloadSpec | None" = None) -> dict[str, NDArray[Any]]:
         """Return named arrays after checking names, order, and each array.
 
         Parameters
@@ -230,26 +234,33 @@ class PayloadSpec:
             In the declared order.
         where : str
             Who sent them, for the error.
+        checked : PayloadSpec, optional
+            By which they have been checked already: where it declares the same, what is left are largest sums.
 
         Raises
         ------
         PayloadError
             Names sender, array, what was expected and what came.
         """
+        if checked is not None and self._is_like(checked):
+            for spec in self._summed:
+                spec._check_more(arrays[spec.name], where)
+            return dict(arrays)
         if tuple(arrays) != self.names:
             self.check_names(arrays, where)
-        values = arrays.values()
+        values = [*arrays.values()]
         forms = tuple([(type(one), getattr(one, "dtype", None), getattr(one, "shape", None)) for one in values])
         if forms not in self._forms:
             self._check_forms(arrays, where)
             if len(self._forms) >= MAX_FORMS:
                 self._forms.clear()
             self._forms.add(forms)
-        for spec, (low, high, more), array in zip(self.arrays, self._ranges, values, strict=True):
-            if array.size and (low > -inf or high < inf or more):
-                flat = array.reshape(-1)
-                if more or not (low <= _least(flat) and (high == inf or _largest(flat) <= high)):
-                    spec._check_values(array, where)
+        for spec, place, low, high in self._bounded:
+            array = values[place]
+            if array.size and not (low <= _least(array, None) and (high == inf or _largest(array, None) <= high)):
+                spec._check_values(array, where)
+        for spec, place in self._fulfilling:
+            spec._check_more(values[place], where)
         return dict(arrays)
 
     def _check_forms(self, arrays: Arrays, where: str) -> None:
@@ -266,14 +277,37 @@ class PayloadSpec:
                     f"{where}: array '{spec.name}' has {letter} = {other}, array '{first}' has {letter} = {size}"
                 )
 
+    def _is_like(self, other: "PayloadSpec") -> bool:
+        """Say whether another declaration is equal: its arrays may have other largest sums."""
+        if self._compared[0] is not other:
+            self._compared[:] = other, self == other
+        return bool(self._compared[1])
+
+    @cached_property
+    def _compared(self) -> list[object]:
+        """The declaration that this one was compared with last, and whether they are equal."""
+        return [self, True]
+
     @cached_property
     def _forms(self) -> set[tuple[object, ...]]:
         """Types, dtypes and shapes that have been found to be as declared."""
         return set()
 
     @cached_property
-    def _ranges(self) -> list[tuple[float, float, bool]]:
-        return [spec._range for spec in self.arrays]
+    def _bounded(self) -> list[tuple[ArraySpec, int, float, float]]:
+        """The arrays whose values have bounds, with their places and these."""
+        ranges = [(spec, place, *spec._range) for place, spec in enumerate(self.arrays)]
+        return [one for one in ranges if one[2] > -inf or one[3] < inf]
+
+    @cached_property
+    def _fulfilling(self) -> list[tuple[ArraySpec, int]]:
+        """The arrays of which more is declared than bounds, with their places."""
+        every = [(spec, place) for place, spec in enumerate(self.arrays)]
+        return [one for one in every if one[0].sums_to_one or one[0].nonzero or one[0].total is not None]
+
+    @cached_property
+    def _summed(self) -> list[ArraySpec]:
+        return [spec for spec in self.arrays if spec.total is not None]
 
     @cached_property
     def _dims(self) -> list[tuple[ArraySpec, int, str]]:

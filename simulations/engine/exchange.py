@@ -179,7 +179,7 @@ class LocalExchange(Exchange):
             heappush(self._due, (self.clock + self._times.known(flight) if self._timed else 0.0, flight.place))
         return [*flights]
 
-    def _take(self) -> tuple[Sent, Outcome]:
+    def _take(self, outcome: Outcome) -> Sent:
         """Wait for the answer that comes in next in simulated time."""
         while True:
             when, place = self._due[0]
@@ -190,7 +190,7 @@ class LocalExchange(Exchange):
         heappop(self._due)
         del self._flights[place]
         self.clock = max(self.clock, when)
-        member, outcome = flight.member, Outcome()
+        member = flight.member
         outcome.traffic[member.client_id] = flight.traffic
         if flight.raised and flight.kind == MessageType.TRAIN:
             self.uploads.refused(member.client_id)
@@ -198,7 +198,7 @@ class LocalExchange(Exchange):
             outcome.fail(member, flight.stage, flight.error)
         else:
             self._accept(flight, flight.reply, outcome)
-        return flight, outcome
+        return flight
 
     def hold(self) -> UnderWay:
         """Let clients that have something to do finish it, and return what is under way, which stays so.
@@ -293,7 +293,7 @@ class LocalExchange(Exchange):
             if half:
                 arrays = widened(spec, arrays, str(member))
             if answer.form is not spec:
-                spec.check_named(arrays, str(member))
+                spec.check_named(arrays, str(member), answer.form)
         return expected.reply(answer.metrics, arrays)
 
     def _weigh(self, kind: str, arrays: Arrays, numbers: Mapping[str, Any], *, reply: bool) -> tuple[int, int, int]:

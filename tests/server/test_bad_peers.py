@@ -88,9 +88,7 @@ class Trained:
             message = self.sent[client_id]
             download = from_record(message.content.array_records[ARRAYS])
             sent = Sent(self.member(client_id), MessageType.TRAIN, 1, download, Traffic())
-            outcome = exchange.judge(sent, message.metadata, reply)
-            result.add(outcome)
-            result.replies += outcome.replies
+            exchange.judge(sent, message.metadata, reply, result)
         return result
 
     def answer(self, content: RecordDict) -> Message:
