@@ -96,7 +96,7 @@ class Resumption(NamedTuple):
             return None
         at, folder = self.checkpoint.at, self.checkpoint.folder
         is_newest = not asynchronous and folder == newest(folder.parents[1])
-        return Origin(at["run"], at["round"] if is_newest else NEWEST, at["trained"], at["under_way"].get("sent", 0))
+        return Origin(at["run"], at["round"] if is_newest else NEWEST, at["trained"])
 
     def restore(self, results: RunFolder, federation: Federation) -> None:
         """Go back to the checkpoint in memory: clients, federation and the server state are as they were.

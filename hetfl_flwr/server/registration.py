@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from math import inf
-from typing import Literal
 
 from flwr.app import ConfigRecord, Message, MessageType, Metadata, RecordDict
 
@@ -30,8 +29,8 @@ Check = Callable[[Roster], object]
 MAX_START = 600.0
 """Seconds that a deployment waits for nodes, at most, unless ``start-timeout`` is set."""
 
-FIRST_REPORT = 10.0
-"""Seconds until the log lists missing clients again; each time, twice as many as before."""
+REPORT = 30.0
+"""Seconds until the log lists missing clients again."""
 
 SILENCE = 60.0
 """Seconds after which a node of a deployment that has not answered is named."""
@@ -45,8 +44,7 @@ NEWCOMERS = 5.0
 MAX_NAMED = 20
 """Refused nodes that are named one by one before a round."""
 
-MAX_AHEAD = 1_000_000
-"""Rounds, or messages of an asynchronous run, that a client's state may be ahead of the server's checkpoint."""
+SILENT = "no answer yet: it is loading its data, or has to be started again if its log says nothing new"
 
 
 @dataclass(frozen=True)
@@ -61,14 +59,11 @@ class Origin:
         The round after which the server goes on; `NEWEST` where clients are not in step with it.
     trained : mapping of int to int
         The round in which each client had trained last, by client id.
-    sent : int
-        The number of the last message that an asynchronous run had sent.
     """
 
     run: int
     round: int
     trained: Mapping[int, int]
-    sent: int = 0
 
 
 @dataclass
@@ -81,18 +76,24 @@ class Node:
         Since when it is online, where the Grid knows it.
     client_id : int
         The client that its key is listed for in ``node-keys``. -1: none, or there is no list.
-    state : {"asked", "here", "refused"}
-        Whether it has been asked to register, is a client, or is none.
+    asked : Metadata or None
+        The message that asks it to register; None where it has been answered.
+    answer : Message, str or None
+        What it has answered, or why that is no answer, until it is taken in or refused.
     at : float
         When it was asked or refused.
+    here : bool
+        Whether it is a client.
     refusal : str
-        Why it was refused last. Empty: it was not.
+        Why it is refused, which is reported once. Empty: it is not.
     """
 
     since: str
     client_id: int
-    state: Literal["asked", "here", "refused"] = "asked"
-    at: float = 0.0
+    asked: Metadata | None = None
+    answer: Message | str | None = None
+    at: float = -inf
+    here: bool = False
     refusal: str = ""
 
 
@@ -130,22 +131,15 @@ class Registration:
         *,
         own: bool,
     ) -> None:
-        self.config = config
-        self.roster = roster
-        self.clients = 0
-        self._messenger = messenger
-        self._keys = keys
-        self._origin = origin
-        self._own = own
+        self.config, self.roster, self.clients = config, roster, 0
+        self._messenger, self._keys, self._origin, self._own = messenger, keys, origin, own
         self._numbers = keys.clients if keys else range(config.clients)
         self._nodes: dict[int, Node] = {}
-        self._asked: dict[int, Metadata] = {}
-        self._answers: dict[int, Message | str] = {}
         self._first: Member | None = None
-        self._number_of: dict[int, int] = {}
+        self._number_of: dict[int, int] = {}  # since the start
         self._noted: list[Failure] = []
         self._next_look = 0.0
-        messenger.engaged = lambda: {*self._asked}
+        messenger.engaged = lambda: {node for node, known in self._nodes.items() if known.asked}
         messenger.idle = self._look_meanwhile
 
     def assemble(self, check: Check | None = None) -> None:
@@ -168,14 +162,30 @@ class Registration:
             Too few nodes within ``start-timeout``, or clients that cannot take part: names them and the reason.
         """
         self._check_numbers()
-        self._wait_to_begin(None if self._own else check)
+        began = reported = time.monotonic()
+        for refusals in self._looks(None if self._own else check):
+            self._check_own()
+            for refusal in refusals:
+                log(INFO if self._own else WARNING, "not taken in: %s", refusal.reason)
+            if self._may_begin():
+                break
+            if (now := time.monotonic()) >= reported + REPORT:
+                log(INFO, "waiting for nodes: %s; %.0f s left", self._missing(), began + self._seconds - now)
+                reported = now
+        else:
+            log(WARNING, "waited %.0f s for nodes: %s", time.monotonic() - began, self._missing())
         self._check_enough()
         self.clients = self._announced or len(self.roster)
         self._first = self.roster.first
         self._number_of = {member.node: member.client_id for member in self.roster}
         self._noted += self._refused()
-        self._name_versions(self.roster)
-        self._check_origin()
+        self._log_versions(self.roster)
+        before = [member for member in self.roster if self.roster.trained.get(member.client_id)]
+        if self._origin is not None and before and all(map(self._is_behind, before)):
+            raise FederationError(
+                f"no client has its state of run {self._origin.run}: resume needs nodes that were started with "
+                "the state-dir that they had"
+            )
 
     def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
         """Drop nodes that left, ask new and restarted ones to register, and return what was noted.
@@ -189,14 +199,15 @@ class Registration:
         check : callable, optional
             As `assemble`.
         """
-        refused = list[Failure]()
-        for look, refusals in enumerate(self._looks(check)):
+        refused, waits = list[Failure](), False
+        for refusals in self._looks(check):
             refused += refusals
             if self._all_have_answered() if self._own else self._is_enough(round):
                 break
-            if look == 0 and not self._own:
+            if not (waits or self._own):
                 here = len(self.roster), self.config.min_clients, self._seconds
                 log(WARNING, "%d clients are online, too few for min-clients = %d: waiting up to %.0f s", *here)
+            waits = True
         if (more := len(refused) - MAX_NAMED) > 0:
             refused[MAX_NAMED:] = [Failure(-1, REGISTRATION, f"{more} more nodes were refused", 0)]
         return [*self.notes(), *sorted(refused, key=lambda refusal: refusal.reason)]
@@ -212,11 +223,9 @@ class Registration:
 
     def gone(self) -> set[int]:
         """Return the nodes of clients that have left, or restarted, since they registered."""
-        self._updated()
-        return {member.node for member in self.roster if not self._is_here(member.node)}
-
-    def _is_here(self, node: int) -> bool:
-        return node in self._nodes and self._nodes[node].state == "here"
+        self._update()
+        here = {node for node, known in self._nodes.items() if known.here}
+        return {member.node for member in self.roster} - here
 
     # --- the start -------------------------------------------------------------------------------
 
@@ -240,24 +249,8 @@ class Registration:
                 "a deployment does not learn from its nodes how many clients there are: set clients, start-clients "
                 "or node-keys"
             )
-        for key, wanted in (("clients", clients), ("start-clients", quorum)):
-            if self._keys and wanted > listed:
-                raise ConfigError(f"{key} = {wanted}: more than the {listed} clients in node-keys")
-
-    def _wait_to_begin(self, check: Check | None) -> None:
-        """Register nodes until the run may begin, or ``start-timeout`` is over."""
-        began = time.monotonic()
-        report, pause = began, FIRST_REPORT
-        for refusals in self._looks(check):
-            self._check_own()
-            for refusal in refusals:
-                log(INFO if self._own else WARNING, "not taken in: %s", refusal.reason)
-            if self._may_begin():
-                return
-            if (now := time.monotonic()) >= report:
-                log(INFO, "waiting for nodes: %s; %.0f s left", self._missing(), began + self._seconds - now)
-                report, pause = now + pause, 2 * pause
-        log(WARNING, "waited %.0f s for nodes: %s", time.monotonic() - began, self._missing())
+        if self._keys and (most := max(clients, quorum)) > listed:
+            raise ConfigError(f"clients = {most}: more than the {listed} in node-keys")
 
     def _may_begin(self) -> bool:
         """Return whether the run may begin without waiting any longer."""
@@ -268,11 +261,7 @@ class Registration:
             return True
         if 0 < (config.clients or len(self._numbers)) <= here:
             return True
-        failed = {
-            known.client_id
-            for node, known in self._nodes.items()
-            if known.state == "refused" and node not in self._asked
-        }
+        failed = {known.client_id for known in self._nodes.values() if known.refusal and not known.asked}
         return self._keys is not None and {*self.roster.client_ids(), *failed}.issuperset(self._numbers)
 
     def _check_own(self) -> None:
@@ -300,15 +289,11 @@ class Registration:
         """
         here, drawn, config = len(self.roster), self._drawn(1), self.config
         few = f", of whom a round draws {drawn}" if drawn < here else ""
-        for key, wanted, count in (
-            ("start-clients", config.start_clients, here),
-            ("min-clients", config.min_clients, drawn),
-        ):
-            if count < wanted:
-                reasons = [refusal.reason for refusal in self._refused()]
-                more = [f"{len(reasons) - 3} more were refused"] if len(reasons) > 3 else []
-                line = f"{key} = {wanted}, but there are {here} clients{few}"
-                raise FederationError("; ".join([line, *reasons[:3], *more]))
+        wanted = {"start-clients": (config.start_clients, here), "min-clients": (config.min_clients, drawn)}
+        for key, (least, count) in wanted.items():
+            if count < least:
+                reasons = [refusal.reason for refusal in self._refused()[:3]]
+                raise FederationError("; ".join([f"{key} = {least}, but there are {here} clients{few}", *reasons]))
 
     def _missing(self) -> str:
         """Say in words who is not here yet."""
@@ -318,37 +303,16 @@ class Registration:
         missing = listed([number for number in numbers if number not in here])
         return f"{len(here)} of {self.config.clients or len(numbers)} clients are here; missing: client {missing}"
 
-    def _check_origin(self) -> None:
-        before = [member for member in self.roster if self.roster.trained.get(member.client_id)]
-        if self._origin is not None and before and all(map(self._is_behind, before)):
-            raise FederationError(
-                f"no client has its state of run {self._origin.run}: resume needs nodes that were started with "
-                "the state-dir that they had"
-            )
-
     # --- nodes -----------------------------------------------------------------------------------
-
-    def _online(self) -> dict[int, tuple[str, int]]:
-        """Return since when each node is online, as far as the Grid knows it, and the client that its key is for."""
-        grid = self._messenger.grid
-        if not isinstance(grid, ListsNodes):
-            return dict.fromkeys(grid.get_node_ids(), ("", -1))
-        keys = self._keys
-        return {
-            node.node_id: (node.last_activated_at, keys.number(node.public_key) if keys else -1)
-            for node in grid.get_nodes()
-        }
 
     def _looks(self, check: Check | None) -> Iterator[list[Failure]]:
         """Take nodes in again and again until the time is up; yield each time which were refused."""
         deadline = time.monotonic() + self._seconds
         while True:
             over = time.monotonic() > deadline or is_stopped(self._messenger.grid)
-            online = self._updated()
-            self._drop_departed(online)
-            refusals = self._ask(online)
-            self._collect()
-            yield refusals + self._admitted(check) + self._silent(over=over)
+            self._drop_departed(self._update())
+            self._ask()
+            yield [*self._refusals(check, over=over)]
             if over:
                 return
             time.sleep(max(self._messenger.poll, 0.1))
@@ -357,43 +321,56 @@ class Registration:
         """In a deployment, ask nodes that have come or restarted during a round, and collect answers."""
         if not self._own and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + NEWCOMERS
-            self._ask(self._updated())
-            self._collect()
+            self._update()
+            self._ask()
 
-    def _updated(self) -> dict[int, tuple[str, int]]:
-        """Return the nodes that are online; forget those that have left or restarted."""
-        online = self._online()
-        for node in [node for node, known in self._nodes.items() if online.get(node, ("left",))[0] != known.since]:
-            for table in (self._nodes, self._asked, self._answers):
-                table.pop(node, None)
-        return online
+    def _update(self) -> Collection[int]:
+        """Look which nodes are online; forget those that have left or restarted, and add new ones."""
+        grid, keys = self._messenger.grid, self._keys
+        if isinstance(grid, ListsNodes):
+            online = {
+                one.node_id: (one.last_activated_at, keys.number(one.public_key) if keys else -1)
+                for one in grid.get_nodes()
+            }
+        else:
+            online = dict.fromkeys(grid.get_node_ids(), ("", -1))
+        for node, (since, client_id) in online.items():
+            if node not in self._nodes or self._nodes[node].since != since:
+                self._nodes[node] = Node(since, client_id)
+        for node in self._nodes.keys() - online.keys():
+            del self._nodes[node]
+        return online.keys()
 
-    def _drop_departed(self, online: Mapping[int, object]) -> None:
+    def _drop_departed(self, online: Collection[int]) -> None:
         """Remove clients whose nodes have left from the roster; before the start, those that have restarted, too."""
         self._messenger.drop_departed(online)
-        for member in [one for one in self.roster if one.node not in (online if self.clients else self._nodes)]:
-            self.roster.remove(member.node)
-            if self.clients:
-                self._note(member, "its node has left")
+        for member in list(self.roster):
+            if member.node not in online or not (self.clients or self._nodes[member.node].here):
+                self.roster.remove(member.node)
+                if self.clients:
+                    self._note(member, "its node has left")
 
-    def _ask(self, online: Mapping[int, tuple[str, int]]) -> list[Failure]:
-        """Ask nodes that are new, or were refused a while ago, to register; refuse those whose keys are not listed."""
-        now, queries, refusals = time.monotonic(), list[Message](), list[Failure]()
-        for node in sorted(node for node in online if self._is_to_be_asked(node, now)):
-            known = self._nodes.setdefault(node, Node(*online[node]))
+    def _ask(self) -> None:
+        """Ask nodes that are new, or were refused a while ago, to register, and receive the answers that have come."""
+        now, queries = time.monotonic(), list[Message]()
+        for node, known in sorted(self._nodes.items()):
+            if known.asked or known.answer or known.here or now < known.at + RETRY:
+                continue
+            known.at = now
             if self._keys and known.client_id < 0:
-                refusals += self._refuse(node, f"node {node}: its key is not in node-keys")
+                known.answer = "its key is not in node-keys"
             else:
-                known.state, known.at = "asked", now
                 queries.append(self._query(node))
+                known.asked = queries[-1].metadata
         if queries:
             self._messenger.grid.push_messages(queries)
-            self._asked |= {one.metadata.dst_node_id: one.metadata for one in queries}
-        return refusals
-
-    def _is_to_be_asked(self, node: int, now: float) -> bool:
-        known = self._nodes.get(node)
-        return known is None or (known.state == "refused" and now >= known.at + RETRY and node not in self._asked)
+        asked = {known.asked.message_id: node for node, known in self._nodes.items() if known.asked}
+        while asked and (replies := list(self._messenger.grid.pull_messages(asked.keys()))):
+            for reply in replies:
+                node = asked.pop(reply.metadata.reply_to_message_id, -1)
+                if node in self._nodes and (query := self._nodes[node].asked):
+                    self._nodes[node].answer, self._nodes[node].asked = misaddressed(reply, query) or reply, None
+                    self._messenger.answers_again(node)
 
     def _query(self, node: int) -> Message:
         """Return a message that asks a node to register."""
@@ -404,36 +381,37 @@ class Registration:
         message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
         return message
 
-    def _collect(self) -> None:
-        """Receive the answers that have come."""
-        asked = {metadata.message_id: node for node, metadata in self._asked.items()}
-        while asked and (replies := list(self._messenger.grid.pull_messages(asked.keys()))):
-            for reply in replies:
-                node = asked.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
-                    self._answers[node] = misaddressed(reply, self._asked.pop(node)) or reply
-                    self._messenger.answers_again(node)
-
-    def _silent(self, *, over: bool) -> list[Failure]:
-        """Refuse nodes that have not answered for long, until they do. The user's own have time until it is over."""
-        since = inf if over else -inf if self._own else time.monotonic() - SILENCE
-        silent = [node for node in self._asked if self._nodes[node].state == "asked" and self._nodes[node].at <= since]
-        line = "no answer yet: it is loading its data, or has to be started again if its log says nothing new"
-        return [refusal for node in silent for refusal in self._refuse(node, f"node {node}: {line}")]
-
     def _all_have_answered(self) -> bool:
-        return not any(self._nodes[node].state == "asked" for node in self._asked)
+        return not any(known.asked and not known.refusal for known in self._nodes.values())
 
-    def _refuse(self, node: int, why: str) -> list[Failure]:
-        """Refuse a node; return that where it has not been refused for this reason before."""
-        known = self._nodes[node]
-        known.state, known.at, before, known.refusal = "refused", time.monotonic(), known.refusal, why
-        return [] if why == before else [Failure(known.client_id, REGISTRATION, why, node)]
+    def _refusals(self, check: Check | None, *, over: bool) -> Iterator[Failure]:
+        """Take in the nodes that have answered, or refuse them; refuse those that have been silent for long.
+
+        A silent node is refused until it answers. The user's own have time until it is over.
+        """
+        since = inf if over else -inf if self._own else time.monotonic() - SILENCE
+        for node, known in sorted(self._nodes.items()):
+            answer, known.answer = known.answer, None
+            if answer is None and not (known.asked and not known.refusal and known.at <= since):
+                continue
+            try:
+                if answer is None:
+                    raise FederationError(f"node {node}: {SILENT}")
+                self.roster.remove(node)
+                self._admit(_member(answer, node, own=self._own), check)
+                known.here, known.refusal = True, ""
+            except FederationError as error:
+                before, known.refusal, known.at = known.refusal, str(error), time.monotonic()
+                if known.refusal != before:
+                    yield Failure(known.client_id, REGISTRATION, known.refusal, node)
 
     def _refused(self) -> list[Failure]:
         """Return the nodes that are refused, and why."""
-        refused = [(node, known) for node, known in sorted(self._nodes.items()) if known.state == "refused"]
-        return [Failure(known.client_id, REGISTRATION, known.refusal, node) for node, known in refused]
+        return [
+            Failure(known.client_id, REGISTRATION, known.refusal, node)
+            for node, known in sorted(self._nodes.items())
+            if known.refusal
+        ]
 
     # --- clients ---------------------------------------------------------------------------------
 
@@ -446,18 +424,6 @@ class Registration:
         """Return whether a round draws ``min-clients`` clients that are not busy."""
         return self._drawn(round, self._messenger.overdue()) >= self.config.min_clients
 
-    def _admitted(self, check: Check | None) -> list[Failure]:
-        """Take in the nodes that have answered; return those that are refused."""
-        answers, self._answers = sorted(self._answers.items()), {}
-        refusals = list[Failure]()
-        for node, answer in answers:
-            self.roster.remove(node)
-            try:
-                self._admit(_member(answer, node, own=self._own), check)
-            except FederationError as error:
-                refusals += self._refuse(node, str(error))
-        return refusals
-
     def _admit(self, member: Member, check: Check | None) -> None:
         """Put a client on the roster.
 
@@ -466,7 +432,8 @@ class Registration:
         FederationError
             It cannot be the client that it says it is, its number is taken, or it does not fit the first client.
         """
-        self._check_claims(member)
+        if wrong := self._false_claim(member):
+            raise FederationError(f"node {member.node}: says that it is client {member.client_id}, but {wrong}")
         first = self._first or self.roster.first
         self.roster.add(member)
         if check is not None and first is not None:
@@ -475,50 +442,31 @@ class Registration:
             except FederationError as error:
                 self.roster.remove(member.node)
                 raise FederationError(f"{member}: does not fit the first client: {error}") from None
-        known = self._nodes[member.node]
-        known.state, known.refusal = "here", ""
         if self.clients:
             self._number_of[member.node] = member.client_id
-            self._name_versions([member])
+            self._log_versions([member])
         if self._is_behind(member):
             has = f"with its state of round {member.round}" if member.round else "without its state"
             trained = self.roster.trained[member.client_id]
             self._note(member, f"comes {has}, but it has trained until round {trained}: see state-dir")
 
-    def _check_claims(self, member: Member) -> None:
-        """Hold what a client says of itself against the run.
-
-        Raises
-        ------
-        FederationError
-            Its key is another client's, there is no client of its number, its node has been another client in this run,
-            its state is of a round that is far from being reached, or its client has shared another number of public
-            samples before.
-        """
+    def _false_claim(self, member: Member) -> str:
+        """Return why a node cannot be the client that it says it is; empty: it can."""
         number, listed = member.client_id, self._nodes[member.node].client_id
         before, shared = self._number_of.get(member.node, number), self.roster.shared_rows(member)
-        wrong = ""
-        if self._keys and member.client_id != listed:
-            wrong = f"its key is that of client {listed} in node-keys"
-        elif not (self._own or self._keys) and 0 < self.config.clients <= number:
-            wrong = f"there are {self.config.clients} clients, with numbers from 0: see partition-id and clients"
-        elif number != before:
-            wrong = f"in this run it has been client {before}"
-        elif member.round > MAX_AHEAD and member.round > MAX_AHEAD + self._latest:
-            wrong = f"with state of round {member.round}, after round {self._latest}"
-        elif member.public != shared:
-            wrong = (
+        if self._keys and number != listed:
+            return f"its key is that of client {listed} in node-keys"
+        if not (self._own or self._keys) and 0 < self.config.clients <= number:
+            return f"there are {self.config.clients} clients, with numbers from 0: see partition-id and clients"
+        if number != before:
+            return f"in this run it has been client {before}"
+        if member.public != shared:
+            return (
                 f"with {member.public} public samples, and that client has shared {shared} in this run: start it with "
                 "the data, the seed and the public-fraction that it had; if another node has taken its number, list "
                 "its key in node-keys and begin a new run"
             )
-        if wrong:
-            raise FederationError(f"node {member.node}: says that it is client {number}, but {wrong}")
-
-    @property
-    def _latest(self) -> int:
-        """The last round, or message of an asynchronous run, that is known."""
-        return max([self._origin.sent if self._origin else 0, *self.roster.trained.values()])
+        return ""
 
     def _is_behind(self, member: Member) -> bool:
         return 0 <= member.round < self.roster.trained.get(member.client_id, 0)
@@ -526,18 +474,15 @@ class Registration:
     def _note(self, member: Member, what: str) -> None:
         self._noted.append(Failure(member.client_id, REGISTRATION, f"{member}: {what}", member.node))
 
-    def _name_versions(self, members: Iterable[Member]) -> None:
-        """Log in one line which clients run other versions than the server."""
+    def _log_versions(self, members: Iterable[Member]) -> None:
+        """Log in one line which clients run other versions than the server; ``clients.json`` has the versions."""
         here = installed()
-        others = [
-            f"{member} has {' and '.join(odd)}"
-            for member in members
-            if (odd := [f"{name} {value}" for name, value in member.versions.items() if value != here[name]])
-        ]
-        if others:
-            more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-            ours = ", ".join(f"{name} {value}" for name, value in here.items())
-            log(WARNING, "versions differ, and bits may: the server has %s; %s%s", ours, "; ".join(others[:5]), more)
+        if others := [member.client_id for member in members if member.versions != here]:
+            log(
+                WARNING,
+                "other versions than the server's, see clients.json, and bits may differ: client %s",
+                listed(others),
+            )
 
 
 def _member(reply: Message | str, node: int, *, own: bool) -> Member:

@@ -1,26 +1,17 @@
 """The clients of a federation as the server knows them: who is drawn, and whether an algorithm can work with them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from hetfl_flwr.config import RunConfig, idle_clients, sampled_clients
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models import network_of
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
-from hetfl_flwr.wire.naming import called
 from hetfl_flwr.wire.samples import MOST_SHARED
 from hetfl_flwr.wire.spec import Arrays
 
 T = TypeVar("T")
-
-Kind = Literal["class", "column"]
-"""What has a name that clients must agree on."""
-
-_REMEDIES = {
-    "class": "give all the same names in the same order, or set classes = 'NAME,NAME,...' on each",
-    "column": "give all tables the same columns, with the same categories, in the same order; see ignore-columns",
-}
 
 
 class Roster:
@@ -108,11 +99,10 @@ class Roster:
         FederationError
             They do not share one, a class has two names, or there is no client.
         """
-        found = self._first_with(lambda member: member.classes)
         way_out = "if some data lack a class, set classes to the names of all"
-        self._check_one(found, "the clients must have the same number of classes", way_out)
-        self._check_same_names("class")
-        return next(iter(found))
+        classes = self._shared(lambda member: member.classes, "the same number of classes", way_out)
+        self._check_names(_unlike_classes)
+        return classes
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -123,10 +113,8 @@ class Roster:
         FederationError
             They do not share one, a column has two names, or there is no client.
         """
-        found = self._first_with(_form)
-        unlike = unlike_columns([*found.values()])
-        self._check_one(found, "the clients must have inputs of the same shape", unlike)
-        self._check_same_names("column")
+        self._shared(_form, "inputs of the same shape", unlike_columns(list(self)))
+        self._check_names(_unlike_inputs)
         return next(iter(self)).shape
 
     def check_sharing(self, algorithm: str, *, labelled: bool = True) -> None:
@@ -167,9 +155,8 @@ class Roster:
         FederationError
             Names the clients that differ.
         """
-        way_out = f"set width, such as width = {suggested}, or give models an equal width"
-        found = self._first_with(lambda member: member.width)
-        self._check_one(found, f"{algorithm} needs the same embedding width of all clients", way_out)
+        way_out = f"{algorithm} averages embeddings: set width, such as width = {suggested}"
+        self._shared(lambda member: member.width, "the same embedding width", way_out)
 
     def check_same_network(self, algorithm: str) -> None:
         """Refuse models of different networks, for an algorithm that averages parts of one.
@@ -184,10 +171,9 @@ class Roster:
         FederationError
             Names a client of each network.
         """
-        found = self._first_with(lambda member: network_of(member.model))
-        one = next(iter(found), "NAME")
-        way_out = f"set one of several widths, such as models = '{one},{one}@0.5'"
-        self._check_one(found, f"{algorithm} averages parts of one network", way_out)
+        one = network_of(self.first.model) if self.first else "NAME"
+        way_out = f"{algorithm} averages parts of one: set several widths, such as models = '{one},{one}@0.5'"
+        self._shared(lambda member: network_of(member.model), "the same network", way_out)
 
     def check_same_weights(self, algorithm: str, instead: Sequence[str], *, bodies: bool = False) -> None:
         """Refuse heterogeneous models, columns or classes, for an algorithm that averages weights.
@@ -206,45 +192,39 @@ class Roster:
         FederationError
             Names the clients that differ and the algorithms that would do.
         """
-        kinds: dict[str, list[Member]] = {}
+        weights = {member.body if bodies else member.weights for member in self}
+        if len(weights) > 1 and len({member.model for member in self}) == 1:  # then the data make the difference
+            _ = self.shape, (None if bodies else self.classes)
+        way_out = (
+            f"{algorithm} averages weights: set one model, such as models = '{next(iter(self)).model}', "
+            f"or take an algorithm for heterogeneous models: {', '.join(instead)}"
+        )
+        if bodies:
+            self._shared(lambda member: member.body, "the same body", way_out, lambda member: member.model)
+        else:
+            self._shared(lambda member: member.weights, "the same model", way_out, lambda member: member.model)
+            self._check_names(_unlike_classes)
+        self._check_names(_unlike_inputs)
+
+    def _shared(
+        self, value: Callable[[Member], T], what: str, way_out: str, said: Callable[[Member], object] | None = None
+    ) -> T:
+        """Return what all clients have in common, or refuse them by what each has; there must be a client."""
+        groups: dict[T, list[Member]] = {}
         for member in self:
-            kinds.setdefault(member.body if bodies else member.weights, []).append(member)
-        what, same = ("the weights of bodies", "body") if bodies else ("weights", "model")
-        if len(kinds) > 1:
-            if (
-                len({member.model for member in self}) == 1
-            ):  # inputs of another shape, or other classes, make the difference
-                _ = self.shape, (None if bodies else self.classes)
-            said = "; ".join(
-                f"{group[0].model} on client {listed([member.client_id for member in group])}"
-                for group in kinds.values()
-            )
-            raise FederationError(
-                f"{algorithm} averages {what}, so all clients need the same {same}, but there are {said}. "
-                f"Set one, such as models = '{next(iter(self)).model}', "
-                f"or take an algorithm for heterogeneous models: {', '.join(instead)}"
-            )
-        self._check_same_names("column")
-        if not bodies:
-            self._check_same_names("class")
+            groups.setdefault(value(member), []).append(member)
+        if len(groups) == 1:
+            return next(iter(groups))
+        found = "; ".join(
+            f"client {listed([one.client_id for one in group])} has {(said or value)(group[0])}"
+            for group in groups.values()
+        )
+        raise FederationError(f"clients need {what}: {found or 'no client is here'}" + f"; {way_out}" * bool(way_out))
 
-    def _first_with(self, value: Callable[[Member], T]) -> dict[T, Member]:
-        first: dict[T, Member] = {}
-        for member in self:
-            first.setdefault(value(member), member)
-        return first
-
-    def _check_one(self, found: dict[T, Member], need: str, way_out: str) -> None:
-        """Refuse clients that do not have one value in common."""
-        if len(found) != 1:
-            said = ", ".join(f"{member} has {value}" for value, member in found.items()) or "no client is here"
-            raise FederationError("; ".join(filter(None, (f"{need}: {said}", way_out))))
-
-    def _check_same_names(self, kind: Kind) -> None:
+    def _check_names(self, unlike: Callable[[Sequence[Member]], str]) -> None:
         """Refuse clients that call a class or a column by another name than the first client does."""
-        first, *others = self._first_with(lambda member: _names_of(member, kind)[0]).values()
-        if others:
-            raise FederationError(f"{_different_names(kind, first, others[0])}: {_REMEDIES[kind]}")
+        if said := unlike(list(self)):
+            raise FederationError(said)
 
 
 def draw(members: Iterable[Member], config: RunConfig, clients: int, round: int) -> list[Member]:
@@ -302,48 +282,43 @@ def listed(numbers: Sequence[int]) -> str:
 
 def unlike_columns(members: Sequence[Member]) -> str:
     """Return a note where two clients have different columns, as a misspelt name makes them; else nothing."""
-    for member in members[1:]:
-        first, ours, theirs = members[0], members[0].input_digests, member.input_digests
-        if min(len(ours), len(theirs)) < 2 or first.vocabulary or member.vocabulary:
-            continue
-        pairs = ((first, {*ours} - {*theirs}), (member, {*theirs} - {*ours}))
-        if said := [f"client {one.client_id} alone has {_columns(one, beyond)}" for one, beyond in pairs if beyond]:
-            way_out = "write them alike where they mean the same, or name them in ignore-columns"
-            return f"clients have different columns: {', and '.join(said)}: {way_out}"
-    return ""
+    named = [(member, member.input_digests, member.input_names) for member in members if not member.vocabulary]
+    return _unlike("column", named, "write them alike where they mean the same, or name them in ignore-columns")
 
 
-def _columns(member: Member, digests: set[str]) -> str:
-    """Return what some of a client's columns are called."""
-    numbers = [number for number, digest in enumerate(member.input_digests) if digest in digests]
-    if len(member.input_names) != len(member.input_digests):
-        return f"columns {listed(numbers)} (its log says their names)"
-    more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
-    return ", ".join(f"'{member.input_names[number]}'" for number in numbers[:5]) + more
+def _unlike_inputs(members: Sequence[Member]) -> str:
+    words = {member.input_digests: member.vocabulary for member in members if member.vocabulary}
+    if len(words) > 1:
+        return f"clients number their words differently: set vocabulary = 'hashed:{max(words.values())}'"
+    return unlike_columns(members)
 
 
-def _names_of(member: Member, kind: Kind) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return digests and names of a client's classes or columns."""
-    if kind == "class":
-        return member.class_digests, member.class_names
-    return member.input_digests, member.input_names
+def _unlike_classes(members: Sequence[Member]) -> str:
+    """Return a note where two clients call their classes differently; else nothing."""
+    named = [(member, member.class_digests, member.class_names) for member in members]
+    return _unlike("class", named, "set classes = 'NAME,NAME,...' to the same names in the same order on each")
 
 
-def _different_names(kind: Kind, first: Member, other: Member) -> str:
-    """Return in a line what two clients call by different names."""
-    (digests, names), (their_digests, their_names) = _names_of(first, kind), _names_of(other, kind)
-    here, there = (called(member.client_id, member.name) for member in (first, other))
-    if kind == "column" and first.vocabulary:
-        return (
-            f"{here} and {there} have other words for the same tokens, for vocabulary = 'shared:{first.vocabulary}' "
-            f"numbers the words of each data set by itself: set vocabulary = 'hashed:{first.vocabulary}'"
-        )
-    differing = [number for number, pair in enumerate(zip(digests, their_digests, strict=False)) if pair[0] != pair[1]]
-    if not differing or len(digests) != len(their_digests) or len(digests) == 1:
-        return f"{here} and {there} have different names of {'classes' if kind == 'class' else 'columns'}"
-    if (number := differing[0]) < min(len(names), len(their_names)):
-        return f"{here}'s {kind} {number} is '{names[number]}', {there}'s is '{their_names[number]}'"
-    return f"{here}'s {kind} {number} has another name than {there}'s (each node's log says its own)"
+def _unlike(kind: str, named: Sequence[tuple[Member, Sequence[str], Sequence[str]]], way_out: str) -> str:
+    """Return how the first client that differs from client 0 names its classes or columns; empty: none differs."""
+    found = dict[Sequence[str], tuple[Member, Sequence[str], Sequence[str]]]()
+    for its in named:
+        found.setdefault(its[1], its)
+    found.pop((), None)
+    if len(found) < 2:
+        return ""
+    one, other, *_ = found.values()
+    plural = {"class": "classes", "column": "columns"}[kind]
+    said = []
+    for (member, digests, names), theirs in ((one, other[1]), (other, one[1])):
+        alone = [number for number, digest in enumerate(digests) if digest not in theirs]
+        more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
+        if alone and len(names) == len(digests):
+            said.append(f"client {member.client_id} alone has {', '.join(repr(names[n]) for n in alone[:5])}{more}")
+        elif alone:
+            said.append(f"client {member.client_id} alone has {plural} {listed(alone)} (its log says their names)")
+    differing = ", and ".join(said) or f"client {other[0].client_id} has them in another order"
+    return f"clients have different {plural}: {differing}: {way_out}"
 
 
 def _form(member: Member) -> str:

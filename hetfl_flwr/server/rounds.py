@@ -21,6 +21,9 @@ from hetfl_flwr.wire.spec import Arrays, frozen
 if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy
 
+MAX_AHEAD = 1_000_000
+"""Messages that a client of an asynchronous run may be ahead of the server's checkpoint; more is not believed."""
+
 
 @dataclass
 class RoundResult:
@@ -193,7 +196,8 @@ class AsyncRounds(Rounds):
         roster, numbers = self.federation.roster, under_way.numbers
         self._sent = numbers["sent"]
         if not isinstance(self.federation.grid, KeepsClients):
-            self._sent = max([self._sent, *(member.round for member in roster)]) + len(roster)
+            most = self._sent + MAX_AHEAD
+            self._sent = max([self._sent, *(min(member.round, most) for member in roster)]) + len(roster)
             return
         self._to_evaluate = {member.node for member in roster if member.client_id in numbers["to evaluate"]}
         self._exchange.restore(under_way)

@@ -250,10 +250,10 @@ def test_sharing_is_refused_by_name_where_it_cannot_be():
         ({"public": 0}, "fedmd needs public samples of each client, 16777216 at most, but client 2 has 0"),
         (
             {"shape": (7,)},
-            "inputs of the same shape: client 0 (linear) has (2,) float32, client 2 (linear) has (7,) float32",
+            "inputs of the same shape: client 0 has (2,) float32; client 2 has (7,) float32",
         ),
-        ({"dtype": "uint8"}, "client 0 (linear) has (2,) float32, client 2 (linear) has (2,) uint8"),
-        ({"classes": 9}, "the same number of classes: client 0 (linear) has 3, client 2 (linear) has 9"),
+        ({"dtype": "uint8"}, "client 0 has (2,) float32; client 2 has (2,) uint8"),
+        ({"classes": 9}, "the same number of classes: client 0 has 3; client 2 has 9"),
         ({"public": MOST_SHARED + 1}, "but client 2 has 16777217: change public-fraction"),
     ):
         with pytest.raises(FederationError) as caught:

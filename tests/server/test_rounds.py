@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.federations import post
 from fixtures.federations.grids import Meddled, Watched
 from fixtures.tiers import exhaustive
 from flwr.app import Message, MessageType
@@ -17,9 +18,10 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server import messenger
+from hetfl_flwr.server.exchange import UnderWay
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Sharing
-from hetfl_flwr.server.rounds import AsyncRounds
+from hetfl_flwr.server.rounds import MAX_AHEAD, AsyncRounds
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.spec import Arrays
 from simulations.cli.running import run_one
@@ -445,3 +447,11 @@ def test_public_rows_and_asynchronous_rounds_do_not_go_together(make_config, ref
     config = make_config(**ASYNC)
     federation = Federation(LocalEngine(config, 7), config, Both(mode="async"))
     assert "public samples" in refusal(ConfigError, AsyncRounds, federation)
+
+
+@pytest.mark.parametrize("sent", [0, 40])
+def test_a_client_that_says_it_is_far_ahead_does_not_decide_how_messages_are_numbered(sent):
+    members = [post.member(0, round=sent + 2), post.member(1, round=2**53)]
+    rounds = AsyncRounds(post.federation_of(*members))
+    rounds.resume(UnderWay({"sent": sent}))
+    assert sent + 2 < rounds.under_way().numbers["sent"] < 2 * MAX_AHEAD

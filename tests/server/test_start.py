@@ -17,8 +17,6 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server import messenger, registration
 from hetfl_flwr.server.node_keys import NodeKeys
-from hetfl_flwr.server.registration import Origin
-from hetfl_flwr.wire.messages import NEWEST
 from simulations.deployment.keys import write_node_keys
 
 
@@ -161,14 +159,14 @@ def test_a_quorum_does_not_wait_for_who_is_silent(clock):
     assert federation.messenger.busy() == {98}
 
 
-def test_who_is_missing_is_said_at_growing_intervals(clock, caplog):
+def test_who_is_missing_is_said_again_and_again(clock, caplog):
     caplog.set_level("INFO")
     federation = started(post_of(*honest(9)[:5]), start_timeout=100, clients=9)
     assert client_ids(federation.roster) == [0, 1, 2, 3, 4]
     missing = "5 of 9 clients are here; missing: client 5, 6, 7, 8"
     lines = [line for line in caplog.messages if "missing" in line]
     left = [int(re.fullmatch(rf"waiting for nodes: {missing}; (\d+) s left", line)[1]) for line in lines[:-1]]
-    assert left == pytest.approx([100, 90, 70, 30], abs=1)
+    assert left == pytest.approx([70, 40, 10], abs=1)
     assert lines[-1] == f"waited 100 s for nodes: {missing}"
 
 
@@ -598,24 +596,19 @@ def test_who_comes_while_a_round_is_running_is_asked_meanwhile_and_takes_part_in
 # --- versions ------------------------------------------------------------------------------------
 
 
-def test_other_versions_are_named_in_one_line_and_taken_in(clock, caplog):
+def test_clients_of_other_versions_are_named_and_taken_in(clock, caplog):
     here = installed()
-    members = [
-        member(0, **here),
-        member(1, **here | {"torch": "1.0", "flwr": "0.1"}),
-        member(2, **here | {"hetfl": "0"}),
-    ]
+    members = [member(0, **here), member(1, **here | {"torch": "1.0"}), member(2, **here | {"hetfl": "0"})]
     federation = started(post_of(*members), clients=4, start_clients=3)
     assert client_ids(federation.roster) == [0, 1, 2]
     assert federation.notes() == []
     [line] = caplog.messages
-    assert ", ".join(map(" ".join, here.items())) in line
-    assert line.endswith("; client 1 (mlp) has flwr 0.1 and torch 1.0; client 2 (mlp) has hetfl 0")
+    assert line.endswith(": client 1, 2")
     caplog.clear()
     federation.grid.members[7] = member(3, node=7, **here | {"torch": "2"})
     assert federation.welcome(1) == federation.welcome(1) == []
     [line] = caplog.messages
-    assert line.endswith("; client 3 (mlp) has torch 2")
+    assert line.endswith(": client 3")
 
 
 # --- strangers beside the clients ----------------------------------------------------------------
@@ -643,7 +636,7 @@ def test_who_joins_must_fit_those_with_whom_the_run_began_also_when_none_of_them
     federation.registration.config = federation.config.with_values({"start-timeout": 1})
     *left, failure = federation.welcome(1, same_classes)
     assert len(left) == clients
-    assert "client 0 (mlp) has 3" in failure.reason
+    assert "has 3" in failure.reason
     assert client_ids(federation.roster) == []
     post.members = began
     assert federation.welcome(1, same_classes) == []
@@ -685,19 +678,6 @@ def test_a_registration_with_a_forged_stamp_is_refused_by_the_node_that_was_aske
     assert [one.node for one in federation.roster] == [100, 99]
     [failure] = federation.notes()
     assert failure.reason.startswith(f"node 98: a reply {said}")
-
-
-@pytest.mark.parametrize("latest", [0, 40])
-def test_state_of_a_round_that_is_far_from_being_reached_is_nobodys(clock, latest):
-    """An asynchronous run that goes on numbers its messages beyond all that clients say that they have answered."""
-    origin = Origin(5, NEWEST, {0: latest}, sent=latest)
-    post = post_of(*honest(2, round=latest), member(2, clients=3, round=2**53))
-    federation = Federation(post, RunConfig(clients=3, start_clients=2), origin)
-    federation.assemble()
-    assert client_ids(federation.roster) == [0, 1]
-    [failure] = federation.notes()
-    assert failure.node == member(2).node
-    assert f"round {2**53}" in failure.reason
 
 
 def test_a_client_that_is_still_busy_is_no_client_that_a_round_may_count_on(clock):
