@@ -21,8 +21,12 @@ from hetfl_flwr.errors import DataError
 class Form(Protocol):
     """How a cell becomes an input."""
 
-    batch: int
     dtype: Any
+
+    @property
+    def batch(self) -> int:
+        """How many cells are read at a time."""
+        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -88,6 +92,7 @@ def _batches(source: Source, form: Form, rows: IntArray) -> Iterator[npt.NDArray
         inputs, odd = form.read(chunk.combine_chunks())
         wrong += [(int(some[row]), why) for row, why in odd.items()]
         yield inputs
+    pa.default_memory_pool().release_unused()
     if wrong:
         row, why = min(wrong)
         more = f" ({len(wrong) - 1} more such rows)" * (len(wrong) > 1)

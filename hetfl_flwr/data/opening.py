@@ -194,6 +194,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
         If it cannot be found or read, has no training split or an empty split, or lacks the columns.
     """
     found = _found(dataset, reading, entry)
+    pa.default_memory_pool().release_unused()  # what reading has needed
     found = found if entry else _without_nameless(found, reading)
     place, channels = found.place, tuple[str, ...]()
     if reading.pivot:

@@ -21,6 +21,7 @@ from hetfl_flwr.data.text_tables import read_sheets, read_text_table
 from hetfl_flwr.errors import DataError, HetflError
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_BUFFER, _AT_ONCE = 2**14, 2**20  # bytes of a file of columns, and of cells, that are read at a time
 
 
 def read_file(path: Path, reading: Reading | None = None) -> list[tuple[str, Frame]]:
@@ -101,9 +102,20 @@ def notes_on(frames: Iterable[Frame]) -> tuple[str, ...]:
 
 
 def _parquet(path: Path) -> pa.Table:
-    from pyarrow.parquet import read_table
+    """Read a few columns at a time, each in batches, so that what is packed never lies in memory as a whole."""
+    from pyarrow.parquet import ParquetFile
 
-    return read_table(path, partitioning=None, pre_buffer=False, memory_map=True)  # half the memory of the defaults
+    with ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
+        fields, facts = [*file.schema_arrow], file.metadata
+        nbytes = 1 + sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups))
+        rows, width = (max(1, count * _AT_ONCE // nbytes) for count in (facts.num_rows, len(fields)))
+        columns: list[pa.ChunkedArray] = []
+        for first in range(0, len(fields), width):
+            some = fields[first : first + width]
+            read = file.iter_batches(rows, columns=[field.name for field in some])
+            batches = [dict(zip(one.schema.names, one.columns, strict=True)) for one in read]
+            columns += [pa.chunked_array([one[field.name] for one in batches], field.type) for field in some]
+        return pa.table(columns, file.schema_arrow)
 
 
 def _arrow(path: Path) -> pa.Table:

@@ -18,7 +18,7 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _STILL = 1e-7
 """Deviation, as a part of the mean, up to which a channel does not change but by rounding."""
 
-_AT_ONCE = 8  # columns whose moments are taken at a time
+_AT_ONCE = 2**16  # numbers, of columns next to each other, whose moments are taken at a time
 
 _SHARP = 1e-4
 """Part of a column's deviation by which float32 may change a number of it."""
@@ -150,9 +150,9 @@ def _imagenet(parts: _Parts) -> _Scale:
 def _channels(parts: _Parts) -> _Scale:
     """Scale each channel by its mean and deviation over all points in time."""
     [(series, rows)] = parts
-    values = series.inputs[rows].numpy()
-    mean = values.mean(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
-    deviation = values.std(axis=(0, 2), dtype=np.float64, keepdims=True)[0]
+    channels = (series.inputs[rows, number].numpy() for number in range(series.inputs.shape[1]))
+    moments = [[moment(one, dtype=np.float64) for moment in (np.mean, np.std)] for one in channels]
+    mean, deviation = np.array(moments).T[..., None]
     deviation[(deviation < _STILL * np.abs(mean)) | (deviation == 0)] = np.inf
     return _of_channels(series, mean, deviation)
 
@@ -165,7 +165,8 @@ def _of_channels(arrays: Arrays, mean: _Float, deviation: _Float) -> _Scale:
 def _columns(parts: _Parts) -> _Scale:
     """Scale each column of numbers, counted from an origin where float32 would not tell them apart."""
     [(table, rows)] = parts
-    blocks = (table.inputs[:, first : first + _AT_ONCE] for first in range(0, table.inputs.shape[1], _AT_ONCE))
+    width = max(1, _AT_ONCE // len(table.inputs))
+    blocks = (table.inputs[:, first : first + width] for first in range(0, table.inputs.shape[1], width))
     peaks, centres, origins = zip(*(_moments(block[rows].numpy()) for block in blocks), strict=True)
     numeric, origin = table.numeric.numpy(), np.concatenate(origins)
     return _Scale(

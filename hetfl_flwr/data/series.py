@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from hetfl_flwr.errors import DataError
 FloatArray = npt.NDArray[np.float32]
 
 _DEEPEST = 2  # lists within each other in a cell
+_AT_ONCE = 2**17  # numbers that are read at a time
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,6 @@ class Layout:
     cell: tuple[int, ...]
     transposed: bool = False
     dtype = np.float32
-    batch = 5000
 
     @classmethod
     def of(cls, cell: pa.Array, wanted: SeriesLayout, called: str) -> "Layout":
@@ -58,6 +59,11 @@ class Layout:
             )
         outer_is_time = wanted == "channels-last" or (wanted == "auto" and shape[0] > shape[-1])
         return cls(shape, len(shape) == _DEEPEST and outer_is_time)
+
+    @property
+    def batch(self) -> int:
+        """How many cells are read at a time."""
+        return max(1, _AT_ONCE // prod(self.shape))
 
     @property
     def shape(self) -> tuple[int, int]:

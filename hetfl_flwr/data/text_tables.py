@@ -2,6 +2,7 @@
 
 import csv
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ USUAL = [
 ]
 """Encodings that are not Unicode, the most usual ones first."""
 
-_SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 100_000
+_SAMPLE, _ROWS, _CELLS, _AT_ONCE, _TOGETHER = 300_000, 500, 20_000, 50_000, 10
 _UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what cells hold by a wrong separator
 _SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'(?:[^'\n]|'')*'(?:[,;\t| \r\n]|$)")
 _ALONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")  # an odd number of backslashes
@@ -336,8 +337,8 @@ def _names_numbers(rows: Sequence[Sequence[str]]) -> bool:
 
 def _cells(path: Path, rows: Iterator[list[str]], header: Sequence[str], width: int, first: int) -> Frame:
     """Return the columns of all rows below the header, without names, and what was left out or filled up."""
-    chunks: list[list[pa.Array]] = []
-    kept, numbers, repeated, short = list[list[str]](), list[int](), list[int](), list[int]()
+    whole, parts = list[list[pa.Array]](), list[list[pa.Array]]()
+    kept, numbers, repeated, short = list[list[str]](), array("q"), list[int](), list[int]()
     again = _alike(header)
     for number, row in enumerate(rows, start=first):
         if not any(cell.strip() for cell in row) and len(row) < 2:
@@ -356,10 +357,13 @@ def _cells(path: Path, rows: Iterator[list[str]], header: Sequence[str], width: 
         kept.append(row)
         numbers.append(number)
         if len(kept) * width >= _AT_ONCE:
-            chunks.append(_texts(kept))
-            kept = []
-    chunks.append(_texts(kept) if kept else [pa.array([], TEXT)] * width)
-    columns = [pa.chunked_array(parts, TEXT) for parts in zip(*chunks, strict=True)]
+            parts.append(_texts(kept))
+            kept.clear()
+        if len(parts) == _TOGETHER:
+            whole.append(_joined(parts))
+            parts.clear()
+    parts.append(_texts(kept) if kept else [pa.array([], TEXT)] * width)
+    columns = [pa.chunked_array(column, TEXT) for column in zip(*whole, _joined(parts), strict=True)]
     table = pa.table(columns, names=[*map(str, range(width))])
     footer = _footer(table)
     said = {
@@ -370,6 +374,11 @@ def _cells(path: Path, rows: Iterator[list[str]], header: Sequence[str], width: 
     notes = (f"{len(where)} rows {what} (row {where[0]})" for what, where in said.items() if where)
     count = len(numbers) - footer
     return Frame(table.slice(0, count), row=np.array(numbers[:count], np.int64), notes=(*notes,))
+
+
+def _joined(parts: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+    """Return the columns of rows that follow each other: a few large arrays need less memory than many small ones."""
+    return [pa.concat_arrays(column) for column in zip(*parts, strict=True)]
 
 
 def _footer(table: pa.Table) -> int:

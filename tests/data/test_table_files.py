@@ -12,6 +12,7 @@ from zipfile import ZipFile
 import numpy as np
 import openpyxl
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fixtures.data.columns import LABELS, ROWS, lacking, lay, noted
@@ -19,7 +20,7 @@ from fixtures.data.loading import arrays_of, load_clients
 from fixtures.tiers import exhaustive
 from scipy.io import savemat
 
-from hetfl_flwr.data import Reading, Split, data_spec, most_clients
+from hetfl_flwr.data import Reading, Split, data_spec, most_clients, rows
 from hetfl_flwr.data.text_tables import read_text_table
 from hetfl_flwr.errors import ConfigError, DataError
 
@@ -258,6 +259,16 @@ class TestForms:
     @pytest.mark.parametrize("ending", ["parquet", "feather", "json", "jsonl", "ndjson"])
     def test_so_is_one_of_records(self, tmp_path, ending):
         assert own(lay(tmp_path, {f"t.{ending}": FRAME}) / f"t.{ending}").inputs[:, 0].tolist() == FRAME.a.tolist()
+
+    @pytest.mark.parametrize("at_once", [1, 5000, 2**20])
+    def test_parquet_is_whole_whatever_part_is_read_at_a_time(self, tmp_path, monkeypatch, at_once):
+        """Lists, records and dictionaries, over several groups of rows, are as pyarrow reads them at once."""
+        monkeypatch.setattr(rows, "_AT_ONCE", at_once)
+        cells = {"x": [[[row, 1.0], []] for row in range(700)], "r": [{"a": row} for row in range(700)]}
+        whole = pa.table(cells | {"r.a": range(700), "d": pa.array([*"abbbbcc"] * 100).dictionary_encode()})
+        pq.write_table(whole, tmp_path / "t.parquet", row_group_size=300)
+        [(_, found)] = rows.read_file(tmp_path / "t.parquet")
+        assert found.table.to_pydict() == whole.to_pydict()
 
     def test_all_rows_of_a_sheet_are_read_whatever_it_says_of_its_size(self, tmp_path):
         FRAME.to_excel(tmp_path / "whole.xlsx", index=False)
