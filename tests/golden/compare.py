@@ -4,8 +4,9 @@
     python tests/golden/compare.py --write    # renew the file
 
 Each method runs two rounds on unequal classes and on shifted domains, with unlike models where it can have them, for
-three seeds. FedHe runs in simulated time, too, synchronously and asynchronously, with one worker and with two. Bits
-hold for the versions and the processor of the file: with others a difference is no fault by itself.
+three seeds. Options beside the defaults run once each, and FedHe in simulated time, too, synchronously and
+asynchronously, with one worker and with two. Bits hold for the versions and the kind of processor of the file: with
+others nothing is compared, unless ``--anyway`` is given.
 """
 
 import argparse
@@ -35,15 +36,32 @@ TIMED = {
     "together": {"client-speed": "1,0.2", "client-mbits": "1:0.02,10", "client-latency": "0.1"},
 }
 """Settings of runs in simulated time, of FedHe on unequal classes; their last number is of workers, not a seed."""
+VARIANTS = {
+    "fedavg/median": {"robust": "median", "moments": "kept", "optimizer": "amsgrad"},
+    "fedprox/tuned": {"fine-tune-epochs": 1, "fedprox.exchange-every": 2},
+    "heterofl/tuned": {"fine-tune-epochs": 1},
+    "fd/async": {"fd.mode": "async", "client-seconds": "1,2,3"},
+    "fd/multikrum": {"robust": "multikrum:1", "projection": "pcgrad"},
+    "fedproto/async": {"fedproto.mode": "async", "client-seconds": "1,2,3"},
+    "fedproto/trimmed": {"robust": "trimmed:0.34", "fedproto.predict": "prototype"},
+    "fedgh/async": {"fedgh.mode": "async", "client-seconds": "1,2,3"},
+    "chfl/avgkd": {"chfl.mode": "avgkd", "chfl.reduce": "sum"},
+    "fedhenn/homogeneous": {"fedhenn.mode": "homogeneous", "models": "lenet5"},
+    "lgfedavg/body": {"lgfedavg.mode": "body", "models": "lenet5"},
+    "dsfl/era": {"dsfl.aggregation": "era"},
+    "fml/body": {"fml.share": "body", "fml.alpha": "0.9:0.3"},
+    "fedhe/private": {"clipping-norm": 1.0, "noise-multiplier": 0.5, "payload-precision": "half"},
+    "fedh2l/two": {"fedh2l.optimizers": "two", "fedh2l.teachers": 1, "fedh2l.public-labels": False},
+}
+"""Settings of runs on unequal classes with seed 0, by method and name."""
 
 
 def versions() -> dict[str, str]:
     """Return what the bits depend on."""
-    import flwr
-    import numpy
-    import torch
+    from hetfl_flwr.common.versions import environment
 
-    return {"torch": torch.__version__, "numpy": numpy.__version__, "flwr": flwr.__version__}
+    found = environment()
+    return {name: found[name] for name in ("torch", "numpy", "flwr", "processor")}
 
 
 def outcome(case: tuple[str, str, int]) -> dict[str, object]:
@@ -57,14 +75,14 @@ def outcome(case: tuple[str, str, int]) -> dict[str, object]:
     server = find(method).strategy
     chosen = dict(SCENARIOS.get(scenario, SCENARIOS["classes"]))
     if not server.heterogeneous:
-        chosen["models"] = (PARTS if server.parts else ONE_MODEL)[scenario]
-    workers = 1
+        chosen["models"] = (PARTS if server.parts else ONE_MODEL)["domains" if scenario == "domains" else "classes"]
+    workers, own = 1, VARIANTS.get(f"{method}/{scenario}", {})
     if scenario in TIMED:
         chosen |= {**TIMED[scenario], "rounds": 5, "evaluate-every": 2}
         workers, seed = seed, 0
     settings = {"rounds": 2, "clients": 3, "local-batches": 2, "batch-size": 16, "public-fraction": 0.1, "seed": seed}
     with TemporaryDirectory() as folder:
-        settings |= chosen | OWN.get(method, {})
+        settings |= chosen | OWN.get(method, {}) | own
         result = run(method, out=f"{folder}/run", progress=False, workers=workers, settings=settings)
         clock = json.loads((result.folder / "rounds.jsonl").read_text().splitlines()[-1])["clock"]
         digest = hashlib.sha256()
@@ -94,27 +112,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python tests/golden/compare.py", description=__doc__.splitlines()[0])
     parser.add_argument("methods", nargs="*", help="methods to run; default: all")
     parser.add_argument("--write", action="store_true", help="renew the file")
+    parser.add_argument("--anyway", action="store_true", help="compare with other versions, too")
     arguments = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", FLWR_TELEMETRY_ENABLED="0")
     from hetfl_flwr.methods import names
 
+    held = json.loads(FILE.read_text()) if FILE.exists() else {"versions": versions(), "runs": {}}
+    if held["versions"] != versions() and not arguments.anyway and not (arguments.write and not arguments.methods):
+        print(f"not compared: the file was made with {held['versions']}, this is {versions()}")
+        return 2 if arguments.write else 0
     methods = arguments.methods or names()
     cases = [(method, scenario, seed) for method in methods for scenario in SCENARIOS for seed in range(SEEDS)]
+    cases += [(*one.split("/"), 0) for one in VARIANTS if one.split("/")[0] in methods]
     cases += [("fedhe", scenario, workers) for scenario in TIMED for workers in (1, 2) if "fedhe" in methods]
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), silent) as pool:
         found = dict(zip(map(name_of, cases), pool.map(outcome, cases), strict=True))
-    held = json.loads(FILE.read_text()) if FILE.exists() else {"versions": {}, "runs": {}}
+    there = {key: value for key, value in held["runs"].items() if not arguments.methods or key.split("/")[0] in methods}
     if arguments.write:
-        runs = {**(held["runs"] if arguments.methods else {}), **found}
+        runs = {**held["runs"], **found} if arguments.methods else found
         lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(runs[key])}" for key in sorted(runs))
         FILE.write_text(f'{{\n "versions": {json.dumps(versions())},\n "runs": {{\n{lines}\n }}\n}}\n')
         return 0
-    differing = {key: value for key, value in found.items() if held["runs"].get(key) != value}
-    for key, value in differing.items():
-        print(f"{key}: {held['runs'].get(key)} -> {value}")
-    print(f"{len(found) - len(differing)} of {len(found)} runs are equal")
-    if differing and held["versions"] != versions():
-        print(f"the file was made with {held['versions']}, these runs with {versions()}")
+    differing = [key for key in sorted(there | found) if there.get(key) != found.get(key)]
+    for key in differing:
+        print(f"{key}: {there.get(key)} -> {found.get(key)}")
+    print(f"{len(there | found) - len(differing)} of {len(there | found)} runs are equal")
     return 1 if differing else 0
 
 
