@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hetfl_flwr.data.arrays import read_signals
 from hetfl_flwr.data.columns import MISSING, TEXT, as_written, stand_for_none
 from hetfl_flwr.data.folders import (
     CALLED_FILE,
@@ -33,7 +34,6 @@ from hetfl_flwr.data.pivot import parse_pivot, pivoted
 from hetfl_flwr.data.reading import Reading, parse_classes
 from hetfl_flwr.data.roles import Kind, check_spelling, columns_called, is_between, is_nameless, is_text, roles
 from hetfl_flwr.data.rows import joined, notes_on, read_file, read_files, reason
-from hetfl_flwr.data.signals import read_signals
 from hetfl_flwr.errors import DataError, HetflError
 
 if TYPE_CHECKING:
