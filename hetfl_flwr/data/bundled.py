@@ -27,7 +27,7 @@ def read_digits() -> Arrays:
     A fixed stratified fifth of them (360) is the test split, the same for every seed.
     """
     images, labels = _digits()
-    return _arrays(images.astype(np.uint8)[:, None], labels, classes=10, peak=16.0)
+    return _arrays(images.astype(np.uint8)[:, None], labels, peak=16.0)
 
 
 def read_digits_colour() -> Arrays:
@@ -40,7 +40,7 @@ def read_digits_colour() -> Arrays:
     images, labels = _digits()
     digits = functional.interpolate(torch.from_numpy(images)[:, None], scale_factor=2, mode="bilinear").numpy()
     grounds = _grounds(len(labels))
-    return _arrays(np.abs(grounds - np.rint(digits * 255 / 16)).astype(np.uint8), labels, classes=10, peak=255.0)
+    return _arrays(np.abs(grounds - np.rint(digits * 255 / 16)).astype(np.uint8), labels, peak=255.0)
 
 
 def read_breast_cancer() -> Arrays:
@@ -51,7 +51,7 @@ def read_breast_cancer() -> Arrays:
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
-    arrays = _arrays(bunch.data, bunch.target, classes=2, peak=1.0)
+    arrays = _arrays(bunch.data, bunch.target)
     names = tuple(map(str, bunch.feature_names))
     return replace(
         arrays,
@@ -75,25 +75,12 @@ def read_waveform() -> Arrays:
     first, second = triangles[[0, 0, 1]][labels], triangles[[1, 2, 2]][labels]
     place = rng.uniform(size=(_WAVES, 1))
     waves = place * first + (1 - place) * second + rng.normal(size=(_WAVES, _POINTS))
-    return _arrays(waves.astype(np.float32)[:, None], labels, classes=3, peak=1.0)
+    return _arrays(waves.astype(np.float32)[:, None], labels)
 
 
 def resized(arrays: Arrays, size: int) -> Arrays:
-    """Return images of another height and width, bilinear and smoothed, of pixels 0..255.
-
-    Parameters
-    ----------
-    arrays : Arrays
-        Tables come back as they are.
-    size : int
-        Both height and width, 1 or more.
-
-    Raises
-    ------
-    DataError
-        They would not fit into memory.
-    """
-    if not arrays.spec.is_image or arrays.spec.shape[1:] == (size, size):
+    """Return images of another height and width, bilinear, of pixels 0..255; tables, and all of size 0, as they are."""
+    if not size or not arrays.spec.is_image or arrays.spec.shape[1:] == (size, size):
         return arrays
     check_fits((*arrays.inputs.shape[:2], size, size), 4, "set image-size lower")
     images = arrays.inputs.float() * (255 / arrays.peak)
@@ -128,8 +115,8 @@ def _grounds(count: int) -> npt.NDArray[np.int64]:
     return grounds
 
 
-def _stratified(labels: npt.NDArray[np.int64], test: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the rows of a training and a test split that scikit-learn's ``train_test_split`` draws by seed 0.
+def _stratified(labels: npt.NDArray[np.int64], test: int) -> npt.NDArray[np.int64]:
+    """Return all rows, the training split's first, as scikit-learn's ``train_test_split`` draws them by seed 0.
 
     Each class has its share of the test rows. Places that rounding down leaves go to the largest remainders.
     """
@@ -142,21 +129,19 @@ def _stratified(labels: npt.NDArray[np.int64], test: int) -> tuple[npt.NDArray[n
             alike = np.flatnonzero(remainders == remainder)
             training[rng.choice(alike, size=min(len(alike), open_places), replace=False)] += 1
     drawn = [rng.permutation(np.flatnonzero(labels == label)) for label in range(len(counts))]
-    train_rows = np.concatenate([rows[:count] for rows, count in zip(drawn, training, strict=True)])
-    test_rows = np.concatenate([rows[count:] for rows, count in zip(drawn, training, strict=True)])
-    return rng.permutation(train_rows), rng.permutation(test_rows)
+    parts = zip(*(np.split(rows, [count]) for rows, count in zip(drawn, training, strict=True)), strict=True)
+    return np.concatenate([rng.permutation(np.concatenate(part)) for part in parts])
 
 
-def _arrays(inputs: npt.NDArray[np.generic], labels: npt.NDArray[np.int64], *, classes: int, peak: float) -> Arrays:
+def _arrays(inputs: npt.NDArray[np.generic], labels: npt.NDArray[np.int64], peak: float = 1.0) -> Arrays:
     """Put a stratified fifth of the rows last, as the test split."""
-    train, test = _stratified(labels, test=ceil(len(labels) / 5))
-    order = np.concatenate([train, test])
-    shape = inputs.shape[1:]
+    test, shape, classes = ceil(len(labels) / 5), inputs.shape[1:], int(labels.max()) + 1
+    order = _stratified(labels, test)
     return Arrays(
         spec=DataSpec(shape, classes),
         inputs=torch.from_numpy(inputs[order]),
         labels=torch.from_numpy(labels[order].astype(np.int64)),
-        train_rows=len(train),
+        train_rows=len(labels) - test,
         peak=peak,
         brightest=peak,
         centre=torch.zeros(shape),

@@ -92,28 +92,17 @@ class DatasetEntry:
         return replace(spec, shape=shape)
 
 
-def _catalogue() -> dict[str, DatasetEntry]:
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    return {name: _entry(**said) for name, said in loads(text).items()}
-
-
-def _entry(
-    shape: list[int],
-    classes: int,
-    vocabulary: int = 0,
-    bundled: str = "",
-    columns: dict[str, Any] | None = None,
-    **said: Any,
-) -> DatasetEntry:
+def _entry(shape: list[int], classes: int, vocabulary: int = 0, **said: Any) -> DatasetEntry:
     """Return an entry as the file has it: lists for tuples, and the name of what reads bundled data."""
-    listed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
-    read = getattr(bundled_data, bundled) if bundled else None
-    return DatasetEntry(
-        DataSpec(tuple(shape), classes, vocabulary), **listed, bundled=read, columns=Reading(**columns or {})
-    )
+    facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
+    facts["columns"] = Reading(**facts.get("columns", {}))
+    facts["bundled"] = getattr(bundled_data, facts.get("bundled", ""), None)
+    return DatasetEntry(DataSpec(tuple(shape), classes, vocabulary), **facts)
 
 
-CATALOGUE: Mapping[str, DatasetEntry] = _catalogue()
+_TEXT = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+
+CATALOGUE: Mapping[str, DatasetEntry] = {name: _entry(**said) for name, said in loads(_TEXT).items()}
 
 ROTATED: Mapping[str, str] = {"rotated-digits": "digits", "rotated-mnist": "mnist"}
 """Rotated families that are listed, and the data set that each turns; any other ``rotated-NAME`` will do as well."""

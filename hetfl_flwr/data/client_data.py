@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,22 +17,22 @@ ROWS_AT_ONCE = 4096
 """Rows of which a digest is made at a time."""
 
 
-def _take_in(digest: blake2b, tensor: Tensor) -> None:
-    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    digest.update(_bytes(tensor))
+def _digest(*parts: object) -> str:
+    """Return a digest of some tensors and texts."""
+    digest = blake2b(digest_size=8)
+    for part in parts:
+        if isinstance(part, Tensor):
+            digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
+            digest.update(np.ascontiguousarray(part.cpu().numpy()).data)
+        else:
+            digest.update(repr(part).encode())
+    return digest.hexdigest()
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    return np.ascontiguousarray(tensor.cpu().numpy()).tobytes()
-
-
-def _inputs_digest(arrays: Arrays, rows: bytes) -> bytes:
-    """Return a digest of some inputs as they are stored: once for a test set that many clients share."""
-    digest, numbers = blake2b(digest_size=8), torch.from_numpy(np.frombuffer(rows, np.int64).copy())
-    numbers = numbers.to(arrays.inputs.device)
-    for first in range(0, len(numbers), ROWS_AT_ONCE):
-        _take_in(digest, arrays.inputs[numbers[first : first + ROWS_AT_ONCE]])
-    return digest.digest()
+def _inputs_digest(arrays: Arrays, rows: Tensor) -> str:
+    """Return a digest of some inputs as they are stored."""
+    starts = range(0, len(rows), ROWS_AT_ONCE)
+    return _digest(*(_digest(arrays.inputs[rows[first : first + ROWS_AT_ONCE]]) for first in starts))
 
 
 def unlike(before: str, now: str) -> str:
@@ -87,9 +88,7 @@ class ClientData:
     def owners(self) -> int:
         """How many owners its training rows have, where the partition goes by owners; else 0."""
         owners = self.train.arrays.owners
-        if owners is None:
-            return 0
-        return len(set(owners[self.train.rows.cpu()].tolist()))
+        return 0 if owners is None else len({*owners[self.train.rows.cpu()].tolist()})
 
     @cached_property
     def class_counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -105,18 +104,12 @@ class ClientData:
         their order changes. The part before the dash is of training inputs, all labels and names, the other one of
         validation and test inputs; see `unlike`.
         """
-        arrays, digest = self.train.arrays, blake2b(digest_size=8)
-        peak = arrays.peak if isinstance(arrays.peak, Tensor) else torch.tensor(arrays.peak)
-        labels = (samples.labels for samples in (self.train, self.validation, self.test))
-        for tensor in (arrays.centre, peak, *labels):
-            _take_in(digest, tensor)
-        digest.update(repr((arrays.class_names, arrays.input_names, arrays.words and [*arrays.words()])).encode())
-        for first in range(0, len(self.train), ROWS_AT_ONCE):
-            _take_in(digest, arrays.inputs[self.train.rows[first : first + ROWS_AT_ONCE]])
-        measured = (
-            samples.arrays.once(_inputs_digest, _bytes(samples.rows)) for samples in (self.validation, self.test)
-        )
-        return f"{digest.hexdigest()}-{blake2b(b''.join(measured), digest_size=8).hexdigest()}"
+        arrays, train = self.train.arrays, self.train
+        labels = (samples.labels for samples in (train, self.validation, self.test))
+        names = arrays.class_names, arrays.input_names, arrays.words and [*arrays.words()]
+        trained = _digest(arrays.centre, arrays.peak, *labels, names, _inputs_digest(arrays, train.rows))
+        measured = (samples.arrays.once(_inputs_digest, samples.rows) for samples in (self.validation, self.test))
+        return f"{trained}-{_digest(*measured)}"
 
     @cached_property
     def public(self) -> Samples:
@@ -130,11 +123,7 @@ class ClientData:
 
     def to(self, device: torch.device) -> "ClientData":
         """Return the same data with all samples on a device."""
-        return replace(
-            self,
-            train=self.train.to(device),
-            validation=self.validation.to(device),
-            test=self.test.to(device),
-            others=tuple(samples.to(device) for samples in self.others),
-            others_validation=tuple(samples.to(device) for samples in self.others_validation),
-        )
+        moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in ("train", "validation", "test")}
+        for name in ("others", "others_validation"):
+            moved[name] = tuple(samples.to(device) for samples in getattr(self, name))
+        return replace(self, **moved)

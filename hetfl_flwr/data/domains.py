@@ -294,9 +294,7 @@ def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
     """Return each domain of a data set as a view of one array: rows in order of domain, then of split."""
     entry = CATALOGUE.get(base)
     if entry and entry.bundled:
-        arrays = entry.bundled()
-        arrays = resized(arrays, reading.image_size) if reading.image_size else arrays
-        return (declared(arrays, reading.classes, base) if reading.classes else arrays,)
+        return (declared(resized(entry.bundled(), reading.image_size), reading.classes, base),)
     source = _opened(base, reading)
     names, domains = _domains(source)
     rows = np.argsort(domains, kind="stable")

@@ -320,48 +320,33 @@ class Listing:
         names = (path.name.split(".")[0], *reversed(path.relative_to(self.folder).parts[:-1]))
         return next((found for found in map(split_called, names) if found[0]), ("", ""))
 
-    def images_by_split(self) -> dict[str, list[Path]]:
-        """Return all images by split: the folder that is called so and holds folders of classes, if all do."""
+    def images_by_split(self, by_file: bool, labelled: bool) -> tuple[dict[str, list[Path]], dict[Path, str]]:
+        """Return all images by split, and whose each is, which nobody asks for unless ``by_file``.
+
+        Images lie in folders ``CLASS``, ``SPLIT/CLASS`` if all are of splits, or ``OWNER/CLASS``; those whose classes
+        are written elsewhere, ``labelled``, may lie anywhere unless their owners are wanted.
+
+        Raises
+        ------
+        DataError
+            One lies deeper or less deep than others, or than owners lie.
+        """
         parts = {path: path.relative_to(self.folder).parts for path in self.images}
+        depths = Counter(map(len, parts.values()))
+        usual = max(depths, key=lambda depth: (depths[depth], depth))
+        wanted = _OWNER_CLASS_IMAGE if by_file else min(usual, _OWNER_CLASS_IMAGE)
+        odd = next((inner for inner in parts.values() if len(inner) != wanted), ())
+        if odd and (by_file or not labelled):
+            beside = [f" beside '{'/'.join(inner)}'" for inner in parts.values() if len(inner) == wanted]
+            raise DataError(
+                f"'{self.folder}' holds '{'/'.join(odd)}'{''.join(beside[:1])}: put each image into a folder CLASS, "
+                "OWNER/CLASS or SPLIT/CLASS, all alike"
+            )
         said = _grouped({path: split_called(inner[0])[0] * (len(inner) > 2) for path, inner in parts.items()})
-        return {"train": [*self.images]} if "" in said else said
-
-    def check_depths(self) -> None:
-        """Refuse images of which nobody can tell the class: some lie deeper than others, or all below its folder.
-
-        Raises
-        ------
-        DataError
-            Names one, and another at the usual depth.
-        """
-        depths = {path: len(path.relative_to(self.folder).parts) for path in self.images}
-        counts = Counter(depths.values())
-        usual = max(counts, key=lambda depth: (counts[depth], depth))
-        odd = next((path for path, depth in depths.items() if depth != min(usual, _OWNER_CLASS_IMAGE)), None)
-        if odd:
-            beside = [f" beside '{one.relative_to(self.folder)}'" for one, depth in depths.items() if depth == usual]
-            raise DataError(
-                f"'{self.folder}' holds '{odd.relative_to(self.folder)}'{beside[0] * (depths[odd] != usual)}: put all "
-                "images into one folder a class, all at one depth, in at most one folder a split or owner"
-            )
-
-    def image_owners(self, wanted: bool = False) -> dict[Path, str]:
-        """Return whose each image is, in folders ``OWNER/CLASS``; nothing where some lie elsewhere, or one has all.
-
-        Raises
-        ------
-        DataError
-            If owners are wanted, and an image lies elsewhere.
-        """
-        parts = {path: path.relative_to(self.folder).parts for path in self.images}
-        other = next((path for path, inner in parts.items() if len(inner) != _OWNER_CLASS_IMAGE), None)
-        if other and wanted:
-            raise DataError(
-                f"partition 'files': image '{other.relative_to(self.folder)}' of '{self.folder}' does not lie in a "
-                "folder OWNER/CLASS: put all images into a folder for each class, within one for each owner"
-            )
-        owners = {path: inner[0] for path, inner in parts.items() if not other}
-        return owners if wanted or len({*owners.values()}) > 1 else {}
+        splits = {"train": [*self.images]} if by_file or "" in said else said
+        owners = {path: inner[0] for path, inner in parts.items() if wanted == _OWNER_CLASS_IMAGE and not odd}
+        several = len({*owners.values()}) > 1 and splits.keys() == {"train"}
+        return splits, owners if by_file or several else {}
 
 
 def _grouped(splits: Mapping[Path, str]) -> dict[str, list[Path]]:

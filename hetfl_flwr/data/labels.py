@@ -160,12 +160,7 @@ def declared(arrays: Arrays, classes: str, place: str) -> Arrays:
 def read_codes(source: Source, column: str, key: str) -> tuple[Values, IntArray]:
     """Return the sorted distinct values of a column of all splits, and of each row (N,) the number of its value.
 
-    Parameters
-    ----------
-    source : Source
-        It has the column in each of its splits.
-    column, key : str
-        Which one, and the config key that names it.
+    Messages name ``key``, the run config's key for the column.
 
     Raises
     ------

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hetfl_flwr.data.arrays import read_signals
 from hetfl_flwr.data.columns import MISSING, TEXT, as_written, stand_for_none
 from hetfl_flwr.data.folders import (
     CALLED_FILE,
@@ -33,7 +34,6 @@ from hetfl_flwr.data.pivot import parse_pivot, pivoted
 from hetfl_flwr.data.reading import Reading, parse_classes
 from hetfl_flwr.data.roles import Kind, check_spelling, columns_called, is_between, is_nameless, is_text, roles
 from hetfl_flwr.data.rows import joined, notes_on, read_file, read_files, reason
-from hetfl_flwr.data.signals import read_signals
 from hetfl_flwr.errors import DataError, HetflError
 
 if TYPE_CHECKING:
@@ -388,10 +388,8 @@ def _images(called: str, listing: Listing, reading: Reading) -> _Found:
     tables = [(file.parent, read_file(file)[0][1].table.to_pylist()) for file in listing.rows]
     told = {folder / str(row.get("file_name")): row for folder, table in tables for row in table}
     said = dict.fromkeys(name for row in told.values() for name in row if name != "file_name")
-    if "label" not in said and not reading.label_column:
-        listing.check_depths()
-    owners = listing.image_owners(wanted=reading.by_file)
-    by_split = {"train": [*listing.images]} if reading.by_file else listing.images_by_split()
+    labelled = "label" in said or bool(reading.label_column)
+    by_split, owners = listing.images_by_split(reading.by_file, labelled)
     names = sorted({path.parent.name for path in listing.images})
     check_spelling(f"folders of classes of {called}", names, "call both alike")
     whose = sorted({*owners.values()})
@@ -402,10 +400,10 @@ def _images(called: str, listing: Listing, reading: Reading) -> _Found:
         columns = {"image": [*map(str, paths)], **classes, **{name: [row.get(name) for row in rows] for name in said}}
         file = np.array([whose.index(owners[path]) for path in paths], np.int64) if reading.by_file else None
         frames[split] = Frame(pa.table(columns), dict.fromkeys(classes, (*names,)), frozenset(["image"]), file=file)
-    if not reading.label_column and "label" not in said and len(names) == 1:
+    if not labelled and len(names) == 1:
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
     notes: tuple[str, ...] = ()
-    if whose and not reading.by_file and len(by_split) == 1:
+    if whose and not reading.by_file:
         named = listing.shown([Path(listing.folder, one) for one in whose])
         notes = (f"images of {called} in {named} are put together: partition=files has a client for each",)
     return _Found(called, frames, notes, (*whose,) if reading.by_file else ())

@@ -160,23 +160,9 @@ def column_called(name: str) -> str:
 
 
 def check_spelling(called: str, names: Sequence[str | int], way_out: str, *, cased: bool = False) -> None:
-    """Refuse names that only capitals, blanks or forms of letters tell apart, or that hold what nobody sees.
+    """Refuse names that differ in blanks, forms of letters or, unless ``cased``, capitals, and control characters then.
 
-    Parameters
-    ----------
-    called : str
-        What messages call the place that has them.
-    names : sequence of str or int
-        Which ones.
-    way_out : str
-        What to do.
-    cased : bool
-        Whether capitals may tell them apart, and any letter is allowed.
-
-    Raises
-    ------
-    DataError
-        Names the first pairs.
+    Messages call what has the names ``called``, and end with the way out.
     """
     first: dict[str, str | int] = {}
     twins: list[str] = []

@@ -11,10 +11,10 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
+from hetfl_flwr.data.arrays import npz_table
 from hetfl_flwr.data.columns import TEXT
 from hetfl_flwr.data.folders import TABLES, check_file, ending, opened
 from hetfl_flwr.data.frame import Frame
-from hetfl_flwr.data.npz import npz_table
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.roles import column_called, columns_called, header_hint, in_words, is_nameless, is_text, shape_of
 from hetfl_flwr.data.text_tables import read_sheets, read_text_table

@@ -140,6 +140,10 @@ def prepared(
     return scaled.nan_to_num(nan=0.0) if spec.is_table else scaled
 
 
+def _all_in(values: Tensor, end: int) -> bool:
+    return bool(((values >= 0) & (values < end)).all())
+
+
 MOST_READY = 2**28
 """Bytes of samples that a process keeps ready for models, beside how they are stored."""
 
@@ -262,16 +266,14 @@ class Samples:
         labels : Tensor
             (N,) int64, on the CPU.
         """
-        inputs, arrays = self.arrays.inputs[self.rows], self.arrays
+        inputs, arrays = self.arrays.inputs[self.rows].cpu(), self.arrays
         if arrays.spec.is_table:
-            usual = arrays.centre * arrays.peak
-            inputs, usual = inputs.cpu().to(torch.float64), usual.cpu()
-            if arrays.origin is not None:
-                usual = usual + arrays.origin
-                inputs = inputs if arrays.inputs.dtype == torch.float64 else inputs + arrays.origin
+            origin = torch.zeros(()) if arrays.origin is None else arrays.origin
+            usual = (arrays.centre * arrays.peak).cpu() + origin
+            inputs = inputs.to(torch.float64) + (0 if arrays.inputs.dtype == torch.float64 else origin)
             usual = torch.where(usual.isnan(), inputs.nanmean(0), usual)  # 0 x inf: a column of one number only
             inputs = torch.where(inputs.isnan(), usual.nan_to_num(0.0), inputs).to(torch.float32)
-        return inputs.cpu(), self.labels.cpu()
+        return inputs, self.labels.cpu()
 
     def like(self, inputs: Tensor, labels: Tensor) -> "Samples":
         """Return rows of others as samples, scaled and centred as these are, on the same device.
@@ -291,40 +293,32 @@ class Samples:
             If the rows are not of this data set's shape and type, a label is none of its classes, or a token none of
             its vocabulary.
         """
-        mine = self.arrays.inputs
+        mine, spec = self.arrays.inputs, self.arrays.spec
         shown = torch.float32 if mine.dtype == torch.float64 else mine.dtype
         if inputs.shape[1:] != mine.shape[1:] or inputs.dtype != shown:
             raise DataError(
                 f"rows of others are {inputs.dtype} of shape {tuple(inputs.shape[1:])}, this client's are {shown} "
                 f"of shape {tuple(mine.shape[1:])}: rows can be shared among clients of one data set or family only"
             )
-        classes = self.arrays.spec.classes
-        if labels.shape != inputs.shape[:1] or not bool(((labels >= 0) & (labels < classes)).all()):
-            raise DataError(f"{len(inputs)} rows of others need as many labels 0..{classes - 1}, got {labels}")
-        vocabulary = self.arrays.spec.vocabulary
-        if vocabulary and not bool(((inputs >= 0) & (inputs < vocabulary)).all()):
-            raise DataError(f"texts of others have tokens outside 0..{vocabulary - 1}")
-        theirs = replace(
-            self.arrays,
-            inputs=self._cut(inputs).to(mine.device),
-            labels=labels.to(mine.device),
-            train_rows=len(labels),
-            owners=None,
-        )
+        tokens = inputs if spec.vocabulary else torch.zeros(0)
+        if labels.shape != inputs.shape[:1] or not (_all_in(labels, spec.classes) and _all_in(tokens, spec.vocabulary)):
+            known = f" and tokens 0..{spec.vocabulary - 1}" * bool(spec.vocabulary)
+            raise DataError(
+                f"{len(inputs)} rows of others need as many labels 0..{spec.classes - 1}{known}, got {labels}"
+            )
+        inputs, labels = self._cut(inputs).to(mine.device), labels.to(mine.device)
+        theirs = replace(self.arrays, inputs=inputs, labels=labels, train_rows=len(labels), owners=None)
         return Samples(theirs, torch.arange(len(labels), device=mine.device))
 
     def _cut(self, inputs: Tensor) -> Tensor:
         """Return inputs as `stored` gives them, far values cut, in the type and from the origin of these."""
-        arrays = self.arrays
-        if arrays.origin is not None:
-            inputs = inputs - arrays.origin
+        arrays, origin = self.arrays, 0 if self.arrays.origin is None else self.arrays.origin
+        inputs = inputs - origin if arrays.spec.is_table else inputs
         if isinstance(arrays.peak, Tensor) and (arrays.spec.is_table or arrays.spec.is_series):
             peak, centre = arrays.peak.cpu(), arrays.centre.cpu()
             low, high = (peak * (centre + end) for end in (-MOST_DEVIATIONS, MOST_DEVIATIONS))
             inputs = inputs.clamp(low.nan_to_num(nan=-inf), high.nan_to_num(nan=inf))  # 0 x inf: of one number only
-        if arrays.origin is not None and arrays.inputs.dtype == torch.float64:
-            inputs = inputs + arrays.origin
-        return inputs.to(arrays.inputs.dtype)
+        return (inputs + origin if arrays.inputs.dtype == torch.float64 else inputs).to(arrays.inputs.dtype)
 
     @staticmethod
     def joined(parts: "Sequence[Samples]") -> "Samples":

@@ -73,7 +73,7 @@ class Split:
     Raises
     ------
     ConfigError
-        If a fraction is out of range, or rows of different columns were to be pooled.
+        If nothing is left to train on, or rows of different columns were to be pooled.
     """
 
     dataset: str
@@ -94,13 +94,8 @@ class Split:
     pooled: bool = False
 
     def __post_init__(self) -> None:
-        """Check the fractions, and that pooled rows have the same columns."""
+        """Check that rows are left to train on, and that pooled rows have the same columns."""
         validation, test = self.validation_fraction, self.own_test or 0.0
-        for key, fraction in (("validation", validation), ("test", test), ("public", self.public_fraction)):
-            if not 0 <= fraction < 1:
-                raise ConfigError(f"{key}-fraction is {fraction:g}: it must be at least 0 and below 1")
-        if not 0 <= self.half_data_fraction <= 1:
-            raise ConfigError(f"half-data-fraction is {self.half_data_fraction:g}: it must be in 0..1")
         if validation + test >= 1:
             raise ConfigError(
                 f"validation-fraction {validation:g} and test-fraction {test:g} leave nothing to train on: "

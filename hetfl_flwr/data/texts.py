@@ -1,7 +1,7 @@
 """Texts: words become tokens, by a hash that is the same for everybody, or by how frequent they are."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -78,13 +78,6 @@ def read_texts(source: Source, rows: IntArray) -> Arrays:
     most frequent first, of equally frequent ones the alphabetically first: clients that number words so know which are
     frequent in the data of all, and need the same training split at hand. `Arrays.words` tells whether they have it.
 
-    Parameters
-    ----------
-    source : Source
-        It has one column of texts.
-    rows : ndarray
-        The order of its rows, as in `decode`.
-
     Raises
     ------
     DataError
@@ -116,15 +109,10 @@ def _words(texts: pa.Array) -> tuple[pa.Array, IntArray]:
 def _frequent(source: Source, size: int) -> pa.Array:
     """Return the most frequent words of the training split, the most frequent first, as many as have a token."""
     counts: Counter[str] = Counter()
-    for texts in _train_texts(source):
+    cells = cells_of(source)[: source.train_rows]
+    for first in range(0, len(cells), _BATCH):
+        texts = cells[first : first + _BATCH].combine_chunks().cast(pa.large_string())
         counted = pc.value_counts(_words(texts)[0])
         counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     return pa.array(ranked[: size - _FIRST], pa.large_string())
-
-
-def _train_texts(source: Source) -> Iterator[pa.Array]:
-    cells = cells_of(source)
-    for first in range(0, source.train_rows, _BATCH):
-        some = cells.slice(first, min(_BATCH, source.train_rows - first))
-        yield some.combine_chunks().cast(pa.large_string())

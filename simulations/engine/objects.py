@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from hetfl_flwr.data.arrays import table_of
 from hetfl_flwr.data.folders import CALLED_FILE, NAMES_FILE, OBJECTS
-from hetfl_flwr.data.npz import table_of
 from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import brief
 

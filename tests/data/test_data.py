@@ -117,8 +117,6 @@ def test_clients_share_one_array_whatever_they_ask_for():
         ({"dataset": "digit"}, "'digits'"),
         ({"partition_id": 10}, "partition-id 10"),
         ({"partition_id": -1}, "partition-id -1"),
-        ({"test_fraction": 1.0}, "test-fraction is 1"),
-        ({"validation_fraction": -0.1}, "validation-fraction is -0.1"),
         ({"validation_fraction": 0.5, "test_fraction": 0.5}, "validation-fraction 0.5 and test-fraction 0.5"),
         (
             {"num_partitions": 599, "validation_fraction": 0.34, "test_fraction": 0.65, "partition_id": 4},
@@ -168,8 +166,7 @@ def test_the_test_split_of_bundled_data_is_the_one_that_scikit_learn_draws():
     for labels in (load_digits().target, load_breast_cancer().target, *made):
         test = -(-len(labels) // 5)
         theirs = train_test_split(np.arange(len(labels)), test_size=0.2, random_state=0, stratify=labels)
-        for mine, other in zip(bundled._stratified(labels, test), theirs, strict=True):
-            assert np.array_equal(mine, other)
+        assert np.array_equal(bundled._stratified(labels, test), np.concatenate(theirs))
 
 
 def test_digits_are_those_of_scikit_learn_bit_for_bit():

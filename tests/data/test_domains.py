@@ -312,7 +312,6 @@ class TestNames:
         assert "label-column 'x,y,z'" in refusal(ConfigError, data_spec, "a/b,c/d", Reading(label_column="x,y,z"))
         assert Reading(image_column="x,y").of(0, 1).image_column == "x,y"
         assert "4 or 8 clients" in refusal(ConfigError, load, num_partitions=6, shared_split=True)
-        assert "public-fraction is 1" in refusal(ConfigError, load, public_fraction=1.0)
 
     @pytest.mark.parametrize("name", ["breast-cancer", "digits", "digits-colour", "rotated-digits"])
     def test_the_catalogue_tells_the_truth(self, name):

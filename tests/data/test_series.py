@@ -18,10 +18,10 @@ from torch.utils.data import TensorDataset
 
 from hetfl_flwr import export, run
 from hetfl_flwr.data import DataSpec, Reading, cache, data_spec, kind_of, parse_pivot, series
+from hetfl_flwr.data.arrays import CHANNELS
 from hetfl_flwr.data.bundled import read_waveform
 from hetfl_flwr.data.samples import MOST_DEVIATIONS
 from hetfl_flwr.data.scaling import scaled_alone
-from hetfl_flwr.data.signals import CHANNELS
 from hetfl_flwr.errors import ConfigError, DataError, ModelError
 from hetfl_flwr.models import build_model, parameter_count
 from simulations.engine.objects import stored

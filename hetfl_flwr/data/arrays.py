@@ -1,15 +1,26 @@
-"""Arrays of NumPy in an .npz file as rows: each array is a column, by its name; Python objects are never read."""
+"""Arrays of numbers in files as rows: .npz files, and the text files of human activity recognition of the UCI archive.
+
+Anguita et al., "A Public Domain Dataset for Human Activity Recognition Using Smartphones", ESANN 2013.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import is_zipfile
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hetfl_flwr.data.folders import SIGNALS
+from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.errors import DataError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+CHANNELS = tuple(f"{signal}_{axis}" for signal in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
+"""The channels in their order: body acceleration, angular velocity and total acceleration, of three axes each."""
 
 
 def npz_table(path: Path) -> pa.Table:
@@ -69,3 +80,39 @@ def _column(array: npt.NDArray[Any]) -> pa.Array:
     for length in shape[:0:-1]:
         column = pa.FixedSizeListArray.from_arrays(column, length)
     return column
+
+
+def read_signals(folder: Path) -> dict[str, Frame]:
+    """Return the windows of each split: columns ``signal`` (9 x 128), ``activity`` and ``person``, as numbered there.
+
+    Raises
+    ------
+    DataError
+        If a file is not there, or the files of a split differ in their number of rows.
+    """
+    names = _read(folder / "activity_labels.txt").to_numpy()[:, 1]
+    splits: dict[str, Frame] = {}
+    for split in ("train", "test"):
+        here = folder / split
+        if here.is_dir():
+            signal = [_read(here / SIGNALS / f"{channel}_{split}.txt", np.float32) for channel in CHANNELS]
+            if len({channel.shape for channel in signal}) > 1:
+                raise DataError(f"the files in '{here / SIGNALS}' differ in rows or length")
+            arrays = {
+                "signal": np.stack(signal, axis=1),
+                "activity": _read(here / f"y_{split}.txt", np.int64).to_numpy() - 1,
+                "person": _read(here / f"subject_{split}.txt", np.int64).to_numpy(),
+            }
+            splits[split] = Frame(table_of(arrays, f"'{here}'"), {"activity": tuple(map(str.lower, names))})
+    return splits
+
+
+def _read(path: Path, dtype: Any = None) -> "DataFrame":
+    """Return the cells of a text file: a row a line, with blanks between."""
+    from pandas import read_csv
+
+    try:
+        return read_csv(path, sep=r"\s+", header=None, dtype=dtype)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise DataError(f"cannot read '{path}': {why}") from None
