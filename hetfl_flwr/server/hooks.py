@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from hetfl_flwr.common.flower import aggregate_metricrecords, log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.server.exchange import Expected, Most, Reply
+from hetfl_flwr.server.exchange import Most, Reply, held_against
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.messenger import read, written
 from hetfl_flwr.server.roster import Roster
@@ -101,15 +101,11 @@ class FlowerHooks(Strategy):
             if node not in self.roster:
                 continue
             try:
-                answers.append(read(reply, self._held_against(kind, self.roster.of(node)), half=self.config.half))
+                expected = held_against(self, kind, self.roster.of(node))
+                answers.append(read(reply, expected, half=self.config.half))
             except PayloadError as error:
                 log(WARNING, "%s", error)
         return sorted(answers, key=lambda answer: answer.client_id)
-
-    def _held_against(self, kind: str, member: Member) -> Expected:
-        if kind == MessageType.EVALUATE:
-            return Expected(member, None, Most(member.test), evaluated=True)
-        return Expected(member, self.upload_spec(member), self.most_samples(member))
 
 
 def _averaged(answers: Iterable[Reply]) -> MetricRecord | None:
