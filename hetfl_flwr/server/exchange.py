@@ -32,7 +32,6 @@ from hetfl_flwr.wire.samples import MOST_SHARED, public_samples
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen, interned
 
 if TYPE_CHECKING:
-    from hetfl_flwr.server.hooks import FlowerHooks
     from hetfl_flwr.strategy import KnowledgeStrategy
 
 FRACTIONS = {
@@ -214,7 +213,7 @@ class Expected:
         return ""
 
 
-def held_against(strategy: "FlowerHooks", kind: str, member: Member) -> Expected:
+def held_against(strategy: "KnowledgeStrategy", kind: str, member: Member) -> Expected:
     """Return what a client's answer is held against when it was asked to train, to evaluate, or for nothing."""
     if kind == MessageType.TRAIN:
         return Expected(member, interned(strategy.upload_spec(member)), strategy.most_samples(member))
@@ -329,17 +328,17 @@ class Exchange(ABC):
         """Return the nodes that have not answered an earlier message: they are sent nothing more."""
         return set()
 
-    @abstractmethod
     def drop_departed(self) -> None:
-        """Wait no longer for clients that have left."""
+        """Wait no longer for clients that have left. By default none leaves."""
+        return
 
-    @abstractmethod
     def hold(self) -> UnderWay:
-        """Return what is under way, which stays so, as far as the engine keeps it."""
+        """Return what is under way, which stays so; by default nothing: it is lost with the server."""
+        return UnderWay()
 
-    @abstractmethod
     def restore(self, under_way: UnderWay) -> None:
         """Go on where `hold` was."""
+        return
 
     def take(self) -> tuple[Sent, Outcome]:
         """Wait for the next answer; return what it is to, and what came of it alone."""

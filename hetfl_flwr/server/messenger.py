@@ -19,7 +19,6 @@ from hetfl_flwr.server.exchange import (
     Reply,
     Sent,
     Traffic,
-    UnderWay,
     blamed,
 )
 from hetfl_flwr.server.grids import pull_interval
@@ -190,13 +189,6 @@ class FlowerExchange(Exchange):
         self._messenger.leave(gone)
         for message in gone:
             del self._waiting[message]
-
-    def hold(self) -> UnderWay:
-        """Return nothing: what is under way is lost with the server."""
-        return UnderWay()
-
-    def restore(self, under_way: UnderWay) -> None:
-        """Do nothing: nothing is under way."""
 
     def send(self, kind: str, number: int, downloads: Downloads) -> list[Sent]:
         """Send each of some clients arrays; what many are sent is written once."""
