@@ -83,8 +83,8 @@ if TYPE_CHECKING:
     from hetfl_flwr.server.guard import measure_learnt as measure_learnt
     from hetfl_flwr.server.member import Member as Member
     from hetfl_flwr.server.member import Sharing as Sharing
-    from hetfl_flwr.server.public_samples import PublicSamples as PublicSamples
     from hetfl_flwr.server.roster import Roster as Roster
+    from hetfl_flwr.server.sharing import PublicSamples as PublicSamples
     from hetfl_flwr.strategy import KnowledgeStrategy as KnowledgeStrategy
     from hetfl_flwr.strategy import Sends as Sends
     from hetfl_flwr.strategy import Upload as Upload
@@ -153,7 +153,7 @@ _NAMES = {
     "hetfl_flwr.server.member": ("Member", "Sharing"),
     "hetfl_flwr.server.roster": ("Roster",),
     "hetfl_flwr.server.global_model": ("global_model", "models_by_name", "small_global_model"),
-    "hetfl_flwr.server.public_samples": ("PublicSamples",),
+    "hetfl_flwr.server.sharing": ("PublicSamples",),
     "hetfl_flwr.methods": ("for_heterogeneous_models",),
     "hetfl_flwr.node.node": ("Node", "small_model"),
     "hetfl_flwr.learning.aggregation": ("Average",),

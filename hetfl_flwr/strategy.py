@@ -1,22 +1,29 @@
 """Base of the server sides: what an algorithm writes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Literal, final
 
-from hetfl_flwr.common.flower import log
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from hetfl_flwr.common.flower import aggregate_metricrecords, log
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.seeding import seeded
-from hetfl_flwr.server.exchange import Most, Reply
+from hetfl_flwr.server.exchange import Most, Reply, held_against
 from hetfl_flwr.server.exchange import Upload as Upload  # algorithms import it from here
-from hetfl_flwr.server.hooks import FlowerHooks
 from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.member import Member, Sharing
+from hetfl_flwr.server.messenger import read, written
 from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.wire.codec import from_record, to_record
+from hetfl_flwr.wire.messages import EXAMPLES, METRICS
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen
 
 Sends = Literal[
@@ -38,7 +45,7 @@ travels, beside one that stays. "prototypes": the mean embedding of each class. 
 """
 
 
-class KnowledgeStrategy(FlowerHooks, ABC):
+class KnowledgeStrategy(Strategy, ABC):
     """A strategy whose clients exchange knowledge instead of weights.
 
     An algorithm writes `initial`, `download_for`, `aggregate` and `upload_spec`. All that the server knows is a set of
@@ -196,3 +203,66 @@ class KnowledgeStrategy(FlowerHooks, ABC):
         for name, value in sorted(vars(self).items()):
             if not name.startswith("_") and name not in ("roster", "config", "sharing", "left_out"):
                 log(INFO, "\t├── %s = %s", name, value)
+
+    # --- what Flower's own loop calls: the server state is an ArrayRecord there
+
+    @final
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Write one message to each client of the round."""
+        self._sent, members = from_record(arrays), self._members(grid)
+        downloads = {member: self.download_for(member, self._sent, server_round) for member in members}
+        return _messages(MessageType.TRAIN, server_round, downloads)
+
+    @final
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Do as `learn` with the answers to `configure_train`, in any order; what is not as declared is logged."""
+        answers = self._read_replies(MessageType.TRAIN, replies)
+        if not answers:
+            return None, None
+        return to_record(self.learn(self._sent, answers, server_round)), _averaged(answers)
+
+    @final
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask each client to measure the model that it keeps."""
+        known, members = from_record(arrays), self._members(grid)
+        downloads = {member: self.assess_download_for(member, known) for member in members}
+        return _messages(MessageType.EVALUATE, server_round, downloads)
+
+    @final
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the clients' metrics by their numbers of samples."""
+        return _averaged(self._read_replies(MessageType.EVALUATE, replies))
+
+    def _members(self, grid: Grid) -> list[Member]:
+        """Return the clients behind a Grid's nodes; nodes that have come since are none."""
+        return [self.roster.of(node) for node in grid.get_node_ids() if node in self.roster]
+
+    def _read_replies(self, kind: str, replies: Iterable[Message]) -> list[Reply]:
+        """Return the answers of clients that are as declared, by client id; log what is wrong with the others."""
+        answers = list[Reply]()
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            if node not in self.roster:
+                continue
+            try:
+                expected = held_against(self, kind, self.roster.of(node))
+                answers.append(read(reply, expected, half=self.config.half))
+            except PayloadError as error:
+                log(WARNING, "%s", error)
+        return sorted(answers, key=lambda answer: answer.client_id)
+
+
+def _averaged(answers: Iterable[Reply]) -> MetricRecord | None:
+    """Average metrics by numbers of samples."""
+    contents = [RecordDict({METRICS: MetricRecord(dict(answer.metrics))}) for answer in answers]
+    return aggregate_metricrecords(contents, EXAMPLES) if contents else None
+
+
+def _messages(kind: str, number: int, downloads: Mapping[Member, Arrays]) -> list[Message]:
+    return [written(kind, number, member, to_record(download)) for member, download in downloads.items()]

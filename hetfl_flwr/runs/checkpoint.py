@@ -69,21 +69,14 @@ _STANDING = TypeAdapter(Standing)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on the disk, without the clients' states.
-
-    Parameters
-    ----------
-    folder : Path
-        Where it is.
-    at : Standing
-        Where the run stood.
-    arrays : mapping of str to array
-        The server state, what clients are sent, and what is under way.
-    """
+    """A checkpoint on the disk, without the clients' states."""
 
     folder: Path
+    """Where it is."""
     at: Standing
+    """Where the run stood."""
     arrays: Arrays
+    """The server state, what clients are sent, and what is under way."""
 
     @property
     def round(self) -> int:

@@ -170,11 +170,11 @@ class Notes(RoundCallback):
         self._members = members
         self._said: dict[str, None] = {}
         self._heard: dict[int, set[str]] = {}
-        self._written, self._compared = 0, False
+        self._written = 0
 
     def begin(self, run: RunInfo) -> None:
         """Show what the clients have reported."""
-        self._path, self._compared = run.folder / NOTES_FILE, run.config.features != "all"
+        self._path, self._same_columns = run.folder / NOTES_FILE, run.config.features == "all"
         self._strangers = run.engine == "deployment"
         self._show()
 
@@ -189,15 +189,14 @@ class Notes(RoundCallback):
         found: dict[str, list[int]] = {}
         for member in self._members:
             heard = self._heard.setdefault(member.client_id, set())
-            for line in member.notes:
-                if line not in heard and len(heard) < MAX_NOTES:
-                    heard.add(line)
-                    found.setdefault(line, []).append(member.client_id)
-        lines = list(found)
-        if self._strangers:
-            lines = [f"client {listed(ids)} says: {quoted(line)}" for line, ids in found.items()]
-        if not self._compared and (unlike := unlike_columns(list(self._members))):
-            self._compared = True
+            for line in [line for line in member.notes if line not in heard][: MAX_NOTES - len(heard)]:
+                heard.add(line)
+                found.setdefault(line, []).append(member.client_id)
+        lines = [
+            f"client {listed(ids)} says: {quoted(line)}" if self._strangers else line for line, ids in found.items()
+        ]
+        if self._same_columns and (unlike := unlike_columns(list(self._members))):
+            self._same_columns = False  # said once
             lines.append(unlike)
         new = [line for line in lines if line not in self._said]
         self._said |= dict.fromkeys(new)

@@ -237,54 +237,49 @@ class Prometheus(Tracker):
     def log(self, round: int, scalars: Scalars) -> None:
         """Write the numbers of a round."""
         names = {str(one["partition"]): one["name"] or "" for one in read_clients(self.folder) or []}
-        self._gauge("round").set(round)
+        self._metric("round").set(round)
         for name, value in scalars.items():
             if own := re.fullmatch(r"client/(\d+)/(.+)", name):
-                self._gauge(f"client_{UNITS.get(own[2], own[2])}", own[1], names.get(own[1], "")).set(value)
+                self._metric(f"client_{UNITS.get(own[2], own[2])}", own[1], names.get(own[1], "")).set(value)
                 if self._last.get(own[1], round) < round - 1:
                     del self._since[own[1]]
                 self._last[own[1]] = round
                 self._since.setdefault(own[1], round)
             elif name in SUMS:
-                self._counter(UNITS.get(name, name)).inc(value)
+                self._metric(UNITS.get(name, name), counts=True).inc(value)
             else:
-                self._gauge(f"mean_{name}" if name.startswith("client") else UNITS.get(name, name)).set(value)
+                self._metric(f"mean_{name}" if name.startswith("client") else UNITS.get(name, name)).set(value)
         for client, last in self._last.items():
-            self._gauge("client_last_round", client, names.get(client, "")).set(last)
-            self._gauge("client_present_since_round", client, names.get(client, "")).set(self._since[client])
+            self._metric("client_last_round", client, names.get(client, "")).set(last)
+            self._metric("client_present_since_round", client, names.get(client, "")).set(self._since[client])
         self._write(finished=False, error=None)
 
     def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
         """Write that the run has ended."""
         self._write(finished=True, error=error)
 
-    def _gauge(self, name: str, *client: str) -> Any:
-        """Return a gauge; of characters that a client's metric may have in its name, and Prometheus not, become _."""
-        from prometheus_client import Gauge
+    def _metric(self, name: str, *client: str, counts: bool = False) -> Any:
+        """Return a gauge or counter, made where it is new; characters that Prometheus does not have become _."""
+        from prometheus_client import Counter, Gauge
 
         metric = re.sub(r"[^a-zA-Z0-9_]", "_", name)
         if metric.endswith("_total"):  # such an ending says that it only grows
             metric += "_value"
-        return self._labelled(Gauge, metric, *client)
-
-    def _counter(self, name: str) -> Any:
-        from prometheus_client import Counter
-
-        return self._labelled(Counter, name)
-
-    def _labelled(self, kind: Callable[..., Any], metric: str, *client: str) -> Any:
-        """Return a metric with its labels, made where it is new."""
         if metric not in self._metrics:
             what, labels = f"{metric.replace('_', ' ')} of a hetfl run", ["algorithm", "run", "client", "name"]
+            kind = Counter if counts else Gauge
             self._metrics[metric] = kind(f"hetfl_{metric}", what, labels[: 2 + len(client)], registry=self._registry)
         return self._metrics[metric].labels(self.config.algorithm, self.folder.name, *client)
 
     def _write(self, *, finished: bool, error: BaseException | None) -> None:
         from prometheus_client import write_to_textfile
 
-        self._gauge("finished").set(int(finished))
-        self._gauge("failed").set(int(error is not None))
-        self._gauge("written_timestamp_seconds").set(time())
+        for name, value in {
+            "finished": finished,
+            "failed": error is not None,
+            "written_timestamp_seconds": time(),
+        }.items():
+            self._metric(name).set(value)
         new = self._path.with_suffix(".new")
         write_to_textfile(str(new), self._registry)
         if self._path.name != PROMETHEUS_FILE:  # read by the node exporter, another user

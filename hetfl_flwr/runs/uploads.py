@@ -24,23 +24,16 @@ UPLOADS = "uploads"
 
 @dataclass(frozen=True)
 class KeptUpload:
-    """What one client was sent in a round, and what it has answered.
-
-    Parameters
-    ----------
-    round, client_id : int
-        The round that it counts in; which client.
-    samples : int
-        The ``num-examples`` of the client's answer.
-    download, upload : mapping of str to array
-        What it was sent, as it travelled, and what it has uploaded, decoded and checked.
-    """
+    """What one client was sent in a round, and what it has answered."""
 
     round: int
     client_id: int
+    """The round that it counts in; which client."""
     samples: int
+    """The ``num-examples`` of the client's answer."""
     download: Arrays
     upload: Arrays
+    """What it was sent, as it travelled, and what it has uploaded, decoded and checked."""
 
 
 class KeptUploads(RoundCallback):

@@ -73,12 +73,8 @@ class Traffic:
 
     def add(self, other: "Traffic") -> None:
         """Count another exchange in."""
-        self.numbers_up += other.numbers_up
-        self.numbers_down += other.numbers_down
-        self.bytes_up += other.bytes_up
-        self.bytes_down += other.bytes_down
-        self.wire_up += other.wire_up
-        self.wire_down += other.wire_down
+        for name, number in vars(other).items():
+            setattr(self, name, getattr(self, name) + number)
 
 
 @dataclass(frozen=True)
@@ -102,24 +98,16 @@ class Upload:
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answer, decoded and checked once, where it arrived.
-
-    Parameters
-    ----------
-    client_id : int
-        Which client.
-    metrics : mapping of str to number
-        What it has measured, ``num-examples`` among it.
-    arrays : mapping of str to array
-        What it has uploaded.
-    classes : mapping of str to list
-        What it has measured class by class, as `hetfl_flwr.wire.classes` names it; None for a class without figure.
-    """
+    """A client's answer, decoded and checked once, where it arrived."""
 
     client_id: int
+    """Which client."""
     metrics: Mapping[str, float]
+    """What it has measured, ``num-examples`` among it."""
     arrays: Arrays = field(default_factory=dict)
+    """What it has uploaded."""
     classes: Mapping[str, list[float | None]] = field(default_factory=dict)
+    """What it has measured class by class, as `hetfl_flwr.wire.classes` names it; None for a class without figure."""
 
     @property
     def samples(self) -> int:
@@ -152,29 +140,24 @@ class Most(NamedTuple):
     seen: int = MAX_SAMPLES
 
 
+ANY = Most()
+"""No client has more samples than that."""
+
+
 @dataclass(eq=False)
 class Sent:
-    """What a client has been sent and has not answered.
-
-    Parameters
-    ----------
-    member : Member
-        The client.
-    kind : str
-        The type of the message.
-    number : int
-        The round that the client is told; of `SHARE`, whether labels are asked for.
-    download : mapping of str to array
-        The arrays, as they travel.
-    traffic : Traffic
-        What it costs.
-    """
+    """What a client has been sent and has not answered."""
 
     member: Member
+    """The client."""
     kind: str
+    """The type of the message."""
     number: int
+    """The round that the client is told; of `SHARE`, whether labels are asked for."""
     download: Arrays
+    """The arrays, as they travel."""
     traffic: Traffic
+    """What it costs."""
 
     @property
     def stage(self) -> str:
@@ -182,30 +165,18 @@ class Sent:
         return STAGES.get(self.kind, self.kind)
 
 
-ANY = Most()
-"""No client has more samples than that."""
-
-
 @dataclass
 class Expected:
-    """What an answer of a client is held against.
-
-    Parameters
-    ----------
-    member : Member
-        The client.
-    spec : PayloadSpec or None
-        What it is to upload. None: nothing.
-    most : Most
-        The largest numbers of samples.
-    evaluated : bool
-        Whether it is asked to measure its model.
-    """
+    """What an answer of a client is held against."""
 
     member: Member
+    """The client."""
     spec: PayloadSpec | None = None
+    """What it is to upload. None: nothing."""
     most: Most = ANY
+    """The largest numbers of samples."""
     evaluated: bool = False
+    """Whether it is asked to measure its model."""
 
     def reply(self, metrics: Mapping[str, Any], arrays: Arrays) -> Reply:
         """Return an answer that has been checked."""
@@ -242,6 +213,15 @@ class Expected:
         return ""
 
 
+def held_against(strategy: "KnowledgeStrategy", kind: str, member: Member) -> Expected:
+    """Return what a client's answer is held against when it was asked to train, to evaluate, or for nothing."""
+    if kind == MessageType.TRAIN:
+        return Expected(member, interned(strategy.upload_spec(member)), strategy.most_samples(member))
+    if kind == MessageType.EVALUATE:
+        return Expected(member, None, Most(member.test), evaluated=True)
+    return Expected(member)
+
+
 def _wrong_count(name: str, number: object, most: int, why: str) -> str:
     """Return what is wrong with a number of samples; empty: nothing."""
     if not isinstance(number, int) or not 0 <= number <= MAX_SAMPLES:
@@ -256,30 +236,21 @@ def _is_name(name: str) -> bool:
 
 @dataclass
 class Outcome:
-    """Replies that may be used, ordered by client id; what failed; and by client id what it cost and how large it was.
-
-    Parameters
-    ----------
-    replies : list of Reply
-        Those that may be used.
-    failures : list of Failure
-        Why others may not, or did not come.
-    traffic : dict of int to Traffic
-        What it cost.
-    sizes : dict of int to Sizes
-        How large the uploads were, for the guard.
-    """
+    """What came of an exchange."""
 
     replies: list[Reply] = field(default_factory=list)
+    """Those that may be used."""
     failures: list[Failure] = field(default_factory=list)
+    """Why others may not, or did not come."""
     traffic: dict[int, Traffic] = field(default_factory=dict)
+    """What it cost."""
     sizes: dict[int, Sizes] = field(default_factory=dict)
+    """How large the uploads were, for the guard."""
 
     def ordered(self) -> "Outcome":
         """Return it with everything in the order of the clients, whoever's reply came first."""
-        replies = sorted(self.replies, key=attrgetter("client_id"))
-        failures = sorted(self.failures, key=attrgetter("client_id"))
-        return Outcome(replies, failures, dict(sorted(self.traffic.items())))
+        by = attrgetter("client_id")
+        return Outcome(sorted(self.replies, key=by), sorted(self.failures, key=by), dict(sorted(self.traffic.items())))
 
     def add(self, other: "Outcome") -> None:
         """Count failures and cost of another exchange in; its replies have been used."""
@@ -295,18 +266,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class UnderWay:
-    """What is under way between two rounds.
-
-    Parameters
-    ----------
-    numbers : mapping
-        What JSON can hold.
-    arrays : mapping of str to array
-        What clients have been sent and have answered.
-    """
+    """What is under way between two rounds."""
 
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    """What JSON can hold."""
     arrays: Arrays = field(default_factory=dict)
+    """What clients have been sent and have answered."""
 
 
 class Exchange(ABC):
@@ -363,17 +328,17 @@ class Exchange(ABC):
         """Return the nodes that have not answered an earlier message: they are sent nothing more."""
         return set()
 
-    @abstractmethod
     def drop_departed(self) -> None:
-        """Wait no longer for clients that have left."""
+        """Wait no longer for clients that have left. By default none leaves."""
+        return
 
-    @abstractmethod
     def hold(self) -> UnderWay:
-        """Return what is under way, which stays so, as far as the engine keeps it."""
+        """Return what is under way, which stays so; by default nothing: it is lost with the server."""
+        return UnderWay()
 
-    @abstractmethod
     def restore(self, under_way: UnderWay) -> None:
         """Go on where `hold` was."""
+        return
 
     def take(self) -> tuple[Sent, Outcome]:
         """Wait for the next answer; return what it is to, and what came of it alone."""
@@ -431,34 +396,26 @@ class Exchange(ABC):
             result.fail(members[client_id], kind, line)
 
     def expected(self, sent: Sent) -> Expected:
-        """Return what the answer to a message is held against."""
+        """Return what the answer to a message is held against; of training, found out once until somebody joins."""
         member = sent.member
-        if sent.kind == MessageType.TRAIN:
-            return self._seat(member)
-        if sent.kind == MessageType.EVALUATE:
-            return Expected(member, None, Most(member.test), evaluated=True)
-        if sent.kind != SHARE:
-            return Expected(member)
-        rows = min(member.public, MOST_SHARED)
-        return Expected(member, public_samples(rows, member.spec, member.dtype, labelled=bool(sent.number)))
-
-    def _seat(self, member: Member) -> Expected:
-        """Return what a client's uploads are held against, found out once until somebody comes or goes."""
+        if sent.kind == SHARE:
+            rows = min(member.public, MOST_SHARED)
+            return Expected(member, public_samples(rows, member.spec, member.dtype, labelled=bool(sent.number)))
+        if sent.kind != MessageType.TRAIN:
+            return held_against(self.strategy, sent.kind, member)
         if self._known != (known := (self.roster.changes, id(self.roster.public_samples))):
             self._known, self._seats = known, {}
-        seat = self._seats.get(member.client_id)
-        if seat is None:
-            spec, most = interned(self.strategy.upload_spec(member)), self.strategy.most_samples(member)
-            seat = self._seats[member.client_id] = Expected(member, spec, most)
-        return seat
+        if member.client_id not in self._seats:
+            self._seats[member.client_id] = held_against(self.strategy, sent.kind, member)
+        return self._seats[member.client_id]
 
     def _accept(self, sent: Sent, reply: Reply, outcome: Outcome) -> None:
         """Put a checked reply with the good ones; measure what it uploads."""
         if sent.kind == MessageType.TRAIN:
-            seat = self._seat(sent.member)
-            assert seat.spec is not None
-            seen = min(reply.seen, seat.most.seen)
-            outcome.sizes[reply.client_id] = measure(reply.arrays, seat.spec, sent.download, seen, self._measured)
+            expected = self.expected(sent)
+            assert expected.spec is not None
+            seen = min(reply.seen, expected.most.seen)
+            outcome.sizes[reply.client_id] = measure(reply.arrays, expected.spec, sent.download, seen, self._measured)
             if self.received is not None:
                 self.received(sent.member, sent.download, reply)
             self.roster.trained[reply.client_id] = sent.number

@@ -1,6 +1,5 @@
 """Models that the server builds: the clients' own where they have one, or a small one that all have beside theirs."""
 
-from collections.abc import Iterable, Sequence
 from logging import WARNING
 
 from hetfl_flwr.common.flower import log
@@ -43,8 +42,12 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
             f"{next(iter(roster))}: the server builds models of the zoo and those that the run config lists; "
             f"add this one to models = '{config.candidates}'"
         )
-    refusal: FederationError | ModelError | None = None
-    for first in _candidates(allowed, bodies=bodies):
+    kinds: dict[tuple[object, ...], Member] = {}
+    for one in allowed:
+        weights = one.body if bodies else one.weights
+        kinds.setdefault((one.model, one.spec, weights, one.parameters), one)
+    refusals: list[FederationError | ModelError] = []
+    for first in kinds.values():
         try:
             model = build_model(
                 first.model,
@@ -61,10 +64,10 @@ def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> 
             _check_registered(first, model, bodies=bodies)
             return model
         except ModelError as error:
-            refusal = refusal or ModelError(f"{first}: {error}")
+            refusals.append(ModelError(f"{first}: {error}"))
         except FederationError as error:
-            refusal = refusal or error
-    raise refusal or FederationError("no client is here")
+            refusals.append(error)
+    raise refusals[0]
 
 
 def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
@@ -84,19 +87,19 @@ def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
     FederationError, ModelError
         As `global_model`, of the first model, where none can be built.
     """
-    models, refused = dict[str, SplitModel](), dict[str, FederationError | ModelError]()
+    models, refused = dict[str, SplitModel](), list[FederationError | ModelError]()
     for name in dict.fromkeys(member.model for member in roster):
         its = [member for member in roster if member.model == name]
         try:
             models[name] = global_model(Roster(its), config)
+            for member in its:
+                _check_registered(member, models[name], bodies=False)
         except (FederationError, ModelError) as error:
-            refused[name] = error
-        else:
-            _warn_of_others(its, models[name])
+            refused.append(error)
     if not models:
-        raise next(iter(refused.values()))
-    for refusal in refused.values():
-        log(WARNING, "left out: %s", refusal)
+        raise refused[0]
+    for refusal in refused:
+        log(WARNING, "%s", refusal)
     return models
 
 
@@ -125,36 +128,18 @@ def small_global_model(name: str, roster: Roster, config: RunConfig) -> SplitMod
     )
 
 
-def _candidates(members: Sequence[Member], *, bodies: bool) -> list[Member]:
-    """Return the first client of each kind."""
-    first: dict[tuple[object, ...], Member] = {}
-    for member in members:
-        weights = member.body if bodies else member.weights
-        kind = (member.model, member.shape, member.vocabulary, weights, member.classes, member.parameters)
-        first.setdefault(kind, member)
-    return [*first.values()]
-
-
-def _warn_of_others(members: Iterable[Member], model: SplitModel) -> None:
-    for member in members:
-        try:
-            _check_registered(member, model, bodies=False)
-        except FederationError as error:
-            log(WARNING, "%s", error)
-
-
 def _check_registered(member: Member, model: SplitModel, *, bodies: bool) -> None:
-    """Refuse what clients have registered if it is not the model of that name that the server has built for their data.
+    """Refuse what a client has registered if it is not the model of that name that the server has built for its data.
 
     Of bodies nothing but the weights is looked at: the head counts among a client's parameters.
     """
-    if (member.body if bodies else member.weights) != fingerprint(model.body if bodies else model):
+    if bodies:
+        same = member.body == fingerprint(model.body)
+    else:
+        same = (member.weights, member.parameters) == (fingerprint(model), trainable_count(model))
+    if not same:
         raise FederationError(
-            f"{member}: its weights differ in names, shapes or types from those of '{member.model}' as the server "
-            f"builds it for data of shape {member.shape} and {member.classes} classes; does it run other code?"
-        )
-    if not bodies and member.parameters != trainable_count(model):
-        raise FederationError(
-            f"{member}: registered with {member.parameters} trainable parameters, but '{member.model}' as the server "
-            f"builds it has {trainable_count(model)}; does it run other code?"
+            f"{member}: its weights differ from those of '{member.model}' as the server builds it for data of shape "
+            f"{member.shape} and {member.classes} classes, with {trainable_count(model)} parameters; does it run other "
+            "code?"
         )

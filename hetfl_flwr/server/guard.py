@@ -48,34 +48,28 @@ MAD_TO_DEVIATION = 1.4826
 
 
 class Size(NamedTuple):
-    """How large one array of an upload is.
-
-    Parameters
-    ----------
-    value : float
-        Root mean square of its nonzero entries; of an `ArraySpec.update`, that of the nonzero changes. 0: all are zero.
-    work : int
-        How much training is behind it: of a change the square root of this round's samples, as a random walk grows,
-        else the client's uploads so far, this one among them. 0: not counted yet.
-    usual : float
-        Values up to this are never far: `ArraySpec.usual`; of a change, see ``most``.
-    numbers : int
-        How many entries it is taken of. 0: of so many that it is exact.
-    still : float
-        Values up to this are not far where most clients' are 0: of a change, `SLIGHT` times the size of what was sent,
-        or of 1 where only zeros were; else `MAX_SIZE`.
-    most : float
-        Of a change, the largest value among the client's uploads so far; else infinity. Values up to the median of it
-        are never far: once training has settled, honest changes differ by more than the factor, and each may still be
-        as large as most clients' have once been.
-    """
+    """How large one array of an upload is."""
 
     value: float
+    """Root mean square of its nonzero entries; of an `ArraySpec.update`, that of the nonzero changes. 0: all are zero.
+    """
     work: float = 0
+    """How much training is behind it: of a change the square root of this round's samples, as a random walk grows, else
+    the client's uploads so far, this one among them. 0: not counted yet.
+    """
     usual: float = 0.0
+    """Values up to this are never far: `ArraySpec.usual`; of a change, see ``most``."""
     numbers: int = 0
+    """How many entries it is taken of. 0: of so many that it is exact."""
     still: float = MAX_SIZE
+    """Values up to this are not far where most clients' are 0: of a change, `SLIGHT` times the size of what was sent,
+    or of 1 where only zeros were; else `MAX_SIZE`.
+    """
     most: float = inf
+    """Of a change, the largest value among the client's uploads so far; else infinity. Values up to the median of it
+    are never far: once training has settled, honest changes differ by more than the factor, and each may still be as
+    large as most clients' have once been.
+    """
 
     @property
     def error(self) -> float:

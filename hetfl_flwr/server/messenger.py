@@ -19,7 +19,6 @@ from hetfl_flwr.server.exchange import (
     Reply,
     Sent,
     Traffic,
-    UnderWay,
     blamed,
 )
 from hetfl_flwr.server.grids import pull_interval
@@ -191,13 +190,6 @@ class FlowerExchange(Exchange):
         for message in gone:
             del self._waiting[message]
 
-    def hold(self) -> UnderWay:
-        """Return nothing: what is under way is lost with the server."""
-        return UnderWay()
-
-    def restore(self, under_way: UnderWay) -> None:
-        """Do nothing: nothing is under way."""
-
     def send(self, kind: str, number: int, downloads: Downloads) -> list[Sent]:
         """Send each of some clients arrays; what many are sent is written once."""
         if kind == MessageType.TRAIN:
@@ -293,35 +285,26 @@ def read(reply: Message, expected: Expected, *, half: bool = False, own: bool = 
     if reply.has_error():
         raise PayloadError(reason(reply, member, own=own))
     content = reply.content
-    if content.config_records:
-        raise PayloadError(f"{member}: config records {_names(content.config_records)}, expected none")
-    if list(content.metric_records) != [METRICS]:
-        raise PayloadError(f"{member}: records {_names(content)}, expected '{METRICS}'")
+    unfit = expected.spec is not None and list(content.array_records) != [ARRAYS]
+    if unfit or content.config_records or list(content.metric_records) != [METRICS]:
+        names = ", ".join(map(brief, content)) or "none"
+        raise PayloadError(f"{member}: records {names}, expected numbers as '{METRICS}' and arrays as '{ARRAYS}'")
     metrics = dict(content.metric_records[METRICS])
     expected.check(metrics)
     if expected.spec is None:
         return expected.reply(metrics, {})
-    if list(content.array_records) != [ARRAYS]:
-        raise PayloadError(f"{member}: array records {_names(content.array_records)}, expected '{ARRAYS}'")
     arrays = decode(expected.spec, content.array_records[ARRAYS], str(member), half=half)
     return expected.reply(metrics, frozen(arrays))
 
 
 def misaddressed(reply: Message, asked: Metadata) -> str:
-    """Say in what a reply is no answer to what was asked; empty where it is one, or Flower's own error."""
+    """Say that a reply is no answer to what was asked; empty where it is one, or Flower's own error."""
     came = reply.metadata
     if reply.has_error() and came.src_node_id == SUPERLINK_NODE_ID:  # such as that a node is not there any more
         return ""
-    for by, name, value, wanted in (
-        ("of", "node", came.src_node_id, asked.dst_node_id),
-        ("to", "node", came.dst_node_id, asked.src_node_id),
-        ("of", "run", came.run_id, asked.run_id),
-        ("of", "type", came.message_type, asked.message_type),
-        ("of", "group", came.group_id, asked.group_id),
-    ):
-        if value != wanted:
-            return f"a reply {by} {name} {brief(value)}, expected {name} {brief(wanted)}"
-    return "" if came.ttl > 0 else f"a reply that lives for {came.ttl:g} s"
+    stamp = came.src_node_id, came.dst_node_id, came.run_id, came.message_type, came.group_id
+    wanted = asked.dst_node_id, asked.src_node_id, asked.run_id, asked.message_type, asked.group_id
+    return "" if stamp == wanted and came.ttl > 0 else f"a reply with a forged stamp: {brief(stamp)}, {came.ttl:g} s"
 
 
 def reason(reply: Message, who: Member | int, *, own: bool = False) -> str:
@@ -330,16 +313,10 @@ def reason(reply: Message, who: Member | int, *, own: bool = False) -> str:
     return blamed(reply.error.reason or "", who, code=reply.error.code, own=trusted)
 
 
-def _names(records: Iterable[str]) -> str:
-    """Return names that a client has chosen, quoted."""
-    return ", ".join(map(brief, records)) or "none"
-
-
 def _check_bounds(content: RecordDict, member: Member) -> None:
     """Refuse a reply of too many entries before any of them is looked at."""
     metrics = sum(map(len, content.metric_records.values()))
-    if metrics > MAX_METRICS:
-        raise PayloadError(f"{member}: {metrics} metrics, expected at most {MAX_METRICS}")
     entries = len(content) + sum(map(len, content.values()))
-    if entries > MAX_ENTRIES:
-        raise PayloadError(f"{member}: {entries} entries, expected at most {MAX_ENTRIES}")
+    if metrics > MAX_METRICS or entries > MAX_ENTRIES:
+        most = f"{MAX_METRICS} and {MAX_ENTRIES}"
+        raise PayloadError(f"{member}: {metrics} metrics and {entries} entries, expected at most {most}")

@@ -28,19 +28,16 @@ def read_node_keys(path: Path) -> dict[int, str]:
     except (ConfigError, ValueError) as error:  # ValueError: no path that a file can have
         raise ConfigError(str(error).replace(": not TOML: ", ": no list of node keys: ", 1)) from None
     listed: dict[int, str] = {}
-    owners: dict[bytes, int] = {}
+    keys = set[bytes]()
     for name, text in entries.items():
-        if not (name.isascii() and name.isdigit() and len(name) < 10):
-            raise ConfigError(f"{path}: '{name}' is no client number")
-        number = int(name)
+        number = int(name) if name.isascii() and name.isdigit() and len(name) < 10 else -1
+        if number < 0 or number in listed:
+            raise ConfigError(f"{path}: '{name}' is no client number, or is listed twice")
         key = canonical(text)
-        if key is None:
-            raise ConfigError(f"{path}: client {number} has no public key in OpenSSH's format")
-        if number in listed:
-            raise ConfigError(f"{path}: client {number} is listed twice")
-        if key in owners:
-            raise ConfigError(f"{path}: client {number} and client {owners[key]} are listed with one key")
-        listed[number], owners[key] = text, number
+        if key is None or key in keys:
+            raise ConfigError(f"{path}: client {number} has no public key in OpenSSH's format, or another client's")
+        listed[number] = text
+        keys.add(key)
     return listed
 
 

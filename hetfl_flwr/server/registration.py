@@ -49,52 +49,34 @@ SILENT = "no answer yet: it is loading its data, or has to be started again if i
 
 @dataclass(frozen=True)
 class Origin:
-    """The run that this one goes on with, where the clients have its state on their disks.
-
-    Parameters
-    ----------
-    run : int
-        Its id.
-    round : int
-        The round after which the server goes on; `NEWEST` where clients are not in step with it.
-    trained : mapping of int to int
-        The round in which each client had trained last, by client id.
-    """
+    """The run that this one goes on with, where the clients have its state on their disks."""
 
     run: int
+    """Its id."""
     round: int
+    """The round after which the server goes on; `NEWEST` where clients are not in step with it."""
     trained: Mapping[int, int]
+    """The round in which each client had trained last, by client id."""
 
 
 @dataclass
 class Node:
-    """A node that is online.
-
-    Parameters
-    ----------
-    since : str
-        Since when it is online, where the Grid knows it.
-    client_id : int
-        The client that its key is listed for in ``node-keys``. -1: none, or there is no list.
-    asked : Metadata or None
-        The message that asks it to register; None where it has been answered.
-    answer : Message, str or None
-        What it has answered, or why that is no answer, until it is taken in or refused.
-    at : float
-        When it was asked or refused.
-    here : bool
-        Whether it is a client.
-    refusal : str
-        Why it is refused, which is reported once. Empty: it is not.
-    """
+    """A node that is online."""
 
     since: str
+    """Since when it is online, where the Grid knows it."""
     client_id: int
+    """The client that its key is listed for in ``node-keys``. -1: none, or there is no list."""
     asked: Metadata | None = None
+    """The message that asks it to register; None where it has been answered."""
     answer: Message | str | None = None
+    """What it has answered, or why that is no answer, until it is taken in or refused."""
     at: float = -inf
+    """When it was asked or refused."""
     here: bool = False
+    """Whether it is a client."""
     refusal: str = ""
+    """Why it is refused, which is reported once. Empty: it is not."""
 
 
 class Registration:

@@ -27,34 +27,23 @@ MAX_AHEAD = 1_000_000
 
 @dataclass
 class RoundResult:
-    """What came of a round.
-
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        What the server knows after it.
-    trained, evaluated : Outcome
-        Replies, failures and cost of training (with the sharing of public samples) and of evaluation.
-    left_out : list of Failure
-        Clients that have left, could not take part, or came back without what they had learned.
-    carry : bool
-        Whether clients that were not evaluated in this round count with what they had before.
-    able : int
-        How many clients could be asked to train.
-    not_averaged : list of int
-        The clients of whose uploads a robust average has left something out.
-    lost : bool
-        Whether it has too few valid replies, and the nodes of some that are missing have left or restarted meanwhile.
-    """
+    """What came of a round."""
 
     arrays: Arrays
+    """What the server knows after it."""
     trained: Outcome = field(default_factory=Outcome)
     evaluated: Outcome = field(default_factory=Outcome)
+    """Replies, failures and cost of training (with the sharing of public samples) and of evaluation."""
     left_out: list[Failure] = field(default_factory=list)
+    """Clients that have left, could not take part, or came back without what they had learned."""
     carry: bool = False
+    """Whether clients that were not evaluated in this round count with what they had before."""
     able: int = 0
+    """How many clients could be asked to train."""
     not_averaged: list[int] = field(default_factory=list)
+    """The clients of whose uploads a robust average has left something out."""
     lost: bool = False
+    """Whether it has too few valid replies, and the nodes of some that are missing have left or restarted meanwhile."""
 
 
 class Rounds(ABC):

@@ -2,9 +2,14 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
+from hetfl_flwr.data import Samples
+from hetfl_flwr.data.scaling import scaled_alone
 from hetfl_flwr.server.exchange import Exchange, Outcome
 from hetfl_flwr.server.guard import measure_rows
 from hetfl_flwr.server.member import Member, Sharing
+from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import POOL, SHARE, STAGES
 from hetfl_flwr.wire.spec import Arrays
 
@@ -88,3 +93,27 @@ class SampleSharing:
         """Return the ids of those whose samples a client was brought since it has registered."""
         known, client_ids = self._brought.get(member.node, (None, set()))
         return client_ids if known is member else set()
+
+
+class PublicSamples:
+    """All public samples of the clients in the federation, as models take them.
+
+    Parameters
+    ----------
+    roster : Roster
+        The clients. What they have shared may grow from round to round.
+    normalize : str
+        The run config's.
+    """
+
+    def __init__(self, roster: Roster, normalize: str) -> None:
+        self._roster, self._normalize = roster, normalize
+        self._made: tuple[tuple[int, ...], Samples] | None = None
+
+    def all(self) -> Samples:
+        """Return those of all clients that have shared any, in the order of client ids."""
+        shared = self._roster.public_samples
+        if self._made is None or self._made[0] != tuple(shared):
+            inputs = np.concatenate([block["inputs"] for block in shared.values()])
+            self._made = tuple(shared), scaled_alone(inputs, next(iter(self._roster)).spec, self._normalize)
+        return self._made[1]

@@ -277,24 +277,24 @@ def metadata(field: str, value: object) -> Callable[[Message], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    "change",
     [
-        (metadata("src_node_id", 5), "a reply of node 5, expected node"),
-        (metadata("dst_node_id", 9), "a reply to node 9, expected node"),
-        (metadata("run_id", 8), "a reply of run 8, expected run 7"),
-        (metadata("message_type", "evaluate"), "a reply of type 'evaluate', expected type 'train'"),
-        (metadata("group_id", "x\ny"), "a reply of group 'x\\ny', expected group"),
-        (metadata("ttl", -1.0), "a reply that lives for -1 s"),
+        metadata("src_node_id", 5),
+        metadata("dst_node_id", 9),
+        metadata("run_id", 8),
+        metadata("message_type", "evaluate"),
+        metadata("group_id", "x\ny"),
+        metadata("ttl", -1.0),
     ],
     ids=["in another node's name", "to another node", "of another run", "of another type", "of another group", "dead"],
 )
 @pytest.mark.parametrize("failed", [False, True])
-def test_a_reply_with_a_forged_stamp_is_refused(change, said, failed):
+def test_a_reply_with_a_forged_stamp_is_refused(change, failed):
     federation = trained("fedhe")
     answer = federation.answer(federation.honest[1].content)
     answer = Message(Error(3, "broke"), reply_to=federation.sent[1]) if failed else answer
     change(answer)
-    assert wrong(federation, answer, said) is None
+    assert wrong(federation, answer, "a forged stamp") is None
 
 
 def test_an_error_of_any_length_and_kind_is_one_line():

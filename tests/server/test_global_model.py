@@ -187,7 +187,7 @@ def test_the_parameters_of_whole_models_are_those_that_were_registered(algorithm
     """64 x 200 + 200 + 200 x 200 + 200 + 200 x 10 + 10 = 55,210. With bodies nobody's parameters are looked at."""
     liars = [client(k, parameters=5) for k in range(2)]
     said = refusal(FederationError, prepared, make(algorithm), *liars)
-    assert said.startswith("client 0 (mlp): registered with 5 ")
+    assert said.startswith("client 0 (mlp): its weights differ")
     assert "55210" in said
     assert {numbers(prepared(make(one), *liars)) for one in BODIES} == {53200}
 

@@ -381,7 +381,7 @@ def test_a_node_without_a_key_is_no_client_of_the_list(tmp_path, public):
         ("0 = 'ecdsa'", "client 0"),
         ("0 = 3", "client 0"),
         ("0 = 'KEY'\n1 = 'KEY comment'", "client 1"),
-        ("0 = 'KEY'\n00 = 'OTHER'", "client 0"),
+        ("0 = 'KEY'\n00 = 'OTHER'", "'00'"),
     ],
 )
 def test_a_list_that_is_none_is_refused_in_one_line(tmp_path, public, refusal, text, named):
@@ -659,15 +659,9 @@ def test_a_node_is_one_client_for_a_whole_run(clock):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
-    [
-        ("src_node_id", 100, "of node 100"),
-        ("dst_node_id", 100, "to node 100"),
-        ("message_type", "train", "of type 'train'"),
-        ("group_id", "7", "of group '7'"),
-    ],
+    ("field", "value"), [("src_node_id", 100), ("dst_node_id", 100), ("message_type", "train"), ("group_id", "7")]
 )
-def test_a_registration_with_a_forged_stamp_is_refused_by_the_node_that_was_asked(clock, field, value, said):
+def test_a_registration_with_a_forged_stamp_is_refused_by_the_node_that_was_asked(clock, field, value):
     def forged(message):
         reply = Post.register(post, message)
         reply.metadata.__dict__[f"_{field}"] = value
@@ -677,7 +671,7 @@ def test_a_registration_with_a_forged_stamp_is_refused_by_the_node_that_was_aske
     federation = started(post, start_clients=2, clients=3)
     assert [one.node for one in federation.roster] == [100, 99]
     [failure] = federation.notes()
-    assert failure.reason.startswith(f"node 98: a reply {said}")
+    assert failure.reason.startswith("node 98: a reply with a forged stamp")
 
 
 def test_a_client_that_is_still_busy_is_no_client_that_a_round_may_count_on(clock):
