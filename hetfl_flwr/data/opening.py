@@ -97,6 +97,11 @@ class Source:
         """How many of the N rows are the training split."""
         return len(self.splits["train"])
 
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many rows each split has."""
+        return {split: len(data) for split, data in self.splits.items()}
+
     @cached_property
     def digest(self) -> str:
         """A digest of all inputs."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray, Wanted, are_filled, cleaned, decide, doubts, read
+from hetfl_flwr.data.facts import ColumnFacts, facts_of, source_lines
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_categories
@@ -55,16 +56,18 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
     kept = [decision.column for decision, _ in table if decision.column]
     groups = tuple(len(column.input_names) for column in kept)
     inputs, first = np.empty((len(source), sum(groups))), 0
-    notes, copies = doubts(table), list[tuple[str, str]]()
+    notes, copies, facts = doubts(table), list[tuple[str, str]](), list[ColumnFacts]()
     for decision, cells in table:
         name, column = decision.name, decision.column
         notes += [(name, note) for note in decision.notes]
         if column is None:
+            facts.append(facts_of(decision, cells, 0))
             continue
         numbers, others = read(column, cells)
         if column.kind != "category":
             notes += _missing(source, column, cells, others)
             numbers = numbers[:, None]
+        facts.append(facts_of(decision, cells, int(others.sum())))
         copies += _copies(source, name, numbers, labels[: source.train_rows])
         inputs[:, first : first + numbers.shape[1]] = numbers
         first += numbers.shape[1]
@@ -81,6 +84,7 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         input_names=tuple(name for column in kept for name in column.input_names),
         columns=tuple(kept),
         notes=said(source.place, [*notes, *copies]),
+        facts=source_lines(source, facts),
     )
 
 
