@@ -101,13 +101,15 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
             found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), whole))
             continue
         if name in values:
-            found.append((_listed(source, Column(name, "category", values=values[name]), cells), cells))
+            column = Column(name, "category", values=values[name], missing=source.reading.missing)
+            found.append((_listed(source, column, cells), cells))
             continue
         decision = decide(
             name,
             cells,
             declared.get(name, ""),
             source.rows_said,
+            missing=source.reading.missing,
             plainly=source.is_catalogued,
             train_rows=source.train_rows,
         )
@@ -115,8 +117,6 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
         if of_words and (unlike := source.unlike(name)):
             way_out = "write all in one type, or name it in categorical-columns or ignore-columns"
             decision = Decision(name, problem=f"holds {unlike}", way_out=way_out)
-        if decision.column and source.reading.missing:
-            decision = replace(decision, column=replace(decision.column, missing=source.reading.missing))
         found.append((decision, cells))
     return found
 
