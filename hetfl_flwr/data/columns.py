@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hetfl_flwr.data.roles import in_words, is_text
+from hetfl_flwr.data.roles import in_words, is_text, twins_among
 from hetfl_flwr.data.spec import CLOCK, Column
 
 FloatArray = npt.NDArray[np.float64]
@@ -173,7 +173,7 @@ def stand_for_none(cells: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedAr
 
     A number is one however it is written: -999 is -999.0, too; 007 is a text.
     """
-    codes = pa.array([float(word) for word in words if re.fullmatch(_CODE, word)], pa.float64())
+    codes = pa.array(_numbers_among(words), pa.float64())
     if not is_text(cells.type):
         return pc.is_in(cells.cast(pa.float64(), safe=False), codes)
     none = pc.is_in(cells, pa.array(words, TEXT))
@@ -181,6 +181,10 @@ def stand_for_none(cells: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedAr
         return none
     numbers = pc.if_else(pc.match_substring_regex(cells, f"^{_CODE}$"), cells, pa.scalar(None, cells.type))
     return pc.or_(none, pc.is_in(numbers.cast(pa.float64()), codes))
+
+
+def _numbers_among(words: Sequence[str]) -> list[float]:
+    return [float(word) for word in words if re.fullmatch(_CODE, word)]
 
 
 def _in_one_form(texts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -225,6 +229,7 @@ def decide(
     wanted: Wanted = "",
     called: Callable[[BoolArray], str] = str,
     *,
+    missing: Sequence[str] = (),
     plainly: bool = False,
     train_rows: int | None = None,
 ) -> Decision:
@@ -240,6 +245,8 @@ def decide(
         What it is to be.
     called : callable
         Returns how messages call some of the rows, (N,) bool.
+    missing : sequence of str
+        Words and numbers for what is missing; of the numbers those in the column's own notation.
     plainly : bool
         Whether texts are numbers only if all are, and no column is left out: tables of the catalogue.
     train_rows : int, optional
@@ -249,6 +256,8 @@ def decide(
     decision = _decided(name, own, wanted, called, plainly)
     filled = own.slice(0, _SAMPLE).drop_null()
     decision = replace(decision, example=str(filled[0].as_py())[:60] if len(filled) else "")
+    if decision.column:
+        decision = _settled(decision, replace(decision.column, missing=(*missing,)), own)
     column = decision.column
     if column is None or plainly:
         return decision
@@ -288,7 +297,7 @@ def _decided(
     if wanted == "category":
         return _category(name, cells, MOST_DECLARED)
     if is_date(kind):
-        return _number(Column(name, "date", TYPED), cells, ("dates, read as days since 1970",))
+        return Decision(name, Column(name, "date", TYPED), ("dates, read as days since 1970",))
     try:
         numbers = None if pa.types.is_boolean(kind) else cells.cast(pa.float64(), safe=False)
     except pa.ArrowInvalid:
@@ -300,25 +309,28 @@ def _decided(
         return _texts(name, cells, wanted, called) if truth is None else _words(name, truth, called)
     if not wanted and not plainly and (why := _why_ids(name, numbers, cells)):
         return Decision(name, notes=(why,))
-    return _number(Column(name, "number", PLAIN), cells, _code_of_missing(numbers) if not plainly else ())
+    notes = () if plainly else (*_code_of_missing(numbers), *_zeros(numbers, cells))
+    return Decision(name, Column(name, "number", PLAIN), notes)
 
 
 def _all_match(texts: pa.ChunkedArray, pattern: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
 
 
-def _number(column: Column, cells: pa.ChunkedArray, notes: tuple[str, ...] = ()) -> Decision:
-    """Return a column of numbers or dates."""
+def _settled(decision: Decision, column: Column, cells: pa.ChunkedArray) -> Decision:
+    """Return the decision for a column, with what is said of its numbers or dates."""
+    if column.kind == "category":
+        return replace(decision, column=column)
     numbers, _ = read(column, cells)
-    values = np.unique(numbers[np.isfinite(numbers)])
+    values, notes = np.unique(numbers[np.isfinite(numbers)]), decision.notes
     if len(values) < 2 and not np.isinf(numbers).any():
         are = "one number throughout" if len(values) else "no number at all"
         notes += (f"{are} in the training rows: it is ignored (0 throughout)",)
-        return Decision(column.name, replace(column, constant=True), notes)
+        return replace(decision, column=replace(column, constant=True), notes=notes)
     if column.notation.endswith("yy"):
         first, last = (datetime.fromtimestamp(day * _SECONDS, UTC).date() for day in values[[0, -1]])
         notes += (f"years of two digits: these are {first} to {last}; write four digits if that is wrong",)
-    return Decision(column.name, column, notes)
+    return replace(decision, column=column, notes=notes)
 
 
 def _code_of_missing(numbers: pa.ChunkedArray) -> tuple[str, ...]:
@@ -332,6 +344,16 @@ def _code_of_missing(numbers: pa.ChunkedArray) -> tuple[str, ...]:
     if count < 2 or len(others) < FEWEST_BESIDE or others[0] < low / 2:
         return ()
     return (f"{low:g} stands in {count} rows, below all others: missing-values={low:g} if it means that none is known",)
+
+
+def _zeros(numbers: pa.ChunkedArray, cells: pa.ChunkedArray) -> tuple[str, ...]:
+    """Doubt whole numbers with a zero in front, as codes have."""
+    filled = numbers.drop_null().to_numpy()
+    if not is_text(cells.type) or not (filled == np.floor(filled)).all():
+        return ()
+    codes = cells.filter(pc.match_substring_regex(cells, r"^[+-]?0\d"))
+    shown = f"{codes[0].as_py()!r} is read as a number, without its zeros" if len(codes) else ""
+    return (f"{shown}: if these are codes, name it in categorical-columns",) * bool(shown)
 
 
 def _why_ids(name: str, numbers: pa.ChunkedArray, cells: pa.ChunkedArray) -> str:
@@ -380,7 +402,7 @@ def _texts(name: str, texts: pa.ChunkedArray, wanted: Wanted, called: Callable[[
         notes = (f"numbers with {column.unit!r}, read as {column.notation} without it",)
     elif column.notation != PLAIN:
         notes = (f"numbers, read as {column.notation} is written",)
-    return _number(column, texts, notes)
+    return Decision(name, column, notes)
 
 
 def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> Decision:
@@ -394,6 +416,9 @@ def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]
     decision = _category(name, cells)
     if decision.column is None or not words:
         return decision
+    if twins := twins_among(value for value in decision.column.values if value is not None):
+        way_out = "write both alike, or name it in categorical-columns if they are two"
+        return Decision(name, problem=f"holds {twins}", way_out=way_out)
     filled = are_filled(cells)
     others = np.isnan(_numbers(Column("", "number", PLAIN), cells.fill_null(""))) & filled
     if not 0 < others.sum() < filled.sum() / 2:
@@ -487,6 +512,7 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
     others : ndarray
         (N,) bool, which cells are filled and neither a number nor a value that is known.
     """
+    numbers: FloatArray
     if column.kind == "category":
         codes = _codes(column.values, cells)
         return (codes[:, None] == np.arange(len(column.values)))[:, len(column.values) == 2 :].astype(float), codes < 0
@@ -498,7 +524,10 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
         numbers = _days(column.notation, cells.fill_null(""))
     else:
         numbers = _numbers(column, cells)
-    return numbers, np.isnan(numbers) & are_filled(cells)
+    others = np.isnan(numbers) & are_filled(cells)
+    if column.kind == "number" and column.missing:
+        numbers[np.isin(numbers, _numbers_among(column.missing))] = np.nan
+    return numbers, others
 
 
 def _codes(known: Sequence[str | None], cells: pa.ChunkedArray) -> npt.NDArray[np.int32]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.cache import kept
+from hetfl_flwr.data.facts import source_lines
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.samples import Arrays
@@ -72,6 +73,7 @@ def decode(source: Source, form: Form, rows: IntArray, key: tuple[object, ...], 
         train_rows=source.train_rows,
         peak=facts.pop("peak", 1.0),
         centre=torch.zeros(form.shape),
+        facts=source_lines(source),
         **facts,
     )
 

@@ -97,6 +97,11 @@ class Source:
         """How many of the N rows are the training split."""
         return len(self.splits["train"])
 
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many rows each split has."""
+        return {split: len(data) for split, data in self.splits.items()}
+
     @cached_property
     def digest(self) -> str:
         """A digest of all inputs."""
@@ -235,11 +240,12 @@ def _typed(source: Source) -> Source:
     reading, splits = source.reading, source.splits
     for name in filter(None, (source.label, reading.id_column, reading.domain_column)):
         whole = source.column(name)
-        if not is_text(whole.type):
+        text = is_text(whole.type)
+        words = () if name == source.label else reading.missing  # rows without a label are gone already
+        if not text and not (words and (pa.types.is_integer(whole.type) or pa.types.is_floating(whole.type))):
             continue
-        whole = whole.cast(TEXT)
-        none = stand_for_none(whole, ["", *(() if name == source.label else reading.missing)])
-        whole = as_written(pc.if_else(none, None, whole))
+        whole = whole.cast(TEXT) if text else whole
+        whole = as_written(pc.if_else(stand_for_none(whole, ["", *words]), pa.scalar(None, whole.type), whole))
         unlike = source.unlike(name) if name == source.label and is_text(whole.type) and not reading.classes else ""
         if unlike:
             raise DataError(f"column '{name}' of {source.place} holds {unlike}: write all in one type")

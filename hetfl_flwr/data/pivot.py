@@ -103,7 +103,9 @@ def _row(frame: Frame, row: int) -> str:
 def _numbers(frame: Frame, place: str, name: str, reading: Reading) -> tuple[FloatArray, str]:
     """Return the numbers (N,) of a column, or its dates as days, and their unit; NaN where one is missing."""
     cells = cleaned(frame[name], reading.missing)
-    decision = decide(name, cells, "number", lambda rows: f"row {_row(frame, int(rows.argmax()))}")
+    decision = decide(
+        name, cells, "number", lambda rows: f"row {_row(frame, int(rows.argmax()))}", missing=reading.missing
+    )
     if decision.column is None:
         raise DataError(f"column '{name}' of {place} {decision.problem}: {decision.way_out}")
     return read(decision.column, cells)[0], decision.column.unit

@@ -1,7 +1,7 @@
 """Which column of a data set is what: told from names and features alone, before a row is read and after."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal
 from unicodedata import category, normalize
@@ -13,6 +13,7 @@ from hetfl_flwr.data.reading import Reading, parse_categories, parse_names
 from hetfl_flwr.errors import ConfigError, DataError, unknown
 
 _SHOWN = 5  # columns that a message names, at most
+_MINUS = "\u2212"
 
 Kind = Literal["image", "series", "text", "table"]
 
@@ -149,8 +150,9 @@ def columns_called(names: Sequence[str]) -> str:
 
 
 def _folded(text: str, *, cased: bool) -> str:
-    """Return what is alike of names that look alike: letters in one form, without what nobody sees."""
-    shown = "".join(letter for letter in normalize("NFKC", text) if category(letter) != "Cf")
+    """Return what is alike of names that look alike: letters and hyphens in one form, without what nobody sees."""
+    kinds = [(letter, category(letter)) for letter in normalize("NFKC", text)]
+    shown = "".join("-" if kind == "Pd" or letter == _MINUS else letter for letter, kind in kinds if kind != "Cf")
     return " ".join((shown if cased else shown.casefold()).split())
 
 
@@ -164,17 +166,20 @@ def check_spelling(called: str, names: Sequence[str | int], way_out: str, *, cas
 
     Messages call what has the names ``called``, and end with the way out.
     """
+    if not cased:
+        for name in names:
+            if any(category(letter) == "Cc" and letter != "\t" for letter in str(name).strip()):
+                raise DataError(f"{called} holds {name!r}, with a control character: {way_out}")
+    if twins := twins_among(names, cased=cased):
+        raise DataError(f"{called} holds {twins}: {way_out}")
+
+
+def twins_among(names: Iterable[str | int], *, cased: bool = False) -> str:
+    """Return which names only capitals, blanks or forms of letters tell apart, the first pairs; empty if none."""
     first: dict[str, str | int] = {}
-    twins: list[str] = []
-    for name in names:
-        if not cased and any(category(letter) == "Cc" and letter != "\t" for letter in str(name).strip()):
-            raise DataError(f"{called} holds {name!r}, with a control character: {way_out}")
-        other = first.setdefault(_folded(str(name), cased=cased), name)
-        if other != name:
-            twins.append(f"{other!r} and {name!r}")
-    if twins:
-        more = f", and {len(twins) - _SHOWN} more such pairs" * (len(twins) > _SHOWN)
-        raise DataError(f"{called} holds {', '.join(twins[:_SHOWN])}{more}: {way_out}")
+    pairs = [(first.setdefault(_folded(str(name), cased=cased), name), name) for name in names]
+    twins = [f"{one!r} and {name!r}" for one, name in pairs if one != name]
+    return ", ".join(twins[:_SHOWN]) + f", and {len(twins) - _SHOWN} more such pairs" * (len(twins) > _SHOWN)
 
 
 def is_nameless(column: str) -> bool:

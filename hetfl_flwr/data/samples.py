@@ -66,6 +66,8 @@ class Arrays:
         The largest stored value of an image's pixels, whatever they are scaled by.
     notes : tuple of str
         What was done with the data that nobody asked for, a line each.
+    facts : tuple of str
+        What the data set was taken for, in at most five lines; empty: the catalogue says it.
     """
 
     spec: DataSpec
@@ -83,6 +85,7 @@ class Arrays:
     columns: tuple[Column, ...] = ()
     brightest: float = 255.0
     notes: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
     _made: dict[Any, Any] = field(default_factory=dict, init=False)
 
     def once(self, make: Callable[..., _Made], *arguments: Any) -> _Made:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray, Wanted, are_filled, cleaned, decide, doubts, read
+from hetfl_flwr.data.facts import ColumnFacts, facts_of, source_lines
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_categories
@@ -55,16 +56,18 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
     kept = [decision.column for decision, _ in table if decision.column]
     groups = tuple(len(column.input_names) for column in kept)
     inputs, first = np.empty((len(source), sum(groups))), 0
-    notes, copies = doubts(table), list[tuple[str, str]]()
+    notes, copies, facts = doubts(table), list[tuple[str, str]](), list[ColumnFacts]()
     for decision, cells in table:
         name, column = decision.name, decision.column
         notes += [(name, note) for note in decision.notes]
         if column is None:
+            facts.append(facts_of(decision, cells, 0))
             continue
         numbers, others = read(column, cells)
         if column.kind != "category":
             notes += _missing(source, column, cells, others)
             numbers = numbers[:, None]
+        facts.append(facts_of(decision, cells, int(others.sum())))
         copies += _copies(source, name, numbers, labels[: source.train_rows])
         inputs[:, first : first + numbers.shape[1]] = numbers
         first += numbers.shape[1]
@@ -81,6 +84,7 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         input_names=tuple(name for column in kept for name in column.input_names),
         columns=tuple(kept),
         notes=said(source.place, [*notes, *copies]),
+        facts=source_lines(source, facts),
     )
 
 
@@ -97,13 +101,15 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
             found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), whole))
             continue
         if name in values:
-            found.append((_listed(source, Column(name, "category", values=values[name]), cells), cells))
+            column = Column(name, "category", values=values[name], missing=source.reading.missing)
+            found.append((_listed(source, column, cells), cells))
             continue
         decision = decide(
             name,
             cells,
             declared.get(name, ""),
             source.rows_said,
+            missing=source.reading.missing,
             plainly=source.is_catalogued,
             train_rows=source.train_rows,
         )
@@ -111,8 +117,6 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
         if of_words and (unlike := source.unlike(name)):
             way_out = "write all in one type, or name it in categorical-columns or ignore-columns"
             decision = Decision(name, problem=f"holds {unlike}", way_out=way_out)
-        if decision.column and source.reading.missing:
-            decision = replace(decision, column=replace(decision.column, missing=source.reading.missing))
         found.append((decision, cells))
     return found
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from charset_normalizer import from_bytes
 
-from hetfl_flwr.data.columns import NUMBER, TEXT
+from hetfl_flwr.data.columns import ABSENT, FEWEST_BESIDE, MISSING, NO_NUMBER, NUMBER, TEXT
 from hetfl_flwr.data.folders import ending, opened
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.errors import DataError
@@ -43,6 +42,7 @@ _ONE_COLUMN = 0.3  # a file is taken for one column unless a separator scores hi
 _NO_HEADER = 0.5  # what blanks count as separators if the first row is no header then
 _FIRST_LETTER, _MOSTLY = 0xC0, 0.9  # bytes of cp1252 from which on all but two are letters
 _ZEROS = 0.1  # part of zero bytes above which a text is UTF-16
+_FEWEST = 100  # rows of which columns are made at a time
 _FOOTER = 10  # rows below a table, at most, that belong to none
 
 csv.field_size_limit(2**31 - 1)
@@ -90,7 +90,7 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
         head = head.lstrip(" ")
         dialect, width = dialect_of(head, usual)
         names = [next(_rows([line.lstrip("# ")], dialect), []) for line in remarks]
-        rows = _rows(chain(_LINES.findall(head), file), dialect, len(remarks) + 1)
+        rows = _rows(chain(_LINES.findall(head), file), dialect, len(remarks) + 1, width)
         try:
             frame = _table(path, rows, width, names, header_row)
         except csv.Error as error:
@@ -225,8 +225,8 @@ def _score(head: str, dialect: Dialect) -> tuple[float, int]:
     return score, width
 
 
-def _rows(text: Iterable[str], dialect: Dialect, first: int = 0) -> Iterator[list[str]]:
-    """Return the cells of all rows of some lines; if the first has a number, quotes that nothing closes are refused."""
+def _rows(text: Iterable[str], dialect: Dialect, first: int = 0, width: int = 0) -> Iterator[list[str]]:
+    """Return the cells of all rows of some lines; if the first has a number, quotes that swallow rows are refused."""
     lines = list[str]()
 
     def read() -> Iterator[str]:
@@ -250,13 +250,24 @@ def _rows(text: Iterable[str], dialect: Dialect, first: int = 0) -> Iterator[lis
         if first and (len(lines) > 1 or lines[0].count(dialect.quote) % 2):
             try:
                 [*reader(lines, strict=True)]
+                swallowed = len(lines) > 1 and _are_rows(lines, dialect, width)
             except csv.Error:
+                swallowed = True
+            if swallowed:
                 raise csv.Error(
                     f"row {number}, {printable(lines[0].strip(), 60)!r}, opens a quote that is not closed in "
                     f"{len(lines)} lines: close it, and write quotes within cells twice"
-                ) from None
+                )
         lines.clear()
         yield row
+
+
+def _are_rows(lines: Sequence[str], dialect: Dialect, width: int) -> bool:
+    """Say whether each line of a row is one by itself, quotes aside: as wide as the table, with numbers in a column."""
+    rows = [*csv.reader(lines, delimiter=dialect.separator, quoting=csv.QUOTE_NONE, skipinitialspace=True)]
+    if {*map(len, rows)} != {width}:
+        return False
+    return any(all(NUMBER.fullmatch(cell.strip()) for cell in column) for column in zip(*rows, strict=True))
 
 
 def _table(path: Path, reader: Iterator[list[str]], width: int, remarks: Sequence[list[str]], header_row: int) -> Frame:
@@ -264,8 +275,10 @@ def _table(path: Path, reader: Iterator[list[str]], width: int, remarks: Sequenc
     first = [*remarks, *islice(reader, max(_ROWS, header_row))]
     above, names = _header(path, first, width, len(remarks), header_row)
     header = first[above] if above >= 0 else []
-    frame = _cells(path, chain(first[above + 1 :], reader), header, width, above + 2)
-    notes = list(frame.notes)
+    units = _units(first[above + 1 :], width) if above >= 0 else ""
+    start = above + 1 + bool(units)
+    frame = _cells(path, chain(first[start:], reader), header, width, start + 1)
+    notes = [f"row {start} holds units, such as {units!r}: left out"] * bool(units) + list(frame.notes)
     if before := [cell for row in first[len(remarks) : max(0, above)] for cell in row if cell.strip()]:
         notes.insert(0, f"lines above row {above + 1} are left out, such as {printable(before[0], 40)!r}")
     if skipped := min(len(remarks), max(0, above)):
@@ -323,6 +336,25 @@ def _names(path: Path, row: Sequence[str], after: Sequence[Sequence[str]], width
     return names
 
 
+def _units(rows: Sequence[Sequence[str]], width: int) -> str:
+    """Return the first unit of a row of units below the header; empty where the first row is none.
+
+    It has a word above numbers alone, a word or nothing above other numbers, and nothing above words.
+    """
+    row, *others = rows or [[]]
+    below = [cells for cells in others if len(cells) == width]
+    if len(row) != width or len(below) < FEWEST_BESIDE:
+        return ""
+    found = ""
+    for unit, column in zip(_called(row), zip(*below, strict=True), strict=True):
+        none = not unit or unit in MISSING or unit in NO_NUMBER or unit.lower() in ABSENT
+        numbers = all(NUMBER.fullmatch(cell.strip()) for cell in column if cell.strip()) and any(column)
+        if not none and (not numbers or any(map(str.isdigit, unit[:1]))):
+            return ""
+        found = found or ("" if none else unit)
+    return found
+
+
 def _called(row: Sequence[str]) -> list[str]:
     return [" ".join(cell.split()) for cell in row]
 
@@ -339,7 +371,7 @@ def _cells(path: Path, rows: Iterator[list[str]], header: Sequence[str], width: 
     """Return the columns of all rows below the header, without names, and what was left out or filled up."""
     whole, parts = list[list[pa.Array]](), list[list[pa.Array]]()
     kept, numbers, repeated, short = list[list[str]](), array("q"), list[int](), list[int]()
-    again = _alike(header)
+    again, at_once = _alike(header), max(_FEWEST, _AT_ONCE // width)
     for number, row in enumerate(rows, start=first):
         if not any(cell.strip() for cell in row) and len(row) < 2:
             continue
@@ -356,7 +388,7 @@ def _cells(path: Path, rows: Iterator[list[str]], header: Sequence[str], width: 
             row = row + [""] * (width - len(row))
         kept.append(row)
         numbers.append(number)
-        if len(kept) * width >= _AT_ONCE:
+        if len(kept) >= at_once:
             parts.append(_texts(kept))
             kept.clear()
         if len(parts) == _TOGETHER:
@@ -401,5 +433,4 @@ def _alike(row: Sequence[str]) -> list[str]:
 
 def _texts(rows: Sequence[Sequence[str]]) -> list[pa.Array]:
     """Return the columns of rows, null where a cell is empty."""
-    cells = (pc.utf8_trim_whitespace(pa.array(column, TEXT)) for column in zip(*rows, strict=True))
-    return [pc.if_else(pc.equal(column, ""), pa.scalar(None, TEXT), column) for column in cells]
+    return [pa.array([cell.strip() or None for cell in column], TEXT) for column in zip(*rows, strict=True)]

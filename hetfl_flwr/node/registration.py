@@ -157,11 +157,11 @@ def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
 
 
 def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
-    """Return what others are told of a client: why it has its model, and, if shared, what was done with its data.
+    """Return what others are told of a client: why it has its model, and, if shared, what its data were taken for.
 
     What stays here stands in this node's log.
     """
-    notes = list(node.data.train.arrays.notes)
+    notes = [*node.data.train.arrays.facts, *node.data.train.arrays.notes]
     if not share:
         for note in notes:
             log(WARNING, "%s: %s", node, printable(note))

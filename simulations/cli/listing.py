@@ -96,6 +96,7 @@ def partition(
     if json:
         print_json(split.to_json())
         return
+    _say(split.facts)
     print_tables(split_table(split))
     if out is not None:
         typer.echo(f"picture: {out}")
@@ -113,7 +114,7 @@ def data(
     """
     from hetfl_flwr.data import parse_partition
     from hetfl_flwr.data.overview import overview
-    from simulations.reports.data import data_tables
+    from simulations.reports.data import columns_table
 
     config = RunConfig.from_flat(chosen_keys(None, settings, dataset=dataset, data_dir=data_dir))
     form = parse_partition(config.partition)
@@ -123,9 +124,17 @@ def data(
     if json:
         print_json(found)
     else:
-        print_tables(*data_tables(found))
+        if found.columns:
+            print_tables(columns_table(found))
+        _say(found.lines)
     if found.problem:
         raise DataError(found.problem)
+
+
+def _say(facts: Sequence[str]) -> None:
+    """Show what a data set is taken for, as a run does."""
+    for line in facts:
+        typer.echo(printable(line))
 
 
 def new(

@@ -47,6 +47,8 @@ class Split:
         How many of these no client has.
     notes : tuple of str
         What was done with the data that nobody has asked for.
+    facts : tuple of str
+        What the data were taken for, as a run says it; see `hetfl_flwr.data.facts`.
     """
 
     title: str
@@ -56,6 +58,7 @@ class Split:
     rows: int
     unused: int
     notes: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it; a client's ``histogram`` has the classes of its own data set."""
@@ -99,6 +102,7 @@ def load_split(config: RunConfig) -> Split:
         rows=rows,
         unused=rows - sum(map(_used, domains)),
         notes=tuple(dict.fromkeys(note for data in clients for note in data.train.arrays.notes)),
+        facts=tuple(dict.fromkeys(fact for data in clients for fact in data.train.arrays.facts)),
     )
 
 

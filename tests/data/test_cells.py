@@ -120,7 +120,7 @@ CATEGORIES = {
     "zeros in front": (["007", "7", "07", "1"], {"categorical_columns": "x"}, ("007", "07", "1", "7"), None),
     "declared missing": (["x", "a", "b", "a"], {"missing_values": "x"}, ("a", "b", None), [[0, 0, 1], [1, 0, 0]]),
     "missing": (["", "a", "b", "NA"], {}, ("a", "b", None), [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]]),
-    "two forms": (["Zo\u00eb", "Zoe\u0308", "Al", "al"], {}, ("Al", "Zo\u00eb", "al"), [[0, 1, 0]] * 2 + [[1, 0, 0]]),
+    "two forms": (["Zo\u00eb", "Zoe\u0308", "Al", "Bo"], {}, ("Al", "Bo", "Zo\u00eb"), [[0, 0, 1]] * 2 + [[1, 0, 0]]),
 }
 
 
@@ -234,6 +234,23 @@ class TestKinds:
         assert np.array_equal(found.inputs[:, 1], right, equal_nan=True)
         assert not found.notes
 
+    @pytest.mark.parametrize(
+        ("form", "key"), [("{} kg", "999"), ("{},0", "999"), ("{},0", "999.0"), ("${}.00", "999"), ("{}", "999")]
+    )
+    def test_a_code_for_missing_is_one_in_the_notation_of_its_column(self, form, key):
+        numbers = [999 if row % 8 == 0 else row % 13 for row in NUMBERS]
+        found = column(written(form, numbers), numbers[:4] and [form.format(999)], missing_values=key)
+        right = pd.Series([*numbers, 999.0]).replace(999, np.nan)
+        assert np.array_equal(found.inputs[:, 1], right, equal_nan=True)
+        assert not noted(found, "no number")
+
+    @pytest.mark.parametrize(("first", "doubted"), [("01234", True), ("-007", True), ("0.5", False), ("1234", False)])
+    def test_zeros_in_front_of_numbers_are_doubted(self, first, doubted):
+        cells = [first, *map(str, range(200, 239))]
+        found = column(cells)
+        assert found.inputs[:, 1].tolist() == [*map(float, cells)]
+        assert noted(found, "'x'", repr(first), "categorical-columns") == doubted
+
     def test_values_of_test_rows_alone_are_noted_and_are_no_input(self):
         found = column(["n", "s", "w"] * 13, ["n", "west"])
         assert found.inputs[-1, 1:].tolist() == [0, 0, 0]
@@ -322,6 +339,9 @@ REFUSED = {
     "kilos and grams": (["{} kg", "{}000 g", "{} kg"], ["'x'", "not all written alike", "numeric-columns"]),
     "brackets": (["{}.5", "({}.5)", "{}.5"], ["'x'", "not all written alike", "numeric-columns"]),
     "below a limit": (["{}.5", "<{}.5", "{}.5"], ["'x'", "not all written alike", "numeric-columns"]),
+    "capitals": (["Bonn", "Oslo", "bonn"], ["'x'", "'Bonn' and 'bonn'", "categorical-columns"]),
+    "a blank that stays": (["New York", "Oslo", "New\u00a0York"], ["'x'", "'New York'", "categorical-columns"]),
+    "another hyphen": (["A-1", "B", "A\u20101"], ["'x'", "'A-1'", "categorical-columns"]),
     "sentences": (["the patient came {} times"], ["'x'", "40 different values in 40", "text-column"]),
     "infinite": ([1.0, -np.inf], ["row 3", "infinite x", "write a number"]),
     "infinite as float32": (["2", "1e39"], ["row 3", "infinite x"]),
@@ -335,6 +355,11 @@ def test_cells_that_may_mean_two_things_are_refused(case, refusal):
     line = refusal(DataError, column, several)
     assert [word for word in words if word not in line] == []
     assert len(column(several, ignore_columns="x").labels) == ROWS
+
+
+def test_values_that_look_alike_are_two_where_a_key_says_so():
+    cells = (["Bonn", "Oslo", "bonn"] * ROWS)[:ROWS]
+    assert column(cells, categorical_columns="x").input_names == ("size", "x=Bonn", "x=Oslo", "x=bonn")
 
 
 def test_test_rows_in_another_notation_are_refused(refusal):

@@ -27,8 +27,8 @@ def test_each_line_is_said_once_a_run_and_kept_in_its_folder(tmp_path, workers):
     done = CliRunner().invoke(app, ["run", "fedavg", *arguments, *keys])
     assert done.exit_code == 0, done.output
     lines = (out / "notes.txt").read_text().splitlines()
-    assert [line.split("'")[1] for line in lines] == ["patient", "age", "seen"]
-    assert [done.stderr.count(f"hetfl: {line}\n") for line in lines] == [1, 1, 1]
+    assert [line.split("'")[1] for line in lines] == [*[str(folder)] * 5, "patient", "age", "seen"]
+    assert [done.stderr.count(f"hetfl: {line}\n") for line in lines] == [1] * 8
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_on_a_node_they_stay_in_its_own_log(tmp_path, make_config, make_node, ca
     node = make_node(make_config(algorithm="fedavg", dataset=folder, label_column="label", models="mlp"))
     assert _notes(node, share=False) == ()
     assert "patient" in caplog.text
-    assert len(_notes(node, share=True)) == 3
+    assert len(_notes(node, share=True)) == 8
 
 
 class TestUnlikeNodes:

@@ -137,6 +137,10 @@ NO_CLASSES = {
     "none": ([""], {}, ["label-column"]),
     "capitals": (["Ill", "ill", "well", "WELL"], {}, ["'Ill' and 'ill', 'WELL' and 'well'", "write both alike"]),
     "an accent": ([*YES, "y\u00e9s", "ye\u0301s"], {}, ["write both alike"]),
+    **{
+        f"the hyphen U+{ord(one):X}": ([*YES, "y-s", f"y{one}s"], {}, ["'y-s' and", "write both alike"])
+        for one in "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63"
+    },
     "a soft hyphen": ([*YES, "y\u00ades"], {}, ["write both alike"]),
     "no width": ([*YES, "y\u200bes"], {}, ["write both alike"]),
     "a wide letter": ([*YES, "\uff59es"], {}, ["write both alike"]),

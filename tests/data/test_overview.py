@@ -60,6 +60,26 @@ def test_the_command_shows_and_tells_the_same(patients, hetfl):
     ]
 
 
+def test_a_run_a_split_and_the_table_of_columns_say_it_in_the_same_five_lines(patients, tmp_path, hetfl):
+    keys = ["--set", "label-column=sick", "--set", "partition=natural:ward"]
+    lines = [
+        "60 train rows, 8 columns: 2 numbers, 1 date, 1 category, label 'sick', owner 'ward'",
+        "missing: 'age' 12",
+        "left out: 'id' (60 different values in 60 training rows, as ids are; such as '0'), "
+        "'floor' (one number throughout in the training rows; such as '3')",
+        "standardised: 'age', 'cost', 'seen'",
+        "2 classes: ill 45, well 15; 3 owners: north 20, south 20, west 20",
+    ]
+    said = [f"'{patients}': {line}" for line in lines]
+    run = hetfl("run", "local", "--dataset", patients, *keys, "--rounds", "1", "--out", tmp_path / "r")
+    split = hetfl("partition", "--dataset", patients, *keys)
+    shown, told = (hetfl("data", patients, *keys, *more) for more in ([], ["--json"]))
+    assert run.err.splitlines()[:5] == [f"hetfl: {line}" for line in said]
+    assert (tmp_path / "r" / "notes.txt").read_text().splitlines()[:5] == said
+    assert (split.out.splitlines()[:5], shown.out.splitlines()[-5:]) == (said, said)
+    assert not any(line in told.out + told.err for line in said)
+
+
 def test_what_cannot_be_learnt_from_is_shown_and_refused(patients, hetfl):
     frame = pd.read_csv(patients).assign(note=[f"many words of day {row} in a row" for row in range(ROWS)])
     pd.concat([frame] * 2).assign(note=[f"many words of day {row} in a row" for row in range(120)]).to_csv(patients)

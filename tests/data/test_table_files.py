@@ -104,6 +104,15 @@ LAYOUTS = {
         {"#": NUMBERED, **RIGHT},
         None,
     ),
+    "a row of units": (PLAIN.replace("\n", "\nyears,-,\n", 1), RIGHT, ["row 2 holds units, such as 'years'"]),
+    **{
+        f"no units: {cells}": (
+            PLAIN.replace("\n", f"\n{','.join(cells)}\n", 1),
+            {name: [cell, *RIGHT[name]] for name, cell in zip(NAMES, cells, strict=True)},
+            None,
+        )
+        for cells in (["old", "Ann", "a"], ["NA", "Ann", ""], ["", "Ann", ""], ["0,5 y"[:1], "kg", ""])
+    },
     "lines below": (text_of([row[::-1] for row in CELLS], NAMES[::-1]) + BELOW, RIGHT, ["reserved"]),
     "quotes within words": (
         text_of(SHORT).replace("Ann", 'he said "hi"'),
@@ -466,6 +475,11 @@ BAD = {
         {"b.csv": "age,y,bp\n" + '30,b,"Eve"\n' * 9 + '3,a,"Ann\n' + '30,b,"Eve"\n' * 30},
         {},
         ["b.csv'", "row 11"],
+    ),
+    "quotes that meet": (
+        {"b.csv": "age,name,bp,y\n" + "30,Eve,5,u\n" * 9 + '3,"Ann,5,u\n30,Eve,5,u\n4,Bob",5,v\n' + "30,Eve,5,v\n" * 9},
+        {},
+        ["b.csv'", "row 11", "Ann"],
     ),
     "a cell too many": ({"b.csv": WARD.replace("\n9,", "\nDoe, John,9,")}, {}, ["row 11 of", "b.csv'"]),
     "a comma before an empty column": (
