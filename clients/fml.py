@@ -77,6 +77,10 @@ class FMLClient(MutualClient):
         """Keep the own model, and the adaptor where there is one; the meme comes with each download."""
         return super().modules() if self.share == "model" else {**super().modules(), "adaptor": self.small.head}
 
+    def renewed(self) -> tuple[nn.Module]:
+        """Have the meme, or its body, brought anew by each download."""
+        return (self._travels,)
+
     def download_spec(self) -> PayloadSpec:
         """Expect the global model, or its body; send the trained meme, or its body."""
         return whole_state(self._travels)

@@ -81,6 +81,13 @@ class KnowledgeClient(NumPyClient, ABC):
         """Return what survives between rounds besides optimizers and numbers: by default the client's model."""
         return {"model": self.node.model}
 
+    def renewed(self) -> Iterable[nn.Module]:
+        """Return networks that each download replaces as a whole before they are used: by default none.
+
+        What they were at first is not put back before each message.
+        """
+        return ()
+
     @abstractmethod
     def download_spec(self) -> PayloadSpec:
         """Return what the server sends."""

@@ -72,11 +72,16 @@ class Algorithm:
 
 def names() -> list[str]:
     """Return the names of the algorithms of this project, sorted: the pages that both sides have, without bases."""
+    return list(_names())
+
+
+@cache
+def _names() -> tuple[str, ...]:
     servers, clients = (
         {module.name for module in pkgutil.iter_modules(own_package(side).__path__)}
         for side in ("strategies", "clients")
     )
-    return sorted(name for name in servers & clients if not name.startswith(BASE))
+    return tuple(sorted(name for name in servers & clients if not name.startswith(BASE)))
 
 
 def for_heterogeneous_models() -> list[str]:

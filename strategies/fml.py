@@ -99,11 +99,12 @@ class FML(KnowledgeStrategy):
         memes = {name: np.stack([upload.arrays[name] for upload in uploads]) for name in server_state}
         floats = [sent for sent in memes.values() if np.issubdtype(sent.dtype, np.floating)]
         kept = self.left_out.kept([upload.client_id for upload in uploads], floats)
-        return {name: _merged(sent[kept], self.robust.among_kept) for name, sent in memes.items()}
+        own = memes if kept.all() else {name: sent[kept] for name, sent in memes.items()}
+        return {name: _merged(sent, self.robust.among_kept) for name, sent in own.items()}
 
 
 def _merged(sent: NDArray[Any], average: Average) -> NDArray[Any]:
     """Return the average of floating-point arrays, taken in float64; of others the largest entries, up to a bound."""
     if not np.issubdtype(sent.dtype, np.floating):
         return np.asarray(np.minimum(np.max(sent, axis=0), COUNTER_LIMIT // 2), sent.dtype)
-    return np.asarray(average.mean(list(sent)), sent.dtype)
+    return np.asarray(average.mean(sent), sent.dtype)

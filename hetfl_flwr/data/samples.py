@@ -221,7 +221,7 @@ class Samples:
             If a position is outside the samples.
         """
         rows = rows.to(self.rows.device)
-        if len(rows) < len(self) and self._ready is not None:
+        if len(rows) < len(self.rows) and self._ready is not None:
             inputs, labels = self._ready
             return inputs[rows], labels[rows]
         return self._prepared(self.rows[rows])

@@ -71,8 +71,9 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, before_step: Callabl
     before_step : callable
         Called between gradient and step.
     """
-    for parameter in stepped(optimizer):
-        parameter.grad = None
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
     loss.backward()  # type: ignore[no-untyped-call]
     before_step()
     optimizer.step()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
 from hashlib import blake2b
-from operator import is_
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING
 
 import torch
@@ -48,6 +48,9 @@ MEASURED = "measured."
 
 ASIDE = (BEST, BESIDE, MEASURED)
 """What the names begin with of what a client keeps beside its state of the last round."""
+
+LEARNS, TRAINS = attrgetter("requires_grad"), attrgetter("training")
+"""Whether a parameter learns, and whether a layer is in training mode."""
 
 
 class Optimizers:
@@ -368,11 +371,11 @@ class _Built:
         own = [one for one in vars(client).values() if isinstance(one, nn.Module)]
         every = nn.ModuleList(dict.fromkeys((client.node.model, *kept, *own)))
         self._parameters, self._layers = [*every.parameters()], [*every.modules()]
-        self._learn = [one.requires_grad for one in self._parameters]
-        self._train = [one.training for one in self._layers]
+        self._learn, self._train = [*map(LEARNS, self._parameters)], [*map(TRAINS, self._layers)]
         tensors = {id(one): one for one in (*every.parameters(), *every.buffers())}
         saved = {id(one) for one in nn.ModuleList(kept).state_dict(keep_vars=True).values()}
-        self._unsaved = _copied([one for one in tensors.values() if id(one) not in saved])
+        other = saved | {id(one) for module in client.renewed() for one in renewed_tensors(module)}
+        self._unsaved = _copied([one for one in tensors.values() if id(one) not in other])
         self.weights: _Copies | None = _copied([one for one in tensors.values() if id(one) in saved])
         self.nbytes = sum(one.nbytes for one in tensors.values())
 
@@ -383,16 +386,22 @@ class _Built:
         client.numbers = dict(self._numbers)
         for parameter in self._parameters:
             parameter.grad = None
-        if [one.requires_grad for one in self._parameters] != self._learn:
+        if [*map(LEARNS, self._parameters)] != self._learn:
             for parameter, learns in zip(self._parameters, self._learn, strict=True):
                 parameter.requires_grad = learns
-        if [one.training for one in self._layers] != self._train:
+        if [*map(TRAINS, self._layers)] != self._train:
             for layer, training in zip(self._layers, self._train, strict=True):
                 layer.training = training
         for copies in (self._unsaved, self.weights):
             if copies:
                 with torch.no_grad():
                     torch._foreach_copy_(*copies)
+
+
+def renewed_tensors(module: nn.Module) -> list[Tensor]:
+    """Return what a download that replaces a network as a whole brings anew."""
+    constant = constant_buffers(module)
+    return [one for name, one in module.state_dict(keep_vars=True).items() if name not in constant]
 
 
 _Copies = tuple[list[Tensor], list[Tensor]]

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -319,7 +319,7 @@ def _surroundings(
     context: Context, store: StateStore, data: ClientData | None = None, before: str = ""
 ) -> Surroundings:
     client_id, clients = _identity(context.node_config)
-    config = resolve_models(_with_data(for_node(RunConfig.from_flat(context.run_config), context.node_config)))
+    config = resolve_models(_with_data(for_node(_parsed(*context.run_config.items()), context.node_config)))
     torch.set_num_threads(config.threads)
     data = (data or load_client_data(config.split(clients), client_id)).to(find_device(config.device))
     if config.augment != "none" and not data.spec.is_image:
@@ -339,6 +339,12 @@ def _surroundings(
         "stamp": Stamp(run=run, algorithm=config.algorithm, model=name, client_id=client_id),
         "public_samples": PublicSampleStore(context),
     }
+
+
+@lru_cache(maxsize=16)
+def _parsed(*values: tuple[str, Value]) -> RunConfig:
+    """Return a run config, which the clients of a process have in common."""
+    return RunConfig.from_flat(dict(values))
 
 
 def _model_name(

@@ -42,7 +42,7 @@ def state_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
     """Return copies of the entries that `whole_state` declares."""
     constant, short = constant_buffers(model), (torch.float16, torch.bfloat16)
     return {
-        name: tensor.to("cpu", torch.float32 if tensor.dtype in short else tensor.dtype, copy=True).numpy()
+        name: (tensor.float() if tensor.dtype in short else tensor).cpu().numpy().copy()
         for name, tensor in model.state_dict().items()
         if name not in constant
     }

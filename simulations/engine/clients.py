@@ -181,7 +181,8 @@ class Clients:
         self._write(self._scratch / f"{ROWS}{os.getpid()}", json.dumps(rows, allow_nan=False).encode())
 
     def _awake(self, node: int) -> KeptContext:
-        self._make_room()
+        while len(self._bytes) > AWAKE or (len(self._bytes) > 1 and self._held > self._memory):
+            self.rest([next(iter(self._bytes))])
         if node not in self._contexts:
             self._wake(node)
         return self._contexts[node]
@@ -195,10 +196,6 @@ class Clients:
             self._held += now - before
         if node not in self._rows and (around := kept_of(context).around):
             self._rows[node] = around["data"].digest
-
-    def _make_room(self) -> None:
-        while len(self._bytes) > AWAKE or (len(self._bytes) > 1 and self._held > self._memory):
-            self.rest([next(iter(self._bytes))])
 
     def _wake(self, node: int) -> None:
         client_id, records = node - FIRST_NODE, RecordDict()
