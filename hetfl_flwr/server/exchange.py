@@ -17,12 +17,9 @@ from warnings import catch_warnings, filterwarnings
 
 from flwr.app import MessageType
 
-from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.guard import Guards, Sizes, measure
 from hetfl_flwr.server.member import Failure, Member
-from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.text import LONGEST_NAME, LONGEST_TEXT, brief, printable, quoted
 from hetfl_flwr.wire.classes import numbered, wrong_list
 from hetfl_flwr.wire.codec import halved
@@ -32,6 +29,7 @@ from hetfl_flwr.wire.samples import MOST_SHARED, public_samples
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen, interned
 
 if TYPE_CHECKING:
+    from hetfl_flwr.server.federation import Federation
     from hetfl_flwr.strategy import KnowledgeStrategy
 
 FRACTIONS = {
@@ -279,14 +277,8 @@ class Exchange(ABC):
 
     Parameters
     ----------
-    config : RunConfig
-        The run.
-    roster : Roster
-        The clients.
-    strategy : KnowledgeStrategy
-        Says what they are to upload.
-    uploads : UploadCounts, optional
-        Where uploads are counted.
+    federation : Federation
+        The clients, the run, the strategy that says what they are to upload, and where uploads are counted.
 
     Attributes
     ----------
@@ -300,12 +292,10 @@ class Exchange(ABC):
 
     clock: float | None = None
 
-    def __init__(
-        self, config: RunConfig, roster: Roster, strategy: "KnowledgeStrategy", uploads: UploadCounts | None = None
-    ) -> None:
-        self.config, self.roster, self.strategy = config, roster, strategy
-        self.uploads = UploadCounts() if uploads is None else uploads
-        self.guards = Guards(config.outlier_factor)
+    def __init__(self, federation: "Federation") -> None:
+        self.config, self.roster = federation.config, federation.roster
+        self.strategy, self.uploads = federation.strategy, federation.uploads
+        self.guards = Guards(self.config.outlier_factor)
         self.received: Callable[[Member, Arrays, Reply], object] | None = None
         self._seats: dict[int, Expected] = {}
         self._known: tuple[object, ...] = ()

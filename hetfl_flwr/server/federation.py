@@ -45,6 +45,10 @@ class Federation:
 
     Attributes
     ----------
+    own : bool
+        Whether all nodes are the user's own, as in the local engine and the simulation.
+    keys : NodeKeys or None
+        Which key belongs to which client.
     roster : Roster
         Who is here.
     messenger : Messenger
@@ -70,19 +74,17 @@ class Federation:
         origin: Origin | None = None,
         uploads: UploadCounts | None = None,
     ) -> None:
-        own = engine_of(grid) != "deployment"
-        keys = NodeKeys(Path(config.node_keys).expanduser()) if config.node_keys else None
-        if keys and own:
+        self.grid, self.config, self.strategy, self.origin = grid, config, strategy, origin
+        self.uploads = UploadCounts() if uploads is None else uploads
+        self.own = engine_of(grid) != "deployment"
+        self.keys = NodeKeys(Path(config.node_keys).expanduser()) if config.node_keys else None
+        if self.keys and self.own:
             raise ConfigError("node-keys: only nodes of a deployment have keys; leave it out")
-        self.grid, self.config, self.strategy = grid, config, strategy
         self.roster = Roster()
         self.roster.trained = dict(origin.trained) if origin else {}
         self.messenger = Messenger(grid, config.round_timeout)
-        self.registration = Registration(self.messenger, config, self.roster, keys, origin, own=own)
-        those = config, self.roster, strategy, uploads
-        self.exchange: Exchange = (
-            grid.exchange(*those) if isinstance(grid, KeepsClients) else FlowerExchange(self.messenger, *those, own=own)
-        )
+        self.registration = Registration(self)
+        self.exchange: Exchange = grid.exchange(self) if isinstance(grid, KeepsClients) else FlowerExchange(self)
         self.samples = SampleSharing(self.exchange, strategy.sharing)
 
     def generators_lent(self) -> AbstractContextManager[None]:

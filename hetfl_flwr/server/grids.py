@@ -6,13 +6,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from flwr.serverapp import Grid
 
-from hetfl_flwr.config import RunConfig
-from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.server.upload_counts import UploadCounts
-
 if TYPE_CHECKING:
     from hetfl_flwr.server.exchange import Exchange
-    from hetfl_flwr.strategy import KnowledgeStrategy
+    from hetfl_flwr.server.federation import Federation
 
 FLOWER_ENGINES = {"InMemoryGrid": "simulation", "HttpGrid": "deployment"}
 """What runs the clients behind Flower's own Grids, by the names of their classes."""
@@ -33,9 +29,7 @@ class ListsNodes(Protocol):
 class KeepsClients(Protocol):
     """A Grid that has its clients itself: it hands them arrays, and keeps their states."""
 
-    def exchange(
-        self, config: RunConfig, roster: Roster, strategy: "KnowledgeStrategy", uploads: UploadCounts | None
-    ) -> "Exchange":
+    def exchange(self, federation: "Federation") -> "Exchange":
         """Return what reaches them."""
 
     def save_clients(self, folder: Path) -> dict[int, str]:

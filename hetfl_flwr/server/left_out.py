@@ -80,7 +80,8 @@ class LeftOut:
     def tell(self, algorithm: str, round: int, *, again: bool = True) -> None:
         """Log who has been left out since the last call; nothing where nobody has.
 
-        Where "multikrum" could leave out fewer than it is told to, the line says of how many uploads these are.
+        Where "multikrum" could leave out fewer than it is told to, the line says of how many uploads these are, also
+        that nobody is.
 
         Parameters
         ----------
@@ -89,11 +90,11 @@ class LeftOut:
         round : int
             The round, from 1.
         again : bool
-            Whether to log what is just what the last line says.
+            Whether to log what is just what the last line says, and that nobody is left out.
         """
         text, form, uploads = str(self), self._robust.form, self._uploads
-        if text and form == "multikrum" and uploads <= 2 * self._robust.wrong:
-            text += f": of {uploads} uploads {(uploads - 1) // 2} at most, not {self._robust.wrong}"
+        if form == "multikrum" and 0 < uploads <= 2 * self._robust.wrong and (text or again):
+            text = f"{text or 'nobody'}: of {uploads} uploads {(uploads - 1) // 2} at most, not {self._robust.wrong}"
         self._since |= self._clients
         self._clients, self._uploads = set(), 0
         if text and (again or text != self._told):

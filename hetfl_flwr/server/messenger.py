@@ -8,7 +8,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, 
 from flwr.serverapp import Grid
 
 from hetfl_flwr.common.flower import SUPERLINK_NODE_ID, ErrorCode
-from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.exchange import (
     MAX_METRICS,
@@ -23,15 +22,13 @@ from hetfl_flwr.server.exchange import (
 )
 from hetfl_flwr.server.grids import pull_interval
 from hetfl_flwr.server.member import Member
-from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.text import brief
 from hetfl_flwr.wire.codec import decode, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, LABELLED, METRICS, POOL, ROUND, SHARE
 from hetfl_flwr.wire.spec import Arrays, frozen
 
 if TYPE_CHECKING:
-    from hetfl_flwr.strategy import KnowledgeStrategy
+    from hetfl_flwr.server.federation import Federation
 
 LOST = "its node has left or restarted before it answered"
 """Why a message is waited for no longer."""
@@ -152,26 +149,13 @@ class FlowerExchange(Exchange):
 
     Parameters
     ----------
-    messenger : Messenger
-        Carries the messages.
-    config, roster, strategy, uploads
+    federation : Federation
         As `Exchange`.
-    own : bool
-        Whether all nodes are the user's own: see `reason`.
     """
 
-    def __init__(
-        self,
-        messenger: Messenger,
-        config: RunConfig,
-        roster: Roster,
-        strategy: "KnowledgeStrategy",
-        uploads: UploadCounts | None = None,
-        *,
-        own: bool = False,
-    ) -> None:
-        super().__init__(config, roster, strategy, uploads)
-        self._messenger, self._own = messenger, own
+    def __init__(self, federation: "Federation") -> None:
+        super().__init__(federation)
+        self._messenger, self._own = federation.messenger, federation.own
         self._waiting: dict[str, tuple[Sent, Metadata]] = {}
 
     @property

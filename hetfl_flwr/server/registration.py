@@ -9,19 +9,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from math import inf
+from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, MessageType, Metadata, RecordDict
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.common.versions import installed
-from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.grids import ListsNodes, is_stopped
 from hetfl_flwr.server.member import Failure, Member
-from hetfl_flwr.server.messenger import Messenger, misaddressed, reason
-from hetfl_flwr.server.node_keys import NodeKeys
+from hetfl_flwr.server.messenger import misaddressed, reason
 from hetfl_flwr.server.roster import Roster, draw, listed
 from hetfl_flwr.wire.messages import CONFIG, REGISTRATION, ROUND, RUN
+
+if TYPE_CHECKING:
+    from hetfl_flwr.server.federation import Federation
 
 Check = Callable[[Roster], object]
 """Raises FederationError for clients that an algorithm cannot work with."""
@@ -84,18 +86,8 @@ class Registration:
 
     Parameters
     ----------
-    messenger : Messenger
-        Reaches the nodes. While it waits for replies in a deployment, new nodes are asked to register.
-    config : RunConfig
-        The run.
-    roster : Roster
-        The clients.
-    keys : NodeKeys, optional
-        Which key belongs to which client.
-    origin : Origin, optional
-        The run that this one goes on with.
-    own : bool
-        Whether all nodes are the user's own, as in the local engine and the simulation.
+    federation : Federation
+        Whose clients they are. While its messenger waits for replies in a deployment, new nodes are asked to register.
 
     Attributes
     ----------
@@ -103,26 +95,18 @@ class Registration:
         How many clients there are, whether they are online or not. 0 before the start.
     """
 
-    def __init__(
-        self,
-        messenger: Messenger,
-        config: RunConfig,
-        roster: Roster,
-        keys: NodeKeys | None,
-        origin: Origin | None,
-        *,
-        own: bool,
-    ) -> None:
-        self.config, self.roster, self.clients = config, roster, 0
-        self._messenger, self._keys, self._origin, self._own = messenger, keys, origin, own
-        self._numbers = keys.clients if keys else range(config.clients)
+    def __init__(self, federation: "Federation") -> None:
+        self.config, self.roster, self.clients = federation.config, federation.roster, 0
+        self._messenger, self._keys = federation.messenger, federation.keys
+        self._origin, self._own = federation.origin, federation.own
+        self._numbers = self._keys.clients if self._keys else range(self.config.clients)
         self._nodes: dict[int, Node] = {}
         self._first: Member | None = None
         self._number_of: dict[int, int] = {}  # since the start
         self._noted: list[Failure] = []
         self._next_look = 0.0
-        messenger.engaged = lambda: {node for node, known in self._nodes.items() if known.asked}
-        messenger.idle = self._look_meanwhile
+        self._messenger.engaged = lambda: {node for node, known in self._nodes.items() if known.asked}
+        self._messenger.idle = self._look_meanwhile
 
     def assemble(self, check: Check | None = None) -> None:
         """Wait for the nodes and register them.

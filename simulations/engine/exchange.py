@@ -14,8 +14,6 @@ from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.exchange import Downloads, Exchange, Outcome, Reply, Sent, Traffic, UnderWay, blamed
 from hetfl_flwr.server.messenger import cost, read, weighed, written
-from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.server.upload_counts import UploadCounts
 from hetfl_flwr.wire.codec import arrays_wire_bytes, to_record, widened, wire_bytes
 from hetfl_flwr.wire.cost_metrics import FLOPS
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, METRICS, ROUND
@@ -24,7 +22,7 @@ from simulations.engine.clients import FIRST_NODE, Answer
 from simulations.engine.workers import Job
 
 if TYPE_CHECKING:
-    from hetfl_flwr.strategy import KnowledgeStrategy
+    from hetfl_flwr.server.federation import Federation
     from simulations.engine.grid import LocalEngine
 
 MAX_SIZES = 10_000
@@ -123,23 +121,16 @@ class LocalExchange(Exchange):
     ----------
     engine : LocalEngine
         Runs the clients.
-    config, roster, strategy, uploads
+    federation : Federation
         As `Exchange`.
     """
 
     clock: float = 0.0
 
-    def __init__(
-        self,
-        engine: "LocalEngine",
-        config: RunConfig,
-        roster: Roster,
-        strategy: "KnowledgeStrategy",
-        uploads: UploadCounts | None = None,
-    ) -> None:
-        super().__init__(config, roster, strategy, uploads)
-        self._engine, self._times = engine, Times(config)
-        self._timed = config.simulates_time or strategy.asynchronous
+    def __init__(self, engine: "LocalEngine", federation: "Federation") -> None:
+        super().__init__(federation)
+        self._engine, self._times = engine, Times(self.config)
+        self._timed = self.config.simulates_time or self.strategy.asynchronous
         self._places = len(engine.get_node_ids())  # each client has been asked to register
         self._due: list[tuple[float, int]] = []  # a heap: when a reply comes in, and its place
         self._flights: dict[int, Flight] = {}
@@ -149,9 +140,6 @@ class LocalExchange(Exchange):
     def waiting(self) -> Collection[Sent]:
         """What is under way."""
         return self._flights.values()
-
-    def drop_departed(self) -> None:
-        """Do nothing: clients here do not leave."""
 
     def send(self, kind: str, number: int, downloads: Downloads) -> list[Sent]:
         """Send each of some clients arrays."""

@@ -26,14 +26,12 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.state import FileStore, run_store
-from hetfl_flwr.server.roster import Roster
-from hetfl_flwr.server.upload_counts import UploadCounts
 from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, ROWS, Answer, Clients, Hosted
 from simulations.engine.exchange import LocalExchange
 from simulations.engine.workers import Host, InProcess, Job, Workers
 
 if TYPE_CHECKING:
-    from hetfl_flwr.strategy import KnowledgeStrategy
+    from hetfl_flwr.server.federation import Federation
 
 SCRATCH = ".clients-"
 """How the folder begins, in the run folder, in which clients rest."""
@@ -118,11 +116,9 @@ class LocalEngine(Grid):
         """Return the ids of all clients' nodes."""
         return list(self._nodes)
 
-    def exchange(
-        self, config: RunConfig, roster: Roster, strategy: "KnowledgeStrategy", uploads: UploadCounts | None
-    ) -> LocalExchange:
+    def exchange(self, federation: "Federation") -> LocalExchange:
         """Return what hands arrays to the clients."""
-        return LocalExchange(self, config, roster, strategy, uploads)
+        return LocalExchange(self, federation)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Queue messages for their clients."""
