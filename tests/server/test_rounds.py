@@ -18,7 +18,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
 from hetfl_flwr.runs.checkpoint import Checkpoint
 from hetfl_flwr.server import messenger
-from hetfl_flwr.server.exchange import UnderWay
+from hetfl_flwr.server.exchange import Outcome, Sent, UnderWay
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Sharing
 from hetfl_flwr.server.rounds import MAX_AHEAD, AsyncRounds
@@ -167,10 +167,10 @@ def test_a_client_never_has_two_messages_at_a_time(make_config, run_federation, 
             under_way.add(job.node)
             asked.append(job.node)
 
-    def taken(self: LocalExchange) -> Any:
-        sent, outcome = take(self)
+    def taken(self: LocalExchange, outcome: Outcome) -> Sent:
+        sent = take(self, outcome)
         under_way.remove(sent.member.node)
-        return sent, outcome
+        return sent
 
     monkeypatch.setattr(LocalExchange, "_take", taken)
     grid = Watched(config, see)
