@@ -17,13 +17,14 @@ from strategies.fedhe import class_logits, known_class_logits
 class FedHeClient(KnowledgeClient):
     """Trains on ``CE + alpha * MSE(p_i, p_server[y_i])`` and reports its own class-average logits.
 
-    Eq. (4)-(8) and (11)-(13), Algorithm 1 lines 7-16. The paper's round is 3 random mini-batches of 50 with Adam at
-    1e-3 (``local-batches = 3``, its "inner epoch 3"); the optimizer goes on from round to round.
+    Eq. (4)-(8) and (11)-(13), Algorithm 1 lines 7-16. The paper's round is 3 random mini-batches at a learning rate of
+    1e-3 (``local-batches = 3``, its "inner epoch 3"); it names neither optimizer nor batch size.
 
     Wire   as in `strategies.fedhe.FedHe`.
     State  the model, the optimizer's moments.
     Departs from the paper: samples of a class that the server knows nothing of are trained with cross-entropy alone
-    (the paper only says so for the very first round).
+    (the paper only says so for the very first round). The paper leaves ``l_logit`` of Eq. (12) open: it is the mean
+    squared difference over classes. Counts of samples go up in place of labels. The optimizer's moments are kept.
 
     Parameters
     ----------

@@ -43,8 +43,9 @@ class FMLClient(MutualClient):
     Wire   as in `strategies.fml.FML`.
     State  the own model, its optimizer's moments; "body": the adaptor and its moments; ``moments = "kept"``: all of the
            meme's.
-    Departs from the paper: nothing. It leaves open that logits are computed once a batch, before either step, and what
-    optimizers keep between rounds: here what they keep in the authors' code.
+    Departs from the paper: it leaves open that logits are computed once a batch, before either step, the values of
+    alpha and beta, which meme, and what optimizers and adaptors keep between rounds: here what they keep in the
+    authors' code. ``projection`` acts on the own model's loss alone.
 
     Parameters
     ----------

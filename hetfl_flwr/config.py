@@ -662,7 +662,7 @@ class RunConfig(BaseModel):
         general = {key: value for key, value in values.items() if "." not in key}
         for key in general:
             if key not in KEYS:
-                raise ConfigError(unknown("config key", key, KEYS))
+                raise ConfigError(unknown("config key", key, KEYS, "hetfl list keys"))
         options = {key: value for key, value in sorted(values.items()) if "." in key}
         if isinstance(own := general.get("algorithm-options"), str):
             general["algorithm-options"] = ""

@@ -156,8 +156,10 @@ def ends_process(error: BaseException) -> bool:
     )
 
 
-def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
+def unknown(kind: str, name: str, valid: Iterable[str], listed: str = "") -> str:
     """Return the line for a name that is not among the valid ones, with the nearest of them.
+
+    All are named, or the command is that lists them.
 
     Examples
     --------
@@ -167,7 +169,7 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     names = sorted(valid)
     near = get_close_matches(name, names, n=1)
     hint = f" did you mean '{near[0]}'?" if near else ""
-    return f"unknown {kind} '{name}':{hint} Known: {', '.join(names)}"
+    return f"unknown {kind} '{name}':{hint} " + (f"`{listed}` shows all" if listed else f"Known: {', '.join(names)}")
 
 
 INTERRUPTED = "interrupted; what was written before stays"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hetfl_flwr.common.packages import own_package
-from hetfl_flwr.config import AUTO, AUTO_MODELS, FIT, RunConfig, Value, one_model, write_algorithm_options
+from hetfl_flwr.config import AUTO, AUTO_MODELS, FIT, KEYS, RunConfig, Value, one_model, write_algorithm_options
 from hetfl_flwr.errors import ConfigError, cause, place, unknown
 from hetfl_flwr.seeding import seeded
 
@@ -256,6 +256,8 @@ def check_options(config: RunConfig) -> None:
         name, _, own = key.rpartition(".")
         defaults = find(name).defaults
         if own not in defaults:
+            if own in KEYS:
+                raise ConfigError(f"unknown config key '{key}': {own} is a key of the run, --set {own}=VALUE")
             raise ConfigError(unknown("config key", key, [f"{name}.{valid}" for valid in defaults] or ["(none)"]))
     for side in find(config.algorithm).sides:
         _typed(config, side)
@@ -288,7 +290,8 @@ def _check_capable(config: RunConfig, algorithm: Algorithm) -> None:
     for key, (value, default, can) in able.items():
         if value != default and not can(algorithm):
             others = ", ".join(name for name in names() if can(find(name)))
-            raise ConfigError(f"{key} = {value} is not for {config.algorithm}; it is for {others}")
+            own = f", which has {config.algorithm}.{key}" if key in algorithm.defaults else ""
+            raise ConfigError(f"{key} = {value} is not for {config.algorithm}{own}; it is for {others}")
 
 
 def _module(path: str, absent: ConfigError | None = None) -> ModuleType:

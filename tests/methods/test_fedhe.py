@@ -49,9 +49,17 @@ def test_each_class_is_the_mean_of_all_uploads_that_have_samples_of_it(rounds):
         np.testing.assert_allclose(sent[label], np.mean(kept or [np.zeros(2)], axis=0), rtol=1e-5, atol=1e-3)
 
 
-# --- the client, one step by hand ----------------------------------------------------------------
+# --- the client ----------------------------------------------------------------------------------
 
-E1, E2 = [1.0, 0.0], [0.0, 1.0]
+
+def test_samples_of_classes_that_the_server_does_not_know_have_cross_entropy_alone(halves):
+    """Eq. (12)-(13) where each batch has both kinds: the distance is over all samples of the batch."""
+    keys = {"models": "fixtures.models:linear", "batch_size": 7, "clients": 1}
+    sides = halves(learning_rate=0.1, **keys, **{"fedhe.alpha": 0.7})
+    slow, logits = Linear.of(sides.nodes[0]), np.random.default_rng(0).standard_normal((10, 10)).astype(np.float32)
+    sides.clients[0].learn({"logits": logits, "known": np.arange(10) % 2 == 0}, 1)
+    slow_round(slow, 1, {label: logits[label] for label in range(0, 10, 2)}, alpha=0.7)
+    slow.same_as(sides.nodes[0].model.head)
 
 
 # --- both sides ----------------------------------------------------------------------------------

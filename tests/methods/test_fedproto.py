@@ -69,9 +69,6 @@ def test_what_is_sent_to_measure():
     assert prepared(predict="prototype").assess_download_for(member(0), state) == state
 
 
-# --- a client ------------------------------------------------------------------------------------
-
-
 # --- whole runs ----------------------------------------------------------------------------------
 
 
