@@ -6,7 +6,7 @@ Nothing here knows of a server, a model or an algorithm.
 from hetfl_flwr.data.augmentation import Augmented
 from hetfl_flwr.data.catalogue import CATALOGUE, DatasetEntry
 from hetfl_flwr.data.client_data import ClientData
-from hetfl_flwr.data.clients import load_client_data, most_clients
+from hetfl_flwr.data.clients import load_client_data, most_clients, reread
 from hetfl_flwr.data.domains import ROTATED_PREFIX, absolute, data_spec, kind_of
 from hetfl_flwr.data.partitions import Partition, parse_partition
 from hetfl_flwr.data.pivot import parse_pivot
@@ -40,4 +40,5 @@ __all__ = [
     "parse_pivot",
     "parse_vocabulary",
     "prepared",
+    "reread",
 ]

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hetfl_flwr.data.catalogue import CATALOGUE
 from hetfl_flwr.data.client_data import ClientData
-from hetfl_flwr.data.domains import Family, domain_labels, parse_families
+from hetfl_flwr.data.domains import ROTATED_PREFIX, Family, domain_labels, forget_files, parse_families
 from hetfl_flwr.data.partitions import IntArray
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.samples import Arrays, Samples
@@ -209,6 +210,13 @@ def _domains(split: Split, families: Sequence[Family], index: int | None = None)
                         "only rows of the same inputs and classes can be put together"
                     )
     return tuple(chain.from_iterable(opened))
+
+
+def reread(dataset: str) -> None:
+    """Read files again that this process has read before, if a run config's ``dataset`` names any."""
+    if any(name and name.removeprefix(ROTATED_PREFIX) not in CATALOGUE for name in dataset.split(",")):
+        forget_files()
+        _opened.cache_clear()
 
 
 @cache

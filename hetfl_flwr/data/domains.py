@@ -272,6 +272,12 @@ def _said(reading: Reading) -> Kind:
     return "text" if reading.text_column else "series" if is_series else "image"
 
 
+def forget_files() -> None:
+    """Forget what this process has read, so that files which have been written anew are read again."""
+    for read in (_opened, _domains, _arrays):
+        read.cache_clear()
+
+
 @cache
 def _opened(base: str, reading: Reading) -> Source:
     return open_source(CATALOGUE[base].place if base in CATALOGUE else base, reading, CATALOGUE.get(base))

@@ -57,12 +57,15 @@ def run_locally(
     Interrupted
         After Ctrl-C, when the round was done: says how to go on.
     """
+    from hetfl_flwr.data import reread
     from hetfl_flwr.runs.settings import resolved
 
     run = secrets.randbits(62) | 1 << 62
     if resume:
         config, run = _resumed(chosen)
+        reread(config.dataset)
     else:
+        reread(str(chosen.get("dataset", "")))
         config = resolved(RunConfig.from_flat(dict(chosen)), "local")
     from flwr.app import Context, RecordDict
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from platform import node
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hetfl_flwr.common.notices import warn
@@ -118,7 +118,7 @@ class RayBackend:
             try:
                 _check_reached(address)
                 ignored = warnings.catch_warnings(action="ignore", category=FutureWarning)
-                with ignored, chdir(gettempdir()):  # Ray would put this folder first on the path of each worker
+                with ignored, TemporaryDirectory() as empty, chdir(empty):  # it is first on the path of each worker
                     ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
             except (RuntimeError, ValueError, OverflowError, OSError) as error:
                 raise HetflError(

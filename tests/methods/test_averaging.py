@@ -224,7 +224,7 @@ def test_a_head_without_bias_among_heads_with_one_is_refused_in_a_line(kept, mak
 
 @pytest.mark.parametrize(
     ("algorithm", "models", "named"),
-    [("lgfedavg", "mlp,lenet5", "lenet5 on client 1"), ("lgfedavg", LINEAR, LINEAR), ("fedrep", LINEAR, LINEAR)],
+    [("lgfedavg", "mlp,lenet5", "client 1 has lenet5"), ("lgfedavg", LINEAR, LINEAR), ("fedrep", LINEAR, LINEAR)],
 )
 def test_unlike_bodies_and_bodies_without_weights_are_refused_where_bodies_travel(
     algorithm, models, named, ended, refusal

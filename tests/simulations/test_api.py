@@ -86,6 +86,18 @@ def test_the_process_is_left_as_it_was(tmp_path):
     assert signal.getsignal(signal.SIGINT) is handler
 
 
+def test_a_file_that_was_written_anew_is_read_again(tmp_path):
+    for rows in (40, 80):
+        lines = [f"{row % 7},{row % 5},{'ab'[row % 2]}" for row in range(rows)]
+        (tmp_path / "own.csv").write_text("\n".join(["x,y,kind", *lines]))
+        keys = {"dataset": str(tmp_path / "own.csv"), "label_column": "kind", "partition": "all", "models": "mlp"}
+        made = run("local", out=tmp_path / f"of-{rows}", rounds=1, clients=1, progress=False, **keys)
+        assert made.config["dataset"] == str(tmp_path / "own.csv")
+        node = made.node(0)
+        parts = (node.data.train, node.data.validation, node.data.test)
+        assert sum(map(len, parts)) == rows
+
+
 def test_an_interrupt_keeps_the_round_and_says_how_to_go_on(tmp_path, monkeypatch, capfd):
     """It comes while a client trains for round 2; the run that goes on ends as one that was never stopped."""
     learn = FedHeClient.learn
