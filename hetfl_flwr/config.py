@@ -866,11 +866,18 @@ def parse_value(text: str) -> Value:
 
 
 def parse_setting(text: str) -> tuple[str, Value]:
-    """Read one ``key=value`` of the command line."""
-    key, sign, value = text.partition("=")
-    if not sign or not key.strip():
+    """Read one ``key=value`` of the command line; the value of a key that takes texts alone may look like a number.
+
+    Examples
+    --------
+    >>> parse_setting("missing-values=-999"), parse_setting("seed=3")
+    (('missing-values', '-999'), ('seed', 3))
+    """
+    key, sign, value = (part.strip() for part in text.partition("="))
+    if not sign or not key:
         raise ConfigError(f"'{text}' is not key=value")
-    return key.strip(), parse_value(value.strip())
+    found = parse_value(value)
+    return key, found if key not in KEYS or KEYS[key].annotation is not str or isinstance(found, str) else value
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, Value]:

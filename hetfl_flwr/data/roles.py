@@ -198,7 +198,7 @@ def header_hint(names: Sequence[str]) -> str:
     numbers = sum(re.fullmatch(r"[+-]?\d+([.,]\d+)*", name.strip()) is not None for name in names)
     if not cells and (2 * numbers <= len(names) or [*names] == [*map(str, range(len(names)))]):
         return ""
-    return " (if these are cells of a row, the file has no header: put the names of the columns there)"
+    return " (if these are cells of a row, set header-row to the row that has the names, or to -1 if none has)"
 
 
 def is_list(kind: pa.DataType) -> bool:
