@@ -489,7 +489,7 @@ BAD = {
     ),
     "no rows": ({"b.csv": "age,bp,y\n"}, {}, ["b.csv'", "no rows"]),
     "no header": ({"b.csv": "5.1,3.5,0\n4.9,3.0,1\n"}, {}, ["b.csv'", "no header"]),
-    "no header of words": ({"a.csv": "North,26.7,F,u\nSouth,24.8,M,v\n"}, {"label_column": ""}, ["no header"]),
+    "no header of words": ({"a.csv": "North,26.7,F,u\nSouth,24.8,M,v\n"}, {"label_column": ""}, ["header-row"]),
     "a column twice": ({"b.csv": "age,y, y\n1,u,u\n"}, {}, ["b.csv'", "column 'y'"]),
     "a column less": ({"b.csv": "y\nu\n"}, {}, ["b.csv'", "'age', 'bp'", "a.csv'", "ignore-columns"]),
     "a column less in parquet": ({"b.parquet": FRAME}, {}, ["b.parquet'", "'age', 'bp'", "a.csv'"]),
