@@ -22,7 +22,6 @@ from hetfl_flwr import (
     Node,
     PayloadError,
     PayloadSpec,
-    PublicIndex,
     draw_batches,
     flat_gradient,
     generator,
@@ -140,8 +139,7 @@ class FedH2LClient(KnowledgeClient):
         teachers, sizes = len(download["teachers"]), download["sizes"]
         if teachers == 0:
             return {"peers": 0, "projected": 0.0, "public-loss": 0.0}
-        device, pool = self.node.device, self.node.pool
-        rows = [torch.from_numpy(self._taught(download, pool.index))]
+        device, rows = self.node.device, [torch.from_numpy(self._taught(download))]
         share = torch.from_numpy(np.repeat(1 / (teachers * sizes), sizes)).float().to(device)
         trust = torch.from_numpy(np.repeat(download["accuracies"], sizes)).to(device)
         posteriors = torch.from_numpy(download["posteriors"]).to(device)
@@ -164,7 +162,7 @@ class FedH2LClient(KnowledgeClient):
             other = pcgrad(gradient, local) if self.projection == "pcgrad" else gradient
             set_gradient(self._parameters, projected if self.projection == "qp" else other)
 
-        _, public_loss = train(pool.samples, rows, optimizer, loss, before_step=resolve)
+        _, public_loss = train(self.node.pool.samples, rows, optimizer, loss, before_step=resolve)
         projected = any(conflicts) and self.projection != "none"
         return {"peers": teachers, "projected": float(projected), "public-loss": public_loss}
 
@@ -183,17 +181,16 @@ class FedH2LClient(KnowledgeClient):
     def _signal(self, round: int) -> Arrays:
         node, public = self.node, self.node.data.public
         draw = generator(node.config.seed, node.client_id, round, "seeds")
-        many = len(public)
-        indices = draw.choice(many, min(node.config.batch_size, many), replace=False)
+        indices = draw.choice(len(public), min(node.config.batch_size, len(public)), replace=False)
         rows = torch.from_numpy(indices)
         posteriors, labels = functional.softmax(outputs(node.model, public, rows), 1), public.labels[rows]
         accuracy = (posteriors.argmax(1) == labels).float().mean()
         indices = indices.astype(np.int32)
         return {"indices": indices, "posteriors": to_numpy(posteriors), "accuracy": to_numpy(accuracy)}
 
-    def _taught(self, download: Arrays, index: PublicIndex) -> NDArray[np.int64]:
+    def _taught(self, download: Arrays) -> NDArray[np.int64]:
         """Return the numbers (M,), among all public samples, of those that the teachers' signals are about."""
-        sizes, indices = download["sizes"], download["indices"]
+        index, sizes, indices = self.node.pool.index, download["sizes"], download["indices"]
         if sizes.sum() != len(indices):
             raise PayloadError(f"server: array 'sizes' adds up to {sizes.sum()}, expected {len(indices)}, all indices")
         places = np.stack([np.repeat(download["teachers"], sizes), indices], axis=1)
