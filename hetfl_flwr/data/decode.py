@@ -81,7 +81,7 @@ def decode(source: Source, form: Form, rows: IntArray, key: tuple[object, ...], 
 def cells_of(source: Source) -> pa.ChunkedArray:
     """Return the cells of the only column of inputs, of all splits."""
     [column] = source.inputs
-    return source.column(column)
+    return source.frame[column]
 
 
 def _batches(source: Source, form: Form, rows: IntArray) -> Iterator[npt.NDArray[Any]]:

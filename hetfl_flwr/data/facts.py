@@ -72,12 +72,12 @@ def all_facts(source: Source, learnt: Sequence[ColumnFacts] = ()) -> tuple[Colum
     known = {one.name: one for one in learnt}
     return tuple(
         known.get(name) or (_aside(source, name, parts[name]) if name in parts else ColumnFacts(name, "nothing"))
-        for name in source.splits["train"].names
+        for name in source.frame.names
     )
 
 
 def _aside(source: Source, name: str, part: str) -> ColumnFacts:
-    cells = source.column(name)
+    cells = source.frame[name]
     with suppress(pa.ArrowException):
         cells = cleaned(cells)
     filled = cells.drop_null()

@@ -87,6 +87,11 @@ class Frame:
         return frozenset(self.names)
 
     @property
+    def in_file(self) -> IntArray:
+        """The file (N,) that each row is from."""
+        return np.zeros(len(self), np.int64) if self.file is None else self.file
+
+    @property
     def numbers(self) -> IntArray:
         """The number (N,) of each row in its file, as people count."""
         return np.arange(1, len(self) + 1) if self.row is None else self.row
@@ -94,19 +99,12 @@ class Frame:
     def place_of(self, row: int) -> tuple[int, str]:
         """Return the number of a row 0..N-1 in its file, as people count, and what messages call that file."""
         number = row + 1 if self.row is None else int(self.row[row])
-        return number, self.files[self.file[row]] if self.files and self.file is not None else ""
+        return number, self.files[self.in_file[row]] if self.files else ""
 
     def take(self, rows: IntArray) -> "Frame":
         """Return some rows."""
-        return self._of(self.table.take(pa.array(rows)), rows)
-
-    def rows(self, first: int, count: int) -> "Frame":
-        """Return rows that follow each other."""
-        return self._of(self.table.slice(first, count), slice(first, first + count))
-
-    def _of(self, table: pa.Table, rows: IntArray | slice) -> "Frame":
-        file = None if self.file is None else self.file[rows]
-        return replace(self, table=table, file=file, row=self.numbers[rows])
+        table = self.table.take(pa.array(rows))
+        return replace(self, table=table, file=self.in_file[rows], row=self.numbers[rows])
 
     def having(self, columns: Mapping[str, pa.ChunkedArray]) -> "Frame":
         """Return the rows with other cells in some columns."""

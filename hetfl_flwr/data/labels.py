@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from textwrap import shorten
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.data.columns import ABSENT, NO_NUMBER, TEXT
+from hetfl_flwr.data.columns import ABSENT, NO_NUMBER, TEXT, as_written, stand_for_none
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_classes
 from hetfl_flwr.data.roles import check_spelling, in_words, is_text
@@ -76,9 +77,9 @@ def label_notes(source: Source) -> tuple[str, ...]:
 @cache
 def _classes(source: Source) -> _Classes:
     """Decide what the classes are, and of which each row is."""
-    column = source.splits["train"]
-    found, called = _column(source, source.label, "label-column"), column.classes.get(source.label, ())
-    truth, wanted = pa.types.is_boolean(column[source.label].type), parse_classes(source.reading.classes)
+    written = _written(source, source.label, "label-column")
+    truth, called = pa.types.is_boolean(written.type), source.frame.classes.get(source.label, ())
+    found, wanted = _column(source, source.label, "label-column"), parse_classes(source.reading.classes)
     notes: tuple[str, ...] = ()
     if wanted:
         values = _wanted(source, found, TRUTH if truth else called, [label for _, label in wanted])
@@ -179,7 +180,7 @@ def _distinct(found: pa.ChunkedArray) -> Values:
 
 def _codes(source: Source, found: pa.ChunkedArray, values: Values) -> IntArray:
     """Return the class of each label, all of which must have one."""
-    called = source.splits["train"].classes.get(source.label, ())
+    called = source.frame.classes.get(source.label, ())
     said = parse_classes(source.reading.classes)
     known = _shown([label for _, label in said] or values) + ", as classes says" * bool(said)
     try:
@@ -198,38 +199,47 @@ def _codes(source: Source, found: pa.ChunkedArray, values: Values) -> IntArray:
     return labels
 
 
-@cache
 def _column(source: Source, column: str, key: str) -> pa.ChunkedArray:
     """Return a column of all rows, int64 or text, no value missing."""
-    found = filled(source, column, blank=key != "label-column")
-    try:
-        if is_text(found.type):
-            return pc.utf8_trim_whitespace(found.cast(TEXT))
-        if pa.types.is_integer(found.type) or pa.types.is_floating(found.type) or pa.types.is_boolean(found.type):
+    found = _written(source, column, key)
+    return found.cast(pa.int64()) if pa.types.is_boolean(found.type) else found
+
+
+@cache
+def _written(source: Source, column: str, key: str) -> pa.ChunkedArray:
+    """Return a column of all rows as it is written: int64, truth values or text, no value missing."""
+    found, reading, is_label = source.frame[column], source.reading, key == "label-column"
+    words = () if is_label else reading.missing  # rows without a label are gone already
+    if is_text(found.type):
+        found = pc.utf8_trim_whitespace(found.cast(TEXT))
+        found = as_written(pc.if_else(stand_for_none(found, ["", *words]), pa.scalar(None, TEXT), found))
+    elif words and (pa.types.is_integer(found.type) or pa.types.is_floating(found.type)):
+        found = pc.if_else(stand_for_none(found, words), pa.scalar(None, found.type), found)
+    if is_label and is_text(found.type) and not reading.classes and (unlike := source.unlike(column)):
+        raise DataError(f"column '{column}' of {source.place} holds {unlike}: write all in one type")
+    kind = check_filled(source, column, found).type
+    if is_text(kind) or pa.types.is_boolean(kind):
+        return found
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        with suppress(pa.ArrowInvalid):  # a fraction
             return found.cast(pa.int64())
-    except pa.ArrowInvalid:  # a float that is no integer
-        pass
     looks = ""
-    if key == "label-column" and pa.types.is_floating(found.type):
+    if is_label and pa.types.is_floating(kind):
         looks = f", {len(found.unique())} different ones in {len(found)} rows (this looks like regression; {_SINGLE})"
-    elif key == "label-column" and pa.types.is_nested(found.type):
+    elif is_label and pa.types.is_nested(kind):
         looks = f", several labels a row ({_SINGLE})"
     raise DataError(
-        f"column '{column}' of {source.place} holds {in_words(found.type)}{looks}: set {key} to one that holds whole "
+        f"column '{column}' of {source.place} holds {in_words(kind)}{looks}: set {key} to one that holds whole "
         "numbers, truth values or texts"
     )
 
 
-def filled(source: Source, column: str, *, blank: bool = False) -> pa.ChunkedArray:
-    """Return the cells of a column of all splits; DataError if some are missing, or blank where that is no value."""
-    found = source.column(column)
-    missing = found.is_null(nan_is_null=True)
-    if blank and is_text(found.type):
-        missing = pc.or_(missing, pc.equal(pc.utf8_trim_whitespace(found.cast(TEXT)), "").fill_null(False))
-    rows = missing.to_numpy()
-    if rows.any():
-        raise DataError(f"{_which(source, rows, 'has', 'have')} no {column}: fill it in, or leave the row out")
-    return found
+def check_filled(source: Source, column: str, cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the cells of a column; DataError if some are missing."""
+    missing = cells.is_null(nan_is_null=True).to_numpy()
+    if missing.any():
+        raise DataError(f"{_which(source, missing, 'has', 'have')} no {column}: fill it in, or leave the row out")
+    return cells
 
 
 def _which(source: Source, rows: npt.NDArray[np.bool_], one: str, several: str) -> str:
@@ -258,10 +268,9 @@ def read_owners(source: Source, rows: IntArray) -> tuple[tuple[str, ...], torch.
     DataError
         If a row has no owner.
     """
-    if source.files:
-        numbers = np.concatenate([data.file for data in source.splits.values() if data.file is not None])
-        there, codes = np.unique(numbers, return_inverse=True)
-        return tuple(source.files[one] for one in there), torch.from_numpy(codes[rows].astype(np.int64))
+    if source.owners:
+        there, codes = np.unique(source.frame.in_file, return_inverse=True)
+        return tuple(source.owners[one] for one in there), torch.from_numpy(codes[rows].astype(np.int64))
     if source.reading.id_column:
         names, codes = read_codes(source, source.reading.id_column, "partition")
         return tuple(map(str, names)), torch.from_numpy(codes[rows])

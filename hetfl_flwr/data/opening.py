@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hetfl_flwr.data.arrays import read_signals
-from hetfl_flwr.data.columns import MISSING, TEXT, as_written, stand_for_none
+from hetfl_flwr.data.columns import MISSING, TEXT, stand_for_none
 from hetfl_flwr.data.folders import (
     CALLED_FILE,
     EXPECTED,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.data.catalogue import DatasetEntry
 
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in its folder
+_USED = ("train", "test")
 _CONVERTED = "refs/convert/parquet"  # where the hub keeps a copy of what only a script could read
 
 
@@ -51,8 +52,10 @@ class Source:
     ----------
     place : str
         Hub id or folder it came from, for messages.
-    splits : dict
-        "train", and "test" where it has one, in this order; neither is empty, and all columns named here are in both.
+    frame : Frame
+        Its N rows that have a label: the training split, then the test split where it has one.
+    train_files : int
+        How many of the frame's files are the training split.
     kind : {"image", "series", "text", "table"}
         What an input is.
     inputs : tuple of str
@@ -66,117 +69,86 @@ class Source:
         Label values in class order where the catalogue declares them, else empty.
     notes : tuple of str
         What was done when it was opened that nobody has asked for.
-    files : tuple of str
-        What the owners are called where each file is one's: by the number of the file; else empty.
+    owners : tuple of str
+        Whose each file of the frame is, where each is one's; else empty.
     channels : tuple of str
         What the channels of series are called that come from a long table; else empty.
     """
 
     place: str
-    splits: dict[str, Frame]
+    frame: Frame
+    train_files: int
     kind: Kind
     inputs: tuple[str, ...]
     label: str
     reading: Reading
     values: tuple[str | int, ...] = ()
     notes: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return N, the number of rows of all splits."""
-        return sum(map(len, self.splits.values()))
+        return len(self.frame)
 
     @property
     def is_catalogued(self) -> bool:
         """Whether it is a data set of the catalogue, whose columns are taken as they are."""
         return bool(self.values)
 
-    @property
+    @cached_property
     def train_rows(self) -> int:
         """How many of the N rows are the training split."""
-        return len(self.splits["train"])
+        return int(np.count_nonzero(self.frame.in_file < self.train_files))
 
     @property
     def rows(self) -> dict[str, int]:
-        """How many rows each split has."""
-        return {split: len(data) for split, data in self.splits.items()}
+        """How many rows each split has that has any."""
+        counts = {"train": self.train_rows, "test": len(self) - self.train_rows}
+        return {split: count for split, count in counts.items() if count}
 
     @cached_property
     def digest(self) -> str:
         """A digest of all inputs."""
-        parts = [data.digest(name) for data in self.splits.values() for name in self.inputs]
-        return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Return the cells of a column of all splits, the training rows first.
-
-        Raises
-        ------
-        DataError
-            They are of types in the splits that nothing holds both of.
-        """
-        try:
-            parts = [data.table.select([name]) for data in self.splits.values()]
-            return pa.concat_tables(parts, promote_options="permissive")[name]
-        except pa.ArrowTypeError:
-            raise DataError(
-                f"the splits of {self.place} differ in the type of column '{name}': write all in one type"
-            ) from None
-
-    def place_of(self, row: int) -> tuple[str, int, str]:
-        """Return where people find a row, 0..N-1, counted through the splits.
-
-        Returns
-        -------
-        split : str
-            Its split.
-        number : int
-            Which row it is in its file, or else in the split: the first is 1, and so is the header of a csv file; 0 in
-            what was given from Python.
-        file : str
-            What the file is called; empty where its split is one file, or not read from files.
-        """
-        split, row = ("train", row) if row < self.train_rows else ("test", row - self.train_rows)
-        return split, *self.splits[split].place_of(row)
+        return blake2b(repr([*map(self.frame.digest, self.inputs)]).encode(), digest_size=16).hexdigest()
 
     def where(self, row: int) -> str:
-        """Return how messages call a row, 0..N-1, counted through the splits."""
-        split, number, file = self.place_of(row)
+        """Return how messages call a row, 0..N-1: as people count it in its file, which they call by its name."""
+        number, file = self.frame.place_of(row)
         if file.startswith(self.place):
             return f"{number} of {file}"
+        split = "train" if row < self.train_rows else "test"
         return f"{number} of {file or f'split {split!r}'} of {self.place}"
 
     def rows_said(self, rows: npt.NDArray[np.bool_]) -> str:
         """Return how messages call some of the first rows, (N,): the first, and how many more."""
-        first, *more = np.flatnonzero(rows)
-        split, row, file = self.place_of(int(first))
-        among = f" of {file}" if file else f" of split '{split}'" * (len(self.splits) > 1)
-        return f"row {row}{among}" + (f" and {len(more)} more" if more else "")
+        first, *more = np.flatnonzero(rows).tolist()
+        number, file = self.frame.place_of(first)
+        split = "train" if first < self.train_rows else "test"
+        among = f" of {file}" if file else f" of split '{split}'" * (len(self.rows) > 1)
+        return f"row {number}{among}" + (f" and {len(more)} more" if more else "")
 
     def unlike(self, name: str) -> str:
         """Return two files of which one holds numbers alone in a column, the other words; empty if none do."""
-        numbers, words = list[str](), list[str]()
-        for frame in self.splits.values():
-            if frame.file is None or not is_text(frame[name].type):
-                continue
-            there = frame[name].is_valid().to_numpy()
-            plain = pc.match_substring_regex(frame[name], r"^[+-]?[\d.,]+$").fill_null(False).to_numpy()
-            filled, alike = (np.bincount(frame.file[one], minlength=len(frame.files)) for one in (there, plain))
-            named = np.array([*map(bool, frame.files)])
-            numbers += [frame.files[one] for one in np.flatnonzero(named & (filled > 0) & (alike == filled))]
-            words += [frame.files[one] for one in np.flatnonzero(named & (alike < filled))]
+        frame, cells = self.frame, self.frame[name]
+        if not is_text(cells.type):
+            return ""
+        kinds = cells.is_valid(), pc.match_substring_regex(cells, r"^[+-]?[\d.,]+$").fill_null(False)
+        filled, alike = (np.bincount(frame.in_file[one.to_numpy()], minlength=len(frame.files)) for one in kinds)
+        named = np.array([*map(bool, frame.files)])
+        both = named & (filled > 0) & (alike == filled), named & (alike < filled)
+        numbers, words = ([frame.files[file] for file in np.flatnonzero(of_kind)] for of_kind in both)
         return f"numbers in {numbers[0]} and words in {words[0]}" if numbers and words else ""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What messages call a data set; its splits; what was done that nobody asked for; the owners of its files."""
+    """What messages call a data set; its files by split, each with what messages call it; notes; whose each file is."""
 
     place: str
-    splits: dict[str, Frame]
+    splits: Mapping[str, Sequence[tuple[str, Frame]]]
     notes: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
 
 
 def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = None) -> Source:
@@ -200,60 +172,34 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     """
     found = _found(dataset, reading, entry)
     pa.default_memory_pool().release_unused()  # what reading has needed
-    found = found if entry else _without_nameless(found, reading)
-    place, channels = found.place, tuple[str, ...]()
+    place, notes, channels = found.place, found.notes, tuple[str, ...]()
+    if "train" not in found.splits:
+        raise DataError(f"{place} has no split 'train', only: {', '.join(found.splits)}")
+    notes += tuple(f"split '{split}' of {place} is not used" for split in found.splits if split not in _USED)
+    train, test = (found.splits.get(split, ()) for split in _USED)
+    whole = joined([*train, *test])
+    known, measured = ({name for _, frame in files for name in frame.names} for files in (train, test or train))
+    if not entry:
+        whole, said = _without_nameless(place, whole, reading)
+        notes += said
+    whole = whole.without([name for name in whole.names if name not in known])
     if reading.pivot:
-        found, reading, channels = _pivoted(found, reading)
-    label, kind, inputs = roles(place, found.splits, reading)
-    splits: dict[str, Frame] = {name: found.splits[name] for name in ("train", "test") if name in found.splits}
-    notes = (*found.notes, *(f"split '{name}' of {place} is not used" for name in found.splits if name not in splits))
+        whole, channels = pivoted(whole, place, reading)
+        *_, value = parse_pivot(reading.pivot) or ("",)
+        reading = replace(reading, series_column=value, series_layout="channels-first")
+    label, kind, inputs = roles(place, whole, known - measured, reading)
     if entry and entry.without:
-        kept = {name: ~np.isin(data[label].to_numpy(), entry.without) for name, data in splits.items()}
-        splits = {name: data.take(np.flatnonzero(kept[name])) for name, data in splits.items()}
-    for name, data in splits.items():
-        if not len(data):
-            raise DataError(f"split '{name}' of {place} is empty: take it away, or put rows into it")
-        if kind == "image":
-            _check_images(place, data, inputs[0])
+        whole = whole.take(np.flatnonzero(~np.isin(whole[label].to_numpy(), entry.without)))
+    in_test = whole.in_file >= len(train)
+    for split, there in (("train", not in_test.all()), ("test", in_test.any() or not test)):
+        if not there:
+            raise DataError(f"split '{split}' of {place} is empty: take it away, or put rows into it")
+    if kind == "image":
+        _check_images(place, whole, inputs[0])
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
-    source = Source(place, splits, kind, inputs, label, reading, values, notes, found.files, channels)
+    source = Source(place, whole, len(train), kind, inputs, label, reading, values, notes, found.owners, channels)
     declared = {label for _, label in parse_classes(reading.classes)}
-    return _typed(_labelled(source, () if entry else [*{*MISSING, *reading.missing} - declared]))
-
-
-def _pivoted(found: _Found, reading: Reading) -> tuple[_Found, Reading, tuple[str, ...]]:
-    """Return a data set of long tables with one row a series, and its channels."""
-    both = {name: pivoted(frame, found.place, reading) for name, frame in found.splits.items()}
-    (name, (_, channels)), *others = both.items()
-    for other, (_, own) in others:
-        if own != channels:
-            raise DataError(
-                f"the splits '{name}' and '{other}' of {found.place} have other channels: {channels}, {own}"
-            )
-    *_, value = parse_pivot(reading.pivot) or ("",)
-    reading = replace(reading, series_column=value, series_layout="channels-first")
-    return replace(found, splits={name: frame for name, (frame, _) in both.items()}), reading, channels
-
-
-def _typed(source: Source) -> Source:
-    """Return a data set in which labels, owners and domains are whole numbers or truth values if all of them are."""
-    reading, splits = source.reading, source.splits
-    for name in filter(None, (source.label, reading.id_column, reading.domain_column)):
-        whole = source.column(name)
-        text = is_text(whole.type)
-        words = () if name == source.label else reading.missing  # rows without a label are gone already
-        if not text and not (words and (pa.types.is_integer(whole.type) or pa.types.is_floating(whole.type))):
-            continue
-        whole = whole.cast(TEXT) if text else whole
-        whole = as_written(pc.if_else(stand_for_none(whole, ["", *words]), pa.scalar(None, whole.type), whole))
-        unlike = source.unlike(name) if name == source.label and is_text(whole.type) and not reading.classes else ""
-        if unlike:
-            raise DataError(f"column '{name}' of {source.place} holds {unlike}: write all in one type")
-        first = 0
-        for split, data in splits.items():
-            splits = {**splits, split: data.having({name: whole.slice(first, len(data))})}
-            first += len(data)
-    return replace(source, splits=splits)
+    return _labelled(source, () if entry else [*{*MISSING, *reading.missing} - declared])
 
 
 def check_place(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> None:
@@ -278,7 +224,13 @@ def _found(dataset: str, reading: Reading, entry: "DatasetEntry | None") -> _Fou
         return _in_folder(folder, replace(reading, by_file=False))
     if reading.by_file:
         raise DataError(f"partition 'files': {dataset} is of the hub: give a folder of your own, such as ./wards")
-    return _Found(dataset, _from_hub(dataset, dataset))
+    return _whole(dataset, _from_hub(dataset))
+
+
+def _whole(place: str, splits: Mapping[str, Frame]) -> _Found:
+    """Return a data set of which each split is in one piece."""
+    called = {split: replace(frame, files=(f"split '{split}' of {place}",)) for split, frame in splits.items()}
+    return _Found(place, {split: [("", frame)] for split, frame in called.items()})
 
 
 def _folder_below(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> Path | None:
@@ -319,19 +271,16 @@ def _own(dataset: str, reading: Reading) -> _Found:
 def _in_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None = None) -> _Found:
     called = f"'{folder}'"
     if signals := signals_folder(folder):
-        return _Found(called, read_signals(signals))
+        return _whole(called, read_signals(signals))
     listing = Listing.of(folder)
     if any((folder / name).exists() for name in _SAVED):
-        return _Found(called, _saved(called, folder))
+        return _whole(called, _saved(called, folder))
     if listing.holds_images:
         found = _images(called, listing, reading)
-    elif reading.by_file:
-        files, notes = listing.owned()
-        found = _read_rows({"train": files}, called, reading, given or {}, folder)
-        found = replace(found, notes=(*notes, *found.notes))
     else:
-        by_split, notes = listing.by_split()
-        found = _read_rows(by_split, called, reading, given or {}, folder)
+        owned = listing.owned() if reading.by_file else None
+        files, notes = ({"train": owned[0]}, owned[1]) if owned else listing.by_split()
+        found = _read_rows(files, called, reading, given or {}, folder)
         found = replace(found, notes=(*found.notes, *(notes if not reading.id_column else ())))
     return replace(found, notes=(*found.notes, *listing.notes))
 
@@ -345,30 +294,22 @@ def _read_rows(
 ) -> _Found:
     """Read the files of rows of all splits; sheets of the only one are splits as files of a folder are."""
     paths = [path for of_split in files.values() for path in of_split]
-    names = owner_names(paths) if reading.by_file else {path: path.name for path in paths}
-    sheets = {path / title: (path, title, frame) for path, title, frame in read_files(paths, reading, root)}
-    parts = {split: [key for key, (path, *_) in sheets.items() if path in {*own}] for split, own in files.items()}
-    notes: tuple[str, ...] = ()
-    if len(paths) == 1 and len(sheets) > 1 and not reading.by_file:
-        parts, notes = Listing(paths[0], (*sheets,)).by_split()
-    found = [sheets[key] for own in parts.values() for key in own]
-    frames = [frame for _, _, frame in found]
-    owners = tuple(title or names[path] for path, title, _ in found)
+    owners = owner_names(paths) if reading.by_file else {path: path.name for path in paths}
     alone = {of_split[0] for of_split in files.values() if len(of_split) == 1}
-    named = [
-        given.get(path.name, "") if given else f"file {owner!r}" * (path not in alone or bool(title))
-        for (path, title, _), owner in zip(found, owners, strict=True)
-    ]
-    whole = joined(frames, named)
-    if given:
-        whole = replace(whole, row=whole.numbers - 1)
-    splits, first = dict[str, Frame](), 0
-    for split, own in parts.items():
-        rows = sum(len(sheets[key][2]) for key in own)
-        splits[split] = whole.rows(first, rows)
-        first += rows
-    notes = () if reading.id_column else notes
-    return _Found(called, splits, (*notes_on(frames), *notes), owners if reading.by_file else ())
+    parts, read = dict[Path, list[Path]](), dict[Path, tuple[str, str, Frame]]()
+    for path, title, frame in read_files(paths, reading, root):
+        owner = title or owners[path]
+        name = given.get(path.name, "") if given else f"file {owner!r}" * (path not in alone or bool(title))
+        read[path / title] = owner, name, replace(frame, row=frame.numbers - 1) if given else frame
+        parts.setdefault(path, []).append(path / title)
+    notes = notes_on(frame for _, _, frame in read.values())
+    if len(paths) == 1 and len(read) > 1 and not reading.by_file:
+        by_split, said = Listing(paths[0], (*read,)).by_split()
+        notes += () if reading.id_column else said
+    else:
+        by_split = {split: [key for path in own for key in parts[path]] for split, own in files.items()}
+    splits = {split: [read[key][1:] for key in own] for split, own in by_split.items()}
+    return _Found(called, splits, notes, tuple(owner for owner, *_ in read.values()) if reading.by_file else ())
 
 
 def owner_names(files: Sequence[Path]) -> dict[Path, str]:
@@ -398,21 +339,27 @@ def _images(called: str, listing: Listing, reading: Reading) -> _Found:
     by_split, owners = listing.images_by_split(reading.by_file, labelled)
     names = sorted({path.parent.name for path in listing.images})
     check_spelling(f"folders of classes of {called}", names, "call both alike")
-    whose = sorted({*owners.values()})
-    frames = {}
-    for split, paths in by_split.items():
-        rows = [told.get(path, {}) for path in paths]
-        classes = {"label": [names.index(path.parent.name) for path in paths]} if "label" not in said else {}
-        columns = {"image": [*map(str, paths)], **classes, **{name: [row.get(name) for row in rows] for name in said}}
-        file = np.array([whose.index(owners[path]) for path in paths], np.int64) if reading.by_file else None
-        frames[split] = Frame(pa.table(columns), dict.fromkeys(classes, (*names,)), frozenset(["image"]), file=file)
     if not labelled and len(names) == 1:
         raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
+    whose = sorted({*owners.values()})
+    splits = dict[str, list[tuple[str, Frame]]]()
+    for split, paths in by_split.items():
+        numbers = {path: number for number, path in enumerate(paths, start=1)}
+        parts = [[path for path in paths if owners[path] == owner] for owner in whose] if reading.by_file else [paths]
+        splits[split] = []
+        for part in parts:
+            rows = [told.get(path, {}) for path in part]
+            columns = {"image": [*map(str, part)], **{name: [row.get(name) for row in rows] for name in said}}
+            classes = {} if "label" in said else {"label": (*names,)}
+            for name in classes:
+                columns[name] = [names.index(path.parent.name) for path in part]
+            row = np.array([numbers[path] for path in part])
+            splits[split].append(("", Frame(pa.table(columns), classes, frozenset(["image"]), row=row)))
     notes: tuple[str, ...] = ()
     if whose and not reading.by_file:
         named = listing.shown([Path(listing.folder, one) for one in whose])
         notes = (f"images of {called} in {named} are put together: partition=files has a client for each",)
-    return _Found(called, frames, notes, (*whose,) if reading.by_file else ())
+    return _Found(called, splits, notes, (*whose,) if reading.by_file else ())
 
 
 def _saved(called: str, folder: Path) -> dict[str, Frame]:
@@ -425,7 +372,7 @@ def _saved(called: str, folder: Path) -> dict[str, Frame]:
         raise DataError(f"cannot read the data set in {called}: {reason(error)}") from error
 
 
-def _from_hub(hub_id: str, called: str) -> dict[str, Frame]:
+def _from_hub(hub_id: str) -> dict[str, Frame]:
     from datasets.load import load_dataset
 
     getLogger("huggingface_hub").setLevel(ERROR)  # of its retries: what they come to is said in one line
@@ -438,8 +385,8 @@ def _from_hub(hub_id: str, called: str) -> dict[str, Frame]:
             data = load_dataset(hub_id, revision=_CONVERTED)
     except Exception as error:
         raise DataError(
-            f"cannot load {called} from the hub ({reason(error)}): check name and connection, or put "
-            f"a copy in the hub's layout into a folder <data-dir>/{called} and set data-dir"
+            f"cannot load {hub_id} from the hub ({reason(error)}): check name and connection, or put "
+            f"a copy in the hub's layout into a folder <data-dir>/{hub_id} and set data-dir"
         ) from error
     return _frames(data)
 
@@ -458,48 +405,37 @@ def _frames(data: Any) -> dict[str, Frame]:
     return {name: Frame.of_dataset(split) for name, split in splits.items()}
 
 
-def _check_images(place: str, data: Frame, column: str) -> None:
+def _check_images(place: str, frame: Frame, column: str) -> None:
     """Refuse a column of inputs that holds neither images nor bytes or paths of such."""
-    kind = data[column].type
+    kind = frame[column].type
     holds = (pa.types.is_binary, pa.types.is_large_binary, is_text)
-    if column not in data.images and not any(one(kind) for one in holds):
+    if column not in frame.images and not any(one(kind) for one in holds):
         raise DataError(f"column '{column}' of {place} holds no images: set image-column to one that does")
 
 
-def _without_nameless(found: _Found, reading: Reading) -> _Found:
+def _without_nameless(place: str, frame: Frame, reading: Reading) -> tuple[Frame, tuple[str, ...]]:
     """Leave out columns without a name that are empty, or hold the names of rows, unless a key names them."""
-    splits = found.splits
-    names = dict.fromkeys(name for data in splits.values() for name in data.names if is_nameless(name))
-    unnamed = [name for name in names if name not in reading.named]
-    empty = [name for name in unnamed if all(_is_blank(data, name) for data in splits.values())]
+    unnamed = [name for name in frame.names if is_nameless(name) and name not in reading.named]
+    empty = [name for name in unnamed if frame[name].null_count == len(frame)]
     rows = [name for name in unnamed if name not in empty and not is_between(name)]
-    notes = found.notes
-    if empty:
-        notes += (f"{columns_called(empty)} of {found.place}, without name and cells: left out",)
-    if rows:
-        notes += (
-            f"{columns_called(rows)} of {found.place}, names of the rows: left out; give it a name, or name it in "
-            "numeric-columns or categorical-columns, to learn from it",
-        )
-    gone = {*empty, *rows}
-    kept = {split: data.without([name for name in data.names if name in gone]) for split, data in splits.items()}
-    return replace(found, splits=kept, notes=notes)
-
-
-def _is_blank(data: Frame, name: str) -> bool:
-    return name not in data or data[name].null_count == len(data)
+    said = {
+        "without name and cells: left out": empty,
+        "names of the rows: left out; give it a name, or name it in numeric-columns or categorical-columns, to learn "
+        "from it": rows,
+    }
+    notes = tuple(f"{columns_called(names)} of {place}, {what}" for what, names in said.items() if names)
+    return frame.without([*empty, *rows]), notes
 
 
 def _labelled(source: Source, unknown: Sequence[str]) -> Source:
     """Leave out the rows without a label: those of a missing one, or of a text that says that there is none."""
-    place, label = source.place, source.label
-    found, several = source.column(label), len(source.splits) > 1
+    place, label, found = source.place, source.label, source.frame[source.label]
     without = _missing(found, unknown)
     if not without.any():
         return source
-    own = dict(zip(("train", "test"), np.split(without, [source.train_rows]), strict=True))
-    for split in source.splits:
-        if own[split].all():
+    for split, own in zip(source.rows, np.split(without, [source.train_rows]), strict=False):
+        if own.all():
+            several = len(source.rows) > 1
             where, way_out = f"split '{split}' of " * several, "take the split away" if several else "name another one"
             raise DataError(f"no row of {where}{place} has any {label} (label-column): fill it in, or {way_out}")
     gone = found.filter(pa.array(without)).drop_null()
@@ -508,26 +444,27 @@ def _labelled(source: Source, unknown: Sequence[str]) -> Source:
         f"{without.sum()} of {len(source)} rows of {place} have no {label} ({source.rows_said(without)}): left out"
         + f"; if {words} is a class, name all of them in classes" * bool(words)
     )
-    splits = {split: data.take(np.flatnonzero(~own[split])) for split, data in source.splits.items()}
-    return replace(source, splits=splits, notes=(*source.notes, note, *_gone(source, splits["train"])))
+    frame = source.frame.take(np.flatnonzero(~without))
+    return replace(source, frame=frame, notes=(*source.notes, note, *_gone(source, without[: source.train_rows])))
 
 
-def _gone(source: Source, left: Frame) -> list[str]:
-    """Name each file, or owner, none of whose rows has a label: it is gone with them."""
-    before, column = source.splits["train"], source.reading.id_column
-    if source.files and before.file is not None and left.file is not None:
+def _gone(source: Source, without: npt.NDArray[np.bool_]) -> list[str]:
+    """Name each file, or owner, none of whose training rows has a label: it is gone with them."""
+    column = source.reading.id_column
+    if source.owners:
         what, way_out = "file", "fill it in, or take the file away"
-        counts, there = Counter(source.files[one] for one in before.file), {source.files[one] for one in left.file}
+        whose: Sequence[object] = [source.owners[file] for file in source.frame.in_file[: len(without)]]
     elif column:
         what, way_out = "owner", "fill it in, or the owner is no client"
-        counts, there = Counter(before[column].drop_null().to_pylist()), {*left[column].to_pylist()}
+        whose = source.frame[column].slice(0, len(without)).to_pylist()
     else:
         return []
+    counts, left = Counter(whose), {one for one, gone in zip(whose, without, strict=True) if not gone}
     why = f"rows has any {source.label}; {way_out}"
     return [
         f"{what} {str(name)!r} of {source.place} is left out: none of its {count} {why}"
         for name, count in counts.items()
-        if name not in there
+        if name not in left and name is not None
     ]
 
 

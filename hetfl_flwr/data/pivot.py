@@ -77,8 +77,7 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
 def _numbered(frame: Frame, series: str) -> tuple[IntArray, IntArray]:
     """Return the number of each row's series, in the order of their first rows (S,), and these."""
     own = _dictionary(as_written(frame[series]))
-    files = np.zeros(len(frame), np.int64) if frame.file is None else frame.file
-    _, first, codes = np.unique(np.stack([files, own]), axis=1, return_index=True, return_inverse=True)
+    _, first, codes = np.unique(np.stack([frame.in_file, own]), axis=1, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first))
     return rank[codes.ravel()], np.sort(first)
 

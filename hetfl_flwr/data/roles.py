@@ -1,8 +1,9 @@
 """Which column of a data set is what: told from names and features alone, before a row is read and after."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Literal
 from unicodedata import category, normalize
 
@@ -18,15 +19,17 @@ _MINUS = "\u2212"
 Kind = Literal["image", "series", "text", "table"]
 
 
-def roles(place: str, splits: Mapping[str, Frame], reading: Reading) -> tuple[str, Kind, tuple[str, ...]]:
+def roles(place: str, frame: Frame, lacking: Collection[str], reading: Reading) -> tuple[str, Kind, tuple[str, ...]]:
     """Return the label column, what an input is, and the columns that it is made of.
 
     Parameters
     ----------
     place : str
         What messages call the data set.
-    splits : mapping
-        "train", and "test" where it has one.
+    frame : Frame
+        All its rows.
+    lacking : collection of str
+        Columns that its test split lacks.
     reading : Reading
         Which columns count; the only image, the only series and the only class-label column need no name, and neither
         does ``y`` beside a series ``x``.
@@ -36,56 +39,53 @@ def roles(place: str, splits: Mapping[str, Frame], reading: Reading) -> tuple[st
     ConfigError
         If the columns of two kinds of input are named.
     DataError
-        If there is no training split, a column is not there, or none is left to learn from.
+        If a column is not there, or none is left to learn from.
     """
-    if "train" not in splits:
-        raise DataError(f"{place} has no split 'train', only: {', '.join(splits)}")
-    train = splits["train"]
-    splits = {name: columns for name, columns in splits.items() if name in ("train", "test")}
-    usual = "y" if {"x", "y"} <= {*train.names} and is_list(train["x"].type) else ""
-    label = _column(place, splits, reading.label_column or usual, "label-column", [*train.classes], "classes")
+    names = [name for name in frame.names if name not in lacking]
+    find = partial(_column, place, names, frame.names)
+    usual = "y" if {"x", "y"} <= {*names} and is_list(frame["x"].type) else ""
+    label = find(reading.label_column or usual, "label-column", [*frame.classes], "classes")
     for key, column in _aside(reading).items():
-        _column(place, splits, column, key)
+        find(column, key)
     inputs: dict[Kind, str] = {
         **{"image": reading.image_column, "text": reading.text_column, "series": reading.series_column}
     }
     named = {kind: column for kind, column in inputs.items() if column}
     if len(named) > 1:
         raise ConfigError(f"{'-column and '.join(named)}-column are both set for {place}: choose one of them")
-    if train.images and not named:
+    if frame.images and not named:
         named = {"image": ""}
     for kind, column in named.items():
-        images = [*train.images] if kind == "image" else []
-        return label, kind, (_column(place, splits, column, f"{kind}-column", images, "images"),)
-    return label, *_columns(place, splits, reading, label)
-
-
-def _columns(place: str, splits: Mapping[str, Frame], reading: Reading, label: str) -> tuple[Kind, tuple[str, ...]]:
-    """Return what an input is of which no column is named: a series if there is one column of lists, else a table."""
-    train, aside = splits["train"], (label, *_aside(reading).values())
-    columns = tuple(name for name in train.names if name not in aside)
+        return label, kind, (find(column, f"{kind}-column", [*frame.images] if kind == "image" else [], "images"),)
+    columns = tuple(name for name in frame.names if name not in (label, *_aside(reading).values()))
     kept = [name for name in columns if " ".join(name.split()) not in reading.ignored]
-    lists = [name for name in kept if is_list(train[name].type)]
-    if lists:
-        return "series", (_column(place, splits, "", "series-column", lists, "lists"),)
-    for name in kept:
-        if not all(name in there for there in splits.values()):
-            raise DataError(f"{place} has no column '{name}' in its split 'test': name it in ignore-columns")
+    if lists := [name for name in kept if is_list(frame[name].type)]:
+        return label, "series", (find("", "series-column", lists, "lists"),)
+    if not {*kept} <= {*names}:
+        name = next(name for name in kept if name in lacking)
+        raise DataError(f"{place} has no column '{name}' in its split 'test': name it in ignore-columns")
     learnt_columns(place, label, columns, reading)
-    return "table", columns
+    return label, "table", columns
 
 
 def _column(
-    place: str, splits: Mapping[str, Frame], wanted: str, key: str, declared: Sequence[str] = (), what: str = ""
+    place: str,
+    names: Sequence[str],
+    trained: Sequence[str],
+    wanted: str,
+    key: str,
+    declared: Sequence[str] = (),
+    what: str = "",
 ) -> str:
-    """Return the wanted column, or else the only one of those that are declared as what it is to be."""
+    """Return the wanted column, or else the only one of those that are declared as what it is to be.
+
+    `names` are in all splits, those that are `trained` in the training split.
+    """
     if not wanted and len(declared) == 1:
         wanted = declared[0]
     several = [name.strip() for name in wanted.split(",")]
-    lacks = [split for split, there in splits.items() if wanted not in there]
-    if wanted and not lacks:
+    if wanted in names:
         return wanted
-    names = splits[lacks[0] if wanted else "train"].names
     near = get_close_matches(wanted, names, n=1) if wanted else []
     choices = (not wanted and declared) or [name for name in names if not is_nameless(name)]
     if not wanted:
@@ -93,9 +93,9 @@ def _column(
     elif key == "label-column" and len(several) > 1 and {*several} <= {*names}:
         lead = f"has {len(several)} columns {wanted!r}, and only single-label classification is learnt here"
     else:
-        lead = f"has no column '{wanted}'" + f" in its split '{lacks[0]}'" * (len(splits) > 1)
+        lead = f"has no column '{wanted}'" + " in its split 'test'" * (wanted in trained)
     hint = f"did you mean '{near[0]}'? Set" if near else "set"
-    raise DataError(f"{place} {lead}: {hint} {key} to one of: {', '.join(choices)}{header_hint(splits['train'].names)}")
+    raise DataError(f"{place} {lead}: {hint} {key} to one of: {', '.join(choices)}{header_hint(trained)}")
 
 
 def _aside(reading: Reading) -> dict[str, str]:

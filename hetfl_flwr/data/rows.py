@@ -62,8 +62,7 @@ def _named(path: Path, frame: Frame) -> Frame:
             )
     own = {column_called(name): classes for name, classes in frame.classes.items()}
     images = frozenset(map(column_called, frame.images))
-    table, file = frame.table.rename_columns(names), np.zeros(len(frame), np.int64)
-    return Frame(table, own, images, (str(path),), file, frame.numbers, frame.notes)
+    return Frame(frame.table.rename_columns(names), own, images, (f"'{path}'",), row=frame.numbers, notes=frame.notes)
 
 
 def read_files(paths: Sequence[Path], reading: Reading, root: Path | None = None) -> list[tuple[Path, str, Frame]]:
@@ -98,7 +97,7 @@ def notes_on(frames: Iterable[Frame]) -> tuple[str, ...]:
         for line in frame.notes:
             found.setdefault(line, []).append(frame.files[0])
     more = {line: f" and {len(paths) - 1} more" * (len(paths) > 1) for line, paths in found.items()}
-    return tuple(f"'{paths[0]}'{more[line]}: {line}" for line, paths in found.items())
+    return tuple(f"{paths[0]}{more[line]}: {line}" for line, paths in found.items())
 
 
 def _parquet(path: Path) -> pa.Table:
@@ -178,17 +177,15 @@ def _is_needed(name: str, ignored: Collection[str]) -> bool:
     return " ".join(name.split()) not in ignored and not is_nameless(name)
 
 
-def joined(frames: Sequence[Frame], files: Sequence[str]) -> Frame:
+def joined(files: Sequence[tuple[str, Frame]]) -> Frame:
     """Return the rows of files, one after the other, whose columns are the same.
 
     Numbers in one file and texts in another are texts, whole numbers and fractions are fractions.
 
     Parameters
     ----------
-    frames : sequence of Frame
-        Of each file its rows.
-    files : sequence of str
-        What messages call each.
+    files : sequence of (str, Frame)
+        What messages call each file once its rows are among those of the others, and its rows.
 
     Raises
     ------
@@ -197,25 +194,26 @@ def joined(frames: Sequence[Frame], files: Sequence[str]) -> Frame:
     """
     first: dict[str, Frame] = {}
     kinds: dict[str, pa.DataType] = {}
-    for frame in frames:
+    for _, frame in files:
         for name in frame.names:
             other = first.setdefault(name, frame)
             kind = frame[name].type if frame[name].null_count < len(frame) else pa.null()
             if frame.classes.get(name) != other.classes.get(name) and kind != pa.null():
                 raise DataError(
-                    f"column {name!r} of '{frame.files[0]}' declares other classes than that of '{other.files[0]}': "
+                    f"column {name!r} of {frame.files[0]} declares other classes than that of {other.files[0]}: "
                     "declare the same"
                 )
             try:
                 kinds[name] = _both(kinds.get(name, kind), kind)
             except pa.ArrowTypeError:
                 raise DataError(_clash(name, frame, other)) from None
+    frames = [frame for _, frame in files]
     whole = pa.concat_tables([_cast(frame.table, kinds) for frame in frames], promote_options="permissive")
     file = np.repeat(np.arange(len(frames)), [*map(len, frames)])
     row = np.concatenate([frame.numbers for frame in frames])
     classes = {name: frame.classes[name] for name, frame in first.items() if name in frame.classes}
     images = frozenset().union(*(frame.images for frame in frames))
-    return Frame(whole.select(list(kinds)), classes, images, (*files,), file, row)
+    return Frame(whole.select(list(kinds)), classes, images, tuple(name for name, _ in files), file, row)
 
 
 def _cast(table: pa.Table, kinds: Mapping[str, pa.DataType]) -> pa.Table:
@@ -239,7 +237,7 @@ def _both(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 def _clash(name: str, frame: Frame, other: Frame) -> str:
     """Return what is said of a column that holds other things in one file than in another before."""
     kind, before = frame[name].type, other[name].type
-    place, there = f"column {name!r} of '{frame.files[0]}'", f"that of '{other.files[0]}'"
+    place, there = f"column {name!r} of {frame.files[0]}", f"that of {other.files[0]}"
     if pa.types.is_nested(kind) and pa.types.is_nested(before):
         return (
             f"{place} holds lists of {shape_of(kind)} numbers, {there} of {shape_of(before)}: cut or fill all to one "

@@ -167,7 +167,7 @@ def _notes(source: Source, layout: Layout) -> tuple[str, ...]:
             f"as {channels} channels of length {length}; series-layout says otherwise"
         )
     known = (column, source.label, reading.domain_column, reading.id_column)
-    others = [name for name in source.splits["train"].names if name not in known]
+    others = [name for name in source.frame.names if name not in known]
     if others and not (source.is_catalogued or reading.series_column):
         named = columns_called(others).partition(" ")[2]
         notes.append(f"column {column!r} of {source.place} holds time series, which are learnt from; left out: {named}")

@@ -91,11 +91,11 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
 def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
     """Return what each column of a table that is not ignored is, and its cells of all splits, cleaned."""
     columns, wanted = learnt_columns(source.place, source.label, source.inputs, source.reading)
-    declared: dict[str, Wanted] = {**dict.fromkeys(source.splits["train"].classes, "category"), **wanted}
+    declared: dict[str, Wanted] = {**dict.fromkeys(source.frame.classes, "category"), **wanted}
     values, found = parse_categories(source.reading.categorical_columns, columns), []
     for name in columns:
         try:
-            cells = cleaned(whole := source.column(name), source.reading.missing)
+            cells = cleaned(whole := source.frame[name], source.reading.missing)
         except pa.ArrowInvalid:
             way_out = "write the file again, or name it in ignore-columns"
             found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), whole))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hetfl_flwr.data.decode import cells_of, decode
-from hetfl_flwr.data.labels import IntArray, filled
+from hetfl_flwr.data.labels import IntArray, check_filled
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_vocabulary
 from hetfl_flwr.data.roles import in_words, is_text
@@ -84,7 +84,7 @@ def read_texts(source: Source, rows: IntArray) -> Arrays:
         If the column holds no texts, or a row none, or the labels are not as they should be.
     """
     reading, [column] = source.reading, source.inputs
-    found = filled(source, column)
+    found = check_filled(source, column, source.frame[column])
     if not is_text(found.type):
         raise DataError(
             f"column '{column}' of {source.place} holds {in_words(found.type)}, not texts: set text-column to one that "
