@@ -17,18 +17,26 @@ from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import printable
 
 TABLES = {
-    **{".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"},
-    **{".arrow": "arrow", ".feather": "arrow", ".npz": "npz", ".xlsx": "sheets"},
+    **dict.fromkeys((".csv", ".tsv", ".psv"), "csv"),
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "json"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **{".arrow": "arrow", ".feather": "arrow", ".npz": "npz", ".xlsx": "sheets", ".xlsm": "sheets"},
 }
 """Endings of the files that hold rows, and the kind of each."""
 
 TEXTS = {".txt", ".tab", ".dat", ".data"}
 """Endings of text files that are read where they are given by name, and not in a folder: there they may be anything."""
 
-PACKED: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zip": ZipFile}
-"""Endings after that of a csv or json file that is packed."""
+PACKED: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
+    ".gz": (b"\x1f\x8b", gzip.open),
+    ".bz2": (b"BZh91AY&SY", bz2.open),
+    ".xz": (b"\xfd7zXZ\0", lzma.open),
+    ".zip": (b"PK\x03\x04", ZipFile),
+}
+"""Endings after that of a csv or json file that is packed, how such a file begins, and what opens it."""
 
-IMAGES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+IMAGES = {".bmp", ".gif", ".tif", ".tiff", ".webp"}
+IMAGES |= {".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm"}
 """Endings of the files that are an image each."""
 
 _CONVERTED_BY = {
@@ -63,8 +71,11 @@ EXPECTED = (
 SPLITS = ("train", "test", "validation")
 _SPLIT = re.compile(r"(?:(.*)[_.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid|validation|dev))(?:[-_.]\d.*)?", re.I)
 _SHARD = re.compile(r"-\d+-of-\d+\.")
-_ASIDE = re.compile(r"(?:dataset_infos?|dataset_dict|state|datapackage)\.json", re.I)  # describe a data set
-_OWNER_CLASS_IMAGE = 3  # parts of an image's path in a folder of owners, or of splits
+_ASIDE = re.compile(  # files that describe a data set
+    r"(?:dataset_infos?|dataset_dict|state|datapackage)\.json|.*\.(?:md|py|ipynb|hetfl)|_success|_(?:common_)?metadata|"
+    r"(?:readme|licen[cs]e|citation|changelog|notice)[^.]*(?:\.(?:txt|rst|cff|bib))?|thumbs\.db|desktop\.ini",
+    re.I,
+)
 _SHOWN = 5  # names in a note, at most
 
 SIGNALS = "Inertial Signals"
@@ -121,13 +132,20 @@ def stem(path: Path) -> str:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Open a file of rows for reading; one that is packed, unpacked."""
-    if path.suffix.lower() not in PACKED:
-        return path.open("rb")
-    packed = PACKED[path.suffix.lower()](path)
-    if not isinstance(packed, ZipFile):
-        return cast(IO[bytes], packed)
-    with packed:
+    """Open a file of rows for reading; one that is packed, whatever it is called, unpacked."""
+    file = path.open("rb")
+    head = file.read(10)
+    file.seek(0)
+    for suffix, (magic, unpacked) in PACKED.items():
+        if path.suffix.lower() == suffix or head.startswith(magic):
+            file.close()
+            return _alone(path) if unpacked is ZipFile else cast(IO[bytes], unpacked(path))
+    return file
+
+
+def _alone(path: Path) -> IO[bytes]:
+    """Return the only file in a zip file."""
+    with ZipFile(path) as packed:
         names = [name for name in packed.namelist() if name[-1] != "/" and not name.startswith("__MACOSX")]
         if len(names) != 1:
             raise DataError(f"'{path}' holds {len(names)} files: unpack it into a folder of its own, and give that")
@@ -178,10 +196,10 @@ def local_folder(hub_id: str, data_dir: str) -> Path | None:
     root = Path(data_dir).expanduser()
     if not root.is_dir():
         raise DataError(f"data-dir '{data_dir}' is not a folder: set it to the folder that holds {hub_id}")
-    if _holds_data((root / hub_id).rglob("*")) or signals_folder(root / hub_id):
-        return root / hub_id
-    if root.resolve().name.lower() == hub_id.rpartition("/")[2].lower():
-        return root if _holds_data(root.rglob("*")) or signals_folder(root) else None
+    named = root.resolve().name.lower() == hub_id.rpartition("/")[2].lower()
+    for folder in (root / hub_id, root) if named else (root / hub_id,):
+        if _holds_data(folder.rglob("*")) or signals_folder(folder):
+            return folder
     return root if _holds_data([*root.glob("*"), *root.glob("data/*")], TABLES.keys()) else None
 
 
@@ -197,7 +215,7 @@ def signals_folder(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies in a folder and those below it, hidden files aside, by path.
+    """What lies in a folder and those below it, by path: hidden files and what describes a data set aside.
 
     Parameters
     ----------
@@ -206,7 +224,7 @@ class Listing:
     rows, images : tuple of Path
         Files of rows, and images.
     others : tuple of Path
-        Files that look like data and are not read: backups, unfinished downloads, what `advice_on` tells to convert.
+        All other files.
     """
 
     folder: Path
@@ -223,28 +241,22 @@ class Listing:
         DataError
             If it holds no data, or mostly other files; or what is called like data is no file, or is empty.
         """
-        rows, images, others, count = list[Path](), list[Path](), list[Path](), 0
+        rows, images, others = list[Path](), list[Path](), list[Path]()
         for place, folders, names in os.walk(folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
-            for path in (Path(place, name) for name in names if not name.startswith(".")):
-                kind, count = ending(path), count + 1
-                if kind in IMAGES:
-                    images.append(path)
-                elif kind in TABLES and not _ASIDE.fullmatch(path.name):
-                    rows.append(path)
-                elif {*map(str.lower, path.suffixes[:-1])} & TABLES.keys() or kind in _CONVERTED_BY:
-                    others.append(path)
-            if count >= MANY and len(rows) + len(images) < count / 4:  # as a user's home
+            for path in (Path(place, name) for name in names if name[0] != "." and not _ASIDE.fullmatch(name)):
+                kind = ending(path)
+                (images if kind in IMAGES else rows if kind in TABLES else others).append(path)
+            if len(others) > max(MANY, 3 * len(rows) + 3 * len(images)):  # as a user's home
                 raise DataError(
                     f"dataset '{folder}' holds mostly other files: give the folder below it that holds {EXPECTED}"
                 )
         found = cls(folder, (*sorted(rows),), (*sorted(images),), (*sorted(others),))
         if not rows and not images:
-            raise DataError(f"dataset '{folder}' holds no data: {found._advice or f'expected {EXPECTED}'}")
-        for path in found.rows:
-            check_file(path)
-        for path in found.images:
-            check_file(path, filled=False)
+            there = f", only {found.shown(found.others)}" * bool(others)
+            raise DataError(f"dataset '{folder}' holds no data{there}: {found._advice or f'expected {EXPECTED}'}")
+        for path in (*found.rows, *found.images):
+            check_file(path, filled=ending(path) in TABLES)
         return found
 
     @property
@@ -254,12 +266,15 @@ class Listing:
     @property
     def notes(self) -> tuple[str, ...]:
         """What lies there and is not read."""
-        advice = f": {self._advice}" if self._advice else ""
-        return (f"not read in '{self.folder}': {self.shown(self.others)}{advice}",) * bool(self.others)
+        beside = () if self.holds_images else self.images
+        advice = "call the file that describes images metadata.csv" if beside else self._advice
+        if not (left := (*beside, *self.others)):
+            return ()
+        return (f"not read in '{self.folder}': {self.shown(left)}{f': {advice}' if advice else ''}",)
 
     def shown(self, files: Sequence[Path], most: int = _SHOWN) -> str:
         """Return files as a note names them."""
-        named = ", ".join(str(file.relative_to(self.folder)) for file in files[:most])
+        named = ", ".join(printable(str(file.relative_to(self.folder))) for file in files[:most])
         return named + (f" and {len(files) - most} more" if len(files) > most else "")
 
     @property
@@ -295,64 +310,88 @@ class Listing:
         DataError
             Nobody can tell which files are splits.
         """
-        told = {path: self._split_of(path) for path in self.rows}
-        said = _grouped({path: split for path, (split, _) in told.items()})
-        others, train = said.pop("", []), said.get("train", [])
-        exact = [path for path, (split, before) in told.items() if split and not before]
-        alike = {"", *(told[path][1] for path in train)}
-        alone = [path for split in SPLITS[1:] for path in said.get(split, ()) if told[path][1] not in alike]
-        if (others or alone) and (exact or (train and "test" in said)):
-            one = (exact or said["test"])[0]
-            other = next(path for path in (*others, *alone, *train) if path != one)
-            raise DataError(
-                f"'{self.folder}' holds '{one.relative_to(self.folder)}' beside '{other.relative_to(self.folder)}', and"
-                " nothing says whether these are splits of one data set: call it train or test, such as train-2.csv, "
-                "or put it into another folder"
-            )
-        if not others and (train or exact):
-            return said, ()
-        parts = [path for path in others if not _SHARD.search(path.name)]
+        told = {path: _told((*self._folders(path), path.name.split(".")[0])) for path in self.rows}
+        parts = [path for path, (split, _) in told.items() if not split and not _SHARD.search(path.name)]
         note = f"rows of {len(parts)} files in '{self.folder}' are put together: partition=files has a client for each"
-        return {"train": [*self.rows]}, (note,) * (len(parts) > 1)
-
-    def _split_of(self, path: Path) -> tuple[str, str]:
-        """Return the split that the name of a file says, or else the nearest folder's, and what stands before it."""
-        names = (path.name.split(".")[0], *reversed(path.relative_to(self.folder).parts[:-1]))
-        return next((found for found in map(split_called, names) if found[0]), ("", ""))
+        return self._splits(told), (note,) * (len(parts) > 1)
 
     def images_by_split(self, by_file: bool, labelled: bool) -> tuple[dict[str, list[Path]], dict[Path, str]]:
         """Return all images by split, and whose each is, which nobody asks for unless ``by_file``.
 
         Images lie in folders ``CLASS``, ``SPLIT/CLASS`` if all are of splits, or ``OWNER/CLASS``; those whose classes
-        are written elsewhere, ``labelled``, may lie anywhere unless their owners are wanted.
+        are written elsewhere, ``labelled``, may lie anywhere, as in folders ``SPLIT``, unless their owners are wanted.
 
         Raises
         ------
         DataError
-            One lies deeper or less deep than others, or than owners lie.
+            One lies deeper or less deep than others, or than owners lie; or nobody can tell which are splits.
         """
-        parts = {path: path.relative_to(self.folder).parts for path in self.images}
-        depths = Counter(map(len, parts.values()))
+        folders = {path: self._folders(path) for path in self.images}
+        depths = Counter(map(len, folders.values()))
         usual = max(depths, key=lambda depth: (depths[depth], depth))
-        wanted = _OWNER_CLASS_IMAGE if by_file else min(usual, _OWNER_CLASS_IMAGE)
-        odd = next((inner for inner in parts.values() if len(inner) != wanted), ())
+        wanted = len(("OWNER", "CLASS")) if by_file else min(usual, len(("OWNER", "CLASS")))
+        odd = [path for path in self.images if len(folders[path]) != wanted]
         if odd and (by_file or not labelled):
-            beside = [f" beside '{'/'.join(inner)}'" for inner in parts.values() if len(inner) == wanted]
+            alike = [path for path in self.images if len(folders[path]) == wanted]
+            beside = f" beside '{self.shown(alike[:1])}'" * bool(alike)
             raise DataError(
-                f"'{self.folder}' holds '{'/'.join(odd)}'{''.join(beside[:1])}: put each image into a folder CLASS, "
+                f"'{self.folder}' holds '{self.shown(odd[:1])}'{beside}: put each image into a folder CLASS, "
                 "OWNER/CLASS or SPLIT/CLASS, all alike"
             )
-        said = _grouped({path: split_called(inner[0])[0] * (len(inner) > 2) for path, inner in parts.items()})
-        splits = {"train": [*self.images]} if by_file or "" in said else said
-        owners = {path: inner[0] for path, inner in parts.items() if wanted == _OWNER_CLASS_IMAGE and not odd}
+        told = {path: _told(inner if labelled else inner[:-1]) for path, inner in folders.items()}
+        splits = {"train": [*self.images]} if by_file else self._splits(told)
+        owners = {path: inner[0] for path, inner in folders.items() if len(inner) > 1 and not odd}
         several = len({*owners.values()}) > 1 and splits.keys() == {"train"}
         return splits, owners if by_file or several else {}
 
+    def described(
+        self, tables: Mapping[Path, Sequence[Mapping[str, Any]]]
+    ) -> tuple[dict[Path, Mapping[str, Any]], tuple[str, ...]]:
+        """Return what the rows of files called metadata say of each image, and a note on what they leave open.
 
-def _grouped(splits: Mapping[Path, str]) -> dict[str, list[Path]]:
-    """Return the paths of each split that has any, in the order of the splits."""
-    found = {split: [path for path, own in splits.items() if own == split] for split in (*SPLITS, "")}
-    return {split: paths for split, paths in found.items() if paths}
+        Raises
+        ------
+        DataError
+            Two rows are of one image.
+        """
+        rows = [(file.parent / str(row.get("file_name")), row) for file, table in tables.items() for row in table]
+        counts, images = Counter(path for path, _ in rows), {*self.images}
+        if several := [path for path in self.images if counts[path] > 1]:
+            raise DataError(f"rows of metadata in '{self.folder}' are of one image, keep one: {self.shown(several)}")
+        found, notes = {path: row for path, row in rows if path in images}, list[str]()
+        if tables and (without := [path for path in self.images if path not in found]):
+            share = f"{len(without)} of {len(images)} images in '{self.folder}'"
+            notes.append(f"{share} have no row of metadata: {self.shown(without)}")
+        if strangers := len(rows) - len(found):
+            notes.append(f"{strangers} of {len(rows)} rows of metadata in '{self.folder}' name no image: left out")
+        return found, (*notes,)
+
+    def _folders(self, path: Path) -> tuple[str, ...]:
+        return path.relative_to(self.folder).parts[:-1]
+
+    def _splits(self, told: Mapping[Path, tuple[str, str]]) -> dict[str, list[Path]]:
+        """Return files by split, in the order of the splits: one if not all names say a split, and what is before."""
+        said = {split: [path for path, (own, _) in told.items() if own == split] for split in (*SPLITS, "")}
+        others, train = said.pop(""), said["train"]
+        exact = [path for path, (split, before) in told.items() if split and not before]
+        alike = {"", *(told[path][1] for path in train)}
+        alone = [path for split in SPLITS[1:] for path in said[split] if told[path][1] not in alike]
+        if (others or alone) and (exact or (train and said["test"])):
+            one = (exact or said["test"])[0]
+            other = next(path for path in (*others, *alone, *train) if path != one)
+            raise DataError(
+                f"'{self.folder}' holds '{self.shown([one])}' beside '{self.shown([other])}', and nothing says whether "
+                "these are splits of one data set: call it or its folder train or test, such as train-2.csv, or put it "
+                "into another folder"
+            )
+        if others or not (train or exact):
+            return {"train": [*told]}
+        return {split: paths for split, paths in said.items() if paths}
+
+
+def _told(names: Sequence[str]) -> tuple[str, str]:
+    """Return the split that the last of some names says that says one, and what stands before it."""
+    return next((found for found in map(split_called, reversed(names)) if found[0]), ("", ""))
 
 
 def split_called(name: str) -> tuple[str, str]:
@@ -381,12 +420,13 @@ def names_of(files: Sequence[Path]) -> dict[Path, str]:
     """
     root = Path(os.path.commonpath([path.parent for path in files]))
     below = {path: path.parent.relative_to(root) for path in files}
-    ways: tuple[Callable[[Path], str], ...] = (stem, lambda path: str(below[path]) if below[path].parts else root.name)
-    for way in ways:
-        names = {path: way(path) for path in files}
-        if len(set(names.values())) == len(files):
-            return names
-    return {path: str(below[path] / stem(path)) for path in files}
+    ways: tuple[Callable[[Path], str], ...] = (
+        stem,
+        lambda path: str(below[path]) if below[path].parts else root.name,
+        lambda path: str(below[path] / stem(path)),
+    )
+    named = [{path: way(path) for path in files} for way in ways]
+    return next((names for names in named if len({*names.values()}) == len(files)), named[-1])
 
 
 def check_file(path: Path, *, filled: bool = True) -> None:

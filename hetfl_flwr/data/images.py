@@ -1,6 +1,7 @@
 """Images of a data set, decoded into one array."""
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -67,16 +68,14 @@ class Pixels:
         Raises
         ------
         DataError
-            It is in colour where grey is wanted, has another size, or more than 8 bits a colour.
+            It is in colour where grey is wanted, has another size, several pages, or more than 8 bits a colour.
         """
         from PIL import Image
 
         image, (channels, height, width) = _upright(cell), self.shape
-        if image.mode not in _GREY | _COLOUR:
-            raise DataError(f"has pixels of mode {image.mode}: only 8-bit grey or colour is read")
         if channels == 1 and image.mode in _COLOUR:
             raise DataError("is in colour, and not grey as others: save all in one mode")
-        if _may_be_transparent(image):
+        if image.has_transparency_data:
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
         image = image.convert("L" if channels == 1 else "RGB")
         if self.resize:
@@ -138,7 +137,7 @@ def _notes(source: Source, channels: int) -> tuple[str, ...]:
     for cell in cells_of(source):
         with suppress(OSError), Image.open(_file(cell.as_py())) as image:
             grey += channels > 1 and image.mode in _GREY
-            transparent += _may_be_transparent(image)
+            transparent += image.has_transparency_data
     notes = (grey, "are grey: read as colour"), (transparent, "may be transparent: laid on white")
     return tuple(f"{count:,} of {len(source):,} images of {source.place} {what}" for count, what in notes if count)
 
@@ -150,10 +149,6 @@ def _file(cell: Any) -> Any:
     return BytesIO(cell) if isinstance(cell, bytes) else cell
 
 
-def _may_be_transparent(image: "Image") -> bool:
-    return image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
-
-
 def _upright(cell: Any) -> "Image":
     """Decode an image, and turn it as its EXIF data say."""
     from PIL import Image, ImageOps
@@ -161,7 +156,17 @@ def _upright(cell: Any) -> "Image":
     if (file := _file(cell)) is None:
         raise DataError("is missing: leave the row out")
     image = Image.open(file)
-    if image.format == "TIFF" and (pages := getattr(image, "n_frames", 1)) > 1:
+    if image.format != "MPO" and (pages := getattr(image, "n_frames", 1)) > 1:  # a photo may have its preview in it
         raise DataError(f"has {pages} pages: save each as a file of its own")
+    if image.mode not in _GREY | _COLOUR or _is_deep(image):
+        raise DataError(
+            f"has more than 8 bits a colour, or no colours (mode {image.mode}): save it as 8-bit RGB or grey"
+        )
     turned: Image.Image = ImageOps.exif_transpose(image)
     return turned
+
+
+def _is_deep(image: "Image") -> bool:
+    """Say whether a file has more than 8 bits of each colour, of which Pillow would keep 8."""
+    tiles = getattr(image, "tile", ())
+    return any(re.search(r";16[BLN]", str(args)) or (codec[:3] == "ppm" and args[1] > 255) for codec, *_, args in tiles)

@@ -332,10 +332,9 @@ def _said(path: Path) -> dict[str, str]:
 
 def _images(called: str, listing: Listing, reading: Reading) -> _Found:
     """Return images in one folder a class, with what files called metadata say of them, and whose they are."""
-    tables = [(file.parent, read_file(file)[0][1].table.to_pylist()) for file in listing.rows]
-    told = {folder / str(row.get("file_name")): row for folder, table in tables for row in table}
+    told, notes = listing.described({file: read_file(file)[0][1].table.to_pylist() for file in listing.rows})
     said = dict.fromkeys(name for row in told.values() for name in row if name != "file_name")
-    labelled = "label" in said or bool(reading.label_column)
+    labelled = (reading.label_column or "label") in said
     by_split, owners = listing.images_by_split(reading.by_file, labelled)
     names = sorted({path.parent.name for path in listing.images})
     check_spelling(f"folders of classes of {called}", names, "call both alike")
@@ -355,10 +354,9 @@ def _images(called: str, listing: Listing, reading: Reading) -> _Found:
                 columns[name] = [names.index(path.parent.name) for path in part]
             row = np.array([numbers[path] for path in part])
             splits[split].append(("", Frame(pa.table(columns), classes, frozenset(["image"]), row=row)))
-    notes: tuple[str, ...] = ()
     if whose and not reading.by_file:
         named = listing.shown([Path(listing.folder, one) for one in whose])
-        notes = (f"images of {called} in {named} are put together: partition=files has a client for each",)
+        notes += (f"images of {called} in {named} are put together: partition=files has a client for each",)
     return _Found(called, splits, notes, (*whose,) if reading.by_file else ())
 
 

@@ -127,7 +127,10 @@ def _arrow(path: Path) -> pa.Table:
 
 
 def _json(path: Path) -> pa.Table:
-    """Return the rows of a list of objects, or of one object a line; a key that a row lacks is missing there."""
+    """Return the rows of a list of objects, of one object a line, or of one of columns as pandas writes a frame.
+
+    A key that a row lacks is missing there.
+    """
     with opened(path) as file:
         text = file.read().decode("utf-8-sig")
     try:
@@ -137,6 +140,9 @@ def _json(path: Path) -> pa.Table:
             rows = [json.loads(line) for line in text.splitlines() if line.strip()]
     except RecursionError:
         raise DataError(f"'{path}' holds lists or objects that are nested too deeply") from None
+    if isinstance(rows, dict) and all(isinstance(cells, dict) for cells in rows.values()):
+        keys = dict.fromkeys(key for cells in rows.values() for key in cells)
+        rows = [{name: cells.get(key) for name, cells in rows.items()} for key in keys]
     rows = [rows] if isinstance(rows, dict) else rows
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"'{path}' is no list of rows, each an object of columns and values")

@@ -189,7 +189,7 @@ def numbered(*labels):
             None,
             "{column} its image is in",
         ),
-        (three(DEEP, DEEP, DEEP), None, "{column} its image has pixels"),
+        (three(DEEP, DEEP, DEEP), None, "{place}: its image has more than 8 bits"),
         (
             partial(table, [grey(0), BROKEN], [0, 1]),
             None,

@@ -2,13 +2,15 @@
 
 import io
 import os
+import struct
+import zlib
 from dataclasses import replace
 
 import datasets
 import numpy as np
 import pytest
 import torch
-from fixtures.data.hub import grey, table, write
+from fixtures.data.hub import colour, grey, table, write
 from fixtures.data.loading import load_client
 from PIL import Image
 
@@ -147,7 +149,7 @@ class TestOwnFolder:
         [
             (["cat/train_0.png", "cat/1.png", "dog/test_2.png", "dog/3.png"], 4, ("cat", "dog")),
             (["train/0.png", "train/1.png", "test/2.png", "test/3.png"], 4, ("test", "train")),
-            (["train/cat/0.png", "bus/dog/1.png", "train/dog/2.png"], 3, ("cat", "dog")),
+            (["north/cat/0.png", "bus/dog/1.png", "lab_test/dog/2.png"], 3, ("cat", "dog")),
             (["Train/cat/0.png", "train/dog/1.png", "TEST/cat/2.png"], 2, ("cat", "dog")),
             (["cat/0.png", ".hidden/cat/1.png", "dog/2.png", "cat/.3.png"], 2, ("cat", "dog")),
         ],
@@ -307,10 +309,101 @@ def test_images_of_a_validation_split_are_no_training_rows(tmp_path, name):
     assert (len(found.labels), any("'validation'" in note for note in found.notes)) == (4, True)
 
 
-def test_an_image_of_several_pages_is_refused(tmp_path, refusal):
+def deep_png():
+    """A pixel of 16 bits in each of three colours, as the PNG specification writes it; Pillow writes none."""
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(bytes(7))),
+        (b"IEND", b""),
+    )
+    packed = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
+
+
+def pages(form):
+    stream = io.BytesIO()
+    colour(1, 2, 3).save(stream, form, save_all=True, append_images=[colour(200, 0, 0)])
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        *((f"9.{form}", pages(form), "2 pages") for form in ("tiff", "gif", "webp", "png")),
+        ("9.png", deep_png(), "8 bits"),
+        ("9.ppm", b"P6 1 1 65535\n" + bytes(6), "8 bits"),
+        ("9.pgm", b"P5 1 1 65535\n" + bytes(2), "8 bits"),
+    ],
+)
+def test_an_image_of_which_a_part_would_be_lost_is_refused(tmp_path, refusal, name, content, why):
     folder = twice(tmp_path / "photos", "benign", "malignant")
-    grey(1).save(folder / "benign" / "9.tiff", save_all=True, append_images=[grey(2)])
-    assert "2 pages" in refusal(DataError, load, folder)
+    (folder / "benign" / name).write_bytes(content)
+    assert why in refusal(DataError, load, folder)
+
+
+def test_a_photo_with_its_preview_in_it_is_read(tmp_path):
+    """As phones write them: Pillow counts two pages."""
+    folder = twice(tmp_path / "photos", "benign", "malignant")
+    for path in folder.glob("*/*"):
+        path.with_suffix(".jpg").write_bytes(pages("MPO"))
+        path.unlink()
+    assert len(load(folder).labels) == 4
+
+
+def test_files_that_are_not_read_are_named(tmp_path):
+    """Six, of which the first five by name; what describes the data is none of them."""
+    folder = twice(tmp_path / "photos", "benign", "malignant")
+    grey(3).save(folder / "benign" / "2.jfif", "jpeg")
+    for name in ("a.heic", "b.zip", "c.txt", "d.7z", "e.xls", "f.docx", "README.txt", "LICENSE", "fetch.py", ".hidden"):
+        (folder / name).write_text("none")
+    arrays = load(folder)
+    [note] = arrays.notes
+    assert "a.heic, b.zip, c.txt, d.7z, e.xls and 1 more" in note
+    assert arrays.labels.bincount().tolist() == [3, 2]
+
+
+def test_images_beside_rows_that_do_not_describe_them_are_named(tmp_path):
+    folder = twice(tmp_path / "photos", "benign", "malignant")
+    (folder / "labels.csv").write_text("age,sick\n30,no\n40,yes\n50,no\n")
+    [note] = [note for note in load(folder, label_column="sick").notes if "benign/0.png" in note]
+    assert "metadata.csv" in note
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("a/0.png,x\na/0.png,y\na/1.png,y\nb/2.png,x\n", ""),
+        ("a/0.png,x\na/1.png,y\n", "1 of 3 images"),
+        ("a/0.png,x\na/1.png,y\nb/2.png,x\nb/9.png,y\n", "1 of 4 rows"),
+    ],
+    ids=["two rows", "no row", "no image"],
+)
+def test_images_and_rows_of_metadata_that_do_not_match_are_said(tmp_path, refusal, rows, said):
+    root = TestOwnFolder.photos(tmp_path / "mine", "a/0.png", "a/1.png", "b/2.png")
+    (root / "metadata.csv").write_text("file_name,ward\n" + rows)
+    if said:
+        assert any(said in note for note in load(root, label_column="ward").notes)
+    else:
+        assert "a/0.png" in refusal(DataError, load, root, label_column="ward")
+
+
+def test_images_with_metadata_in_folders_of_splits_are_of_these(tmp_path):
+    """The hub's layout: folders of splits, without any of classes."""
+    root = TestOwnFolder.photos(tmp_path / "mine", "train/0.png", "train/1.png", "test/2.png")
+    (root / "train" / "metadata.csv").write_text("file_name,label\n0.png,x\n1.png,y\n")
+    (root / "test" / "metadata.csv").write_text("file_name,label\n2.png,y\n")
+    arrays = load(root, label_column="label")
+    assert (arrays.train_rows, arrays.labels.tolist()) == (2, [0, 1, 1])
+
+
+def test_a_folder_of_images_beside_a_split_is_refused(tmp_path, refusal):
+    """As of rows, train.csv beside holdout.csv: nobody can tell."""
+    for name in ("train", "holdout"):
+        twice(tmp_path / "photos" / name, "benign", "malignant")
+    said = refusal(DataError, load, tmp_path / "photos")
+    assert ("train/benign/0.png" in said, "holdout/benign/0.png" in said) == (True, True)
 
 
 def test_an_image_whose_name_is_not_utf_8_is_named(tmp_path, refusal):
