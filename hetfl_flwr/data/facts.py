@@ -70,10 +70,7 @@ def all_facts(source: Source, learnt: Sequence[ColumnFacts] = ()) -> tuple[Colum
     if source.kind != "table":
         parts |= dict.fromkeys(source.inputs, source.kind)
     known = {one.name: one for one in learnt}
-    return tuple(
-        known.get(name) or (_aside(source, name, parts[name]) if name in parts else ColumnFacts(name, "nothing"))
-        for name in source.frame.names
-    )
+    return tuple(known.get(name) or _aside(source, name, parts.get(name, "nothing")) for name in source.frame.names)
 
 
 def _aside(source: Source, name: str, part: str) -> ColumnFacts:
@@ -82,7 +79,8 @@ def _aside(source: Source, name: str, part: str) -> ColumnFacts:
         cells = cleaned(cells)
     filled = cells.drop_null()
     example = str(filled[0].as_py())[:60] if len(filled) and part != "image" else ""
-    return ColumnFacts(name, part, missing=len(cells) - len(filled), example=example)
+    why = source.nameless.get(name) or "ignore-columns" * (" ".join(name.split()) in source.reading.ignored)
+    return ColumnFacts(name, part, missing=len(cells) - len(filled), example=example, why=why)
 
 
 def class_counts(source: Source) -> dict[str, int]:
@@ -122,8 +120,9 @@ def lines_on(
         learnt = ", ".join(several) or "nothing to learn from"
         aside = [f", {part} {one.name!r}" for part in _PARTS for one in columns if one.becomes == part]
         said[0] += f", {len(columns):,} columns: {learnt}{''.join(aside)}"
+        kept = [one for one in columns if one.becomes != "nothing"]
         said += [
-            f"missing: {_few([f'{one.name!r} {one.missing:,}' for one in columns if one.missing])}",
+            f"missing: {_few([f'{one.name!r} {one.missing:,}' for one in kept if one.missing])}",
             f"left out: {_few([_left_out(one) for one in columns if one.becomes == 'nothing'])}",
             f"standardised: {_few([*map(repr, standardised(columns))])}",
         ]

@@ -114,7 +114,8 @@ class Frame:
 
     def without(self, names: Sequence[str]) -> "Frame":
         """Return the other columns."""
-        return replace(self, table=self.table.drop_columns(list(names))) if names else self
+        gone = [name for name in names if name in self]
+        return replace(self, table=self.table.drop_columns(gone)) if gone else self
 
     def digest(self, name: str) -> str:
         """Return a digest of the cells of a column; equal ones have equal digests in every process."""

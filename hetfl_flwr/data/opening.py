@@ -4,7 +4,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from logging import CRITICAL, ERROR, getLogger
@@ -73,6 +73,8 @@ class Source:
         Whose each file of the frame is, where each is one's; else empty.
     channels : tuple of str
         What the channels of series are called that come from a long table; else empty.
+    nameless : mapping
+        Columns without a name that are left out, and why.
     """
 
     place: str
@@ -86,6 +88,7 @@ class Source:
     notes: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
+    nameless: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return N, the number of rows of all splits."""
@@ -179,15 +182,14 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     train, test = (found.splits.get(split, ()) for split in _USED)
     whole = joined([*train, *test])
     known, measured = ({name for _, frame in files for name in frame.names} for files in (train, test or train))
-    if not entry:
-        whole, said = _without_nameless(place, whole, reading)
-        notes += said
+    nameless = {} if entry else _nameless(whole, reading)
+    notes += _notes_on(place, nameless)
     whole = whole.without([name for name in whole.names if name not in known])
     if reading.pivot:
-        whole, channels = pivoted(whole, place, reading)
+        whole, channels = pivoted(whole.without([*nameless]), place, reading)
         *_, value = parse_pivot(reading.pivot) or ("",)
         reading = replace(reading, series_column=value, series_layout="channels-first")
-    label, kind, inputs = roles(place, whole, known - measured, reading)
+    label, kind, inputs = roles(place, whole.without([*nameless]), known - measured, reading)
     if entry and entry.without:
         whole = whole.take(np.flatnonzero(~np.isin(whole[label].to_numpy(), entry.without)))
     in_test = whole.in_file >= len(train)
@@ -197,7 +199,9 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     if kind == "image":
         _check_images(place, whole, inputs[0])
     values = entry.values or tuple(range(entry.spec.classes)) if entry else ()
-    source = Source(place, whole, len(train), kind, inputs, label, reading, values, notes, found.owners, channels)
+    source = Source(
+        place, whole, len(train), kind, inputs, label, reading, values, notes, found.owners, channels, nameless
+    )
     declared = {label for _, label in parse_classes(reading.classes)}
     return _labelled(source, () if entry else [*{*MISSING, *reading.missing} - declared])
 
@@ -411,18 +415,20 @@ def _check_images(place: str, frame: Frame, column: str) -> None:
         raise DataError(f"column '{column}' of {place} holds no images: set image-column to one that does")
 
 
-def _without_nameless(place: str, frame: Frame, reading: Reading) -> tuple[Frame, tuple[str, ...]]:
-    """Leave out columns without a name that are empty, or hold the names of rows, unless a key names them."""
+def _nameless(frame: Frame, reading: Reading) -> dict[str, str]:
+    """Return columns without a name that no key names, and why each is left out: no cells, or the names of rows."""
     unnamed = [name for name in frame.names if is_nameless(name) and name not in reading.named]
-    empty = [name for name in unnamed if frame[name].null_count == len(frame)]
-    rows = [name for name in unnamed if name not in empty and not is_between(name)]
-    said = {
-        "without name and cells: left out": empty,
-        "names of the rows: left out; give it a name, or name it in numeric-columns or categorical-columns, to learn "
-        "from it": rows,
-    }
-    notes = tuple(f"{columns_called(names)} of {place}, {what}" for what, names in said.items() if names)
-    return frame.without([*empty, *rows]), notes
+    empty = {name: "without name and cells" for name in unnamed if frame[name].null_count == len(frame)}
+    return empty | {name: "names of the rows" for name in unnamed if name not in empty and not is_between(name)}
+
+
+def _notes_on(place: str, nameless: Mapping[str, str]) -> tuple[str, ...]:
+    way_out = "; give it a name, or name it in numeric-columns or categorical-columns, to learn from it"
+    columns = {why: [name for name, own in nameless.items() if own == why] for why in nameless.values()}
+    return tuple(
+        f"{columns_called(names)} of {place}, {why}: left out{way_out * why.startswith('names')}"
+        for why, names in columns.items()
+    )
 
 
 def _labelled(source: Source, unknown: Sequence[str]) -> Source:

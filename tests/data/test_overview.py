@@ -87,6 +87,21 @@ def test_what_cannot_be_learnt_from_is_shown_and_refused(patients, hetfl):
     assert (done.status != 0, "refused" in done.out, "text-column" in done.err) == (True, True, True)
 
 
+def test_columns_that_are_left_out_are_listed_with_why(tmp_path):
+    rows = "".join(f"{row},,{row % 7}.5,{row % 3}.5,{'ab'[row % 2]}\n" for row in range(30))
+    (tmp_path / "p.csv").write_text(",,age,shoe,sick\n" + rows)
+    found = overview(str(tmp_path / "p.csv"), Reading(label_column="sick", ignore_columns="shoe"))
+    assert {one.name: (one.becomes, one.why) for one in found.columns if one.becomes != "number"} == {
+        "Unnamed: 0": ("nothing", "names of the rows"),
+        "Unnamed: 1": ("nothing", "without name and cells"),
+        "shoe": ("nothing", "ignore-columns"),
+        "sick": ("label", ""),
+    }
+    missing, left = found.lines[1:3]
+    assert missing.endswith("missing: nothing")
+    assert all(name in left for name in ("'Unnamed: 0'", "'Unnamed: 1'", "'shoe'"))
+
+
 def test_images_and_bundled_data(tmp_path):
     for number in range(6):
         (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
