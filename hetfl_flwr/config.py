@@ -755,8 +755,8 @@ class RunConfig(BaseModel):
         """What the config says about reading the data."""
         from hetfl_flwr.data import READING_KEYS, Reading, parse_partition
 
-        by_file = parse_partition(self.partition).by_file
-        return Reading(**{key: getattr(self, key) for key in READING_KEYS}, by_file=by_file)
+        form = parse_partition(self.partition)
+        return Reading(**{key: getattr(self, key) for key in READING_KEYS}, id_column=form.column, by_file=form.by_file)
 
     def split(self, clients: int) -> "Split":
         """Return how the config shares the data out over a number of clients."""

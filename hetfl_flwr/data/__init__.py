@@ -6,8 +6,8 @@ Nothing here knows of a server, a model or an algorithm.
 from hetfl_flwr.data.augmentation import Augmented
 from hetfl_flwr.data.catalogue import CATALOGUE, DatasetEntry
 from hetfl_flwr.data.client_data import ClientData
-from hetfl_flwr.data.clients import load_client_data, most_clients, reread
-from hetfl_flwr.data.domains import ROTATED_PREFIX, absolute, data_spec, kind_of
+from hetfl_flwr.data.clients import load_client_data, most_clients
+from hetfl_flwr.data.domains import absolute, data_spec, kind_of, public_data, reread
 from hetfl_flwr.data.partitions import Partition, parse_partition
 from hetfl_flwr.data.pivot import parse_pivot
 from hetfl_flwr.data.reading import READING_KEYS, Reading, parse_classes, parse_vocabulary
@@ -19,7 +19,6 @@ from hetfl_flwr.data.tables import parse_features
 __all__ = [
     "CATALOGUE",
     "READING_KEYS",
-    "ROTATED_PREFIX",
     "SPLIT_KEYS",
     "Augmented",
     "ClientData",
@@ -40,5 +39,6 @@ __all__ = [
     "parse_pivot",
     "parse_vocabulary",
     "prepared",
+    "public_data",
     "reread",
 ]

@@ -3,17 +3,15 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from itertools import chain
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.catalogue import CATALOGUE
 from hetfl_flwr.data.client_data import ClientData
-from hetfl_flwr.data.domains import ROTATED_PREFIX, Family, domain_labels, forget_files, parse_families
+from hetfl_flwr.data.domains import Family, domain_labels, parse_families
 from hetfl_flwr.data.partitions import IntArray
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.samples import Arrays, Samples
@@ -38,13 +36,22 @@ class _Cut(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Domain:
-    """One domain of a split, by its number, the clients that share it, and what its draws depend on beside the seed."""
+    """One domain of a split: which one, of how many."""
 
-    split: Split
     arrays: Arrays
+    split: Split
     number: int
-    clients: range
-    scope: tuple[int, ...]
+    count: int
+
+    @property
+    def clients(self) -> range:
+        """The clients that share it."""
+        return range(self.number, self.split.clients, self.count)
+
+    @property
+    def scope(self) -> tuple[int, ...]:
+        """What its draws depend on beside the seed."""
+        return () if self.split.shared_split or self.number == 0 else (self.number,)
 
     @cached_property
     def pool(self) -> tuple[IntArray, IntArray]:
@@ -141,7 +148,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
         )
     arrays, whole, train = tuple(domain.arrays for domain in domains), own.arrays, cut.train
     if split.pooled:
-        whole, train = arrays[0].once(_together, arrays), _pooled(domains, own, cut)
+        whole, train = arrays[0].once(_together, arrays, labels), _pooled(domains, own, cut)
     elif overlap is not None:
         columns = feature_slice(len(whole.groups), len(own.clients), position, overlap, split.seed)
         arrays, whole = tuple(sliced(table, columns) for table in arrays), sliced(whole, columns)
@@ -190,7 +197,7 @@ def _families(split: Split) -> tuple[Family, ...]:
     )
 
 
-def _domains(split: Split, families: Sequence[Family], index: int | None = None) -> tuple[_Domain, ...]:
+def _domains(split: Split, families: Sequence[Family], index: int | None = None) -> list[_Domain]:
     """Return all domains, or those of the family that one is of."""
     *firsts, count = np.cumsum([0, *(len(family.domain_names) for family in families)]).tolist()
     if split.shared_split and split.clients > count and (over := split.clients % count):
@@ -198,53 +205,52 @@ def _domains(split: Split, families: Sequence[Family], index: int | None = None)
             f"shared-split with {split.clients} clients in {count} domains: each domain needs as many clients as the "
             f"others: use {split.clients - over} or {split.clients - over + count} clients"
         )
-    wanted = range(len(families)) if index is None else [bisect_right(firsts, index) - 1]
-    opened = [_opened(split, families[number], firsts[number], count) for number in wanted]
-    if split.pooled:
-        first = opened[0][0].arrays
-        for family, (domain, *_) in zip(families, opened, strict=True):
-            for what, one in _terms(first).items():
-                if one != (other := _terms(domain.arrays)[what]):
-                    raise ConfigError(
-                        f"pooled = true: {families[0].name} and {family.name} differ in {what} ({one} and {other}): "
-                        "only rows of the same inputs and classes can be put together"
-                    )
-    return tuple(chain.from_iterable(opened))
-
-
-def reread(dataset: str) -> None:
-    """Read files again that this process has read before, if a run config's ``dataset`` names any."""
-    if any(name and name.removeprefix(ROTATED_PREFIX) not in CATALOGUE for name in dataset.split(",")):
-        forget_files()
-        _opened.cache_clear()
-
-
-@cache
-def _opened(split: Split, family: Family, first: int, count: int) -> tuple[_Domain, ...]:
-    arrays = family.arrays(split.seed, split.test_set == "global", split.rotation)
-    spec, turned = arrays[0].spec, family.is_rotated and split.test_set == "client" and not split.shared_split
-    refused = {
-        f"normalize = imagenet is for images, and it is a {spec.kind}: use mean-image": split.normalize == "imagenet"
-        and not spec.is_image,
-        "it has no test split of its own: set test-set to client": split.test_set == "global"
-        and arrays[0].train_rows == len(arrays[0].labels),
-        f"features = {split.features} is for tables, and it is none: set it to all": split.features != "all"
-        and not spec.is_table,
-        "pooled = true, and an image on which one domain tests is a training image of another: set shared-split to "
-        "true, in all runs that are compared": split.pooled and turned,
-    }
-    for why, wrong in refused.items():
-        if wrong:
+    domains = list[_Domain]()
+    for number in range(len(families)) if index is None else [bisect_right(firsts, index) - 1]:
+        family = families[number]
+        arrays = family.arrays(split.seed, split.test_set == "global", split.rotation)
+        if why := _unfit(split, arrays[0], family.is_rotated):
             raise ConfigError(f"dataset '{family.name}': {why}")
-    return tuple(
-        _Domain(
-            split,
-            one,
-            number,
-            range(number, split.clients, count),
-            () if split.shared_split or number == 0 else (number,),
+        domains += [one.once(_Domain, split, domain, count) for domain, one in enumerate(arrays, firsts[number])]
+    return domains
+
+
+def _unfit(split: Split, arrays: Arrays, is_rotated: bool) -> str:
+    """Return why a data set cannot be split as asked; empty: it can."""
+    spec, own_tests = arrays.spec, split.own_test is not None
+    if split.normalize == "imagenet" and not spec.is_image:
+        return f"normalize = imagenet is for images, and it is a {spec.kind}: use mean-image"
+    if not own_tests and arrays.train_rows == len(arrays.labels):
+        return "it has no test split of its own: set test-set to client"
+    if split.features != "all" and not spec.is_table:
+        return f"features = {split.features} is for tables, and it is none: set it to all"
+    if split.pooled and is_rotated and own_tests and not split.shared_split:
+        return (
+            "pooled = true, and an image on which one domain tests is a training image of another: set shared-split to "
+            "true, in all runs that are compared"
         )
-        for number, one in enumerate(arrays, first)
+    return ""
+
+
+def _together(first: Arrays, every: Sequence[Arrays], labels: Sequence[str]) -> Arrays:
+    """Return the rows of all domains as one data set, neither with a test split nor with a scale of its own."""
+    if len(every) == 1:
+        return first
+    terms = _terms(first)
+    for arrays, label in zip(every, labels, strict=True):
+        for what, one in _terms(arrays).items():
+            if one != terms[what]:
+                raise ConfigError(
+                    f"pooled = true: {labels[0]} and {label} differ in {what} ({terms[what]} and {one}): "
+                    "only rows of the same inputs and classes can be put together"
+                )
+    owners = [arrays.owners for arrays in every if arrays.owners is not None]
+    return replace(
+        first,
+        inputs=torch.cat([arrays.inputs for arrays in every]),
+        labels=torch.cat([arrays.labels for arrays in every]),
+        train_rows=sum(len(arrays.labels) for arrays in every),
+        owners=torch.cat(owners) if len(owners) == len(every) else None,
     )
 
 
@@ -257,20 +263,6 @@ def _terms(arrays: Arrays) -> dict[str, object]:
         "what a word's number is": (arrays.spec.vocabulary, arrays.words and arrays.words()),
         "how inputs are stored": (str(arrays.inputs.dtype), str(arrays.peak)),
     }
-
-
-def _together(first: Arrays, every: Sequence[Arrays]) -> Arrays:
-    """Return the rows of all domains as one data set, neither with a test split nor with a scale of its own."""
-    if len(every) == 1:
-        return first
-    owners = [arrays.owners for arrays in every if arrays.owners is not None]
-    return replace(
-        first,
-        inputs=torch.cat([arrays.inputs for arrays in every]),
-        labels=torch.cat([arrays.labels for arrays in every]),
-        train_rows=sum(len(arrays.labels) for arrays in every),
-        owners=torch.cat(owners) if len(owners) == len(every) else None,
-    )
 
 
 def _pooled(domains: Sequence[_Domain], own: _Domain, cut: _Cut) -> Tensor:

@@ -1,6 +1,6 @@
 """From the name of a data set, or a list of names, to its domains: one array each, decoded once a process."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -27,10 +27,17 @@ from hetfl_flwr.errors import ConfigError, DataError, unknown
 ROTATED_PREFIX = "rotated-"
 """What stands before the name of images that are to be rotated."""
 
+_READERS: dict[Kind, Callable[[Source, IntArray], Arrays]] = {
+    "table": read_table,
+    "text": read_texts,
+    "series": read_series,
+    "image": read_images,
+}
+
 
 @dataclass(frozen=True)
 class Family:
-    """The domains that one name stands for; nothing is opened before it is asked for.
+    """The domains that one name stands for. Nothing is opened before it is asked for, and then once.
 
     Parameters
     ----------
@@ -57,6 +64,16 @@ class Family:
         return CATALOGUE.get(self.base)
 
     @property
+    def is_bundled(self) -> bool:
+        """Whether it comes with a library, and has no files."""
+        return bool(self.entry and self.entry.bundled)
+
+    @property
+    def place(self) -> str:
+        """Its hub id, file or folder; empty where it is bundled."""
+        return self.entry.place if self.entry else self.base
+
+    @property
     def short(self) -> str:
         """Its name, of a folder the last part, of a file that without its ending."""
         if self.is_rotated or not is_folder(self.name):
@@ -67,30 +84,33 @@ class Family:
     @property
     def is_here(self) -> bool:
         """Whether it has files of its own on this machine."""
-        place, folder = self.entry.place if self.entry else self.base, self.reading.data_dir
-        return is_folder(place) or bool(place and folder and local_folder(place, folder))
-
-    @property
-    def source(self) -> Source | None:
-        """The data set opened, nothing of it decoded; None where it is bundled. Raises DataError if it cannot be."""
-        return None if self.entry and self.entry.bundled else _opened(self.base, self.reading)
+        folder = self.reading.data_dir
+        return is_folder(self.place) or bool(self.place and folder and local_folder(self.place, folder))
 
     @cached_property
+    def source(self) -> Source:
+        """The data set opened, which is not bundled, nothing of it decoded. Raises DataError if it cannot be."""
+        return open_source(self.place, self.reading, self.entry)
+
+    @cached_property
+    def _codes(self) -> tuple[tuple[int | str, ...], IntArray]:
+        """The values of its column of domains, and of each row (N,) the number of its own."""
+        column = self.reading.domain_column
+        return read_codes(self.source, column, "domain-column") if column else (("",), np.zeros(len(self.source), int))
+
+    @property
     def domain_names(self) -> tuple[str, ...]:
         """What its domains are called: angles, the values of a column of domains, or the data set's name."""
         if self.is_rotated:
             return tuple(f"{angle}°" for angle in ANGLES)
-        if not self.reading.domain_column:
-            return (self.name,)
-        return tuple(map(str, _domains(_opened(self.base, self.reading))[0]))
+        return tuple(map(str, self._codes[0])) if self.reading.domain_column else (self.name,)
 
     @property
     def spec(self) -> DataSpec:
         """What a model must fit; of a data set of the catalogue without a local copy, what the catalogue says."""
         if self.entry and not self.is_here:
             return self.entry.spec_for(self.reading)
-        source = _opened(self.base, self.reading)
-        return image_spec(source) if source.kind == "image" else _arrays(self.base, self.reading)[0].spec
+        return image_spec(self.source) if self.source.kind == "image" else self._straight[0].spec
 
     @property
     def kind(self) -> Kind:
@@ -99,7 +119,7 @@ class Family:
             return self.entry.spec.kind
         with suppress(DataError):  # a server need not have what its clients have
             if self.is_here:
-                return _opened(self.base, self.reading).kind
+                return self.source.kind
         return _said(self.reading)
 
     def arrays(self, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
@@ -110,17 +130,47 @@ class Family:
         DataError
             If the data set cannot be found or read.
         """
-        arrays = _arrays(self.base, self.reading)
         if not self.is_rotated:
-            return arrays
-        self.check_rotated(arrays[0].spec.kind)
-        return arrays[0].once(rotated, seed, with_test, rotation)
+            return self._straight
+        self.check_rotated(self._straight[0].spec.kind)
+        return self._straight[0].once(rotated, seed, with_test, rotation)
 
-    def check_rotated(self, kind: str = "image") -> None:
+    def check_rotated(self, kind: str) -> None:
         """Refuse to rotate what has domains of its own, or is no image."""
         if self.reading.domain_column or kind != "image":
             why = "has domains of its own" if self.reading.domain_column else f"is a {kind}, and no image"
             raise ConfigError(f"dataset '{self.name}': '{self.base}' {why}, and is not rotated: use '{self.base}'")
+
+    @cached_property
+    def _straight(self) -> tuple[Arrays, ...]:
+        """Each domain as a view of one array, not rotated: rows in order of domain, then of split."""
+        reading, entry = self.reading, self.entry
+        if entry and entry.bundled:
+            return (declared(resized(entry.bundled(), reading.image_size), reading.classes, self.base),)
+        source, (names, domains) = self.source, self._codes
+        rows = np.argsort(domains, kind="stable")
+        owner_names, owners = read_owners(source, rows)
+        read = _READERS[source.kind](source, rows)
+        whole = replace(
+            read,
+            owner_names=owner_names,
+            class_names=(entry.names if entry and not reading.classes else ()) or class_names(source),
+            notes=(*source.notes, *label_notes(source), *read.notes),
+        )
+        counts, of_training = (
+            np.bincount(some, minlength=len(names)).tolist() for some in (domains, domains[: source.train_rows])
+        )
+        parts = list[Arrays]()
+        for name, end, count, train_rows in zip(names, np.cumsum(counts).tolist(), counts, of_training, strict=True):
+            if not train_rows:
+                raise DataError(
+                    f"{source.place} has no training row of {reading.domain_column} {name}: put some into it, or leave "
+                    "that domain out"
+                )
+            some = slice(end - count, end)
+            inputs, labels, own = whole.inputs[some], whole.labels[some], None if owners is None else owners[some]
+            parts.append(replace(whole, inputs=inputs, labels=labels, owners=own, train_rows=train_rows))
+        return tuple(parts)
 
 
 def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family, ...]:
@@ -150,6 +200,9 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
     return tuple(_family(name, own.of(number, len(names))) for number, name in enumerate(names))
 
 
+_known = cache(Family)  # what a process has opened
+
+
 def _family(name: str, reading: Reading) -> Family:
     base = name.removeprefix(ROTATED_PREFIX)
     entry = CATALOGUE.get(base)
@@ -162,10 +215,21 @@ def _family(name: str, reading: Reading) -> Family:
             f"{unknown('dataset', name, [*CATALOGUE, *ROTATED])}, "
             f"or a hub id such as owner/name, or a folder such as {f'./{base}'}"
         )
-    family = Family(name, base, entry.completed(reading) if entry else reading)
+    family = _known(name, base, entry.completed(reading) if entry else reading)
     if family.is_rotated:
         family.check_rotated(entry.spec.kind if entry else "image")
     return family
+
+
+def reread(dataset: str) -> None:
+    """Read files again that this process has read before, if a run config's ``dataset`` names any."""
+    if dataset and not public_data(dataset):
+        _known.cache_clear()
+
+
+def public_data(dataset: str) -> bool:
+    """Say whether all data sets of a name, or a comma list of names, are the catalogue's."""
+    return all(name.removeprefix(ROTATED_PREFIX) in CATALOGUE for name in parse_data_sets(dataset))
 
 
 def absolute(dataset: str) -> str:
@@ -180,21 +244,8 @@ def absolute(dataset: str) -> str:
 
 
 def _absolute(name: str) -> str:
-    name = name.strip()
     base = name.removeprefix(ROTATED_PREFIX)
     return name.removesuffix(base) + str(Path(base).expanduser().absolute()) if is_folder(base) else name
-
-
-def own_data_sets(dataset: str) -> int:
-    """Return how many folders and files of one's own a list of data sets names; 0 where it names others, or one alone.
-
-    Examples
-    --------
-    >>> own_data_sets("./north,./south.csv"), own_data_sets("./north"), own_data_sets("./north,digits")
-    (2, 0, 0)
-    """
-    names = parse_data_sets(dataset)
-    return len(names) if len(names) > 1 and all(is_folder(name.strip()) for name in names) else 0
 
 
 def check_places(dataset: str, data_dir: str) -> None:
@@ -206,8 +257,8 @@ def check_places(dataset: str, data_dir: str) -> None:
         One is not there, or has a name that none has.
     """
     for family in parse_families(dataset):
-        if not (family.entry and family.entry.bundled):
-            check_place(family.entry.place if family.entry else family.base, data_dir, family.entry)
+        if not family.is_bundled:
+            check_place(family.place, data_dir, family.entry)
 
 
 def domain_labels(families: Sequence[Family]) -> tuple[str, ...]:
@@ -270,56 +321,3 @@ def _said(reading: Reading) -> Kind:
     """Return what inputs are by the columns that the run config names alone."""
     is_series = reading.series_column or reading.pivot
     return "text" if reading.text_column else "series" if is_series else "image"
-
-
-def forget_files() -> None:
-    """Forget what this process has read, so that files which have been written anew are read again."""
-    for read in (_opened, _domains, _arrays):
-        read.cache_clear()
-
-
-@cache
-def _opened(base: str, reading: Reading) -> Source:
-    return open_source(CATALOGUE[base].place if base in CATALOGUE else base, reading, CATALOGUE.get(base))
-
-
-@cache
-def _domains(source: Source) -> tuple[tuple[int | str, ...], IntArray]:
-    """Return the names of a data set's domains, and of each row (N,) the number of its own."""
-    column = source.reading.domain_column
-    return read_codes(source, column, "domain-column") if column else (("",), np.zeros(len(source), np.int64))
-
-
-_READERS: Mapping[Kind, Callable[[Source, IntArray], Arrays]] = {
-    **{"table": read_table, "text": read_texts, "series": read_series, "image": read_images}
-}
-
-
-@cache
-def _arrays(base: str, reading: Reading) -> tuple[Arrays, ...]:
-    """Return each domain of a data set as a view of one array: rows in order of domain, then of split."""
-    entry = CATALOGUE.get(base)
-    if entry and entry.bundled:
-        return (declared(resized(entry.bundled(), reading.image_size), reading.classes, base),)
-    source = _opened(base, reading)
-    names, domains = _domains(source)
-    rows = np.argsort(domains, kind="stable")
-    owner_names, owners = read_owners(source, rows)
-    read = _READERS[source.kind](source, rows)
-    called = entry.names if entry and not reading.classes else ()
-    notes = (*source.notes, *label_notes(source), *read.notes)
-    whole = replace(
-        read, owners=owners, owner_names=owner_names, class_names=called or class_names(source), notes=notes
-    )
-    parts = list[Arrays]()
-    for number, name in enumerate(names):
-        mine = np.flatnonzero(domains[rows] == number)
-        some, train = slice(mine[0], mine[-1] + 1), int((rows[mine] < whole.train_rows).sum())
-        if not train:
-            raise DataError(
-                f"{source.place} has no training row of {reading.domain_column} {name}: put some into it, or leave "
-                "that domain out"
-            )
-        inputs, labels, own = whole.inputs[some], whole.labels[some], None if owners is None else owners[some]
-        parts.append(replace(whole, inputs=inputs, labels=labels, owners=own, train_rows=train))
-    return tuple(parts)

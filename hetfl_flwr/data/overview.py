@@ -82,14 +82,14 @@ def overview(dataset: str, reading: Reading) -> Overview:
     family, *others = parse_families(dataset, reading)
     if others:
         raise DataError(f"dataset {dataset!r} names {len(others) + 1}: look at one at a time")
-    source = family.source
-    if source is None:
+    if family.is_bundled:
         arrays = family.arrays(0, True)[0]
         counts = np.bincount(arrays.labels, minlength=arrays.spec.classes).tolist()
         rows = {"train": arrays.train_rows, "test": len(arrays.labels) - arrays.train_rows}
         classes = dict(zip(arrays.class_names, counts, strict=True))
         inputs = arrays.input_names if arrays.spec.is_table else ()
         return Overview(dataset, arrays.spec.kind, rows, classes=classes, standardised=inputs)
+    source = family.source
     table = opened_table(source) if source.kind == "table" else []
     columns = all_facts(source, [facts_of(decision, cells, _others(decision, cells)) for decision, cells in table])
     classes, owners, problem = dict[str, int](), dict[str, int](), ""

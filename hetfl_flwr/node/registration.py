@@ -9,6 +9,7 @@ from flwr.app import Context
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.common.versions import installed
+from hetfl_flwr.data import public_data
 from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import DamagedError, StateError
 from hetfl_flwr.models import trainable_count
@@ -17,7 +18,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.node.state import ClientState, FileStore, Stamp, StateStore, decode, prune, run_store
 from hetfl_flwr.server.member import LONGEST_NOTE, MAX_NOTES, Member
 from hetfl_flwr.text import printable
-from hetfl_flwr.wire.naming import Naming, client_name, data_label, public_data, shares
+from hetfl_flwr.wire.naming import Naming, client_name, data_label, shares
 from hetfl_flwr.wire.privacy import simulated
 from hetfl_flwr.wire.weights import fingerprint
 

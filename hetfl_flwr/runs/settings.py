@@ -8,8 +8,8 @@ from pathlib import Path
 from hetfl_flwr.common.notices import warn
 from hetfl_flwr.config import BUNDLED, DEFAULT_CLIENTS, MAX_CLIENTS, RunConfig, Value, read_toml
 from hetfl_flwr.data import absolute, most_clients
-from hetfl_flwr.data.domains import own_data_sets
 from hetfl_flwr.data.folders import dataset_called, is_folder
+from hetfl_flwr.data.reading import parse_data_sets
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.methods import resolve
 from hetfl_flwr.runs.record import CONFIG_FILE
@@ -84,7 +84,9 @@ def default_clients(config: RunConfig) -> int:
         )
     if owners > MANY_OWNERS:
         _warn_many(config.partition, owners)
-    return owners or own_data_sets(config.dataset) or DEFAULT_CLIENTS
+    names = parse_data_sets(config.dataset)
+    own = len(names) if len(names) > 1 and all(map(is_folder, names)) else 0
+    return owners or own or DEFAULT_CLIENTS
 
 
 @cache

@@ -12,7 +12,7 @@ from pathlib import Path
 from unicodedata import normalize
 
 from hetfl_flwr.config import Value
-from hetfl_flwr.data import CATALOGUE, ROTATED_PREFIX
+from hetfl_flwr.data import public_data
 from hetfl_flwr.data.folders import dataset_called, is_folder
 from hetfl_flwr.data.reading import parse_data_sets
 from hetfl_flwr.errors import ConfigError
@@ -55,11 +55,6 @@ class Naming:
     def of_words(cls, words: Sequence[str]) -> "Naming":
         """Return the words of a vocabulary as they leave a node: one digest of all."""
         return cls((_digest("\0".join(words)),), ())
-
-
-def public_data(dataset: str) -> bool:
-    """Say whether all data sets of a name, or a comma list of names, are the catalogue's."""
-    return all(name.removeprefix(ROTATED_PREFIX) in CATALOGUE for name in parse_data_sets(dataset))
 
 
 def shares(node_config: Mapping[str, Value], key: str) -> bool:

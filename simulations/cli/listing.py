@@ -1,7 +1,6 @@
 """``hetfl list``, ``hetfl partition`` and ``hetfl new``: what there is, and a start for a method of one's own."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,13 +111,11 @@ def data(
 
     Example: hetfl data ./patients.csv --set label-column=sick --set partition=natural:hospital
     """
-    from hetfl_flwr.data import parse_partition
     from hetfl_flwr.data.overview import overview
     from simulations.reports.data import columns_table
 
     config = RunConfig.from_flat(chosen_keys(None, settings, dataset=dataset, data_dir=data_dir))
-    form = parse_partition(config.partition)
-    found = overview(config.dataset, replace(config.reading, id_column=form.column, by_file=form.by_file))
+    found = overview(config.dataset, config.reading)
     for line in found.notes:
         warn(printable(line))
     if json:
