@@ -292,7 +292,7 @@ def _header(path: Path, rows: Sequence[Sequence[str]], width: int, remarks: int,
 
     It is the first row as wide as the table that names each column but the first. One name less than columns: rows
     have names, where the first cells all differ, or end in a separator, where the last are empty. The last of some
-    remarks is the header where the row below them is no header, as NumPy has it.
+    remarks is the header where the row below them has a number, and no word above numbers, as NumPy has it.
     """
     if not any(any(row) for row in rows):
         raise DataError(f"'{path}' is empty: put rows into it, or take it away")
@@ -303,8 +303,8 @@ def _header(path: Path, rows: Sequence[Sequence[str]], width: int, remarks: int,
         if len(names) != width:
             raise DataError(f"'{path}': its row {told} has {len(names)} cells, not {width}: set header-row to another")
         return told - 1, names
-    below = next((row for row in rows[remarks:] if any(row)), [])
-    if remarks and len(rows[remarks - 1]) == width and all(map(NUMBER.fullmatch, filter(None, below))):
+    below = [row for row in rows[remarks:] if any(row)]
+    if remarks and len(rows[remarks - 1]) == width and below and any(_numbers(below[0])) and not _heads_numbers(below):
         return remarks - 1, _called(rows[remarks - 1])
     for place, row in enumerate(rows[remarks:], start=remarks):
         if names := _names(path, row, [cells for cells in rows[place + 1 :] if any(cells)], width):
@@ -347,7 +347,7 @@ def _units(rows: Sequence[Sequence[str]], width: int) -> str:
         return ""
     found = ""
     for unit, column in zip(_called(row), zip(*below, strict=True), strict=True):
-        none = not unit or unit in MISSING or unit in NO_NUMBER or unit.lower() in ABSENT
+        none = _is_none(unit)
         numbers = all(NUMBER.fullmatch(cell.strip()) for cell in column if cell.strip()) and any(column)
         if not none and (not numbers or any(map(str.isdigit, unit[:1]))):
             return ""
@@ -361,10 +361,24 @@ def _called(row: Sequence[str]) -> list[str]:
 
 def _names_numbers(rows: Sequence[Sequence[str]]) -> bool:
     """Say whether the first row is a header: it has words alone, and below some of them are mostly numbers."""
-    first, *others = ([NUMBER.fullmatch(cell.strip()) for cell in row] for row in rows)
-    if not others or any(first) or not all(map(str.strip, rows[0])):
-        return False
-    return any(2 * sum(map(bool, column)) > len(others) for column in zip(*others, strict=True))
+    return not any(_numbers(rows[0])) and all(map(str.strip, rows[0])) and _heads_numbers(rows)
+
+
+def _heads_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Say whether the first row has a word above a column of mostly numbers."""
+    numbers = [_numbers(row) for row in rows[1:]]
+    words = [not (_is_none(cell.strip()) or NUMBER.fullmatch(cell.strip())) for cell in rows[0]]
+    columns = zip(words, *numbers, strict=False)
+    return any(word and 2 * sum(below) > len(numbers) for word, *below in columns)
+
+
+def _is_none(cell: str) -> bool:
+    """Say whether a cell stands for what is missing in a column of numbers."""
+    return cell in MISSING or cell in NO_NUMBER or cell.lower() in ABSENT
+
+
+def _numbers(row: Sequence[str]) -> list[bool]:
+    return [NUMBER.fullmatch(cell.strip()) is not None for cell in row]
 
 
 def _cells(path: Path, rows: Iterator[list[str]], header: Sequence[str], width: int, first: int) -> Frame:

@@ -86,11 +86,15 @@ LAYOUTS = {
         f"{again[0]!r} again": (text_of([*CELLS[:9], again, *CELLS[9:]]), RIGHT, ["row 11"])
         for again in (NAMES, ["\ufeffage", "name", "y"], [" Age", "NAME ", "Y"])
     },
-    "a name behind a mark": (
-        "# a,y\n" + "".join(f"{row}.5,1\n" for row in range(9)),
-        {"a": [f"{row}.5" for row in range(9)], "y": ["1"] * 9},
-        None,
-    ),
+    **{
+        f"names behind a mark, {first[0]} first": (
+            text_of([first, *CELLS[1:]], ["# age", *NAMES[1:]]),
+            {name: [cell, *RIGHT[name][1:]] for name, cell in zip(NAMES, first, strict=True)},
+            None,
+        )
+        for first in (CELLS[0], ["NA", "7", "yes"], ["", "7", "yes"])
+    },
+    "a remark as wide as the table": ("# made, by hand, twice\n" + PLAIN, RIGHT, ["above"]),
     **{
         f"{len(text)} letters over lines": (
             text_of([[row[0], text, row[2]] for row in CELLS]),
