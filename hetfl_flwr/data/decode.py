@@ -22,7 +22,10 @@ from hetfl_flwr.errors import DataError
 class Form(Protocol):
     """How a cell becomes an input."""
 
-    dtype: Any
+    @property
+    def dtype(self) -> type[np.generic]:
+        """The type of its numbers."""
+        ...
 
     @property
     def batch(self) -> int:
@@ -64,7 +67,7 @@ def decode(source: Source, form: Form, rows: IntArray, key: tuple[object, ...], 
     classes, labels = read_labels(source)
     order = sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()
     inputs = kept(
-        (source.digest, order, *key), (len(rows), *form.shape), form.dtype, partial(_batches, source, form, rows)
+        (source.digest, order, *key), (len(rows), *form.shape), form.dtype, partial(batches, source, form, rows)
     )
     return Arrays(
         spec=DataSpec(form.shape, classes, facts.pop("vocabulary", 0)),
@@ -84,7 +87,7 @@ def cells_of(source: Source) -> pa.ChunkedArray:
     return source.frame[column]
 
 
-def _batches(source: Source, form: Form, rows: IntArray) -> Iterator[npt.NDArray[Any]]:
+def batches(source: Source, form: Form, rows: IntArray) -> Iterator[npt.NDArray[Any]]:
     """Read all cells, batch by batch: each (B, *shape); afterwards refuse them if some are no inputs."""
     cells, wrong = cells_of(source), list[tuple[int, str]]()
     for first in range(0, len(rows), form.batch):

@@ -40,7 +40,7 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
     """Return the rows of a long table with one row a series, in the order of their first rows, and the channels.
 
     The column of values then holds lists of numbers: one in order of time, or one a channel, the channels sorted. Rows
-    of one series in two files are two series. Columns whose cells differ within a series are left out.
+    of one series in two files are two series. Other columns have the cell of its first row.
 
     Raises
     ------
@@ -64,14 +64,13 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
     if channel:
         outer = np.arange(0, len(ends), len(names), dtype=np.int32)
         lists = pa.ListArray.from_arrays(pa.array(outer), lists)
-    varying = [
-        name for name in frame.names if name not in (series, value) and not _constant(frame, name, codes, firsts)
-    ]
-    if kept := {*varying} & {reading.label_column, reading.id_column, reading.domain_column}:
-        raise DataError(f"column '{min(kept)}' of {place} differs within one {series}: give each one value")
+    labels = [reading.label_column] if reading.label_column else ["y", *frame.classes]
+    for name in (*labels, reading.id_column, reading.domain_column):
+        if name in frame and name != value and not _constant(frame, name, codes, firsts):
+            raise DataError(f"column '{name}' of {place} differs within one {series}: give each one value")
     whole = frame.take(firsts).having({value: pa.chunked_array([lists])})
     called = tuple(f"{name} ({unit})" if unit else name for name in names)
-    return whole.without([name for name in dict.fromkeys((time, channel, *varying)) if name]), called
+    return whole.without([name for name in (time, channel) if name]), called
 
 
 def _numbered(frame: Frame, series: str) -> tuple[IntArray, IntArray]:

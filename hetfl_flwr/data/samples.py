@@ -34,8 +34,9 @@ class Arrays:
     spec : DataSpec
         Shape of one input and number of classes.
     inputs : Tensor
-        (N, *shape), in the type it is stored in: uint8 for images, int32 for texts, float32 for series, float64 for
-        tables, in which NaN stands for a value that is missing. A table of float32 is counted from `origin` already.
+        (N, *shape), in the type it is stored in: uint8 for images, int32 for texts, float64 for tables, in which NaN
+        stands for a value that is missing, float32 for series, or float64 where that does not tell their numbers apart.
+        Inputs of float32 are counted from `origin` already.
     labels : Tensor
         (N,) int64, 0..C-1.
     train_rows : int
@@ -47,8 +48,8 @@ class Arrays:
     centre : Tensor
         (*shape) float32, subtracted from each scaled input.
     origin : Tensor, optional
-        (features,) float64, subtracted from the stored inputs of a table before they become float32, which does not
-        tell large numbers apart; None: 0.
+        (features,) float64 of a table, (channels, 1) of series, subtracted from stored inputs before they become
+        float32, which does not tell large numbers apart; None: 0.
     owners : Tensor, optional
         (N,) int64, whose each row is, 0 or more, where the partition goes by owners; else None.
     owner_names : tuple of str
@@ -114,7 +115,7 @@ class Arrays:
 
 
 def _placed(arrays: Arrays, device: torch.device) -> Arrays:
-    """Return the one copy of the arrays on a device, which all clients there share; a table's there as float32."""
+    """Return the one copy of the arrays on a device, which all clients there share; float64 is float32 there."""
     inputs = arrays.inputs
     if inputs.dtype == torch.float64 and device.type != "cpu":  # some devices have no float64
         inputs = _counted(inputs, arrays.origin)
@@ -128,7 +129,7 @@ def _placed(arrays: Arrays, device: torch.device) -> Arrays:
 
 
 def _counted(inputs: Tensor, origin: Tensor | None) -> Tensor:
-    """Return stored inputs as float32, those of a table counted from its origin."""
+    """Return stored inputs as float32, counted from their origin."""
     counted = inputs - origin if origin is not None and inputs.dtype == torch.float64 else inputs
     return counted.to(torch.float32)
 
@@ -270,13 +271,14 @@ class Samples:
             (N,) int64, on the CPU.
         """
         inputs, arrays = self.arrays.inputs[self.rows].cpu(), self.arrays
-        if arrays.spec.is_table:
-            origin = torch.zeros(()) if arrays.origin is None else arrays.origin
-            usual = (arrays.centre * arrays.peak).cpu() + origin
+        origin = torch.zeros(()) if arrays.origin is None else arrays.origin
+        if arrays.spec.is_table or arrays.spec.is_series:
             inputs = inputs.to(torch.float64) + (0 if arrays.inputs.dtype == torch.float64 else origin)
+        if arrays.spec.is_table:
+            usual = (arrays.centre * arrays.peak).cpu() + origin
             usual = torch.where(usual.isnan(), inputs.nanmean(0), usual)  # 0 x inf: a column of one number only
-            inputs = torch.where(inputs.isnan(), usual.nan_to_num(0.0), inputs).to(torch.float32)
-        return inputs, self.labels.cpu()
+            inputs = torch.where(inputs.isnan(), usual.nan_to_num(0.0), inputs)
+        return inputs.to(torch.float32) if inputs.dtype == torch.float64 else inputs, self.labels.cpu()
 
     def like(self, inputs: Tensor, labels: Tensor) -> "Samples":
         """Return rows of others as samples, scaled and centred as these are, on the same device.
@@ -316,7 +318,7 @@ class Samples:
     def _cut(self, inputs: Tensor) -> Tensor:
         """Return inputs as `stored` gives them, far values cut, in the type and from the origin of these."""
         arrays, origin = self.arrays, 0 if self.arrays.origin is None else self.arrays.origin
-        inputs = inputs - origin if arrays.spec.is_table else inputs
+        inputs = inputs - origin
         if isinstance(arrays.peak, Tensor) and (arrays.spec.is_table or arrays.spec.is_series):
             peak, centre = arrays.peak.cpu(), arrays.centre.cpu()
             low, high = (peak * (centre + end) for end in (-MOST_DEVIATIONS, MOST_DEVIATIONS))

@@ -1,7 +1,7 @@
 """What inputs are divided by, and what is subtracted then: the scale that ``normalize`` asks for."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,18 +20,12 @@ _STILL = 1e-7
 
 _AT_ONCE = 2**16  # numbers, of columns next to each other, whose moments are taken at a time
 
-_SHARP = 1e-4
-"""Part of a column's deviation by which float32 may change a number of it."""
+SHARP = 1e-4
+"""Part of the deviation of a column, or a channel, by which float32 may change a number of it."""
 
 _Float: TypeAlias = npt.NDArray[np.float64]
 _Parts: TypeAlias = Sequence[tuple[Arrays, Tensor | slice]]
-
-
-@dataclass(frozen=True, eq=False)
-class _Scale:
-    peak: float | Tensor
-    centre: Tensor
-    origin: Tensor | None = None
+_Scale: TypeAlias = dict[str, Any]
 
 
 def scaled(
@@ -68,8 +62,8 @@ def scaled(
         if by_split
         else tuple((arrays, tuple(rows.tolist())) for arrays, rows in trained if len(rows))
     )
-    scale = parts[0][0].once(_fitted, kind, parts)
-    return tuple(arrays.once(_rescaled, scale) for arrays in domains)
+    fitted = parts[0][0].once(_fitted, kind, parts)
+    return tuple(scaled_as(arrays, fitted) for arrays in domains)
 
 
 def scaled_as(arrays: Arrays, other: Arrays) -> Arrays:
@@ -77,7 +71,7 @@ def scaled_as(arrays: Arrays, other: Arrays) -> Arrays:
     return arrays.once(_rescaled, other)
 
 
-def _rescaled(arrays: Arrays, other: Arrays | _Scale) -> Arrays:
+def _rescaled(arrays: Arrays, other: Arrays) -> Arrays:
     return replace(arrays, peak=other.peak, centre=other.centre, origin=other.origin)
 
 
@@ -107,17 +101,18 @@ def scaled_alone(inputs: npt.NDArray[Any], spec: DataSpec, normalize: str) -> Sa
     return Samples(scaled((arrays,), normalize, [(arrays, rows)])[0], rows)
 
 
-def _fitted(_: Arrays, kind: str, parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...]) -> _Scale:
+def _fitted(first: Arrays, kind: str, parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...]) -> Arrays:
+    """Return the first of some data sets, with the scale that rows of all say."""
     chosen = [
         (arrays, slice(arrays.train_rows) if rows is None else torch.tensor(rows, dtype=torch.int64))
         for arrays, rows in parts
     ]
-    return _FITS[kind](chosen)
+    return replace(first, **_FITS[kind](chosen))
 
 
 def _mean_image(parts: _Parts) -> _Scale:
     means = [arrays.inputs[rows].numpy().mean(0, dtype=np.float64) / float(arrays.peak) for arrays, rows in parts]
-    return _Scale(parts[0][0].peak, _float32(np.mean(means, axis=0)))
+    return {"centre": _float32(np.mean(means, axis=0))}
 
 
 def _standard(parts: _Parts) -> _Scale:
@@ -144,22 +139,26 @@ def _imagenet(parts: _Parts) -> _Scale:
     mean, deviation = (torch.tensor(values).reshape(3, 1, 1) for values in IMAGENET)
     if first.spec.shape[0] == 1:
         mean, deviation = mean.mean(0, keepdim=True), deviation.mean(0, keepdim=True)
-    return _Scale(first.peak * deviation, (mean / deviation).expand(first.spec.shape))
+    return {"peak": first.peak * deviation, "centre": (mean / deviation).expand(first.spec.shape)}
 
 
 def _channels(parts: _Parts) -> _Scale:
-    """Scale each channel by its mean and deviation over all points in time."""
+    """Scale each channel by its mean and deviation over all points in time; of float64 counted from its mean first."""
     [(series, rows)] = parts
-    channels = (series.inputs[rows, number].numpy() for number in range(series.inputs.shape[1]))
-    moments = [[moment(one, dtype=np.float64) for moment in (np.mean, np.std)] for one in channels]
-    mean, deviation = np.array(moments).T[..., None]
+    moments = []
+    for number in range(series.inputs.shape[1]):
+        values = series.inputs[rows, number].numpy()
+        origin = values.mean() if values.dtype == np.float64 else 0.0
+        counted = (values - origin).astype(np.float32) if origin else values
+        moments.append([counted.mean(dtype=np.float64), counted.std(dtype=np.float64), origin])
+    mean, deviation, origins = np.array(moments).T[..., None]
     deviation[(deviation < _STILL * np.abs(mean)) | (deviation == 0)] = np.inf
-    return _of_channels(series, mean, deviation)
+    return _of_channels(series, mean, deviation) | _counted_from(origins)
 
 
 def _of_channels(arrays: Arrays, mean: _Float, deviation: _Float) -> _Scale:
     centre = _float32(mean / deviation).expand(arrays.spec.shape)
-    return _Scale(arrays.peak * _float32(deviation), centre.contiguous())
+    return {"peak": arrays.peak * _float32(deviation), "centre": centre.contiguous()}
 
 
 def _columns(parts: _Parts) -> _Scale:
@@ -167,13 +166,12 @@ def _columns(parts: _Parts) -> _Scale:
     [(table, rows)] = parts
     width = max(1, _AT_ONCE // len(table.inputs))
     blocks = (table.inputs[:, first : first + width] for first in range(0, table.inputs.shape[1], width))
-    peaks, centres, origins = zip(*(_moments(block[rows].numpy()) for block in blocks), strict=True)
-    numeric, origin = table.numeric.numpy(), np.concatenate(origins)
-    return _Scale(
-        _float32(np.where(numeric, np.concatenate(peaks), 1)),
-        _float32(np.where(numeric, np.concatenate(centres), 0)),
-        torch.from_numpy(origin) if origin.any() else None,
+    peaks, centres, origins = map(
+        np.concatenate, zip(*(_moments(block[rows].numpy()) for block in blocks), strict=True)
     )
+    numeric = table.numeric.numpy()
+    scale = {"peak": _float32(np.where(numeric, peaks, 1)), "centre": _float32(np.where(numeric, centres, 0))}
+    return scale | _counted_from(origins)
 
 
 def _moments(stored: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float32], _Float, _Float]:
@@ -181,11 +179,15 @@ def _moments(stored: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float32],
     values = stored.astype(np.float64)
     values[:, np.isnan(values).all(axis=0)] = 0
     lost = np.nanmax(np.abs(values - values.astype(np.float32)), axis=0)
-    origin = np.where(lost > _SHARP * np.nanstd(values, axis=0), np.nanmean(values, axis=0), 0.0)
+    origin = np.where(lost > SHARP * np.nanstd(values, axis=0), np.nanmean(values, axis=0), 0.0)
     counted = (values - origin).astype(np.float32).astype(np.float64)
     deviation = np.nanstd(counted, axis=0).astype(np.float32)
     deviation[deviation == 0] = np.inf
     return deviation, np.nanmean(counted, axis=0) / deviation, origin
+
+
+def _counted_from(origins: _Float) -> _Scale:
+    return {"origin": torch.from_numpy(np.ascontiguousarray(origins)) if origins.any() else None}
 
 
 def _float32(values: npt.NDArray[np.floating]) -> Tensor:

@@ -1,7 +1,7 @@
 """Time series: lists of numbers of one shape, as channels and points in time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -9,15 +9,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hetfl_flwr.data.decode import cells_of, decode
+from hetfl_flwr.data.decode import batches, cells_of, decode
 from hetfl_flwr.data.labels import IntArray
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import SeriesLayout
-from hetfl_flwr.data.roles import columns_called, in_words
+from hetfl_flwr.data.roles import in_words
 from hetfl_flwr.data.samples import Arrays
+from hetfl_flwr.data.scaling import SHARP
 from hetfl_flwr.errors import DataError
 
-FloatArray = npt.NDArray[np.float32]
+FloatArray = npt.NDArray[np.floating]
 
 _DEEPEST = 2  # lists within each other in a cell
 _AT_ONCE = 2**17  # numbers that are read at a time
@@ -33,11 +34,13 @@ class Layout:
         Lengths of the lists of a cell: (length,) of one list, else of the outer list and of each inner one.
     transposed : bool
         Whether the outer list is of points in time.
+    dtype : type
+        Of their numbers.
     """
 
     cell: tuple[int, ...]
     transposed: bool = False
-    dtype = np.float32
+    dtype: type[np.floating] = np.float32
 
     @classmethod
     def of(cls, cell: pa.Array, wanted: SeriesLayout, called: str) -> "Layout":
@@ -81,16 +84,16 @@ class Layout:
         if not fit.all():
             numbers = _lists(cells.filter(pa.array(fit)), "a cell")[1]
         with np.errstate(over="ignore"):  # what is too large becomes infinite
-            values = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
+            values = numbers.to_numpy(zero_copy_only=False).astype(self.dtype)
         series = values.reshape(-1, *(self.shape[::-1] if self.transposed else self.shape))
         series = series.swapaxes(1, 2) if self.transposed else series
         odd = {int(row): self._differs(cells[row]) for row in np.flatnonzero(~fit)}
-        unknown = ~np.isfinite(series).all(axis=(1, 2))
+        unknown = ~(np.abs(series) <= np.finfo(np.float32).max).all(axis=(1, 2))
         why = "has numbers that are missing or infinite: fill them in, or leave the row out"
         odd |= {int(row): why for row in np.flatnonzero(fit)[unknown]}
         if fit.all():
             return series, odd
-        whole = np.zeros((len(cells), *self.shape), np.float32)
+        whole = np.zeros((len(cells), *self.shape), self.dtype)
         whole[fit] = series
         return whole, odd
 
@@ -125,10 +128,29 @@ def read_series(source: Source, rows: IntArray) -> Arrays:
 
 
 def layout_of(source: Source) -> Layout:
-    """Return how the cells of a data set become series, by its first row."""
+    """Return how the cells of a data set become series: their shape by its first row, their type by all."""
     [column] = source.inputs
-    first = cells_of(source).slice(0, 1).combine_chunks()
-    return Layout.of(first, source.reading.series_layout, f"column '{column}' of {source.place}")
+    cells = cells_of(source)
+    called = f"column '{column}' of {source.place}"
+    first = cells.slice(0, 1).combine_chunks()
+    layout, kind = Layout.of(first, source.reading.series_layout, called), _lists(first, called)[1].type
+    is_wide = pa.types.is_float64(kind) or (pa.types.is_integer(kind) and kind.bit_width > 16)
+    return replace(layout, dtype=np.float64) if is_wide and _is_blurred(source, layout) else layout
+
+
+def _is_blurred(source: Source, layout: Layout) -> bool:
+    """Say whether float32 changes a number by more than `SHARP` of its channel's deviation."""
+    lost, sums, count = np.zeros(layout.shape[0]), np.zeros((2, layout.shape[0])), 0
+    first: FloatArray | None = None
+    for series in batches(source, replace(layout, dtype=np.float64), np.arange(len(source))):
+        first = series[:1, :, :1] if first is None else first
+        lost = np.maximum(lost, np.abs(series - series.astype(np.float32)).max(axis=(0, 2)))
+        apart = series - first
+        sums += [apart.sum(axis=(0, 2)), np.square(apart).sum(axis=(0, 2))]
+        count += len(series) * layout.shape[1]
+    mean, square = sums / count
+    deviation = np.sqrt(np.maximum(square - mean**2, 0))
+    return bool(((deviation > 0) & (lost > SHARP * deviation)).any())
 
 
 def _lists(cells: pa.Array, called: str) -> tuple[list[IntArray], pa.Array]:
@@ -158,17 +180,11 @@ def _said(cell: pa.Scalar) -> str:
 
 
 def _notes(source: Source, layout: Layout) -> tuple[str, ...]:
-    """Return what was done with the data that nobody has asked for."""
-    [column], reading, notes = source.inputs, source.reading, list[str]()
-    if layout.transposed and reading.series_layout == "auto":
-        channels, length = layout.shape
-        notes.append(
-            f"column {column!r} of {source.place} holds {length} lists of {channels} numbers a row: read "
-            f"as {channels} channels of length {length}; series-layout says otherwise"
-        )
-    known = (column, source.label, reading.domain_column, reading.id_column)
-    others = [name for name in source.frame.names if name not in known]
-    if others and not (source.is_catalogued or reading.series_column):
-        named = columns_called(others).partition(" ")[2]
-        notes.append(f"column {column!r} of {source.place} holds time series, which are learnt from; left out: {named}")
-    return tuple(notes)
+    """Say that the inner lists were taken as the channels, where nobody has asked for it."""
+    if not layout.transposed or source.reading.series_layout != "auto":
+        return ()
+    [column], (channels, length) = source.inputs, layout.shape
+    return (
+        f"column {column!r} of {source.place} holds {length} lists of {channels} numbers a row: read as {channels} "
+        f"channels of length {length}; series-layout says otherwise",
+    )

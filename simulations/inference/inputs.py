@@ -212,7 +212,7 @@ def _series(model: Model, path: Path) -> Inputs:
             f"row 1 of {called} holds {' x '.join(map(str, layout.cell))} numbers, and {model.called} takes {shape[0]} "
             f"channels of length {shape[1]}"
         )
-    inputs, wrong = layout.read(cells)
+    inputs, wrong = replace(layout, dtype=np.dtype(model.inputs["dtype"]).type).read(cells)
     ids = _ids(file.table, [one for one in file.table.column_names if one != model.told["outputs"].get("column")])
     said = {row: f"row {file.numbers[row]} of {called} {why}" for row, why in wrong.items()}
     return Inputs(inputs, "row", names, said, ids)

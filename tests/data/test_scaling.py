@@ -62,19 +62,22 @@ def test_standard_colours_have_mean_0_and_deviation_1_over_the_training_split():
     assert not inputs[:, 2].any()
 
 
-def test_a_table_that_is_on_a_device_without_float64_has_the_same_batches_and_shows_the_same_rows():
+@pytest.mark.parametrize("shape", [(2,), (2, 5)], ids=["table", "series"])
+def test_large_numbers_on_a_device_without_float64_have_the_same_batches_and_are_shown_alike(shape):
     """Numbers of one second among seconds since 1970, in float32 counted from their mean."""
-    draw = np.random.default_rng(0)
-    stored = 1_700_000_000 + draw.normal(size=(40, 2))
-    stored[3, 0] = np.nan
-    table = Arrays(DataSpec((2,), 2), torch.from_numpy(stored), torch.arange(40) % 2, 40, 1.0, torch.zeros(2))
+    draw, axes = np.random.default_rng(0), (0, 2)[: len(shape)]
+    stored = 1_700_000_000 + draw.normal(size=(40, *shape))
+    if len(shape) == 1:
+        stored[3, 0] = np.nan
+    table = Arrays(DataSpec(shape, 2), torch.from_numpy(stored), torch.arange(40) % 2, 40, 1.0, torch.zeros(shape))
     rows = torch.arange(40)
     [own] = scaled((table,), "mean-image", [(table, rows)])
     here = Samples(own, rows)
     there = Samples(replace(own, inputs=_counted(own.inputs, own.origin)), rows)
     assert there.arrays.inputs.dtype == here.to("meta").arrays.inputs.dtype == torch.float32
     torch.testing.assert_close(there.batch(rows)[0], here.batch(rows)[0], rtol=0, atol=0)
-    expected = (stored - np.nanmean(stored, axis=0)) / np.nanstd(stored, axis=0)
+    mean, deviation = (moment(stored, axis=axes, keepdims=True) for moment in (np.nanmean, np.nanstd))
+    expected = (stored - mean) / deviation
     np.testing.assert_allclose(here.batch(rows)[0], np.nan_to_num(expected), atol=1e-4)
     for one, other in zip(here.stored(), there.stored(), strict=True):
         assert torch.equal(one, other)

@@ -125,9 +125,10 @@ class TestReading:
         first, last = (whole(square, series_layout=f"channels-{one}").inputs for one in ("first", "last"))
         assert torch.equal(first, last.swapaxes(1, 2))
 
-    def test_other_columns_are_left_out_with_a_note(self, arrays, saved):
-        (note,) = whole(saved(**arrays)).notes
-        assert note.endswith("left out: 'owner'")
+    @pytest.mark.parametrize("keys", [{}, {"series_column": "x"}])
+    def test_other_columns_are_left_out_with_a_line(self, keys, arrays, saved):
+        [line] = [line for line in whole(saved(**arrays), **keys).facts if "left out" in line]
+        assert "'owner'" in line
 
     def test_a_large_set_is_read_batch_by_batch_into_one_file(self, arrays, saved, monkeypatch, tmp_path):
         monkeypatch.setattr(cache, "SMALL", 0)
@@ -266,6 +267,10 @@ class TestLongTables:
         sick = long.drop_duplicates("patient").sick
         assert [found.class_names[label] for label in found.labels] == sick.tolist()
 
+    def test_columns_that_differ_within_a_series_are_left_out_with_a_line(self, long, tmp_path):
+        [line] = [line for line in whole(self.write(long, tmp_path / "a.csv"), **self.KEYS).facts if "left out" in line]
+        assert ("'nurse'" in line, "'sick'" in line) == (True, False)
+
     def test_dates_decimal_commas_and_units_are_read_as_in_tables(self, long, tmp_path):
         dates = pd.Timestamp("2024-01-31") + pd.to_timedelta(long.hour, unit="D")
         own = long.assign(hour=dates.dt.strftime("%d.%m.%Y"), value=long.value.map("{:.3f} mV".format))
@@ -336,6 +341,20 @@ class TestScale:
         assert bool((inputs[:, 2] == 0).all())
         other = load_client(partition_id=1, **keys)
         assert not torch.equal(other.train.arrays.peak, data.train.arrays.peak)
+
+    @pytest.mark.parametrize(
+        ("offset", "kept"), [(1_700_000_000, torch.float64), (5.1, torch.float32)], ids=["seconds since 1970", "small"]
+    )
+    def test_channels_that_float32_does_not_tell_apart_keep_their_changes(self, offset, kept, arrays, saved):
+        """The last channel never changes, and does not count."""
+        wide = arrays["x"].astype(np.float64) + offset
+        wide[:, 2] = 0.1
+        data = load_client(dataset=saved(x=wide, y=arrays["y"]), num_partitions=1, partition_id=0, seed=0)
+        own, stored = wide[data.train.rows], data.train.arrays.inputs
+        assert stored.dtype == kept
+        mean, deviation = (moment(own, axis=(0, 2), keepdims=True) for moment in (np.mean, np.std))
+        expected = np.where(np.arange(3)[:, None] < 2, (own - mean) / np.where(deviation < 1e-12, 1, deviation), 0)
+        np.testing.assert_allclose(data.train.batch(torch.arange(len(own)))[0], expected, atol=1e-4)
 
     def test_none_leaves_them_as_they_are_and_pooled_ones_are_scaled_by_all(self, arrays, saved):
         keys = {"dataset": saved(**arrays), "num_partitions": 2, "partition_id": 0, "seed": 0}
@@ -480,6 +499,15 @@ class TestExport:
         assert there.scores == turned.scores
         assert there.names[:2] == ["1", "2"]
         assert turned.ids[0][1][:2] == ["100", "101"]
+
+    def test_series_far_from_0_are_learnt_and_predicted_as_near_ones(self, arrays, saved, make_config, run_federation):
+        """Moved by seconds since 1970, which float32 would round to 128 s."""
+        config, found = make_config(algorithm="local", models="conv1d:small", width=0, rounds=1, checkpoint_every=1), []
+        for offset in (0, 1_700_000_000):
+            file = saved(f"{offset}.npz", x=arrays["x"].astype(np.float64) + offset, y=arrays["y"])
+            own = {"dataset": file, "output-dir": f"{config.output_dir}-{offset}"}
+            found.append(predict(run_federation(config.with_values(own)), file, 0).scores)
+        np.testing.assert_allclose(found[1], found[0], atol=1e-3)
 
     @pytest.mark.parametrize(
         ("change", "said"),
