@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -62,37 +62,38 @@ PATTERNS = {PLAIN: _PLAIN, POINTS: rf"[+-]?[1-9]\d{{0,2}}(?:,\d{{3}})+(?:\.\d*)?
 NUMBER = re.compile("|".join(f"(?:{one})" for one in PATTERNS.values()))
 """A number in any notation."""
 
-ISO, DOTTED, DAY_FIRST, MONTH_FIRST = "year-month-day", "day.month.year", "day/month/year", "month/day/year"
-DAY_NAME, NAME_DAY, TYPED = "day month-name year", "month-name day, year", "date"
-"""Notations of dates, beside `CLOCK`; `TYPED`: the column has a type of dates."""
-
-FORMATS = {
-    **{ISO: "ISO8601", TYPED: "ISO8601", DOTTED: "%d.%m.%Y", DAY_FIRST: "%d/%m/%Y", MONTH_FIRST: "%m/%d/%Y"},
-    **{f"{DOTTED[:-4]}yy": "%d.%m.%y", f"{DAY_FIRST[:-4]}yy": "%d/%m/%y", f"{MONTH_FIRST[:-4]}yy": "%m/%d/%y"},
-    **{DAY_NAME: "%d%b%Y", f"{DAY_NAME[:-4]}yy": "%d%b%y", NAME_DAY: "%B %d, %Y", CLOCK: "%H:%M:%S"},
-}
-"""How pandas calls each notation of dates."""
-
 _D, _M, _N = r"(?P<d>\d{1,2})", r"(?P<m>\d{1,2})", r"(?P<n>[A-Za-z]{3,9})\.?"
 _CLOCK = r"(?P<h>\d{1,2}):(?P<i>\d{2})(?::(?P<s>\d{2}(?:\.\d+)?))?(?: ?(?P<p>[AaPp])\.?[Mm]\.?)?"
 _TIME = rf"(?:(?:T|,? +){_CLOCK} ?(?P<z>Z|UTC|[+-]\d{{2}}:?\d{{2}})?)?"
-_LAST = {"year": r"(?P<y>\d{4})", "yy": r"(?P<y>\d{2})"}
-DATES: Mapping[str, re.Pattern[str]] = {
-    ISO: re.compile(rf"(?P<y>\d{{4}})(?P<k>[-/.]){_M}(?P=k){_D}{_TIME}"),
-    TYPED: re.compile(rf"(?P<y>\d{{4}})(?P<k>[-/.]){_M}(?P=k){_D}{_TIME}"),
-    **{f"day.month.{end}": re.compile(rf"{_D}\. ?{_M}\. ?{year}{_TIME}") for end, year in _LAST.items()},
-    **{f"day/month/{end}": re.compile(rf"{_D}(?P<k>[-/]){_M}(?P=k){year}{_TIME}") for end, year in _LAST.items()},
-    **{f"month/day/{end}": re.compile(rf"{_M}(?P<k>[-/]){_D}(?P=k){year}{_TIME}") for end, year in _LAST.items()},
-    **{f"day month-name {end}": re.compile(rf"{_D}[-/. ]*{_N}[-/., ]*{year}{_TIME}") for end, year in _LAST.items()},
-    NAME_DAY: re.compile(rf"{_N} *{_D},? +(?P<y>\d{{4}}){_TIME}"),
-    CLOCK: re.compile(_CLOCK),
+_ISO = rf"(?P<y>\d{{4}})(?P<k>[-/.]){_M}(?P=k){_D}"
+_BEFORE_YEAR = {
+    "day.month.": (rf"{_D}\. ?{_M}\. ?", "%d.%m."),
+    "day/month/": (rf"{_D}(?P<k>[-/]){_M}(?P=k)", "%d/%m/"),
+    "month/day/": (rf"{_M}(?P<k>[-/]){_D}(?P=k)", "%m/%d/"),
+    "day month-name ": (rf"{_D}[-/. ]*{_N}[-/., ]*", "%d%b"),
 }
-"""What the whole text of a date looks like in each notation."""
+_DATES = {
+    "year-month-day": (_ISO, "ISO8601"),
+    (TYPED := "date"): (_ISO, "ISO8601"),
+    **{
+        before + year: (pattern + end, form + end_form)
+        for before, (pattern, form) in _BEFORE_YEAR.items()
+        for year, end, end_form in (("year", r"(?P<y>\d{4})", "%Y"), ("yy", r"(?P<y>\d{2})", "%y"))
+    },
+    "month-name day, year": (rf"{_N} *{_D},? +(?P<y>\d{{4}})", "%B %d, %Y"),
+}
+
+DATES = {name: re.compile(day + _TIME) for name, (day, _) in _DATES.items()} | {CLOCK: re.compile(_CLOCK)}
+"""What the whole text of a date looks like in each notation; `TYPED`: the column has a type of dates."""
+
+FORMATS = {name: form for name, (_, form) in _DATES.items()} | {CLOCK: "%H:%M:%S"}
+"""How pandas calls each notation of dates."""
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _PIVOT = 69  # of years of two digits: 69 is 1969, 68 is 2068, as C and pandas have it
 _SECONDS = 24 * 60 * 60
 
+_EMPTY = r"[\x{115f}\x{1160}\x{2800}\x{3164}\x{ffa0}]"  # letters and marks of no ink
 _MINUS = r"^(\s*)[\x{2212}\x{2012}\x{2013}\x{ff0d}]([\d.])"  # as typesetters and spreadsheets write it
 _BLANKS = r"[ '\x{a0}\x{202f}]"
 _GROUPED = rf"[+-]?[1-9]\d{{0,2}}(?:{_BLANKS}\d{{3}})+(?:[.,]\d+)?"  # 1 234,5 and 1'234.5
@@ -110,8 +111,8 @@ _SPARSE = 1.06  # whole numbers that count rows leave out fewer than this
 _SAMPLE = 1000  # different texts by which it is told whether any could be dates, or have a unit
 
 
-class _Undecided(Exception):
-    """Texts that can be read in two ways: which, and the way out."""
+class _Refused(Exception):
+    """A column that cannot be learnt from as it is: why, and the way out."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,9 @@ class Decision:
     problem: str = ""
     way_out: str = ""
     example: str = ""
+
+
+_Found = tuple[Column | None, tuple[str, ...]]
 
 
 def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedArray:
@@ -188,11 +192,13 @@ def _numbers_among(words: Sequence[str]) -> list[float]:
 
 
 def _in_one_form(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts with each letter and minus in one form, and without what nobody sees."""
+    """Return texts with each letter, minus and blank in one form, and without what nobody sees."""
     if pc.all(pc.string_is_ascii(texts)).as_py() is not False:
         return texts
-    seen = pc.replace_substring_regex(pc.utf8_normalize(texts, form="NFC"), r"\p{Cf}", "")
-    return pc.replace_substring_regex(seen, _MINUS, r"\1-\2")
+    seen = pc.utf8_normalize(texts, form="NFC")
+    for pattern, instead in ((r"\p{Cf}", ""), (_EMPTY, " "), (_MINUS, r"\1-\2")):
+        seen = pc.replace_substring_regex(seen, pattern, instead)
+    return seen
 
 
 def are_filled(cells: pa.ChunkedArray) -> BoolArray:
@@ -221,6 +227,10 @@ def _as_truth(cells: pa.ChunkedArray) -> pa.ChunkedArray | None:
     words = {word.lower() for word in few[:3].to_pylist()}
     alike = 0 < len(few) == len(words) and words <= {"true", "false"}
     return pc.equal(pc.utf8_lower(cells), "true") if alike else None
+
+
+def _all_match(texts: pa.ChunkedArray, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
 
 
 def decide(
@@ -253,122 +263,158 @@ def decide(
         How many of the rows are for training; None: all.
     """
     own = cells.slice(0, train_rows)
-    decision = _decided(name, own, wanted, called, plainly)
     filled = own.slice(0, _SAMPLE).drop_null()
-    decision = replace(decision, example=str(filled[0].as_py())[:60] if len(filled) else "")
-    if decision.column:
-        decision = _settled(decision, replace(decision.column, missing=(*missing,)), own)
-    column = decision.column
-    if column is None or plainly:
-        return decision
-    if column.kind == "category":
-        return _known(decision, column, cells, len(own), called) if len(own) < len(cells) else decision
-    numbers, others = read(column, cells)
-    if others[len(own) :].any() and is_text(cells.type) and (other := rival(column, cells.slice(len(own)))):
-        what = f"has {column.kind}s written as {column.notation} in the training rows and as {other} in the test rows"
-        return replace(decision, column=None, problem=what, way_out="write them alike")
-    infinite = np.abs(numbers) > np.finfo(np.float32).max
-    if infinite.any():
-        what = f"has in {called(infinite)} an infinite {name}, or one above 3e38"
-        way_out = "write a number below that, or nothing where it is missing"
-        return replace(decision, column=None, problem=what, way_out=way_out)
-    return decision
-
-
-def _known(
-    decision: Decision, column: Column, cells: pa.ChunkedArray, first: int, called: Callable[[BoolArray], str]
-) -> Decision:
-    """Note values of test rows that no training row has."""
-    others = read(column, cells)[1]
-    if not others[first:].any():
-        return decision
-    instead = f"taken as {column.values[0]!r}" if len(column.values) == 2 else "0 throughout"
-    note = f"{others.sum()} values of test rows ({called(others)}) are in no training row: {instead}"
-    return replace(decision, notes=(*decision.notes, note))
+    try:
+        decision = _decided(name, cells, own, wanted, called, missing, plainly)
+    except _Refused as error:
+        decision = Decision(name, problem=error.args[0], way_out=error.args[1])
+    return replace(decision, example=str(filled[0].as_py())[:60] if len(filled) else "")
 
 
 def _decided(
-    name: str, cells: pa.ChunkedArray, wanted: Wanted, called: Callable[[BoolArray], str], plainly: bool
+    name: str,
+    cells: pa.ChunkedArray,
+    own: pa.ChunkedArray,
+    wanted: Wanted,
+    called: Callable[[BoolArray], str],
+    missing: Sequence[str],
+    plainly: bool,
 ) -> Decision:
-    kind = cells.type
-    if not any(holds(kind) for holds in (is_text, _is_number, is_date, pa.types.is_boolean)):
-        what = f"holds {in_words(kind)}, not numbers, texts, dates or truth values"
-        return Decision(name, problem=what, way_out="name it in ignore-columns to leave it out")
-    if wanted == "category":
-        return _category(name, cells, MOST_DECLARED)
-    if is_date(kind):
-        return Decision(name, Column(name, "date", TYPED), ("dates, read as days since 1970",))
-    try:
-        numbers = None if pa.types.is_boolean(kind) else cells.cast(pa.float64(), safe=False)
-    except pa.ArrowInvalid:
-        numbers = None
-    if numbers is None:
-        truth = _as_truth(cells) if is_text(kind) else cells
-        if plainly:
-            return _category(name, cells if truth is None else truth)
-        return _texts(name, cells, wanted, called) if truth is None else _words(name, truth, called)
-    if not wanted and not plainly and (why := _why_ids(name, numbers, cells)):
-        return Decision(name, notes=(why,))
-    notes = () if plainly else (*_code_of_missing(numbers), *_zeros(numbers, cells))
-    return Decision(name, Column(name, "number", PLAIN), notes)
-
-
-def _all_match(texts: pa.ChunkedArray, pattern: str) -> bool:
-    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
-
-
-def _settled(decision: Decision, column: Column, cells: pa.ChunkedArray) -> Decision:
-    """Return the decision for a column, with what is said of its numbers or dates."""
+    column, notes = _kind_of(name, own, wanted, called, plainly)
+    if column is None:
+        return Decision(name, notes=notes)
+    column = replace(column, missing=(*missing,))
     if column.kind == "category":
-        return replace(decision, column=column)
-    numbers, _ = read(column, cells)
-    values, notes = np.unique(numbers[np.isfinite(numbers)]), decision.notes
+        notes += () if plainly else _strangers(column, cells, len(own), called)
+        return Decision(name, column, notes)
+    inputs, others = read(column, cells)
+    numbers = inputs[: len(own)]
+    if not plainly:
+        if not wanted and (why := _why_ids(column, numbers, own)):
+            return Decision(name, notes=(why,))
+        _check(column, cells, inputs, bool(others[len(own) :].any()), len(own), called)
+        notes += (*_code_of_missing(column, numbers), *_zeros(numbers, own))
+    values = np.unique(numbers[np.isfinite(numbers)])
     if len(values) < 2 and not np.isinf(numbers).any():
         are = "one number throughout" if len(values) else "no number at all"
         notes += (f"{are} in the training rows: it is ignored (0 throughout)",)
-        return replace(decision, column=replace(column, constant=True), notes=notes)
+        return Decision(name, replace(column, constant=True), notes)
     if column.notation.endswith("yy"):
         first, last = (datetime.fromtimestamp(day * _SECONDS, UTC).date() for day in values[[0, -1]])
         notes += (f"years of two digits: these are {first} to {last}; write four digits if that is wrong",)
-    return replace(decision, column=column, notes=notes)
+    return Decision(name, column, notes)
 
 
-def _code_of_missing(numbers: pa.ChunkedArray) -> tuple[str, ...]:
-    """Note a number such as -999 that stands in some rows, far below all others."""
-    low = pc.min(numbers).as_py()
-    if low is None or not re.fullmatch(r"-9{2,6}", f"{low:g}"):
+def _strangers(
+    column: Column, cells: pa.ChunkedArray, first: int, called: Callable[[BoolArray], str]
+) -> tuple[str, ...]:
+    """Note values of test rows that no training row has."""
+    others = read(column, cells)[1] if first < len(cells) else np.zeros(0, bool)
+    if not others.any():
         return ()
-    counted = pc.value_counts(numbers.drop_null())
-    others = np.sort(counted.field("values").to_numpy(zero_copy_only=False))[1:]
-    count = pc.sum(pc.equal(numbers, low)).as_py()
+    instead = "between the two" if len(column.values) == 2 else "0 throughout"
+    return (f"{others.sum()} values of test rows ({called(others)}) are in no training row: {instead}",)
+
+
+def _check(
+    column: Column,
+    cells: pa.ChunkedArray,
+    inputs: FloatArray,
+    strange: bool,
+    first: int,
+    called: Callable[[BoolArray], str],
+) -> None:
+    """Refuse test rows that are written in another notation, and numbers that are infinite as float32."""
+    if strange and is_text(cells.type) and (other := rival(column, cells.slice(first))):
+        what = f"has {column.kind}s written as {column.notation} in the training rows and as {other} in the test rows"
+        raise _Refused(what, "write them alike")
+    infinite = np.abs(inputs) > np.finfo(np.float32).max
+    if infinite.any():
+        what = f"has in {called(infinite)} an infinite {column.name}, or one above 3e38"
+        raise _Refused(what, "write a number below that, or nothing where it is missing")
+
+
+def _kind_of(
+    name: str, cells: pa.ChunkedArray, wanted: Wanted, called: Callable[[BoolArray], str], plainly: bool
+) -> _Found:
+    """Return what the cells of the training rows are, None where they are left out, and what is said of it."""
+    kind = cells.type
+    if not any(holds(kind) for holds in (is_text, _is_number, is_date, pa.types.is_boolean)):
+        what = f"holds {in_words(kind)}, not numbers, texts, dates or truth values"
+        raise _Refused(what, "name it in ignore-columns to leave it out")
+    if wanted == "category":
+        return _category(name, cells, MOST_DECLARED)
+    if is_date(kind):
+        return Column(name, "date", TYPED), ("dates, read as days since 1970",)
+    if _are_plain(cells):
+        return Column(name, "number", PLAIN), ()
+    truth = _as_truth(cells) if is_text(kind) else cells
+    if plainly:
+        return _category(name, cells if truth is None else truth)
+    if truth is not None:
+        return _words(name, truth, called)
+    column = _recognised(name, cells, wanted)
+    if column is None:
+        return _words(name, cells, called)
+    said = f"numbers, read as {column.notation} is written"
+    if column.kind == "date":
+        said = f"dates, {column.notation}, read as {'parts of a day' if column.is_clock else 'days since 1970'}"
+    elif column.unit:
+        said = f"numbers with {column.unit!r}, read as {column.notation} without it"
+    return column, () if said.endswith(f"{PLAIN} is written") else (said,)
+
+
+def _are_plain(cells: pa.ChunkedArray) -> bool:
+    """Say whether all cells are numbers as programs write them."""
+    try:
+        return not pa.types.is_boolean(cells.type) and len(cells.cast(pa.float64(), safe=False)) == len(cells)
+    except pa.ArrowInvalid:
+        return False
+
+
+def _code_of_missing(column: Column, numbers: FloatArray) -> tuple[str, ...]:
+    """Note a number such as -999 that stands in some rows, far below all others."""
+    known = numbers[~np.isnan(numbers)]
+    low = known.min(initial=np.inf)
+    if column.kind == "date" or not re.fullmatch(r"-9{2,6}", f"{low:g}"):
+        return ()
+    count, others = int((known == low).sum()), np.unique(known)[1:]
     if count < 2 or len(others) < FEWEST_BESIDE or others[0] < low / 2:
         return ()
     return (f"{low:g} stands in {count} rows, below all others: missing-values={low:g} if it means that none is known",)
 
 
-def _zeros(numbers: pa.ChunkedArray, cells: pa.ChunkedArray) -> tuple[str, ...]:
+def _zeros(numbers: FloatArray, cells: pa.ChunkedArray) -> tuple[str, ...]:
     """Doubt whole numbers with a zero in front, as codes have."""
-    filled = numbers.drop_null().to_numpy()
-    if not is_text(cells.type) or not (filled == np.floor(filled)).all():
+    if not is_text(cells.type) or not _are_whole(numbers):
         return ()
-    codes = cells.filter(pc.match_substring_regex(cells, r"^[+-]?0\d"))
-    shown = f"{codes[0].as_py()!r} is read as a number, without its zeros" if len(codes) else ""
-    return (f"{shown}: if these are codes, name it in categorical-columns",) * bool(shown)
+    codes = cells.filter(pc.match_substring_regex(cells, r"^[+-]?0\d+$"))
+    if not len(codes):
+        return ()
+    shown = f"{codes[0].as_py()!r} is read as a number, without its zeros"
+    return (f"{shown}: if these are codes, name it in categorical-columns",)
 
 
-def _why_ids(name: str, numbers: pa.ChunkedArray, cells: pa.ChunkedArray) -> str:
+def _are_whole(numbers: FloatArray) -> bool:
+    known = numbers[~np.isnan(numbers)]
+    return bool((known == np.floor(known)).all())
+
+
+def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str:
     """Return a note where whole numbers tell rows apart and nothing else; else nothing."""
-    filled = numbers.drop_null().to_numpy()
-    count = len(filled)
-    if count < FEWEST_IDS or count < (1 - MOST_EXCEPTIONS) * len(cells) or pa.types.is_floating(cells.type):
+    there = ~np.isnan(numbers)
+    filled, count = numbers[there], int(there.sum())
+    if count < FEWEST_IDS or count < (1 - MOST_EXCEPTIONS) * len(cells) or column.kind == "date":
         return ""
-    if not (filled == np.floor(filled)).all() or (is_text(cells.type) and not _all_match(cells, r"^[+-]?\d+$")):
+    if pa.types.is_floating(cells.type) or not _are_whole(filled):
         return ""
-    different, named = len(np.unique(filled)), IDS.fullmatch(name) is not None
+    if is_text(cells.type) and not _all_match(cells.filter(pa.array(there)), r"^[+-]?\d+$"):
+        return ""
+    different, named = len(np.unique(filled)), IDS.fullmatch(column.name) is not None
     low, high, steps = filled.min(), filled.max(), np.diff(filled)
     counting = different == count and high - low < _SPARSE * count and not _YEARS[0] < low < _YEARS[1]
     counting = counting and (count >= FEWEST_UNORDERED or len(np.unique(np.sign(steps))) == 1)
-    again = _COUNTS.fullmatch(name) is not None and (steps == 1).mean() > 1 / 2  # from the start in each of some files
+    again = _COUNTS.fullmatch(column.name) and (steps == 1).mean() > 1 / 2  # from the start in each of some files
     repeated = named and different > max(MOST_VALUES, count / 5)
     if not (counting or again or repeated or (named and different == count)):
         return ""
@@ -378,76 +424,41 @@ def _why_ids(name: str, numbers: pa.ChunkedArray, cells: pa.ChunkedArray) -> str
     )
 
 
-def _texts(name: str, texts: pa.ChunkedArray, wanted: Wanted, called: Callable[[BoolArray], str]) -> Decision:
-    """Return what texts are that are not all plain numbers."""
-    try:
-        column = recognised(name, texts)
-    except _Undecided as error:
-        what, way_out = error.args
-        way_out = f"{way_out}, or name it in categorical-columns or ignore-columns"
-        return Decision(name, problem=what, way_out=way_out)
-    if column is None and wanted:
-        column = Column(name, "number", PLAIN)
-        if np.isnan(read(column, texts)[0]).all():
-            what = f"holds no number among its {are_filled(texts).sum()} values"
-            way_out = "write numbers, or name it in categorical-columns, or in ignore-columns to leave it out"
-            return Decision(name, problem=what, way_out=way_out)
-    if column is None:
-        return _words(name, texts, called)
-    notes: tuple[str, ...] = ()
-    if column.kind == "date":
-        read_as = "parts of a day" if column.is_clock else "days since 1970"
-        notes = (f"dates, {column.notation}, read as {read_as}",)
-    elif column.unit:
-        notes = (f"numbers with {column.unit!r}, read as {column.notation} without it",)
-    elif column.notation != PLAIN:
-        notes = (f"numbers, read as {column.notation} is written",)
-    return Decision(name, column, notes)
-
-
-def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> Decision:
+def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> _Found:
     """Return a category of words or truth values that nobody has declared."""
-    words = is_text(cells.type)
-    if words and (different := _telling_rows_apart(cells)):
-        return _unlike(name, cells.drop_null(), different)
     if len(cells.unique()) < 2:
-        why = "one value only in the training rows: it is ignored; categorical-columns keeps it"
-        return Decision(name, notes=(why,))
-    decision = _category(name, cells)
-    if decision.column is None or not words:
-        return decision
-    if twins := twins_among(value for value in decision.column.values if value is not None):
-        way_out = "write both alike, or name it in categorical-columns if they are two"
-        return Decision(name, problem=f"holds {twins}", way_out=way_out)
-    filled = are_filled(cells)
-    others = np.isnan(_numbers(Column("", "number", PLAIN), cells.fill_null(""))) & filled
-    if not 0 < others.sum() < filled.sum() / 2:
-        return decision
-    why = f"{others.sum()} of {filled.sum()} values ({called(others)}) are no numbers: taken as a category; "
-    return replace(decision, notes=(f"{why}numeric-columns takes these as missing, and numbers else",))
-
-
-def _telling_rows_apart(texts: pa.ChunkedArray) -> int:
-    """Return how many different texts there are if they tell rows apart and nothing else; else 0."""
-    filled = texts.drop_null()
-    different = len(filled.unique())
-    return 0 if len(filled) < FEWEST_IDS or different < ID_LIKE * len(filled) else different
-
-
-def _unlike(name: str, texts: pa.ChunkedArray, different: int) -> Decision:
-    """Return what texts are that tell rows apart: ids if they are short, and not numbers in several notations."""
-    if odd := _odd_numbers(texts.slice(0, _SAMPLE).to_pylist()):
-        what = f"holds numbers that are not all written alike, such as {odd[0]!r} and {odd[1]!r}"
-        way_out = (
-            "write all in one notation and one unit, or name it in numeric-columns, which takes others as missing, or "
-            "in ignore-columns"
+        return None, ("one value only in the training rows: it is ignored; categorical-columns keeps it",)
+    if not is_text(cells.type):
+        return _category(name, cells)
+    texts = cells.drop_null()
+    different = len(texts.unique())
+    if len(texts) >= FEWEST_IDS and different >= ID_LIKE * len(texts):
+        return None, (_why_unlike(texts, different),)
+    column, notes = _category(name, cells)
+    if twins := twins_among(value for value in column.values if value is not None):
+        raise _Refused(f"holds {twins}", "write both alike, or name it in categorical-columns if they are two")
+    others = read(_number_of(name, *_counted(texts))[0], cells)[1]
+    if 0 < others.sum() < len(texts) / 2:
+        notes += (
+            f"{others.sum()} of {len(texts)} values ({called(others)}) are no numbers: taken as a category; "
+            "numeric-columns takes these as missing, and numbers else",
         )
-        return Decision(name, problem=what, way_out=way_out)
+    return column, notes
+
+
+def _why_unlike(texts: pa.ChunkedArray, different: int) -> str:
+    """Return why texts that tell rows apart are left out: ids if they are short, and not numbers in several ways."""
+    if odd := _odd_numbers(texts.slice(0, _SAMPLE).to_pylist()):
+        raise _Refused(
+            f"holds numbers that are not all written alike, such as {odd[0]!r} and {odd[1]!r}",
+            "write all in one notation and one unit, or name it in numeric-columns, which takes others as missing, or "
+            "in ignore-columns",
+        )
     values = f"{different} different values in {len(texts)} training rows"
     if pc.mean(pc.list_value_length(pc.utf8_split_whitespace(texts))).as_py() > WORDS_OF_AN_ID:
         way_out = "name it in ignore-columns to leave it out, or in text-column to learn from its words alone"
-        return Decision(name, problem=f"has {values}", way_out=way_out)
-    return Decision(name, notes=(f"{values}, as ids are: it is ignored; categorical-columns keeps it",))
+        raise _Refused(f"has {values}", way_out)
+    return f"{values}, as ids are: it is ignored; categorical-columns keeps it"
 
 
 def _odd_numbers(texts: Sequence[str]) -> tuple[str, ...]:
@@ -464,25 +475,25 @@ def _shape(text: str) -> str:
     return re.sub(r"\d+", "", text)
 
 
-def _category(name: str, cells: pa.ChunkedArray, most: int = MOST_VALUES) -> Decision:
+def _category(name: str, cells: pa.ChunkedArray, most: int = MOST_VALUES) -> tuple[Column, tuple[str, ...]]:
     found = cells.unique().to_pylist()
-    known: list[str | None] = [*sorted({_written(value) for value in found if value is not None}, key=_rank)]
-    known += [None] * (None in found)
-    if len(known) > most:
+    missing = (None,) * (None in found)
+    known = sorted({_written(value) for value in found if value is not None}, key=_rank)
+    if len(known) + len(missing) > most:
         if is_text(cells.type) and _all_match(cells.drop_null(), r"^\[.*\]$"):
-            what = "holds lists written as texts"
-            return Decision(name, problem=what, way_out="write them as lists, in a parquet or json file, for series")
+            way_out = "write them as lists, in a parquet or json file, for series"
+            raise _Refused("holds lists written as texts", way_out)
         way_out = "name it in ignore-columns to leave it out" + (most == MOST_VALUES) * (
             f", in categorical-columns to take up to {MOST_DECLARED}, or in text-column to learn from its words alone"
         )
-        return Decision(name, problem=f"has {len(known)} different values, more than {most}", way_out=way_out)
-    folded = {value.casefold(): value for value in reversed(known) if value is not None}
+        raise _Refused(f"has {len(known) + len(missing)} different values, more than {most}", way_out)
+    folded = {value.casefold(): value for value in reversed(known)}
     pair = next((pair for pair in _TRUTH if {*pair} == {*folded}), None)
-    if pair and len(folded) < len(known) - (None in known):  # yes, YES, no, No
-        both = (*(folded[value] for value in pair), *[None] * (None in known))
+    if pair and len(folded) < len(known):  # yes, YES, no, No
+        both = tuple(folded[value] for value in pair)
         note = f"written in several ways, and read as {' and '.join(pair)}"
-        return Decision(name, Column(name, "category", values=both), (note,))
-    return Decision(name, Column(name, "category", values=(*known,)))
+        return Column(name, "category", values=both + missing), (note,)
+    return Column(name, "category", values=(*known, *missing)), ()
 
 
 def _written(value: object) -> str:
@@ -508,22 +519,23 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
     Returns
     -------
     inputs : ndarray
-        Numbers (N,), NaN where one is missing, or none; of a category (N, features), 1 where a value is the row's.
+        Numbers (N,), NaN where one is missing, or none; of a category (N, features), 1 where a value is the row's. Of
+        two values it is one feature: 1 for the second, 0 for the first and 0.5 for any other cell.
     others : ndarray
         (N,) bool, which cells are filled and neither a number nor a value that is known.
     """
-    numbers: FloatArray
     if column.kind == "category":
         codes = _codes(column.values, cells)
-        return (codes[:, None] == np.arange(len(column.values)))[:, len(column.values) == 2 :].astype(float), codes < 0
-    if column.kind == "date" and not is_text(cells.type):
-        numbers = _days_of(cells) if is_date(cells.type) else np.full(len(cells), np.nan)
-    elif is_date(cells.type):
-        numbers = np.full(len(cells), np.nan)
-    elif column.kind == "date":
-        numbers = _days(column.notation, cells.fill_null(""))
-    else:
+        if len(column.values) == 2:
+            return np.where(codes < 0, 0.5, codes)[:, None], codes < 0
+        return (codes[:, None] == np.arange(len(column.values))).astype(float), codes < 0
+    numbers: FloatArray = np.full(len(cells), np.nan)
+    if column.kind == "number" and not is_date(cells.type):
         numbers = _numbers(column, cells)
+    elif column.kind == "date" and is_text(cells.type):
+        numbers = _days(column.notation, cells.fill_null(""))
+    elif column.kind == "date" and is_date(cells.type):
+        numbers = _days_of(cells)
     others = np.isnan(numbers) & are_filled(cells)
     if column.kind == "number" and column.missing:
         numbers[np.isin(numbers, _numbers_among(column.missing))] = np.nan
@@ -554,29 +566,31 @@ def _alike(value: object, of_truth: bool) -> object:
 
 
 def _numbers(column: Column, cells: pa.ChunkedArray) -> FloatArray:
-    """Return the numbers (N,) of cells in a notation, NaN for what is none."""
+    """Return the numbers (N,) of cells in a notation and a unit, NaN for what is none."""
     numbers: FloatArray
-    if not is_text(cells.type) or (column.notation == PLAIN and not column.unit):
-        try:
+    if not column.unit and (not is_text(cells.type) or column.notation == PLAIN):
+        with suppress(pa.ArrowInvalid):
             numbers = cells.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
-        except pa.ArrowInvalid:
-            pass
-        else:
             return numbers
-    texts, fits = cells, pa.scalar(True)
-    if column.unit:
-        unit = re.escape(column.unit)
-        texts = pc.replace_substring_regex(texts, rf"^([+-]?)\s*{unit}\s*|\s*{unit}$", r"\1")
-        fits = pc.not_equal(texts, cells)
+    texts = _without_unit(column, cells.cast(TEXT))
     grouped = pc.match_substring_regex(texts, f"^(?:{_GROUPED})$")
     texts = pc.if_else(grouped, pc.replace_substring_regex(texts, _BLANKS, ""), texts)
-    fits = pc.and_(fits, pc.match_substring_regex(texts, f"^(?:{PATTERNS[column.notation]})$"))
+    fits = pc.match_substring_regex(texts, f"^(?:{PATTERNS[column.notation]})$")
     texts = pc.if_else(fits, texts, pa.scalar(None, texts.type))
     thousands, decimal = MARKS[column.notation]
-    for mark, instead in ((thousands, ""), (decimal, ".")):
+    for mark, instead in ((thousands, ""), (decimal, "."), ("+", "")):
         texts = pc.replace_substring(texts, mark, instead) if mark and mark != instead else texts
-    numbers = pc.replace_substring(texts, "+", "").cast(pa.float64()).to_numpy().astype(np.float64)
+    numbers = texts.cast(pa.float64()).to_numpy().astype(np.float64)
     return numbers
+
+
+def _without_unit(column: Column, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return texts without the unit of a column, null for those that lack it."""
+    if not column.unit:
+        return texts
+    unit = re.escape(column.unit)
+    bare = pc.replace_substring_regex(texts, rf"^([+-]?)\s*{unit}\s*|\s*{unit}$", r"\1")
+    return pc.if_else(pc.not_equal(bare, texts), bare, pa.scalar(None, TEXT))
 
 
 def _days(notation: str, texts: pa.ChunkedArray) -> FloatArray:
@@ -619,57 +633,69 @@ def _days_of(cells: pa.ChunkedArray) -> FloatArray:
     return days.astype(np.float64)
 
 
-def recognised(name: str, texts: pa.ChunkedArray) -> Column | None:
+def _recognised(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | None:
     """Return how texts are to be read as numbers or dates; None where they are words.
 
     At most `MOST_EXCEPTIONS` of those that are filled may be something else, and if some are, the others must be more
-    than two different numbers. `NO_NUMBER` does not count, and neither does `ABSENT` beside more than three others.
-
-    Raises
-    ------
-    _Undecided
-        They are numbers, or dates, that can be read in two ways.
+    than two different numbers. `NO_NUMBER` does not count, and neither does `ABSENT` beside more than three others. If
+    numbers are wanted, one is enough.
     """
     filled = texts.drop_null()
     filled = filled.filter(pc.invert(pc.is_in(filled, pa.array(NO_NUMBER, TEXT))))
     known = filled.filter(pc.invert(pc.is_in(pc.utf8_lower(filled), pa.array(ABSENT, TEXT))))
     if len(known) < len(filled) and len(known.unique()) > FEWEST_BESIDE:
         filled = known
-    counted = pc.value_counts(filled)
-    cells, counts = pa.chunked_array([counted.field("values")]), counted.field("counts").to_numpy(zero_copy_only=False)
-    return _number_notation(name, cells, counts) or _date_notation(name, cells, counts)
+    cells, counts = _counted(filled)
+    best, numbers = _number_of(name, cells, counts)
+    of_numbers = _holds(numbers[best.notation], counts)
+    if not of_numbers and (date := _date_notation(name, cells, counts)):
+        return date
+    if not of_numbers and not wanted:
+        return None
+    if np.isnan(numbers[best.notation]).all():
+        way_out = "write numbers, or name it in categorical-columns, or in ignore-columns to leave it out"
+        raise _Refused(f"holds no number among its {are_filled(texts).sum()} values", way_out)
+    fits = {one: counts[~np.isnan(found)].sum() for one, found in numbers.items()}
+    rivals = fits[POINTS] == fits[COMMAS] == fits[best.notation] > fits[PLAIN]
+    if rivals and not np.array_equal(numbers[POINTS], numbers[COMMAS], equal_nan=True):
+        what = "holds numbers whose comma may be a decimal point or stand between thousands"
+        raise _Refused(what, f"write numbers without separators, and with a decimal point{_OR_LEAVE}")
+    return best
 
 
-def rival(column: Column, texts: pa.ChunkedArray) -> str:
-    """Return the notation in which more texts are numbers, or dates, than in a column's own; empty if there is none."""
-    filled = texts.drop_null()
-    if not len(filled):
-        return ""
-    others = DATES if column.kind == "date" else PATTERNS
-    counts = {one: int(np.isfinite(read(replace(column, notation=one), filled)[0]).sum()) for one in others}
-    most = max(counts, key=lambda one: (counts[one], one == column.notation))
-    return most if counts[most] > counts.get(column.notation, 0) else ""
+_OR_LEAVE = ", or name it in categorical-columns or ignore-columns"
 
 
-def doubts(decisions: Sequence[tuple[Decision, pa.ChunkedArray]]) -> list[tuple[str, str]]:
-    """Doubt points in numbers beside columns with decimal commas, as (name, note): they may stand between thousands."""
-    columns = [(one.column, cells) for one, cells in decisions if one.column and one.column.kind == "number"]
-    commas = next((column.name for column, _ in columns if column.notation == COMMAS), None)
-    found = []
-    for column, cells in columns if commas is not None else ():
-        if column.notation != PLAIN or not is_text(cells.type):
-            continue
-        pointed = cells.filter(pc.match_substring(cells, "."))
-        if len(pointed) and _all_match(pointed, r"^[+-]?\d{1,3}\.\d{3}$"):
-            one = pointed[0].as_py()
-            found.append(
-                (
-                    column.name,
-                    f"{one} is read as {float(one):g}, but column {commas!r} has decimal commas: write "
-                    f"{one.replace('.', '')} if that is meant",
-                )
-            )
-    return found
+def _counted(texts: pa.ChunkedArray) -> tuple[pa.ChunkedArray, npt.NDArray[np.int64]]:
+    """Return the different texts (V,), and how often each is there."""
+    counted = pc.value_counts(texts)
+    return pa.chunked_array([counted.field("values")]), counted.field("counts").to_numpy(zero_copy_only=False)
+
+
+def _number_of(
+    name: str, cells: pa.ChunkedArray, counts: npt.NDArray[np.int64]
+) -> tuple[Column, dict[str, FloatArray]]:
+    """Return the unit and the notation in which most texts are numbers, and their numbers in each notation."""
+    unit = _unit(cells.slice(0, _SAMPLE).to_pylist(), counts)
+    columns = {notation: Column(name, "number", notation, unit=unit) for notation in PATTERNS}
+    numbers = {notation: _numbers(column, cells) for notation, column in columns.items()}
+    best = max(numbers, key=lambda one: counts[~np.isnan(numbers[one])].sum())  # of equals the first
+    return columns[best], numbers
+
+
+def _unit(texts: Sequence[str], counts: npt.NDArray[np.int64]) -> str:
+    """Return what stands before or after most numbers, which may be nothing."""
+    units = Counter[str]()
+    for text, count in zip(texts, counts, strict=False):
+        if (unit := _unit_of(text)) is not None:
+            units[unit] += int(count)
+    return max(units, key=units.__getitem__, default="")
+
+
+def _unit_of(text: str) -> str | None:
+    """Return what stands before or after the number in a text, which may be nothing; None if it is no number."""
+    found = _WITH_UNIT.fullmatch(text)
+    return (found[1] or found[2] or "").strip() if found else None
 
 
 def _holds(numbers: FloatArray, counts: npt.NDArray[np.int64]) -> bool:
@@ -678,34 +704,6 @@ def _holds(numbers: FloatArray, counts: npt.NDArray[np.int64]) -> bool:
     if real.all():
         return len(real) > 0
     return bool(counts[real].sum() >= (1 - MOST_EXCEPTIONS) * counts.sum() and len(np.unique(numbers[real])) > 2)
-
-
-def _number_notation(name: str, cells: pa.ChunkedArray, counts: npt.NDArray[np.int64]) -> Column | None:
-    unit = _unit(cells.slice(0, _SAMPLE).to_pylist())
-    columns = [Column(name, "number", notation, unit=unit) for notation in PATTERNS]
-    numbers = {column.notation: _numbers(column, cells) for column in columns}
-    fits = {one: int(counts[~np.isnan(found)].sum()) for one, found in numbers.items()}
-    best = max(columns, key=lambda one: fits[one.notation])  # of equals the first
-    if not _holds(numbers[best.notation], counts):
-        return None
-    rivals = fits[POINTS] == fits[COMMAS] == fits[best.notation] > fits[PLAIN]
-    if rivals and not np.array_equal(numbers[POINTS], numbers[COMMAS], equal_nan=True):
-        what = "holds numbers whose comma may be a decimal point or stand between thousands"
-        raise _Undecided(what, "write numbers without separators, and with a decimal point")
-    return best
-
-
-def _unit(texts: Sequence[str]) -> str:
-    """Return what stands before or after the number in nearly all texts; empty where there is no such unit."""
-    units = Counter(map(_unit_of, texts))
-    unit, count = units.most_common(1)[0] if units else ("", 0)
-    return unit or "" if count >= (1 - MOST_EXCEPTIONS) * len(texts) else ""
-
-
-def _unit_of(text: str) -> str | None:
-    """Return what stands before or after the number in a text, which may be nothing; None if it is no number."""
-    found = _WITH_UNIT.fullmatch(text)
-    return (found[1] or found[2] or "").strip() if found else None
 
 
 def _date_notation(name: str, cells: pa.ChunkedArray, counts: npt.NDArray[np.int64]) -> Column | None:
@@ -723,8 +721,34 @@ def _date_notation(name: str, cells: pa.ChunkedArray, counts: npt.NDArray[np.int
         mixed = (there & ~fits[best]).any() and (differ or counts[fits[best]].sum() < enough)
         if either or mixed:
             how = f"are {best} and {other} in turn" if mixed else f"may be {best} or {other}"
-            raise _Undecided(f"holds dates that {how}", "write dates as year-month-day, such as 2024-03-31")
+            raise _Refused(f"holds dates that {how}", f"write dates as year-month-day, such as 2024-03-31{_OR_LEAVE}")
     return Column(name, "date", best) if _holds(days[best], counts) else None
+
+
+def rival(column: Column, texts: pa.ChunkedArray) -> str:
+    """Return the notation in which more texts are numbers, or dates, than in a column's own; empty if there is none."""
+    filled = texts.drop_null()
+    others = DATES if column.kind == "date" else PATTERNS
+    counts = {one: int(np.isfinite(read(replace(column, notation=one), filled)[0]).sum()) for one in others}
+    most = max(counts, key=lambda one: (counts[one], one == column.notation))
+    return most if counts[most] > counts.get(column.notation, 0) else ""
+
+
+def doubts(decisions: Sequence[tuple[Decision, pa.ChunkedArray]]) -> list[tuple[str, str]]:
+    """Doubt points in numbers beside columns with decimal commas, as (name, note): they may stand between thousands."""
+    columns = [(one.column, cells) for one, cells in decisions if one.column and one.column.kind == "number"]
+    commas = next((column.name for column, _ in columns if column.notation == COMMAS), None)
+    found = []
+    for column, cells in columns if commas is not None else ():
+        if column.notation != PLAIN or not is_text(cells.type):
+            continue
+        bare = _without_unit(column, cells)
+        pointed = bare.filter(pc.match_substring(bare, "."))
+        if len(pointed) and _all_match(pointed, r"^[+-]?\d{1,3}\.\d{3}$"):
+            one = pointed[0].as_py()
+            note = f"{one} is read as {float(one):g}, but column {commas!r} has decimal commas: write "
+            found.append((column.name, f"{note}{one.replace('.', '')} if that is meant"))
+    return found
 
 
 def is_date(kind: pa.DataType) -> bool:

@@ -120,6 +120,8 @@ CATEGORIES = {
     "zeros in front": (["007", "7", "07", "1"], {"categorical_columns": "x"}, ("007", "07", "1", "7"), None),
     "declared missing": (["x", "a", "b", "a"], {"missing_values": "x"}, ("a", "b", None), [[0, 0, 1], [1, 0, 0]]),
     "missing": (["", "a", "b", "NA"], {}, ("a", "b", None), [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]]),
+    "no ink": (["\u2800", "a", "b\u3164", "b"], {}, ("a", "b", None), [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 0]]),
+    "two listed": (["f", "m", "", "f"], {"categorical_columns": "x:f|m"}, ("f", "m"), [[0], [1], [0.5], [0]]),
     "two forms": (["Zo\u00eb", "Zoe\u0308", "Al", "Bo"], {}, ("Al", "Bo", "Zo\u00eb"), [[0, 0, 1]] * 2 + [[1, 0, 0]]),
 }
 
@@ -152,7 +154,9 @@ def test_categories_are_those_of_scikit_learn(train, test):
     meant = np.array([[None if text in ("", "NA") else text] for text in train + test], dtype=object)
     encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(meant[: len(train)])
     expected = encoder.transform(meant)
-    assert found.inputs.tolist() == (expected[:, 1:] if expected.shape[1] == 2 else expected).tolist()
+    if expected.shape[1] == 2:
+        expected = np.where(expected.any(axis=1), expected[:, 1], 0.5)[:, None]
+    assert found.inputs.tolist() == expected.tolist()
 
 
 @given(st.lists(st.lists(st.none() | st.floats(-1000, 1000, width=16), min_size=3, max_size=3), min_size=2, max_size=8))
@@ -224,6 +228,18 @@ class TestKinds:
         assert other.inputs[:4, 1:].tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 1], [0, 0, 0]]
         assert noted(other, "10 values", "Bonn, Oslo, Rome")
 
+    @pytest.mark.parametrize("form", ["{},5", "{}.5", "{} kg", "1.00{},5"])
+    def test_numbers_wanted_among_other_texts_are_read_in_the_notation_of_most(self, form):
+        """Without the key they are a category, and the note counts as numbers what the key reads as such."""
+        digits = [row % 7 for row in NUMBERS]
+        cells = [form.format(digit) if row % 5 else "k.A." for row, digit in enumerate(digits)]
+        assert noted(column(cells), "8 of 40", "row 2", "numeric-columns")
+        number = float(form.format(0).removesuffix(" kg").replace(".00", "00").replace(",", "."))
+        found = column(cells, numeric_columns="x")
+        right = [digit + number if row % 5 else np.nan for row, digit in enumerate(digits)]
+        assert np.array_equal(found.inputs[:, 1], right, equal_nan=True)
+        assert noted(found, "8 of 40 values are no numbers")
+
     @pytest.mark.parametrize("form", ["csv", "parquet"])
     @pytest.mark.parametrize(("kind", "code"), [(float, "-999"), (int, "-999"), (str, "-999"), (str, "-999.0")])
     def test_a_code_for_missing_is_noted_and_taken_as_missing_where_a_key_says_so(self, kind, code, form):
@@ -233,6 +249,17 @@ class TestKinds:
         right = pd.Series(cells).astype(float).replace(-999, np.nan)
         assert np.array_equal(found.inputs[:, 1], right, equal_nan=True)
         assert not found.notes
+
+    def test_numbers_wanted_of_several_units_are_those_of_most_rows(self):
+        cells = [f"{row} kg" if row % 3 else f"{row}000 g" for row in NUMBERS]
+        found = column(cells, numeric_columns="x")
+        assert np.array_equal(found.inputs[:, 1], [row if row % 3 else np.nan for row in NUMBERS], equal_nan=True)
+        assert found.input_names == ("size", "x (kg)")
+
+    @pytest.mark.parametrize(("form", "word"), [("{}", "NULL"), ("{} kg", "kg"), ("{},0", "unknown")])
+    def test_a_code_for_missing_is_noted_in_any_notation_and_beside_words(self, form, word):
+        cells = written(form, [-999 if row % 8 == 0 else row % 13 for row in NUMBERS])
+        assert noted(column([*cells[:-1], word]), "-999 stands in 5 rows", "missing-values=-999")
 
     @pytest.mark.parametrize(
         ("form", "key"), [("{} kg", "999"), ("{},0", "999"), ("{},0", "999.0"), ("${}.00", "999"), ("{}", "999")]
@@ -295,6 +322,7 @@ IDS = {
     "texts": ("patient", written("{:05d}"), False),
     "words": ("patient", written("P{}"), False),
     "names": ("patient", [*written("Doe, Jane {}")[:-2], "Roe", "Roe"], False),
+    **{word: ("patient", [word, *PRIMES[1:ROWS]], False) for word in ("NULL", "None", "\\N")},
     "letters in some": ("x", [f"A{row}" if row % 3 == 0 else 1000 + row for row in NUMBERS], False),
     **{name: (name, PRIMES, False) for name in ("patient", "sample_id", "caseNo")},
     "repeated": ("patient", [row // 2 * 7 for row in range(200)], False),

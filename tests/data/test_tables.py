@@ -148,14 +148,14 @@ LATER = """age,city,member,sex,label
 7,c,False,m,no
 ,a,True,x,yes
 """
-"""Cities a and b and a missing one; city c and sex x are only in the test split."""
+"""Cities a and b and a missing one; city c is 0 throughout and sex x between f and m: the test split alone has them."""
 
 
 class TestReading:
     """A row is age, city a, city b, city missing, member (False, then True), sex (f, then m)."""
 
     ROWS = ((1, 0, 1, 0, 1, 0), (2.5, 1, 0, 0, 0, 1), (np.nan, 0, 0, 1, 1, 1), (4, 0, 1, 0, 1, 0))
-    LATER = ((7, 0, 0, 0, 0, 1), (np.nan, 1, 0, 0, 1, 0))
+    LATER = ((7, 0, 0, 0, 0, 1), (np.nan, 1, 0, 0, 1, 0.5))
 
     @pytest.fixture
     def people(self, tmp_path):
