@@ -11,9 +11,9 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.cache import kept
-from hetfl_flwr.data.facts import source_lines
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
+from hetfl_flwr.data.overview import source_lines
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import DataError

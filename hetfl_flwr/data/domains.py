@@ -8,19 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
+from hetfl_flwr.data import columns
 from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED, DatasetEntry
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.images import image_spec, read_images
 from hetfl_flwr.data.labels import IntArray, class_names, declared, label_notes, read_codes, read_owners
 from hetfl_flwr.data.opening import Source, check_place, open_source
+from hetfl_flwr.data.overview import ColumnFacts, Overview
 from hetfl_flwr.data.reading import Reading, comma_list, parse_data_sets
 from hetfl_flwr.data.roles import Kind
 from hetfl_flwr.data.rotation import ANGLES, Rotation, rotated
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.series import read_series
 from hetfl_flwr.data.spec import DataSpec
-from hetfl_flwr.data.tables import read_table
+from hetfl_flwr.data.tables import opened_table, read_table, refusal
 from hetfl_flwr.data.texts import read_texts
 from hetfl_flwr.errors import ConfigError, DataError, unknown
 
@@ -121,6 +123,25 @@ class Family:
             if self.is_here:
                 return self.source.kind
         return _said(self.reading)
+
+    @property
+    def overview(self) -> Overview:
+        """What it is taken for, before anybody trains; no image is decoded for it. DataError if it cannot be opened."""
+        if self.is_bundled:
+            return Overview.of_arrays(self.name, self._straight[0])
+        source, learnt, refused = self.source, list[ColumnFacts](), list[str]()
+        for decision, cells in opened_table(source) if source.kind == "table" else ():
+            found = columns.read(decision.column, cells) if decision.column else None
+            learnt.append(ColumnFacts.of(decision, cells, found))
+            refused += [refusal(source, decision)] * bool(decision.problem)
+        whole = Overview.of(source, learnt)
+        problem = whole.problem or (refused or [""])[0]
+        if not problem and source.kind in ("series", "text"):
+            try:
+                assert self._straight
+            except DataError as error:
+                problem = str(error)
+        return replace(whole, problem=problem)
 
     def arrays(self, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
         """Return the arrays of its domains; equal arguments return the same copy. `rotated` says what they are.
@@ -270,6 +291,29 @@ def domain_labels(families: Sequence[Family]) -> tuple[str, ...]:
         called = short if shorts.count(short) == 1 else family.name
         names += [called if own == family.name else f"{called} {own}" for own in family.domain_names]
     return tuple(names)
+
+
+def overview(dataset: str, reading: Reading) -> Overview:
+    """Return what a data set is taken for.
+
+    Parameters
+    ----------
+    dataset : str
+        One data set, as in `load_client_data`.
+    reading : Reading
+        How it is read.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such data set.
+    DataError
+        If it cannot be opened.
+    """
+    family, *others = parse_families(dataset, reading)
+    if others:
+        raise DataError(f"dataset {dataset!r} names {len(others) + 1}: look at one at a time")
+    return family.overview
 
 
 def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:

@@ -434,7 +434,7 @@ def _notes_on(place: str, nameless: Mapping[str, str]) -> tuple[str, ...]:
 def _labelled(source: Source, unknown: Sequence[str]) -> Source:
     """Leave out the rows without a label: those of a missing one, or of a text that says that there is none."""
     place, label, found = source.place, source.label, source.frame[source.label]
-    without = _missing(found, unknown)
+    without = missing_among(found, unknown)
     if not without.any():
         return source
     for split, own in zip(source.rows, np.split(without, [source.train_rows]), strict=False):
@@ -472,7 +472,8 @@ def _gone(source: Source, without: npt.NDArray[np.bool_]) -> list[str]:
     ]
 
 
-def _missing(found: pa.ChunkedArray, unknown: Sequence[str]) -> npt.NDArray[np.bool_]:
+def missing_among(found: pa.ChunkedArray, unknown: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return which cells (N,) are empty, or one of the words and numbers for what is unknown."""
     missing = found.is_null(nan_is_null=True)
     if is_text(found.type) or pa.types.is_integer(found.type) or pa.types.is_floating(found.type):
         cells = pc.utf8_trim_whitespace(found.cast(TEXT)) if is_text(found.type) else found

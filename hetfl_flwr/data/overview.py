@@ -1,25 +1,80 @@
-"""What a data set is taken for: its columns, classes and owners, before anybody trains; what ``hetfl data`` shows."""
+"""What a data set is taken for: its columns, classes and owners, before anybody trains; no image is decoded for it."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
-from hetfl_flwr.data.columns import Decision, read
-from hetfl_flwr.data.domains import parse_families
-from hetfl_flwr.data.facts import (
-    ColumnFacts,
-    all_facts,
-    class_counts,
-    facts_of,
-    lines_on,
-    owner_counts,
-    standardised,
-)
-from hetfl_flwr.data.labels import label_notes
-from hetfl_flwr.data.reading import Reading
-from hetfl_flwr.data.tables import opened_table, refusal
+from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray
+from hetfl_flwr.data.labels import IntArray, class_names, label_notes, read_labels, read_owners
+from hetfl_flwr.data.opening import Source, missing_among
+from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import DataError
+from hetfl_flwr.text import printable
+
+_MOST, _FEW, _LONGEST = 20, 5, 30  # classes or owners that a line counts, columns that it names, letters of a name
+_PARTS = ("label", "owner", "domain")
+_MANY = {"category": "categories", "series": "series", "refused": "refused"}
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """A column, and what becomes of it.
+
+    Parameters
+    ----------
+    name : str
+        As the file has it.
+    becomes : str
+        "number", "date", "category", "label", "owner", "domain", "image", "series", "text", "nothing" or "refused".
+    inputs : int
+        How many inputs of a model it makes.
+    missing : int
+        Cells that are empty, or no number where others are.
+    example : str
+        Its first cell that is filled.
+    why : str
+        How it is read, and what is done with it that nobody asked for.
+    """
+
+    name: str
+    becomes: str
+    inputs: int = 0
+    missing: int = 0
+    example: str = ""
+    why: str = ""
+
+    @classmethod
+    def of(
+        cls, decision: Decision, cells: pa.ChunkedArray, found: tuple[FloatArray, BoolArray] | None = None
+    ) -> "ColumnFacts":
+        """Return what is known of a column of a table that is not ignored.
+
+        Parameters
+        ----------
+        decision : Decision
+            What it is.
+        cells : ChunkedArray
+            Its cells, cleaned.
+        found : tuple, optional
+            What `hetfl_flwr.data.columns.read` made of them; None where it is left out or refused.
+        """
+        column, notes, missing = decision.column, [*decision.notes], cells.null_count
+        becomes, inputs = ("refused" if decision.problem else "nothing"), 0
+        if decision.problem:
+            notes = [f"{decision.problem}: {decision.way_out}"]
+        if column and found:
+            (numbers, others), inputs = found, len(column.input_names)
+            becomes = becomes if column.constant else column.kind
+            if column.kind == "category":
+                shown = ", ".join(map(str, column.values[:5])) + ", ..." * (len(column.values) > 5)
+                notes.insert(0, f"{len(column.values)} values: {shown}")
+            else:
+                missing = int(np.isnan(numbers).sum())
+                notes += [f"{others.sum()} cells are no {column.kind}s"] * bool(others.any() and not column.constant)
+        return cls(decision.name, becomes, inputs, missing, decision.example, "; ".join(notes))
 
 
 @dataclass(frozen=True)
@@ -56,61 +111,86 @@ class Overview:
     notes: tuple[str, ...] = ()
     problem: str = ""
 
+    @classmethod
+    def of(cls, source: Source, learnt: Sequence[ColumnFacts] = ()) -> "Overview":
+        """Return what a data set is taken for, given the columns of a table that are not ignored."""
+        reading, known = source.reading, {one.name: one for one in learnt}
+        parts = {reading.id_column: "owner", reading.domain_column: "domain", source.label: "label"}
+        if source.kind != "table":
+            parts |= dict.fromkeys(source.inputs, source.kind)
+        columns = tuple(
+            known.get(name) or _aside(source, name, parts.get(name, "nothing")) for name in source.frame.names
+        )
+        classes, owners, notes, problem = dict[str, int](), dict[str, int](), source.notes, ""
+        try:
+            called, numbers = read_owners(source, np.arange(len(source)))
+            owners = {} if numbers is None else _counted(called, numbers.numpy())
+            classes = _counted(class_names(source), read_labels(source)[1])
+            notes += label_notes(source)
+        except DataError as error:
+            problem = str(error)
+        scaled = tuple(one.name for one in columns if one.becomes in ("number", "date", "series"))
+        return cls(source.place, source.kind, source.rows, columns, classes, owners, scaled, notes, problem)
+
+    @classmethod
+    def of_arrays(cls, place: str, arrays: Arrays) -> "Overview":
+        """Return what a data set is that has neither files nor a column to decide about."""
+        rows = {"train": arrays.train_rows, "test": len(arrays.labels) - arrays.train_rows}
+        classes = _counted(arrays.class_names, arrays.labels.numpy())
+        inputs = arrays.input_names if arrays.spec.is_table else ()
+        return cls(place, arrays.spec.kind, rows, classes=classes, standardised=inputs)
+
     @property
     def lines(self) -> tuple[str, ...]:
-        """What a run says of it at its start."""
-        return lines_on(self.place, self.rows, self.columns, self.classes, self.owners)
+        """In at most five lines, what was read, is missing, left out and standardised, and the classes and owners."""
+        said = [" and ".join(f"{count:,} {split}" for split, count in self.rows.items() if count) + " rows"]
+        if columns := self.columns:
+            kinds = Counter(one.becomes for one in columns if one.becomes not in (*_PARTS, "nothing"))
+            called = {kind: kind if count == 1 else _MANY.get(kind, f"{kind}s") for kind, count in kinds.items()}
+            aside = [f", {part} {one.name!r}" for part in _PARTS for one in columns if one.becomes == part]
+            learnt = ", ".join(f"{kinds[kind]:,} {name}" for kind, name in called.items()) or "nothing to learn from"
+            said[0] += f", {len(columns):,} columns: {learnt}{''.join(aside)}"
+            kept = [one for one in columns if one.becomes != "nothing"]
+            said += [
+                f"missing: {_few([f'{one.name!r} {one.missing:,}' for one in kept if one.missing])}",
+                f"left out: {_few([_left_out(one) for one in columns if one.becomes == 'nothing'])}",
+                f"standardised: {_few([*map(repr, self.standardised)])}",
+            ]
+        counted = {"classes": self.classes, "owners": self.owners}
+        said += ["; ".join(f"{len(own):,} {what}: {_most(own)}" for what, own in counted.items() if own)]
+        return tuple(f"{self.place}: {line}" for line in said if line)
 
 
-def overview(dataset: str, reading: Reading) -> Overview:
-    """Return what a data set is taken for.
-
-    Parameters
-    ----------
-    dataset : str
-        One data set, as in `load_client_data`.
-    reading : Reading
-        How it is read.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such data set.
-    DataError
-        If it cannot be opened.
-    """
-    family, *others = parse_families(dataset, reading)
-    if others:
-        raise DataError(f"dataset {dataset!r} names {len(others) + 1}: look at one at a time")
-    if family.is_bundled:
-        arrays = family.arrays(0, True)[0]
-        counts = np.bincount(arrays.labels, minlength=arrays.spec.classes).tolist()
-        rows = {"train": arrays.train_rows, "test": len(arrays.labels) - arrays.train_rows}
-        classes = dict(zip(arrays.class_names, counts, strict=True))
-        inputs = arrays.input_names if arrays.spec.is_table else ()
-        return Overview(dataset, arrays.spec.kind, rows, classes=classes, standardised=inputs)
-    source = family.source
-    table = opened_table(source) if source.kind == "table" else []
-    columns = all_facts(source, [facts_of(decision, cells, _others(decision, cells)) for decision, cells in table])
-    classes, owners, problem = dict[str, int](), dict[str, int](), ""
-    try:
-        owners, classes = owner_counts(source), class_counts(source)
-    except DataError as error:
-        problem = str(error)
-    problem = problem or next((refusal(source, one) for one, _ in table if one.problem), "")
-    return Overview(
-        source.place,
-        source.kind,
-        source.rows,
-        columns,
-        classes,
-        owners,
-        standardised(columns),
-        (*source.notes, *(label_notes(source) if classes and not problem else ())),
-        problem,
-    )
+def source_lines(source: Source, learnt: Sequence[ColumnFacts] = ()) -> tuple[str, ...]:
+    """Return what a run says of a data set at its start; nothing of one of the catalogue, which is known."""
+    return () if source.is_catalogued else Overview.of(source, learnt).lines
 
 
-def _others(decision: Decision, cells: pa.ChunkedArray) -> int:
-    column = decision.column
-    return int(read(column, cells)[1].sum()) if column and column.kind != "category" else 0
+def _aside(source: Source, name: str, part: str) -> ColumnFacts:
+    """Return what is known of a column that is no input of a table."""
+    cells, reading = source.frame[name], source.reading
+    missing = missing_among(cells, reading.missing if part in ("owner", "domain") else ())
+    filled = cells.filter(pa.array(~missing))
+    example = str(filled[0].as_py())[:60].strip() if len(filled) and part != "image" else ""
+    why = source.nameless.get(name) or "ignore-columns" * (" ".join(name.split()) in reading.ignored)
+    return ColumnFacts(name, part, missing=int(missing.sum()), example=example, why=why)
+
+
+def _counted(names: Sequence[str], numbers: IntArray) -> dict[str, int]:
+    """Return how many rows each class or owner has, by name, given the number (N,) of each row's own."""
+    return dict(zip(names, np.bincount(numbers, minlength=len(names)).tolist(), strict=True))
+
+
+def _few(parts: Sequence[str]) -> str:
+    return ", ".join(parts[:_FEW]) + f" and {len(parts) - _FEW:,} more" * (len(parts) > _FEW) or "nothing"
+
+
+def _left_out(column: ColumnFacts) -> str:
+    why = column.why.partition(":")[0]
+    about = "; ".join(filter(None, (why, f"such as {column.example!r}" * bool(column.example))))
+    return repr(column.name) + f" ({about})" * bool(about)
+
+
+def _most(counts: Mapping[str, int]) -> str:
+    shown = ", ".join(f"{printable(name, _LONGEST)} {count:,}" for name, count in [*counts.items()][:_MOST])
+    return shown + f" and {len(counts) - _MOST:,} more" * (len(counts) > _MOST)

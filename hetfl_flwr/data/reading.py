@@ -21,48 +21,10 @@ SeriesLayout = Literal["auto", "channels-first", "channels-last"]
 class Reading:
     """Where a data set lies, which of its columns count, and the form that its inputs are given.
 
-    Columns are those of the hub, of a csv or parquet file, or of what `save_to_disk` wrote; empty: the catalogue's,
-    else the only one of its kind. For a list of data sets a column is one for all, or a comma list of one each, save
-    ``categorical_columns``, ``numeric_columns`` and ``ignore_columns``, which are lists by themselves, for all.
-
-    Parameters
-    ----------
-    data_dir : str
-        Folder of local copies in the hub's layout; empty: the hub.
-    image_column, text_column, series_column, label_column : str
-        The input and what is to be learnt. A data set with neither images nor a text column is a series if one of its
-        columns holds lists. Else it is a table: all other columns are its inputs.
-    domain_column : str
-        Column whose values are domains; empty: the catalogue's, or one domain.
-    classes : str
-        The classes in their order, for all data sets of a list; see `parse_classes`. Empty: as the data have them.
-    categorical_columns : str
-        Comma list of a table's columns that are categories although they hold numbers, or many different texts;
-        ``NAME:VALUE|VALUE`` also lists the values, which are then the same on every node.
-    numeric_columns : str
-        Comma list of a table's columns that are numbers, although their values are all different, or few are numbers.
-    ignore_columns : str
-        Comma list of a table's columns that are left out.
-    missing_values : str
-        Comma list of words and numbers that stand for what is missing, in any column.
-    header_row : int
-        Row of a text file that holds the names of its columns; 0: found by itself; -1: there is none.
-    encoding : str
-        Encoding of text files; empty: told from each file.
-    image_size : int
-        Height and width that images are resized to, 1 or more; 0: as they are.
-    vocabulary : str
-        How words become tokens; see `parse_vocabulary`.
-    text_length : int
-        Tokens of a text, 1 or more: longer ones are cut, shorter ones filled up.
-    pivot : str
-        Columns of a table with a row for each point in time; see `parse_pivot`. Empty: it has none.
-    series_layout : {"auto", "channels-first", "channels-last"}
-        What the outer lists of a series are: its channels, or its points in time; see `read_series`.
-    id_column : str
-        Column whose values say who a row belongs to, where ``partition`` asks for it; empty: none.
-    by_file : bool
-        Whether each file of a folder is read by itself, and its rows belong to it; splits have no meaning then.
+    The fields are the config keys of these names, which `RunConfig` describes; save the last two, which ``partition``
+    says: the column whose values own the rows, and whether each file of a folder owns its rows. For a list of data sets
+    a column is one for all, or a comma list of one each; ``categorical_columns``, ``numeric_columns`` and
+    ``ignore_columns`` are lists by themselves, for all.
     """
 
     data_dir: str = ""
@@ -103,14 +65,7 @@ class Reading:
         return frozenset((*lists, *(getattr(self, key).strip() for key in _ALONE), self.id_column))
 
     def of(self, number: int, count: int) -> "Reading":
-        """Return the reading of one data set of a list, its folder as an absolute path.
-
-        Parameters
-        ----------
-        number : int
-            Which of them, 0 or more.
-        count : int
-            How many they are.
+        """Return the reading of one data set of a list, by its number 0..count-1, its folder as an absolute path.
 
         Raises
         ------
@@ -123,14 +78,18 @@ class Reading:
         'img'
         """
         folder = str(Path(self.data_dir).expanduser().absolute()) if self.data_dir else ""
-        columns: dict[str, Any] = {key: normalize("NFC", getattr(self, key)) for key in (*_LISTS, *_ALONE)}
-        several = [key for key in _ALONE if count > 1 and "," in columns[key]]
-        columns |= {key: _one(columns[key], key.replace("_", "-"), number, count) for key in several}
-        return replace(
-            self,
-            data_dir=folder,
-            **columns,
-        )
+        own: dict[str, Any] = {key: normalize("NFC", getattr(self, key)) for key in (*_LISTS, *_ALONE)}
+        for key in _ALONE:
+            columns = [column.strip() for column in own[key].split(",")]
+            if count == 1 or len(columns) == 1:
+                continue
+            if len(columns) != count:
+                raise ConfigError(
+                    f"{key.replace('_', '-')} '{own[key]}' has {len(columns)} names for {count} data sets: write one "
+                    "for all, or one for each"
+                )
+            own[key] = columns[number]
+        return replace(self, data_dir=folder, **own)
 
 
 READING_KEYS = tuple(field.name for field in fields(Reading) if field.name not in ("id_column", "by_file"))
@@ -243,12 +202,3 @@ def parse_classes(text: str) -> tuple[tuple[str, str], ...]:
     if len(classes) < 2 or any(len({*column} - {""}) < len(classes) for column in zip(*classes, strict=True)):
         raise ConfigError(f"classes {text!r}: expected two or more different names, NAME or NAME:LABEL, with commas")
     return classes
-
-
-def _one(text: str, name: str, number: int, count: int) -> str:
-    columns = [column.strip() for column in text.split(",")]
-    if len(columns) != count:
-        raise ConfigError(
-            f"{name} '{text}' has {len(columns)} names for {count} data sets: write one for all, or one for each"
-        )
-    return columns[number]

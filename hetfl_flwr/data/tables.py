@@ -9,9 +9,9 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray, Wanted, are_filled, cleaned, decide, doubts, read
-from hetfl_flwr.data.facts import ColumnFacts, facts_of, source_lines
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
+from hetfl_flwr.data.overview import ColumnFacts, source_lines
 from hetfl_flwr.data.reading import parse_categories
 from hetfl_flwr.data.roles import columns_called, learnt_columns
 from hetfl_flwr.data.samples import Arrays
@@ -61,13 +61,13 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         name, column = decision.name, decision.column
         notes += [(name, note) for note in decision.notes]
         if column is None:
-            facts.append(facts_of(decision, cells, 0))
+            facts.append(ColumnFacts.of(decision, cells))
             continue
-        numbers, others = read(column, cells)
+        numbers, others = found = read(column, cells)
+        facts.append(ColumnFacts.of(decision, cells, found))
         if column.kind != "category":
             notes += _missing(source, column, cells, others)
             numbers = numbers[:, None]
-        facts.append(facts_of(decision, cells, int(others.sum())))
         copies += _copies(source, name, numbers, labels[: source.train_rows])
         inputs[:, first : first + numbers.shape[1]] = numbers
         first += numbers.shape[1]

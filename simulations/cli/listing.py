@@ -111,7 +111,7 @@ def data(
 
     Example: hetfl data ./patients.csv --set label-column=sick --set partition=natural:hospital
     """
-    from hetfl_flwr.data.overview import overview
+    from hetfl_flwr.data.domains import overview
     from simulations.reports.data import columns_table
 
     config = RunConfig.from_flat(chosen_keys(None, settings, dataset=dataset, data_dir=data_dir))

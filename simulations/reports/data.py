@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from rich.table import Table
 
-from hetfl_flwr.data.facts import ColumnFacts
-from hetfl_flwr.data.overview import Overview
+from hetfl_flwr.data.overview import ColumnFacts, Overview
 from hetfl_flwr.text import printable
 from simulations.reports.terminal import table_of
 

@@ -7,7 +7,7 @@ import pytest
 from fixtures.data.hub import grey
 
 from hetfl_flwr.data import Reading, Split, load_client_data
-from hetfl_flwr.data.overview import overview
+from hetfl_flwr.data.domains import overview
 
 ROWS = 60
 
@@ -117,3 +117,30 @@ def test_an_infinite_number_is_shown_as_a_run_refuses_it(tmp_path):
     pd.DataFrame({"a": [*range(1, 40), float("inf")], "y": ["u", "v"] * 20}).to_csv(tmp_path / "t.csv", index=False)
     found = overview(str(tmp_path / "t.csv"), Reading(label_column="y"))
     assert ("row 41" in found.problem, found.columns[0].becomes) == (True, "refused")
+
+
+def test_missing_cells_are_counted_once_however_they_are_written(tmp_path):
+    """Of 40 weights 4 are -9 kg and one is NA; an owner NA is one, and the owners that are missing are refused."""
+    frame = pd.DataFrame(
+        {
+            "weight": ["-9 kg"] * 4 + ["NA"] + [f"{50 + row} kg" for row in range(35)],
+            "ward": ["NA", "-9", "-9", *["north", "south", "west"] * 12, "north"],
+            "y": ["NA", "v"] * 20,
+        }
+    )
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    keys = {"label_column": "y", "classes": "NA,v", "missing_values": "-9"}
+    found = overview(str(tmp_path / "t.csv"), Reading(id_column="ward", **keys))
+    assert [(one.name, one.missing, one.example) for one in found.columns] == [
+        ("weight", 5, "-9 kg"),
+        ("ward", 2, "NA"),
+        ("y", 0, "NA"),
+    ]
+    assert "ward" in found.problem
+
+
+def test_a_series_with_a_number_that_is_missing_is_shown_as_a_run_refuses_it(tmp_path):
+    signals = [[0.5, float("nan") if row == 7 else 1.0, float(row)] for row in range(20)]
+    pd.DataFrame({"signal": signals, "y": ["u", "v"] * 10}).to_parquet(tmp_path / "t.parquet")
+    found = overview(str(tmp_path / "t.parquet"), Reading(label_column="y"))
+    assert (found.kind, "row 8" in found.problem) == ("series", True)
