@@ -1,4 +1,13 @@
-"""Data sets and their domains, and each client's share of one: its training, validation, test and public samples.
+"""Data sets and their domains, and each client's share of one, in four steps, each taken once a process.
+
+1. Open (`opening`): a name, a file, a folder or an id of the hub becomes one `frame` of all rows, whose cells are still
+   as they are written. `folders` lists files, `rows` reads and joins them, `text_tables` and `arrays` read the kinds
+   that need it, `pivot` makes series of long tables, and `roles` says which column is what.
+2. Columns (`columns`, `labels`): what each column is, decided once over all of its cells, with the reason. `overview`
+   shows it.
+3. Decode (`decode`): one array a domain, from `tables`, `images`, `series` or `texts`, kept by `cache`. `domains` goes
+   from names to these arrays; `scaling` brings them to one scale.
+4. Split (`clients`): the training, validation, test and public rows of one client, by `partitions`.
 
 Nothing here knows of a server, a model or an algorithm.
 """
