@@ -170,12 +170,14 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
 def _check_columns(files: Sequence[tuple[Path, str, Frame]], ignored: Collection[str]) -> None:
     """Refuse files that have other columns than the first."""
     names = [{name for name in frame.names if _is_needed(name, ignored)} for _, _, frame in files]
-    for (path, _, _), own in zip(files, names, strict=True):
-        for one, other, lacking in ((path, files[0][0], names[0] - own), (files[0][0], path, own - names[0])):
+    called = [f"sheet {title!r} of '{path}'" if title else f"'{path}'" for path, title, _ in files]
+    for place, own in zip(called, names, strict=True):
+        for one, other, lacking in ((place, called[0], names[0] - own), (called[0], place, own - names[0])):
             if lacking:
+                sheets = ", or hide sheets that hold other things" * any(title for _, title, _ in files)
                 raise DataError(
-                    f"'{one}' has no {columns_called(sorted(lacking))}, which '{other}' has: add what lacks, or name "
-                    "it in ignore-columns"
+                    f"{one} has no {columns_called(sorted(lacking))}, which {other} has: add what lacks, or name "
+                    f"it in ignore-columns{sheets}"
                 )
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from io import TextIOWrapper
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,8 @@ _WORD = re.compile(r"[^\s,;|\"']*[^\x00-\x7f][^\s,;|\"']*")
 _ONE_COLUMN = 0.3  # a file is taken for one column unless a separator scores higher
 _NO_HEADER = 0.5  # what blanks count as separators if the first row is no header then
 _FIRST_LETTER, _MOSTLY = 0xC0, 0.9  # bytes of cp1252 from which on all but two are letters
-_ZEROS = 0.1  # part of zero bytes above which a text is UTF-16
+_ZEROS = 0.1  # part of zero bytes above which a text is UTF-16 or UTF-32
+_UNICODE = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _FEWEST = 100  # rows of which columns are made at a time
 _FOOTER = 10  # rows below a table, at most, that belong to none
 
@@ -50,11 +52,12 @@ csv.field_size_limit(2**31 - 1)
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the cells of a file are written."""
+    """How the cells of a file are written, and whether most rows begin with a quote."""
 
     separator: str = ","
     quote: str = '"'
     escape: str | None = None
+    quoted: bool = False
 
 
 def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Frame:
@@ -92,7 +95,7 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
         names = [next(_rows([line.lstrip("# ")], dialect), []) for line in remarks]
         rows = _rows(chain(_LINES.findall(head), file), dialect, len(remarks) + 1, width)
         try:
-            frame = _table(path, rows, width, names, header_row)
+            frame = _table(f"'{path}'", rows, dialect, width, names, header_row)
         except csv.Error as error:
             raise DataError(f"cannot read '{path}': {error}") from None
     if dialect.separator != usual:
@@ -108,9 +111,7 @@ def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, Frame]]:
 
     Cells that are merged downwards have one value in all their rows; durations are days.
     """
-    from openpyxl import load_workbook
-
-    book = load_workbook(path, data_only=True)
+    book = _book(path)
     for sheet in book.worksheets:
         rows = [[_as_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
         for block in sheet.merged_cells.ranges:
@@ -118,7 +119,28 @@ def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, Frame]]:
                 rows[row][block.min_col - 1] = rows[block.min_row - 1][block.min_col - 1]
         width = max((column + 1 for row in rows for column, cell in enumerate(row) if cell), default=0)
         if width and sheet.sheet_state == "visible":
-            yield sheet.title, _table(path, iter([row[:width] for row in rows]), width, [], header_row)
+            called = f"sheet {sheet.title!r} of '{path}'"
+            cells = iter([row[:width] for row in rows])
+            yield sheet.title, _table(called, cells, Dialect(), width, [], header_row)
+
+
+def _book(path: Path) -> Any:
+    """Return a spreadsheet with the values of its formulas, which the program that wrote it has to know."""
+    from openpyxl import load_workbook
+
+    book = load_workbook(path)
+    cells = (cell for sheet in book.worksheets for row in sheet.iter_rows() for cell in row)
+    formulas = [(cell.parent.title, cell.coordinate) for cell in cells if cell.data_type == "f"]
+    if not formulas:
+        return book
+    book = load_workbook(path, data_only=True)
+    if all(book[sheet][place].value is None for sheet, place in formulas):
+        sheet, place = formulas[0]
+        raise DataError(
+            f"'{path}' holds formulas without their values, the first in {place} of sheet {sheet!r}: open it in a "
+            "spreadsheet program and save it"
+        )
+    return book
 
 
 def _as_text(cell: object) -> str:
@@ -147,11 +169,7 @@ def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
     try:
         with opened(path) as file:
             sample = file.read(100_000)
-        codec = encoding or "utf-8-sig"
-        if not encoding and sample[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            codec = "utf-16"
-        elif not encoding and sample.count(0) > _ZEROS * len(sample):  # each letter of ASCII has one before or after it
-            codec = f"utf-16-{'le' if 0 in sample[1::2] else 'be'}"
+        codec = encoding or _unicode(sample)
         with TextIOWrapper(opened(path), codec, newline="") as text:
             while text.read(_SAMPLE):
                 pass
@@ -170,6 +188,17 @@ def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
         raise DataError(f"'{path}' is neither UTF-8 nor {guess}: save it as UTF-8") from None
     number, word = next((number, found[0]) for number, line in lines if (found := _WORD.search(line)))
     return guess, (f"not UTF-8, read as {guess}: line {number} has {printable(word, 40)!r}; encoding says otherwise",)
+
+
+def _unicode(sample: bytes) -> str:
+    """Return how letters of Unicode are written: by their byte order mark, or by the zeros around those of ASCII."""
+    marked = next((codec for mark, codec in _UNICODE.items() if sample.startswith(mark)), "")
+    zeros = sample.count(0) / max(1, len(sample))
+    if marked or zeros < _ZEROS:
+        return marked or "utf-8-sig"
+    size = 4 if zeros > 1 / 2 else 2  # of two bytes of a letter at most one is zero
+    end = "le" if sample[size - 1 :: size].count(0) > sample[::size].count(0) else "be"
+    return f"utf-{8 * size}-{end}"
 
 
 def _guessed(data: bytes) -> str:
@@ -192,12 +221,14 @@ def dialect_of(head: str, usual: str = ",") -> tuple[Dialect, int]:
     The dialect is the one by which most rows have the same width and fewest cells hold another separator.
     """
     separators = [usual, *(one for one in SEPARATORS if one != usual)]
+    lines = head.splitlines()[1:_ROWS]
     best = (_ONE_COLUMN if _is_one_column(head) else 0.0, Dialect(usual), 1)
     for separator in separators:
         for quote in '"' + "'" * bool(_SINGLE_QUOTED.search(head)):
             escaped = any(f"\\{one}" in head for one in "'\"") or ("\\" in head and not _ALONE.search(head))
             for escape in ("\\", None) if escaped else (None,):
-                dialect = Dialect(separator, quote, escape)
+                quoted = 2 * sum(line.startswith(quote) for line in lines) > len(lines)
+                dialect = Dialect(separator, quote, escape, quoted)
                 score, width = _score(head, dialect)
                 best = max(best, (score, dialect, width), key=lambda one: one[0])
     return best[1:]
@@ -217,12 +248,19 @@ def _score(head: str, dialect: Dialect) -> tuple[float, int]:
     clean = sum(not _UNCLEAN.search(cell) for cell in cells) / max(1, len(cells))
     score = alike / max(1, len(rows)) * clean**2 * (1 - 1 / width)
     if dialect.separator == " ":  # may be between the words of cells, other than between names of columns
-        fits = bool(rows) and len(rows[0]) in (width - 1, width)
         lines = [line for line in head.splitlines()[:_ROWS] if line.strip()]
+        fits = bool(rows) and len(rows[0]) in (width - 1, width)
+        fits = fits and (len(rows[0]) > 1 or dialect.quote in lines[0])  # one word may be the name of one column
         if not fits and any(all(other in line for line in lines) for other in SEPARATORS if other != " "):
             return 0.0, 1
-        score *= (0.7 if "\t" in head else 0.95) if fits else _NO_HEADER
+        header = _NO_HEADER * any(map(_are_numbers, zip(*(row for row in rows if len(row) == width), strict=True)))
+        score *= (0.7 if "\t" in head else 0.95) if fits else header
     return score, width
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    """Say whether most cells are numbers: all but a name above them, say."""
+    return sum(NUMBER.fullmatch(cell.strip()) is not None for cell in cells) > len(cells) / 2
 
 
 def _rows(text: Iterable[str], dialect: Dialect, first: int = 0, width: int = 0) -> Iterator[list[str]]:
@@ -270,14 +308,21 @@ def _are_rows(lines: Sequence[str], dialect: Dialect, width: int) -> bool:
     return any(all(NUMBER.fullmatch(cell.strip()) for cell in column) for column in zip(*rows, strict=True))
 
 
-def _table(path: Path, reader: Iterator[list[str]], width: int, remarks: Sequence[list[str]], header_row: int) -> Frame:
+def _table(
+    called: str,
+    reader: Iterator[list[str]],
+    dialect: Dialect,
+    width: int,
+    remarks: Sequence[list[str]],
+    header_row: int,
+) -> Frame:
     """Return the rows of a file, given the cells of the remarks above them, and of all rows below these."""
     first = [*remarks, *islice(reader, max(_ROWS, header_row))]
-    above, names = _header(path, first, width, len(remarks), header_row)
+    above, names = _header(called, first, dialect, width, len(remarks), header_row)
     header = first[above] if above >= 0 else []
     units = _units(first[above + 1 :], width) if above >= 0 else ""
     start = above + 1 + bool(units)
-    frame = _cells(path, chain(first[start:], reader), header, width, start + 1)
+    frame = _cells(called, chain(first[start:], reader), header, width, start + 1)
     notes = [f"row {start} holds units, such as {units!r}: left out"] * bool(units) + list(frame.notes)
     if before := [cell for row in first[len(remarks) : max(0, above)] for cell in row if cell.strip()]:
         notes.insert(0, f"lines above row {above + 1} are left out, such as {printable(before[0], 40)!r}")
@@ -287,7 +332,9 @@ def _table(path: Path, reader: Iterator[list[str]], width: int, remarks: Sequenc
     return Frame(frame.table.rename_columns(named), row=frame.row, notes=(*notes,))
 
 
-def _header(path: Path, rows: Sequence[Sequence[str]], width: int, remarks: int, told: int) -> tuple[int, list[str]]:
+def _header(
+    called: str, rows: Sequence[Sequence[str]], dialect: Dialect, width: int, remarks: int, told: int
+) -> tuple[int, list[str]]:
     """Return the place of the header and its names, one a column.
 
     It is the first row as wide as the table that names each column but the first. One name less than columns: rows
@@ -295,45 +342,73 @@ def _header(path: Path, rows: Sequence[Sequence[str]], width: int, remarks: int,
     remarks is the header where the row below them has a number, and no word above numbers, as NumPy has it.
     """
     if not any(any(row) for row in rows):
-        raise DataError(f"'{path}' is empty: put rows into it, or take it away")
+        raise DataError(f"{called} is empty: put rows into it, or take it away")
     if told < 0:
         return remarks - 1, [str(number) for number in range(1, width + 1)]
     if told:
         names = _called(rows[told - 1]) if told <= len(rows) else []
         if len(names) != width:
-            raise DataError(f"'{path}': its row {told} has {len(names)} cells, not {width}: set header-row to another")
+            raise DataError(f"{called}: its row {told} has {len(names)} cells, not {width}: set header-row to another")
         return told - 1, names
     below = [row for row in rows[remarks:] if any(row)]
     if remarks and len(rows[remarks - 1]) == width and below and any(_numbers(below[0])) and not _heads_numbers(below):
         return remarks - 1, _called(rows[remarks - 1])
     for place, row in enumerate(rows[remarks:], start=remarks):
-        if names := _names(path, row, [cells for cells in rows[place + 1 :] if any(cells)], width):
+        if names := _names(called, row, [cells for cells in rows[place + 1 :] if any(cells)], dialect, width):
             return place, names
     raise DataError(
-        f"no row at the top of '{path}' names its {width} columns, cells separated by commas or tabs: write a name for "
+        f"no row at the top of {called} names its {width} columns, cells separated by commas or tabs: write a name for "
         "each column in the first row"
     )
 
 
-def _names(path: Path, row: Sequence[str], after: Sequence[Sequence[str]], width: int) -> list[str]:
+def _names(called: str, row: Sequence[str], after: Sequence[Sequence[str]], dialect: Dialect, width: int) -> list[str]:
     """Return the names that a row gives to the columns of the rows below it; nothing where it is no header."""
     names = _called(row)
     used = {column for cells in after for column, cell in enumerate(cells[:width]) if cell.strip()}
-    one_short = len(row) == width - 1 and all(names) and after and {len(cells) for cells in after} == {width}
-    if one_short and not _names_numbers(after):
-        if width - 1 not in used:
+    one_short = len(row) == width - 1
+    short = all(names) and (one_short or 1 < len(row) < width) and not any(map(NUMBER.fullmatch, names))
+    if after and short and not _names_numbers(after):
+        if one_short and {*map(len, after)} == {width} and width - 1 not in used:
             names.append("")
-        elif len({cells[0] for cells in after}) == len(after):
+        elif one_short and {*map(len, after)} == {width} and _have_names(after, dialect):
             names.insert(0, "")
+        elif len(after[0]) == width and any(map(NUMBER.fullmatch, after[0])):
+            raise DataError(
+                f"the header of {called} names {len(row)} columns, {printable(names[0], 40)!r} the first, and rows "
+                f"have {width} cells: put quotes around cells that hold a separator, such as numbers with a decimal "
+                "comma, or give each column a name"
+            )
     if len(names) != width or not any(names) or not all(names[column] for column in used - {0}):
         return []
     said = [name for name in names if name]
     if names[0] and all(map(NUMBER.fullmatch, said)) and names != [*map(str, range(width))]:
         raise DataError(
-            f"'{path}' has no header: its first row holds {len(said)} numbers: put the names of the columns there, or "
+            f"{called} has no header: its first row holds {len(said)} numbers: put the names of the columns there, or "
             "set header-row to -1 if it has none"
         )
     return names
+
+
+def _have_names(rows: Sequence[Sequence[str]], dialect: Dialect) -> bool:
+    """Say whether the first cells are names of rows, as R writes them, and no row is shifted by a decimal comma.
+
+    Names differ, and are quoted, or words, or count from 1. A comma in a number has made two columns of whole numbers,
+    and there are no numbers with a decimal point.
+    """
+    names = [row[0] for row in rows]
+    numbers = any(map(NUMBER.fullmatch, names))
+    counting = names == [*map(str, range(1, 1 + len(names)))]
+    if len({*names}) < len(names) or (numbers and not counting and not dialect.quoted):
+        return False
+    if dialect.separator != "," or (numbers and dialect.quoted):
+        return True
+    columns = [*zip(*rows, strict=True)][counting and len(rows[0]) > 2 :]
+    halves = any(
+        all(map(re.compile(r"[+-]?\d+").fullmatch, one)) and all(map(str.isdecimal, other))
+        for one, other in pairwise(columns)
+    )
+    return not halves or any(re.fullmatch(r"[+-]?\d*\.\d+", cell) for row in rows for cell in row)
 
 
 def _units(rows: Sequence[Sequence[str]], width: int) -> str:
@@ -381,7 +456,7 @@ def _numbers(row: Sequence[str]) -> list[bool]:
     return [NUMBER.fullmatch(cell.strip()) is not None for cell in row]
 
 
-def _cells(path: Path, rows: Iterator[list[str]], header: Sequence[str], width: int, first: int) -> Frame:
+def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width: int, first: int) -> Frame:
     """Return the columns of all rows below the header, without names, and what was left out or filled up."""
     whole, parts = list[list[pa.Array]](), list[list[pa.Array]]()
     kept, numbers, repeated, short = list[list[str]](), array("q"), list[int](), list[int]()
@@ -395,7 +470,7 @@ def _cells(path: Path, rows: Iterator[list[str]], header: Sequence[str], width: 
         if len(row) != width:
             if len(row) > width:
                 raise DataError(
-                    f"row {number} of '{path}' has {len(row)} fields, its header {width}: put quotes around cells that "
+                    f"row {number} of {called} has {len(row)} fields, its header {width}: put quotes around cells that "
                     "hold a separator, or give each column a name"
                 )
             short.append(number)

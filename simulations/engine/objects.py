@@ -186,16 +186,16 @@ def _table(place: str, frame: Any) -> pa.Table:
 
 def _plain(table: pa.Table) -> pa.Table:
     """Return a table without the types of Arrow that the datasets library has none for."""
-    columns = [column.cast(_plain_type(column.type)) for column in table.columns]
-    return pa.table(columns, names=table.column_names)
+    columns = [pa.chunked_array(map(_plain_cells, column.chunks)) for column in table.columns if table.num_rows]
+    return pa.table(columns or table.columns, names=table.column_names)
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
-    if pa.types.is_string_view(kind):
-        return pa.large_string()
-    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
+def _plain_cells(cells: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(cells.type):
+        return _plain_cells(cells.dictionary).take(cells.indices)
+    if pa.types.is_string_view(cells.type):
+        return cells.cast(pa.large_string())
+    return cells.cast(pa.large_binary()) if pa.types.is_binary_view(cells.type) else cells
 
 
 def _is_torch(dataset: object) -> bool:

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from hetfl_flwr.data import Samples
+from hetfl_flwr.data import Samples, columns
+from hetfl_flwr.data.spec import Column
 from hetfl_flwr.errors import DataError
 from simulations.engine.objects import stored
 
@@ -383,6 +384,15 @@ def test_cells_that_may_mean_two_things_are_refused(case, refusal):
     line = refusal(DataError, column, several)
     assert [word for word in words if word not in line] == []
     assert len(column(several, ignore_columns="x").labels) == ROWS
+
+
+@pytest.mark.parametrize("cells", [["2000 g", "2 kg", "2000", "kg 3"], [2000, 2.5, None, 0]])
+def test_numbers_in_another_unit_or_in_none_are_no_numbers_of_a_column(cells):
+    """So `hetfl predict` counts them as unknown, and refuses a column that holds nothing else."""
+    inputs, others = columns.read(Column("x", "number", columns.PLAIN, unit="kg"), pa.chunked_array([pa.array(cells)]))
+    is_kilos = [str(cell).count("kg") > 0 for cell in cells]
+    assert np.array_equal(inputs, np.where(is_kilos, [np.nan, 2, np.nan, 3], np.nan), equal_nan=True)
+    assert others.tolist() == [cell is not None and not kilos for cell, kilos in zip(cells, is_kilos, strict=True)]
 
 
 def test_values_that_look_alike_are_two_where_a_key_says_so():

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -77,6 +78,32 @@ LAYOUTS = {
     "comments": ("# made by hand\n# see the manual, p. 3\n" + PLAIN, RIGHT, ["above"]),
     "a blank row first": ("\n" + PLAIN, RIGHT, None),
     "R's write.table": ('"age" "name" "y"\n' + R_ROWS, {"Unnamed: 0": NUMBERED, **RIGHT}, None),
+    **{
+        f"names of rows: {name.format(1)}{by}": (
+            by.join(["age", "bp", "y"])
+            + "\n"
+            + "".join(f"{name.format(row)}{by}3{row}{by}{bp}{by}1\n" for row in range(1, 9)),
+            {
+                "Unnamed: 0": [name.format(row).strip('"') for row in range(1, 9)],
+                "age": [f"3{row}" for row in range(1, 9)],
+                "bp": [bp] * 8,
+                "y": ["1"] * 8,
+            },
+            None,
+        )
+        for name, by, bp in (
+            *(("{}", by, "7") for by in ";\t "),
+            *(("gene{}", by, "7") for by in ";\t "),
+            ("{}", ",", "7.5"),
+            ("gene{}", ",", "7.5"),
+            ('"{}00"', ",", "7"),
+            ('"{}00"', "\t", "7"),
+        )
+    },
+    **{
+        f"one column: {cell}": (f"t\n{cell}\n" * 1 + f"{cell} or not\n" * 9, {"t": [cell, *[f"{cell} or not"] * 9]}, [])
+        for cell in ("a word here", "word")
+    },
     "years beside names of rows": (
         "".join(",1940,1945\n" * (not row) + f"r {row},{row}.5,1\n" for row in range(9)),
         {"Unnamed: 0": [f"r {row}" for row in range(9)], "1940": [f"{row}.5" for row in range(9)], "1945": ["1"] * 9},
@@ -162,7 +189,7 @@ def test_a_separator_at_the_end_of_each_row_but_the_header_shifts_nothing(tmp_pa
         ("shift_jis", "東京都 大阪府 京都府 北海道 福岡県 沖縄県"),
         ("gb18030", "北京市 上海市 广州市 深圳市 成都市 杭州市"),
         ("utf-16", "Zürich Genève Malmö"),
-        ("utf-16-be", "Zürich Genève Malmö"),
+        *((f"utf-{form}", "Zürich Genève Malmö") for form in ("16-be", "16-le", "32", "32-be", "32-le")),
         ("utf-8-sig", "Zürich 東京都 Москва"),
     ],
 )
@@ -172,7 +199,9 @@ def test_encodings(tmp_path, encoding, words):
     rows = [[str(row), words[row % len(words)], "ab"[row % 2]] for row in range(60)]
     cells, notes = cells_of(lay(tmp_path, {"t.csv": text_of(rows).encode(encoding)}) / "t.csv")
     assert cells["name"] == [row[1] for row in rows]
-    assert [words[0] in note or "UTF-16" in note for note in notes] == [True] * (encoding != "utf-8-sig")
+    assert [words[0] in note or f"as {encoding.upper()}" in note for note in notes] == [True] * (
+        encoding != "utf-8-sig"
+    )
 
 
 @pytest.mark.parametrize("count", [200, exhaustive(1000)])
@@ -258,6 +287,11 @@ class TestKeys:
         assert own(tmp_path, ignore_columns="Gro\u0308\u00dfe").input_names == ("a",)
 
 
+def _valued(found):
+    """Return the end of the cell of a formula in a row, with twice the number of its row as the value."""
+    return b"A%b*2</f><v>%d</v>" % (found[1], 2 * ((int(found[1]) - 2) % 7))
+
+
 class TestForms:
     """Files that are packed, sheets, and what has to be converted first."""
 
@@ -327,6 +361,33 @@ class TestForms:
         arrays = own(tmp_path / "t.xlsx")
         assert arrays.input_names == ("ward=south", "stay")
         assert arrays.inputs.tolist() == [[float(row >= 20), row / 4] for row in range(40)]
+
+    def test_formulas_are_their_values_and_refused_without(self, tmp_path, refusal):
+        """openpyxl writes formulas alone; a spreadsheet program writes what they come to, too."""
+        book = openpyxl.Workbook()
+        book.active.append(["a", "b", "y"])
+        for row in range(ROWS):
+            book.active.append([row % 7, f"=A{row + 2}*2", LABELS[row]])
+        book.save(tmp_path / "t.xlsx")
+        assert lacking(refusal(DataError, own, tmp_path / "t.xlsx"), "t.xlsx'", "formulas", "B2 of sheet 'Sheet'") == []
+        with ZipFile(tmp_path / "t.xlsx") as old, ZipFile(tmp_path / "valued.xlsx", "w") as new:
+            for name in old.namelist():
+                text = re.sub(rb"A(\d+)\*2</f><v ?(?:/>|></v>)", _valued, old.read(name))
+                new.writestr(name, text)
+        assert own(tmp_path / "valued.xlsx").inputs[:, 1].tolist() == [2 * (row % 7) for row in range(ROWS)]
+
+    def test_a_sheet_of_other_things_is_named_and_read_over_where_it_is_hidden(self, tmp_path, refusal):
+        FRAME.to_excel(tmp_path / "t.xlsx", index=False)
+        book = openpyxl.load_workbook(tmp_path / "t.xlsx")
+        notes = book.create_sheet("notes")
+        notes.append(["Made by Ann"])
+        notes.append(["See the protocol"])
+        book.save(tmp_path / "t.xlsx")
+        line = refusal(DataError, own, tmp_path / "t.xlsx")
+        assert lacking(line, "sheet 'notes'", "no columns 'a', 'y'", "sheet 'Sheet1'", "hide") == []
+        notes.sheet_state = "hidden"
+        book.save(tmp_path / "t.xlsx")
+        assert own(tmp_path / "t.xlsx").inputs[:, 0].tolist() == FRAME.a.tolist()
 
     @pytest.mark.parametrize("ending", ["arff", "dta", "orc", "mat"])
     def test_others_are_refused_with_the_line_that_converts_them(self, tmp_path, refusal, ending):
@@ -493,6 +554,24 @@ BAD = {
         {},
         ["row 11 of", "b.csv'"],
     ),
+    **{
+        f"decimal commas: {header}, {row}": (
+            {"b.csv": f"{header}\n" + "".join(row.format(one, one % 7) + "\n" for one in range(1, 30))},
+            {},
+            ["b.csv'", f"names {header.count(',') + 1} columns", f"{row.count(',') + 1} cells", "decimal comma"],
+        )
+        for header, row in (
+            ("age,bp,y", "{0},{1},70,u"),
+            ("age,bp,y", "{1},5,70,u"),
+            ("age,bp,y", "{1},5,70,2,u"),
+            ("bp,age,y", "{0},3{0},{1},u"),
+            ("name,age,y", "Ann {0},3{0},{1},u"),
+            ("name,age,y", '"Ann {0}",3{0},{1},"u"'),
+            ("y", "{0},{1}"),
+            ("y", "{0},5"),
+            ("age\tbp\ty".replace("\t", ","), "3{0},5,7.5,u"),
+        )
+    },
     "no rows": ({"b.csv": "age,bp,y\n"}, {}, ["b.csv'", "no rows"]),
     "no header": ({"b.csv": "5.1,3.5,0\n4.9,3.0,1\n"}, {}, ["b.csv'", "no header"]),
     "no header of words": ({"a.csv": "North,26.7,F,u\nSouth,24.8,M,v\n"}, {"label_column": ""}, ["header-row"]),

@@ -56,7 +56,7 @@ def read(folder, **reading):
     return load_client_data(split, 0).train.arrays
 
 
-@pytest.mark.parametrize("kind", ["pandas", "category", "datasets", "stream", "view", "interchange"])
+@pytest.mark.parametrize("kind", ["pandas", "category", "datasets", "stream", "view", "coded view", "interchange"])
 def test_a_table_is_what_pandas_has(frame, kind):
     given = {
         "pandas": lambda: frame.set_index("age", drop=False),
@@ -64,6 +64,13 @@ def test_a_table_is_what_pandas_has(frame, kind):
         "datasets": lambda: datasets.Dataset.from_pandas(frame),
         "stream": lambda: type("Stream", (Arrow,), {})(pa.table(frame), "__arrow_c_stream__"),
         "view": lambda: pa.table(frame).set_column(3, "sick", pa.array(frame.sick.tolist(), pa.string_view())),
+        "coded view": lambda: pa.table(frame).set_column(
+            3,
+            "sick",
+            pa.DictionaryArray.from_arrays(
+                (frame.sick == "well").astype("uint32"), pa.array(["ill", "well"], pa.string_view())
+            ),
+        ),
         "interchange": lambda: type("Frame", (Arrow,), {})(pa.table(frame), "__dataframe__"),
     }[kind]()
     folder, several = stored(given)
