@@ -108,6 +108,7 @@ IDS = re.compile(rf"(?i:(?:.*[\W_])?(?:{_IDS})\W*)|.*[a-z](?:ID|Id|No|Nr)")
 _TRUTH = (("f", "t"), ("false", "true"), ("n", "y"), ("no", "yes"), ("nein", "ja"), ("non", "oui"))
 _YEARS = 1500, 2100
 _SPARSE = 1.06  # whole numbers that count rows leave out fewer than this
+_SHOWN = 5  # values of a category that a note names
 _SAMPLE = 1000  # different texts by which it is told whether any could be dates, or have a unit
 
 
@@ -240,6 +241,7 @@ def decide(
     called: Callable[[BoolArray], str] = str,
     *,
     missing: Sequence[str] = (),
+    values: Sequence[str] = (),
     plainly: bool = False,
     train_rows: int | None = None,
 ) -> Decision:
@@ -257,6 +259,8 @@ def decide(
         Returns how messages call some of the rows, (N,) bool.
     missing : sequence of str
         Words and numbers for what is missing; of the numbers those in the column's own notation.
+    values : sequence of str
+        The values of a category that the run config lists; others are unknown.
     plainly : bool
         Whether texts are numbers only if all are, and no column is left out: tables of the catalogue.
     train_rows : int, optional
@@ -264,74 +268,61 @@ def decide(
     """
     own = cells.slice(0, train_rows)
     filled = own.slice(0, _SAMPLE).drop_null()
+    example = str(filled[0].as_py())[:60] if len(filled) else ""
+    column: Column | None = Column(name, "category", values=(*values,))
     try:
-        decision = _decided(name, cells, own, wanted, called, missing, plainly)
+        column, notes = (column, ()) if values else _kind_of(name, own, wanted, called, plainly)
+        if column is not None:
+            column = replace(column, missing=(*missing,))
+            if column.kind != "category":
+                column, more = _of_numbers(column, cells, len(own), called, bool(wanted), plainly)
+            else:
+                more = () if plainly else _strangers(column, cells, called)
+            notes += more
     except _Refused as error:
-        decision = Decision(name, problem=error.args[0], way_out=error.args[1])
-    return replace(decision, example=str(filled[0].as_py())[:60] if len(filled) else "")
+        return Decision(name, problem=error.args[0], way_out=error.args[1], example=example)
+    return Decision(name, column, notes, example=example)
 
 
-def _decided(
-    name: str,
-    cells: pa.ChunkedArray,
-    own: pa.ChunkedArray,
-    wanted: Wanted,
-    called: Callable[[BoolArray], str],
-    missing: Sequence[str],
-    plainly: bool,
-) -> Decision:
-    column, notes = _kind_of(name, own, wanted, called, plainly)
-    if column is None:
-        return Decision(name, notes=notes)
-    column = replace(column, missing=(*missing,))
-    if column.kind == "category":
-        notes += () if plainly else _strangers(column, cells, len(own), called)
-        return Decision(name, column, notes)
-    inputs, others = read(column, cells)
-    numbers = inputs[: len(own)]
-    if not plainly:
-        if not wanted and (why := _why_ids(column, numbers, own)):
-            return Decision(name, notes=(why,))
-        _check(column, cells, inputs, bool(others[len(own) :].any()), len(own), called)
-        notes += (*_code_of_missing(column, numbers), *_zeros(numbers, own))
-    values = np.unique(numbers[np.isfinite(numbers)])
-    if len(values) < 2 and not np.isinf(numbers).any():
-        are = "one number throughout" if len(values) else "no number at all"
-        notes += (f"{are} in the training rows: it is ignored (0 throughout)",)
-        return Decision(name, replace(column, constant=True), notes)
-    if column.notation.endswith("yy"):
-        first, last = (datetime.fromtimestamp(day * _SECONDS, UTC).date() for day in values[[0, -1]])
-        notes += (f"years of two digits: these are {first} to {last}; write four digits if that is wrong",)
-    return Decision(name, column, notes)
-
-
-def _strangers(
-    column: Column, cells: pa.ChunkedArray, first: int, called: Callable[[BoolArray], str]
-) -> tuple[str, ...]:
-    """Note values of test rows that no training row has."""
-    others = read(column, cells)[1] if first < len(cells) else np.zeros(0, bool)
+def _strangers(column: Column, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> tuple[str, ...]:
+    """Note values that a category does not have: those of test rows alone, or others than those listed."""
+    others = (_codes(column.values, cells) < 0) & are_filled(cells)
     if not others.any():
         return ()
-    instead = "between the two" if len(column.values) == 2 else "0 throughout"
-    return (f"{others.sum()} values of test rows ({called(others)}) are in no training row: {instead}",)
+    known = ", ".join(map(str, column.values[:_SHOWN])) + ", ..." * (len(column.values) > _SHOWN)
+    become = "0.5" if len(column.values) == 2 else "0 throughout"
+    return (f"{others.sum()} values ({called(others)}) are none of {known}: taken as unknown, {become}",)
 
 
-def _check(
-    column: Column,
-    cells: pa.ChunkedArray,
-    inputs: FloatArray,
-    strange: bool,
-    first: int,
-    called: Callable[[BoolArray], str],
-) -> None:
-    """Refuse test rows that are written in another notation, and numbers that are infinite as float32."""
-    if strange and is_text(cells.type) and (other := rival(column, cells.slice(first))):
-        what = f"has {column.kind}s written as {column.notation} in the training rows and as {other} in the test rows"
-        raise _Refused(what, "write them alike")
-    infinite = np.abs(inputs) > np.finfo(np.float32).max
-    if infinite.any():
-        what = f"has in {called(infinite)} an infinite {column.name}, or one above 3e38"
-        raise _Refused(what, "write a number below that, or nothing where it is missing")
+def _of_numbers(
+    column: Column, cells: pa.ChunkedArray, first: int, called: Callable[[BoolArray], str], wanted: bool, plainly: bool
+) -> _Found:
+    """Return a column of numbers or dates, None where they are ids, and what is said of it."""
+    inputs, others = read(column, cells)
+    numbers, own, notes = inputs[:first], cells.slice(0, first), list[str]()
+    if not plainly:
+        if not wanted and (why := _why_ids(column, numbers, own)):
+            return None, (why,)
+        if others[first:].any() and is_text(cells.type) and (other := rival(column, cells.slice(first))):
+            written = f"written as {column.notation} in the training rows and as {other} in the test rows"
+            raise _Refused(f"has {column.kind}s {written}", "write them alike")
+        infinite = np.abs(inputs) > np.finfo(np.float32).max
+        if infinite.any():
+            what = f"has in {called(infinite)} an infinite {column.name}, or one above 3e38"
+            raise _Refused(what, "write a number below that, or nothing where it is missing")
+        notes += [*_code_of_missing(column, numbers), *_zeros(numbers, own)]
+    values = np.unique(numbers[np.isfinite(numbers)])
+    constant = len(values) < 2 and not np.isinf(numbers).any()
+    if constant:
+        are = "one number throughout" if len(values) else "no number at all"
+        notes.append(f"{are} in the training rows: it is ignored (0 throughout)")
+    elif column.notation.endswith("yy"):
+        begin, end = (datetime.fromtimestamp(day * _SECONDS, UTC).date() for day in values[[0, -1]])
+        notes.append(f"years of two digits: these are {begin} to {end}; write four digits if that is wrong")
+    if others.any():
+        count = f"{others.sum()} of {are_filled(cells).sum()} values ({called(others)})"
+        notes.append(f"{count} cannot be read as {column.kind}s: taken as missing")
+    return replace(column, constant=constant), (*notes,)
 
 
 def _kind_of(
@@ -447,10 +438,17 @@ def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]
 
 
 def _why_unlike(texts: pa.ChunkedArray, different: int) -> str:
-    """Return why texts that tell rows apart are left out: ids if they are short, and not numbers in several ways."""
-    if odd := _odd_numbers(texts.slice(0, _SAMPLE).to_pylist()):
+    """Return why texts that tell rows apart are left out, as short ones are.
+
+    They are no ids but numbers in several notations where most are numbers with decimals, or with one of few units.
+    """
+    some = texts.slice(0, _SAMPLE).to_pylist()
+    decimals = [text for text in some if NUMBER.fullmatch(text) and not text.isdecimal()]
+    units = [unit for text in some if (unit := _unit_of(text))]
+    if 2 * len(decimals + units) >= len(some) and len({*units}) + bool(decimals) <= FEWEST_BESIDE:
+        shapes = {re.sub(r"\d+", "", text): text for text in reversed(some)}
         raise _Refused(
-            f"holds numbers that are not all written alike, such as {odd[0]!r} and {odd[1]!r}",
+            f"holds numbers that are not all written alike, such as {' and '.join(map(repr, [*shapes.values()][-2:]))}",
             "write all in one notation and one unit, or name it in numeric-columns, which takes others as missing, or "
             "in ignore-columns",
         )
@@ -459,20 +457,6 @@ def _why_unlike(texts: pa.ChunkedArray, different: int) -> str:
         way_out = "name it in ignore-columns to leave it out, or in text-column to learn from its words alone"
         raise _Refused(f"has {values}", way_out)
     return f"{values}, as ids are: it is ignored; categorical-columns keeps it"
-
-
-def _odd_numbers(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return a number and another text if most texts are numbers with decimals or one of few units; else nothing."""
-    units = {text: _unit_of(text) for text in texts}
-    measured = {text: unit for text, unit in units.items() if unit or (NUMBER.fullmatch(text) and not text.isdecimal())}
-    if 2 * len(measured) < len(units) or len({*measured.values()}) > FEWEST_BESIDE:
-        return ()
-    first, kind = next(iter(measured.items()))
-    return first, next((text for text in units if _shape(text) != _shape(first) or units[text] != kind), texts[-1])
-
-
-def _shape(text: str) -> str:
-    return re.sub(r"\d+", "", text)
 
 
 def _category(name: str, cells: pa.ChunkedArray, most: int = MOST_VALUES) -> tuple[Column, tuple[str, ...]]:
@@ -526,9 +510,10 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
     """
     if column.kind == "category":
         codes = _codes(column.values, cells)
+        inputs = (codes[:, None] == np.arange(len(column.values))).astype(float)
         if len(column.values) == 2:
-            return np.where(codes < 0, 0.5, codes)[:, None], codes < 0
-        return (codes[:, None] == np.arange(len(column.values))).astype(float), codes < 0
+            inputs = np.where(codes < 0, 0.5, codes)[:, None]
+        return inputs, (codes < 0) & are_filled(cells)
     numbers: FloatArray = np.full(len(cells), np.nan)
     if column.kind == "number" and not is_date(cells.type):
         numbers = _numbers(column, cells)

@@ -66,14 +66,13 @@ class ColumnFacts:
         if decision.problem:
             notes = [f"{decision.problem}: {decision.way_out}"]
         if column and found:
-            (numbers, others), inputs = found, len(column.input_names)
+            (numbers, _), inputs = found, len(column.input_names)
             becomes = becomes if column.constant else column.kind
             if column.kind == "category":
                 shown = ", ".join(map(str, column.values[:5])) + ", ..." * (len(column.values) > 5)
                 notes.insert(0, f"{len(column.values)} values: {shown}")
             else:
                 missing = int(np.isnan(numbers).sum())
-                notes += [f"{others.sum()} cells are no {column.kind}s"] * bool(others.any() and not column.constant)
         return cls(decision.name, becomes, inputs, missing, decision.example, "; ".join(notes))
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray, Wanted, are_filled, cleaned, decide, doubts, read
+from hetfl_flwr.data.columns import Decision, FloatArray, Wanted, cleaned, decide, doubts, read
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.overview import ColumnFacts, source_lines
 from hetfl_flwr.data.reading import parse_categories
 from hetfl_flwr.data.roles import columns_called, learnt_columns
 from hetfl_flwr.data.samples import Arrays
-from hetfl_flwr.data.spec import Column, DataSpec
+from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.seeding import generator
 
@@ -28,7 +28,8 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
 
     A column of numbers or dates is one input. A category has an input for each value that the training split has, 1
     where it is the row's and 0 elsewhere, in sorted order; a missing value is a value like any other, and the last.
-    With two values it is one input, 1 for the second. A value that only the test split has is 0 throughout.
+    With two values it is one input, 1 for the second. A value that only the test split has is 0 throughout, or 0.5 of
+    two values.
 
     Parameters
     ----------
@@ -63,11 +64,9 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         if column is None:
             facts.append(ColumnFacts.of(decision, cells))
             continue
-        numbers, others = found = read(column, cells)
+        found = read(column, cells)
         facts.append(ColumnFacts.of(decision, cells, found))
-        if column.kind != "category":
-            notes += _missing(source, column, cells, others)
-            numbers = numbers[:, None]
+        numbers = found[0].reshape(len(source), -1)
         copies += _copies(source, name, numbers, labels[: source.train_rows])
         inputs[:, first : first + numbers.shape[1]] = numbers
         first += numbers.shape[1]
@@ -100,16 +99,13 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
             way_out = "write the file again, or name it in ignore-columns"
             found.append((Decision(name, problem="holds texts that are not UTF-8", way_out=way_out), whole))
             continue
-        if name in values:
-            column = Column(name, "category", values=values[name], missing=source.reading.missing)
-            found.append((_listed(source, column, cells), cells))
-            continue
         decision = decide(
             name,
             cells,
             declared.get(name, ""),
             source.rows_said,
             missing=source.reading.missing,
+            values=values.get(name, ()),
             plainly=source.is_catalogued,
             train_rows=source.train_rows,
         )
@@ -119,16 +115,6 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
             decision = Decision(name, problem=f"holds {unlike}", way_out=way_out)
         found.append((decision, cells))
     return found
-
-
-def _listed(source: Source, column: Column, cells: pa.ChunkedArray) -> Decision:
-    """Return a category whose values the run config lists, so that it is the same on every node."""
-    others = read(column, cells)[1] & are_filled(cells)
-    if not others.any():
-        return Decision(column.name, column)
-    known = ", ".join(map(str, column.values))
-    note = f"{others.sum()} values ({source.rows_said(others)}) are none of {known}: taken as unknown"
-    return Decision(column.name, column, (note,))
 
 
 def refusal(source: Source, decision: Decision) -> str:
@@ -142,16 +128,6 @@ def said(place: str, notes: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     for name, text in notes:
         columns.setdefault(text, []).append(name)
     return tuple(f"{columns_called(names)} of {place}: {text}" for text, names in columns.items())
-
-
-def _missing(source: Source, column: Column, cells: pa.ChunkedArray, others: BoolArray) -> list[tuple[str, str]]:
-    """Note how many cells are no numbers where others are."""
-    count = int(others.sum())
-    if not count:
-        return []
-    are = f"is no {column.kind}" if count == 1 else f"are no {column.kind}s"
-    filled = are_filled(cells).sum()
-    return [(column.name, f"{count} of {filled} values {are} ({source.rows_said(others)}): taken as missing")]
 
 
 def _copies(source: Source, name: str, inputs: FloatArray, labels: IntArray) -> list[tuple[str, str]]:

@@ -239,7 +239,7 @@ class TestKinds:
         found = column(cells, numeric_columns="x")
         right = [digit + number if row % 5 else np.nan for row, digit in enumerate(digits)]
         assert np.array_equal(found.inputs[:, 1], right, equal_nan=True)
-        assert noted(found, "8 of 40 values are no numbers")
+        assert noted(found, "8 of 40 values", "cannot be read as numbers")
 
     @pytest.mark.parametrize("form", ["csv", "parquet"])
     @pytest.mark.parametrize(("kind", "code"), [(float, "-999"), (int, "-999"), (str, "-999"), (str, "-999.0")])
@@ -270,7 +270,7 @@ class TestKinds:
         found = column(written(form, numbers), numbers[:4] and [form.format(999)], missing_values=key)
         right = pd.Series([*numbers, 999.0]).replace(999, np.nan)
         assert np.array_equal(found.inputs[:, 1], right, equal_nan=True)
-        assert not noted(found, "no number")
+        assert not noted(found, "cannot be read")
 
     @pytest.mark.parametrize(("first", "doubted"), [("01234", True), ("-007", True), ("0.5", False), ("1234", False)])
     def test_zeros_in_front_of_numbers_are_doubted(self, first, doubted):
