@@ -72,7 +72,7 @@ _SPLIT = re.compile(r"(?:(.*)[_.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ASIDE = re.compile(  # files that describe a data set
     r"(?:dataset_infos?|dataset_dict|state|datapackage)\.json|.*\.(?:md|py|ipynb|hetfl)|_success|_(?:common_)?metadata|"
-    r"(?:readme|licen[cs]e|citation|changelog|notice)[^.]*(?:\.(?:txt|rst|cff|bib))?|thumbs\.db|desktop\.ini",
+    r"~\$.*|(?:readme|licen[cs]e|citation|changelog|notice)[^.]*(?:\.(?:txt|rst|cff|bib))?|thumbs\.db|desktop\.ini",
     re.I,
 )
 _SHOWN = 5  # names in a note, at most
@@ -234,7 +234,8 @@ class Listing:
         Raises
         ------
         DataError
-            If it holds no data, or mostly other files; or what is called like data is no file, or is empty.
+            If it holds no data, or mostly other files, or copies of one file in several forms; or what is called like
+            data is no file, or is empty.
         """
         rows, images, others = list[Path](), list[Path](), list[Path]()
         for place, folders, names in os.walk(folder, followlinks=True):
@@ -252,6 +253,9 @@ class Listing:
         if not rows and not images:
             there = f", only {found.shown(found.others)}" * bool(others)
             raise DataError(f"dataset '{folder}' holds no data{there}: {found._advice or f'expected {EXPECTED}'}")
+        called = Counter(path.parent / stem(path) for path in rows)
+        if alike := [path for path in found.rows if called[path.parent / stem(path)] > 1]:
+            raise DataError(f"'{folder}' holds {found.shown(alike)}: keep one of those called alike, or rename them")
         for path in (*found.rows, *found.images):
             check_file(path, filled=ending(path) in TABLES)
         return found
