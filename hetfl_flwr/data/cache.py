@@ -51,20 +51,23 @@ def kept(
     DataError
         Neither the disk nor the memory has room for it.
     """
-    if np.dtype(dtype).itemsize * np.prod(shape, dtype=np.int64) <= SMALL:
-        return _held(shape, dtype, batches)
-    path = cache_folder() / f"{sha256(repr((_VERSION, key, shape, np.dtype(dtype).str)).encode()).hexdigest()}.npy"
-    mapped = _mapped(path, shape, dtype)
-    if mapped is not None:
-        return mapped
-    try:
-        _check_room(path.parent, int(np.dtype(dtype).itemsize * np.prod(shape, dtype=np.float64)))
-        _write(path, shape, dtype, batches)
-    except OSError as error:
-        _LOGGER.warning("decoded data are held in memory: %s cannot be written (%s)", path.parent, error.strerror)
-        return _held(shape, dtype, batches)
-    written = _mapped(path, shape, dtype)
-    return _held(shape, dtype, batches) if written is None else written
+    kind = np.dtype(dtype)
+    if prod(shape) * kind.itemsize > SMALL:
+        path = cache_folder() / f"{sha256(repr((_VERSION, key, shape, kind.str)).encode()).hexdigest()}.npy"
+        try:
+            if (mapped := _mapped(path, shape, kind)) is None:
+                _write(path, shape, kind, batches)
+                mapped = _mapped(path, shape, kind)
+            if mapped is not None:
+                return mapped
+        except OSError as error:
+            _LOGGER.warning("decoded data are held in memory: %s cannot be written (%s)", path.parent, error.strerror)
+    check_fits(shape, kind.itemsize, "set image-size or text-length lower")
+    array, start = np.empty(shape, kind), 0
+    for batch in batches():
+        array[start : start + len(batch)] = batch
+        start += len(batch)
+    return array
 
 
 def cache_folder() -> Path:
@@ -74,43 +77,27 @@ def cache_folder() -> Path:
     return Path(config.HF_DATASETS_CACHE) / "hetfl-decoded"
 
 
-def _check_room(folder: Path, nbytes: int) -> None:
-    """Raise what a full disk would, before hours are spent on it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if nbytes > shutil.disk_usage(folder).free:
-        raise OSError(ENOSPC, os.strerror(ENOSPC), str(folder))
-
-
-def _held(shape: tuple[int, ...], dtype: type[np.generic], batches: Batches) -> npt.NDArray[Any]:
-    check_fits(shape, np.dtype(dtype).itemsize, "set image-size or text-length lower")
-    array, start = np.empty(shape, dtype), 0
-    for batch in batches():
-        array[start : start + len(batch)] = batch
-        start += len(batch)
-    return array
-
-
-def _mapped(path: Path, shape: tuple[int, ...], dtype: type[np.generic]) -> npt.NDArray[Any] | None:
+def _mapped(path: Path, shape: tuple[int, ...], kind: np.dtype[Any]) -> npt.NDArray[Any] | None:
     """Return a file's array, or None if the file is absent, cut short or another's."""
     try:
         array = np.lib.format.open_memmap(path, mode="c")
     except (OSError, ValueError):
         return None
-    return array if array.shape == shape and array.dtype == dtype else None
+    return array if array.shape == shape and array.dtype == kind else None
 
 
-def _write(path: Path, shape: tuple[int, ...], dtype: type[np.generic], batches: Batches) -> None:
+def _write(path: Path, shape: tuple[int, ...], kind: np.dtype[Any], batches: Batches) -> None:
     """Write a file under a name of its own, then give it its name: whoever is first or last, it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    if prod(shape) * kind.itemsize > shutil.disk_usage(path.parent).free:  # before hours are spent on it
+        raise OSError(ENOSPC, os.strerror(ENOSPC), str(path.parent))
     with NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
         try:
-            np.lib.format.write_array_header_1_0(file, header)
+            np.lib.format.write_array_header_1_0(file, {"descr": kind.str, "fortran_order": False, "shape": shape})
             for batch in batches():
-                file.write(np.ascontiguousarray(batch, dtype).data)
+                file.write(np.ascontiguousarray(batch, kind).data)
             file.flush()
             os.fsync(file.fileno())
-            file.close()
             os.replace(file.name, path)
         except BaseException:
             os.unlink(file.name)
@@ -134,14 +121,9 @@ def check_fits(shape: tuple[int, ...], itemsize: int, remedy: str) -> None:
     DataError
         It takes more than `_SHARE` of the memory.
     """
-    needed, there = prod(shape) * itemsize, _memory()
+    needed, there = prod(shape) * itemsize, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > _SHARE * there:
         raise DataError(
             f"{shape[0]} samples of shape {shape[1:]} need {needed / 1e9:,.1f} GB, and this machine has "
             f"{there / 1e9:,.1f} GB of memory: {remedy}"
         )
-
-
-def _memory() -> int:
-    """Return how many bytes of memory this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, cast
 from zipfile import ZipFile
@@ -73,7 +72,7 @@ _SPLIT = re.compile(r"(?:(.*)[_.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ASIDE = re.compile(  # files that describe a data set
     r"(?:dataset_infos?|dataset_dict|state|datapackage)\.json|.*\.(?:md|py|ipynb|hetfl)|_success|_(?:common_)?metadata|"
-    r"(?:readme|licen[cs]e|citation|changelog|notice)[^.]*(?:\.(?:txt|rst|cff|bib))?|thumbs\.db|desktop\.ini",
+    r"~\$.*|(?:readme|licen[cs]e|citation|changelog|notice)[^.]*(?:\.(?:txt|rst|cff|bib))?|thumbs\.db|desktop\.ini",
     re.I,
 )
 _SHOWN = 5  # names in a note, at most
@@ -133,23 +132,19 @@ def stem(path: Path) -> str:
 
 def opened(path: Path) -> IO[bytes]:
     """Open a file of rows for reading; one that is packed, whatever it is called, unpacked."""
-    file = path.open("rb")
+    file: Any = path.open("rb")
     head = file.read(10)
     file.seek(0)
     for suffix, (magic, unpacked) in PACKED.items():
         if path.suffix.lower() == suffix or head.startswith(magic):
             file.close()
-            return _alone(path) if unpacked is ZipFile else cast(IO[bytes], unpacked(path))
-    return file
-
-
-def _alone(path: Path) -> IO[bytes]:
-    """Return the only file in a zip file."""
-    with ZipFile(path) as packed:
-        names = [name for name in packed.namelist() if name[-1] != "/" and not name.startswith("__MACOSX")]
+            file = unpacked(path)
+    if isinstance(file, ZipFile):
+        names = [name for name in file.namelist() if name[-1] != "/" and not name.startswith("__MACOSX")]
         if len(names) != 1:
             raise DataError(f"'{path}' holds {len(names)} files: unpack it into a folder of its own, and give that")
-        return BytesIO(packed.read(names[0]))
+        return file.open(names[0])
+    return cast(IO[bytes], file)
 
 
 def advice_on(path: Path) -> str:
@@ -239,11 +234,14 @@ class Listing:
         Raises
         ------
         DataError
-            If it holds no data, or mostly other files; or what is called like data is no file, or is empty.
+            If it holds no data, or mostly other files, or copies of one file in several forms; or what is called like
+            data is no file, or is empty.
         """
         rows, images, others = list[Path](), list[Path](), list[Path]()
-        for place, folders, names in os.walk(folder):
-            folders[:] = [name for name in folders if not name.startswith(".")]
+        for place, folders, names in os.walk(folder, followlinks=True):
+            here = Path(place).resolve()
+            around = {here, *here.parents}  # where a link goes round
+            folders[:] = [name for name in folders if name[0] != "." and Path(place, name).resolve() not in around]
             for path in (Path(place, name) for name in names if name[0] != "." and not _ASIDE.fullmatch(name)):
                 kind = ending(path)
                 (images if kind in IMAGES else rows if kind in TABLES else others).append(path)
@@ -255,6 +253,9 @@ class Listing:
         if not rows and not images:
             there = f", only {found.shown(found.others)}" * bool(others)
             raise DataError(f"dataset '{folder}' holds no data{there}: {found._advice or f'expected {EXPECTED}'}")
+        called = Counter(path.parent / stem(path) for path in rows)
+        if alike := [path for path in found.rows if called[path.parent / stem(path)] > 1]:
+            raise DataError(f"'{folder}' holds {found.shown(alike)}: keep one of those called alike, or rename them")
         for path in (*found.rows, *found.images):
             check_file(path, filled=ending(path) in TABLES)
         return found
@@ -282,34 +283,25 @@ class Listing:
         """Whether images are the data: files of rows, if there are any, describe them."""
         return bool(self.images) and all(path.stem == "metadata" for path in self.rows)
 
-    def owned(self) -> tuple[list[Path], tuple[str, ...]]:
-        """Return the files of rows that have an owner each: in the folder or, without any, in those below; and a note.
+    def by_split(self, by_file: bool = False) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
+        """Return the files of rows by split, and a note on what was done with several.
 
-        Raises
-        ------
-        DataError
-            If there is none.
-        """
-        found = [path for path in self.rows if path.parent == self.folder] or [*self.rows]
-        if not found:
-            raise DataError(f"partition 'files': '{self.folder}' holds no file of rows: put one a client into it")
-        left = [path for path in self.rows if path not in {*found}]
-        note = f"files of rows in folders below '{self.folder}' are left out: {self.shown(left)}"
-        return found, (note,) * bool(left)
-
-    def by_split(self) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
-        """Return all files of rows by split, and a note where several have no split of their own.
-
-        A file belongs to a split if its name, or a folder's, is that of one or ends in it, such as ``train.csv``,
-        ``test-00000-of-00002.parquet``, ``wine_test.csv`` or ``data/train/1.csv``. Files are splits only if all belong
-        to one, and each that is not of training has one that is called alike; else all are rows of one split, unless
-        one is just called as a split is.
+        Files that have an owner each, ``by_file``, are of one split: those in the folder or, without any, in those
+        below. Else a file belongs to a split if its name, or a folder's, is that of one or ends in it, such as
+        ``train.csv``, ``test-00000-of-00002.parquet``, ``wine_test.csv`` or ``data/train/1.csv``. Files are splits only
+        if all belong to one, and each that is not of training has one that is called alike; else all are rows of one
+        split, unless one is just called as a split is.
 
         Raises
         ------
         DataError
             Nobody can tell which files are splits.
         """
+        if by_file:
+            here = [path for path in self.rows if path.parent == self.folder] or [*self.rows]
+            left = [path for path in self.rows if path not in {*here}]
+            note = f"files of rows in folders below '{self.folder}' are left out: {self.shown(left)}"
+            return {"train": here}, (note,) * bool(left)
         told = {path: _told((*self._folders(path), path.name.split(".")[0])) for path in self.rows}
         parts = [path for path, (split, _) in told.items() if not split and not _SHARD.search(path.name)]
         note = f"rows of {len(parts)} files in '{self.folder}' are put together: partition=files has a client for each"
@@ -327,20 +319,18 @@ class Listing:
             One lies deeper or less deep than others, or than owners lie; or nobody can tell which are splits.
         """
         folders = {path: self._folders(path) for path in self.images}
-        depths = Counter(map(len, folders.values()))
-        usual = max(depths, key=lambda depth: (depths[depth], depth))
-        wanted = len(("OWNER", "CLASS")) if by_file else min(usual, len(("OWNER", "CLASS")))
-        odd = [path for path in self.images if len(folders[path]) != wanted]
-        if odd and (by_file or not labelled):
-            alike = [path for path in self.images if len(folders[path]) == wanted]
-            beside = f" beside '{self.shown(alike[:1])}'" * bool(alike)
+        deep, flat = (most(self.images, key=lambda path: len(folders[path])) for most in (max, min))
+        depths = {len(folders[deep]), len(folders[flat])}
+        alike = depths in ([{2}] if by_file else [{1}, {2}])
+        if not alike and (by_file or not labelled):
+            beside = f" beside '{self.shown([flat])}'" * (flat != deep)
             raise DataError(
-                f"'{self.folder}' holds '{self.shown(odd[:1])}'{beside}: put each image into a folder CLASS, "
+                f"'{self.folder}' holds '{self.shown([deep])}'{beside}: put each image into a folder CLASS, "
                 "OWNER/CLASS or SPLIT/CLASS, all alike"
             )
         told = {path: _told(inner if labelled else inner[:-1]) for path, inner in folders.items()}
         splits = {"train": [*self.images]} if by_file else self._splits(told)
-        owners = {path: inner[0] for path, inner in folders.items() if len(inner) > 1 and not odd}
+        owners = {path: inner[0] for path, inner in folders.items()} if depths == {2} else {}
         several = len({*owners.values()}) > 1 and splits.keys() == {"train"}
         return splits, owners if by_file or several else {}
 

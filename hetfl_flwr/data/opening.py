@@ -282,8 +282,7 @@ def _in_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None =
     if listing.holds_images:
         found = _images(called, listing, reading)
     else:
-        owned = listing.owned() if reading.by_file else None
-        files, notes = ({"train": owned[0]}, owned[1]) if owned else listing.by_split()
+        files, notes = listing.by_split(reading.by_file)
         found = _read_rows(files, called, reading, given or {}, folder)
         found = replace(found, notes=(*found.notes, *(notes if not reading.id_column else ())))
     return replace(found, notes=(*found.notes, *listing.notes))

@@ -1,7 +1,6 @@
 """Long tables, a row for each point in time: the rows of one series become one row with lists of numbers."""
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from hetfl_flwr.data.columns import FloatArray, as_written, cleaned, decide, read
@@ -49,48 +48,59 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
         or the label, the owner or the domain differs within a series.
     """
     series, time, channel, value = parse_pivot(reading.pivot) or ("",) * 4
-    for name in filter(None, (series, time, channel, value)):
+    named = [name for name in (series, time, channel, value) if name]
+    for name in named:
         if name not in frame:
             raise DataError(f"{place} has no column '{name}', which pivot names; it has: {', '.join(frame.names)}")
-    codes, firsts = _numbered(frame, series)
     (times, _), (values, unit) = (_numbers(frame, place, name, reading) for name in (time, value))
-    kinds, names = _codes(frame, place, channel) if channel else (np.zeros(len(frame), np.int64), (value,))
-    _codes(frame, place, series)
-    if np.isnan(times).any():
-        raise DataError(f"row {_row(frame, int(np.isnan(times).argmax()))} of {place} has no {time}: fill it in")
-    order = np.lexsort((times, kinds, codes))
-    ends = _checked(frame, place, (series, time, channel or value), (codes, times, kinds), (order, firsts, names))
+    for name in named[:-1]:
+        empty = np.isnan(times) if name == time else cleaned(frame[name]).is_null().to_numpy()
+        if empty.any():
+            row = _row(frame, int(empty.argmax()))
+            raise DataError(f"row {row} of {place} has no {name}: fill it in, or leave the row out")
+    of_file = np.stack([frame.in_file, _coded(as_written(frame[series]))])
+    _, first, own = np.unique(of_file, axis=1, return_index=True, return_inverse=True)
+    firsts, owners = np.sort(first), np.argsort(np.argsort(first))[own.ravel()]
+    cells = cleaned(frame[channel]).to_pylist() if channel else [value] * len(frame)
+    names, kinds = np.unique([*map(str, cells)], return_inverse=True)
+    order = np.lexsort((times, kinds, owners))
+
+    keys = np.stack([owners, kinds, times])[:, order]
+    twice = np.flatnonzero((keys[:, 1:] == keys[:, :-1]).all(axis=0))
+    if len(twice):
+        row = _row(frame, int(order[twice[0] : twice[0] + 2].max()))
+        raise DataError(
+            f"row {row} of {place} has a second {channel or value} of its {series} at one {time}: leave one out"
+        )
+    moments = np.unique(keys[::2], axis=1)[0].astype(np.int64)
+    wanted = np.repeat(np.bincount(moments, minlength=len(firsts)), len(names))
+    counts = np.bincount(owners * len(names) + kinds, minlength=len(wanted))
+    for odd in np.flatnonzero(counts != wanted)[:1]:
+        number, kind = divmod(int(odd), len(names))
+        raise DataError(
+            f"{series} {frame[series][int(firsts[number])].as_py()} of {place} has {channel or value} '{names[kind]}' "
+            f"at {counts[odd]} of {wanted[odd]} times: give each a value at each {time}, or leave it out"
+        )
+    labels = [reading.label_column] if reading.label_column else ["y", *frame.classes]
+    for name in (*labels, reading.id_column, reading.domain_column):
+        if name in frame and name != value and not ((codes := _coded(frame[name])) == codes[firsts][owners]).all():
+            raise DataError(f"column '{name}' of {place} differs within one {series}: give each one value")
+
+    ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     lists: pa.Array = pa.ListArray.from_arrays(pa.array(ends), pa.array(values[order], from_pandas=True))
     if channel:
         outer = np.arange(0, len(ends), len(names), dtype=np.int32)
         lists = pa.ListArray.from_arrays(pa.array(outer), lists)
-    labels = [reading.label_column] if reading.label_column else ["y", *frame.classes]
-    for name in (*labels, reading.id_column, reading.domain_column):
-        if name in frame and name != value and not _constant(frame, name, codes, firsts):
-            raise DataError(f"column '{name}' of {place} differs within one {series}: give each one value")
     whole = frame.take(firsts).having({value: pa.chunked_array([lists])})
-    called = tuple(f"{name} ({unit})" if unit else name for name in names)
+    called = tuple(f"{name} ({unit})" if unit else str(name) for name in names)
     return whole.without([name for name in (time, channel) if name]), called
 
 
-def _numbered(frame: Frame, series: str) -> tuple[IntArray, IntArray]:
-    """Return the number of each row's series, in the order of their first rows (S,), and these."""
-    own = _dictionary(as_written(frame[series]))
-    _, first, codes = np.unique(np.stack([frame.in_file, own]), axis=1, return_index=True, return_inverse=True)
-    rank = np.argsort(np.argsort(first))
-    return rank[codes.ravel()], np.sort(first)
-
-
-def _dictionary(cells: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+def _coded(cells: pa.ChunkedArray) -> IntArray:
     """Return a number (N,) for each different cell."""
     coded = cells.unify_dictionaries().dictionary_encode("encode").combine_chunks()
-    numbers: npt.NDArray[np.int64] = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    numbers: IntArray = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers
-
-
-def _constant(frame: Frame, name: str, codes: IntArray, firsts: IntArray) -> bool:
-    own = _dictionary(frame[name])
-    return bool((own == own[firsts][codes]).all())
 
 
 def _row(frame: Frame, row: int) -> str:
@@ -107,41 +117,3 @@ def _numbers(frame: Frame, place: str, name: str, reading: Reading) -> tuple[Flo
     if decision.column is None:
         raise DataError(f"column '{name}' of {place} {decision.problem}: {decision.way_out}")
     return read(decision.column, cells)[0], decision.column.unit
-
-
-def _codes(frame: Frame, place: str, name: str) -> tuple[IntArray, tuple[str, ...]]:
-    """Return the number of each cell's value, and the sorted values; none may be missing."""
-    cells = cleaned(frame[name])
-    if cells.null_count:
-        row = int(np.argmax(cells.is_null().to_numpy()))
-        raise DataError(f"row {_row(frame, row)} of {place} has no {name}: fill it in, or leave the row out")
-    names, codes = np.unique([str(cell) for cell in cells.to_pylist()], return_inverse=True)
-    return codes.astype(np.int64), tuple(map(str, names))
-
-
-def _checked(
-    frame: Frame,
-    place: str,
-    called: tuple[str, str, str],
-    keys: tuple[IntArray, FloatArray, IntArray],
-    found: tuple[IntArray, IntArray, tuple[str, ...]],
-) -> npt.NDArray[np.int32]:
-    """Return where the list of each channel of each series ends; each has one value at each time of its series."""
-    (series, time, channel), (codes, times, kinds), (order, firsts, names) = called, keys, found
-    sorted_keys = np.stack([codes[order], kinds[order], times[order]])
-    twice = np.flatnonzero((sorted_keys[:, 1:] == sorted_keys[:, :-1]).all(axis=0))
-    if len(twice):
-        row = int(max(order[twice[0]], order[twice[0] + 1]))
-        raise DataError(
-            f"row {_row(frame, row)} of {place} has a second {channel} of its {series} at one {time}: leave one out"
-        )
-    moments = np.unique(np.stack([codes, times]), axis=1)[0].astype(np.int64)
-    wanted = np.repeat(np.bincount(moments, minlength=len(firsts)), len(names))
-    counts = np.bincount(codes * len(names) + kinds, minlength=len(wanted))
-    if len(odd := np.flatnonzero(counts != wanted)):
-        number, kind = divmod(int(odd[0]), len(names))
-        raise DataError(
-            f"{series} {frame[series][int(firsts[number])].as_py()} of {place} has {channel} '{names[kind]}' at "
-            f"{counts[odd[0]]} of {wanted[odd[0]]} times: give each a value at each {time}, or leave it out"
-        )
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

@@ -85,17 +85,13 @@ class Layout:
             numbers = _lists(cells.filter(pa.array(fit)), "a cell")[1]
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             values = numbers.to_numpy(zero_copy_only=False).astype(self.dtype)
-        series = values.reshape(-1, *(self.shape[::-1] if self.transposed else self.shape))
-        series = series.swapaxes(1, 2) if self.transposed else series
-        odd = {int(row): self._differs(cells[row]) for row in np.flatnonzero(~fit)}
+        sound = values.reshape(-1, *(self.shape[::-1] if self.transposed else self.shape))
+        series = np.zeros((len(cells), *self.shape), self.dtype)
+        series[fit] = sound.swapaxes(1, 2) if self.transposed else sound
         unknown = ~(np.abs(series) <= np.finfo(np.float32).max).all(axis=(1, 2))
         why = "has numbers that are missing or infinite: fill them in, or leave the row out"
-        odd |= {int(row): why for row in np.flatnonzero(fit)[unknown]}
-        if fit.all():
-            return series, odd
-        whole = np.zeros((len(cells), *self.shape), self.dtype)
-        whole[fit] = series
-        return whole, odd
+        odd = {int(row): why for row in np.flatnonzero(unknown)}
+        return series, odd | {int(row): self._differs(cells[row]) for row in np.flatnonzero(~fit)}
 
     def _differs(self, cell: pa.Scalar) -> str:
         wanted = " x ".join(map(str, self.cell))
@@ -123,19 +119,20 @@ def read_series(source: Source, rows: IntArray) -> Arrays:
         If the column holds no such lists, they differ in shape, or a number is missing or infinite; or the labels are
         not as they should be.
     """
-    layout = layout_of(source)
-    return decode(source, layout, rows, (layout,), notes=_notes(source, layout), input_names=source.channels)
-
-
-def layout_of(source: Source) -> Layout:
-    """Return how the cells of a data set become series: their shape by its first row, their type by all."""
-    [column] = source.inputs
-    cells = cells_of(source)
-    called = f"column '{column}' of {source.place}"
-    first = cells.slice(0, 1).combine_chunks()
+    called = f"column '{source.inputs[0]}' of {source.place}"
+    first = cells_of(source).slice(0, 1).combine_chunks()
     layout, kind = Layout.of(first, source.reading.series_layout, called), _lists(first, called)[1].type
     is_wide = pa.types.is_float64(kind) or (pa.types.is_integer(kind) and kind.bit_width > 16)
-    return replace(layout, dtype=np.float64) if is_wide and _is_blurred(source, layout) else layout
+    if is_wide and _is_blurred(source, layout):
+        layout = replace(layout, dtype=np.float64)
+    notes: tuple[str, ...] = ()
+    if layout.transposed and source.reading.series_layout == "auto":
+        channels, length = layout.shape
+        notes = (
+            f"{called} holds {length} lists of {channels} numbers a row: read as {channels} channels of length "
+            f"{length}; series-layout says otherwise",
+        )
+    return decode(source, layout, rows, (layout,), notes=notes, input_names=source.channels)
 
 
 def _is_blurred(source: Source, layout: Layout) -> bool:
@@ -177,14 +174,3 @@ def _said(cell: pa.Scalar) -> str:
     if not inner:
         return f"{len(values)} numbers"
     return f"{len(values)} x {inner[0] if len(inner) == 1 else f'{inner[0]} to {inner[-1]}'}"
-
-
-def _notes(source: Source, layout: Layout) -> tuple[str, ...]:
-    """Say that the inner lists were taken as the channels, where nobody has asked for it."""
-    if not layout.transposed or source.reading.series_layout != "auto":
-        return ()
-    [column], (channels, length) = source.inputs, layout.shape
-    return (
-        f"column {column!r} of {source.place} holds {length} lists of {channels} numbers a row: read as {channels} "
-        f"channels of length {length}; series-layout says otherwise",
-    )

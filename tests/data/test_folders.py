@@ -8,6 +8,8 @@ import pytest
 from fixtures.data.loading import arrays_of
 from pyarrow import parquet
 
+from hetfl_flwr.errors import DataError
+
 ROWS = "age,sick\n" + "".join(f"{age},{'no' if age % 2 else 'yes'}\n" for age in range(30, 40))
 AGES = [*range(30, 40)]
 
@@ -18,6 +20,15 @@ def test_files_beside_rows_that_are_not_read_are_named(tmp_path):
         (tmp_path / name).write_text(ROWS)
     [note] = [note for note in arrays_of(tmp_path, label_column="sick").notes if "not read" in note]
     assert note == f"not read in '{tmp_path}': b.txt, c.zip"
+
+
+@pytest.mark.parametrize("names", [("train.csv", "train.tsv"), ("a.csv", "a.csv.gz")])
+def test_copies_of_a_file_in_two_forms_do_not_count_twice(names, tmp_path, refusal):
+    packed = gzip.compress(ROWS.encode())
+    for name in names:
+        (tmp_path / name).write_bytes(packed if name.endswith("gz") else ROWS.replace(",", "\t").encode())
+    said = refusal(DataError, arrays_of, tmp_path, label_column="sick")
+    assert ", ".join(names) in said
 
 
 @pytest.mark.parametrize("name", ["a.psv", "a.pq", "packed.csv", "a.xlsm", "frame.json"])

@@ -364,6 +364,13 @@ def test_files_that_are_not_read_are_named(tmp_path):
     assert arrays.labels.bincount().tolist() == [3, 2]
 
 
+def test_a_link_to_a_folder_is_read_as_one_and_goes_round_once(tmp_path):
+    folder, other = twice(tmp_path / "photos", "benign"), twice(tmp_path / "elsewhere", "malignant")
+    (folder / "malignant").symlink_to(other / "malignant")
+    (folder / "benign" / "round").symlink_to(folder)
+    assert load(folder).labels.tolist() == [0, 0, 1, 1]
+
+
 def test_images_beside_rows_that_do_not_describe_them_are_named(tmp_path):
     folder = twice(tmp_path / "photos", "benign", "malignant")
     (folder / "labels.csv").write_text("age,sick\n30,no\n40,yes\n50,no\n")
