@@ -15,7 +15,7 @@ Nothing here knows of a server, a model or an algorithm.
 from hetfl_flwr.data.augmentation import Augmented
 from hetfl_flwr.data.catalogue import CATALOGUE, DatasetEntry
 from hetfl_flwr.data.client_data import ClientData
-from hetfl_flwr.data.clients import load_client_data, most_clients
+from hetfl_flwr.data.clients import Holding, digest_of, holdings, load_client_data, most_clients
 from hetfl_flwr.data.domains import absolute, data_spec, kind_of, public_data, reread
 from hetfl_flwr.data.partitions import Partition, parse_partition
 from hetfl_flwr.data.pivot import parse_pivot
@@ -33,12 +33,15 @@ __all__ = [
     "ClientData",
     "DataSpec",
     "DatasetEntry",
+    "Holding",
     "Partition",
     "Reading",
     "Samples",
     "Split",
     "absolute",
     "data_spec",
+    "digest_of",
+    "holdings",
     "kind_of",
     "load_client_data",
     "most_clients",

@@ -17,7 +17,7 @@ ROWS_AT_ONCE = 4096
 """Rows of which a digest is made at a time."""
 
 
-def _digest(*parts: object) -> str:
+def digested(*parts: object) -> str:
     """Return a digest of some tensors and texts."""
     digest = blake2b(digest_size=8)
     for part in parts:
@@ -32,7 +32,7 @@ def _digest(*parts: object) -> str:
 def _inputs_digest(arrays: Arrays, rows: Tensor) -> str:
     """Return a digest of some inputs as they are stored."""
     starts = range(0, len(rows), ROWS_AT_ONCE)
-    return _digest(*(_digest(arrays.inputs[rows[first : first + ROWS_AT_ONCE]]) for first in starts))
+    return digested(*(digested(arrays.inputs[rows[first : first + ROWS_AT_ONCE]]) for first in starts))
 
 
 def unlike(before: str, now: str) -> str:
@@ -107,9 +107,9 @@ class ClientData:
         arrays, train = self.train.arrays, self.train
         labels = (samples.labels for samples in (train, self.validation, self.test))
         names = arrays.class_names, arrays.input_names, arrays.words and [*arrays.words()]
-        trained = _digest(arrays.centre, arrays.peak, *labels, names, _inputs_digest(arrays, train.rows))
+        trained = digested(arrays.centre, arrays.peak, *labels, names, _inputs_digest(arrays, train.rows))
         measured = (samples.arrays.once(_inputs_digest, samples.rows) for samples in (self.validation, self.test))
-        return f"{trained}-{_digest(*measured)}"
+        return f"{trained}-{digested(*measured)}"
 
     @cached_property
     def public(self) -> Samples:

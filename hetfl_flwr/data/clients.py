@@ -4,13 +4,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_flwr.data.client_data import ClientData
+from hetfl_flwr.data.client_data import ClientData, digested
 from hetfl_flwr.data.domains import Family, domain_labels, parse_families
 from hetfl_flwr.data.partitions import IntArray
 from hetfl_flwr.data.partitions import split as share_out
@@ -32,6 +33,18 @@ class _Cut(NamedTuple):
     public: int
     own: int
     names: tuple[str, ...]
+
+
+class Holding(NamedTuple):
+    """What a client holds, as `ClientData` does, in numbers."""
+
+    domain: int
+    train: int
+    public: int
+    validation: int
+    test: int
+    owners: int
+    name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +184,48 @@ def load_client_data(split: Split, client: int) -> ClientData:
         domain=index,
         others=tuple(tests for tests, _ in others),
         others_validation=tuple(validations for _, validations in others),
-        name=joined(cut.names) if cut.names else labels[index] if len(labels) > 1 else "",
+        name=_name(cut, labels, index),
     )
+
+
+def holdings(split: Split) -> list[Holding]:
+    """Return what each client of a split holds, before any rows are pooled; nobody's are looked at.
+
+    Raises as `load_client_data`, but that a client may have nothing to train on.
+    """
+    families = _families(split)
+    labels = domain_labels(families)
+    held = dict[int, Holding]()
+    for own in _opened_domains(split, families):
+        owners = own.arrays.owners
+        for client, cut in zip(own.clients, own.cuts, strict=True):
+            whose = 0 if owners is None else len(torch.unique(owners[cut.train]))
+            sizes = len(cut.train), cut.public, len(cut.validation), len(cut.test)
+            held[client] = Holding(own.number, *sizes, whose, _name(cut, labels, own.number))
+    return [held[client] for client in range(split.clients)]
+
+
+def digest_of(split: Split) -> str:
+    """Return a digest of all data sets of a split as they are stored: what any client's data come from."""
+    found = [domain.arrays for domain in _opened_domains(split, _families(split))]
+    texts = [
+        (one.class_names, one.input_names, one.owner_names, one.train_rows, one.words and [*one.words()])
+        for one in found
+    ]
+    parts = ((one.inputs, one.labels, one.owners, one.peak, one.centre, one.origin) for one in found)
+    return digested(texts, *chain.from_iterable(parts))
+
+
+def _opened_domains(split: Split, families: Sequence[Family]) -> list[_Domain]:
+    """Return the domains that have clients; others are not opened."""
+    numbers = range(min(len(domain_labels(families)), split.clients))
+    every = ((number, _domains(split, families, number)) for number in numbers)
+    return [next(one for one in domains if one.number == number) for number, domains in every]
+
+
+def _name(cut: _Cut, labels: Sequence[str], index: int) -> str:
+    """Return whose data a client's are."""
+    return joined(cut.names) if cut.names else labels[index] if len(labels) > 1 else ""
 
 
 def most_clients(split: Split) -> int:

@@ -19,6 +19,7 @@ from hetfl_flwr.server.grids import KeepsClients, engine_of
 from hetfl_flwr.server.messenger import FlowerExchange, Messenger
 from hetfl_flwr.server.node_keys import NodeKeys
 from hetfl_flwr.server.registration import Origin, Registration
+from hetfl_flwr.server.residents import Residents
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.server.sharing import SampleSharing
 from hetfl_flwr.server.upload_counts import UploadCounts
@@ -83,8 +84,11 @@ class Federation:
         self.roster = Roster()
         self.roster.trained = dict(origin.trained) if origin else {}
         self.messenger = Messenger(grid, config.round_timeout)
-        self.registration = Registration(self)
-        self.exchange: Exchange = grid.exchange(self) if isinstance(grid, KeepsClients) else FlowerExchange(self)
+        if isinstance(grid, KeepsClients):
+            self.registration: Registration = Residents(grid, self)
+            self.exchange: Exchange = grid.exchange(self)
+        else:
+            self.registration, self.exchange = Registration(self), FlowerExchange(self)
         self.samples = SampleSharing(self.exchange, strategy.sharing)
 
     def generators_lent(self) -> AbstractContextManager[None]:

@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 if TYPE_CHECKING:
     from hetfl_flwr.server.exchange import Exchange
     from hetfl_flwr.server.federation import Federation
+    from hetfl_flwr.server.member import Member
 
 FLOWER_ENGINES = {"InMemoryGrid": "simulation", "HttpGrid": "deployment"}
 """What runs the clients behind Flower's own Grids, by the names of their classes."""
@@ -28,6 +29,9 @@ class ListsNodes(Protocol):
 @runtime_checkable
 class KeepsClients(Protocol):
     """A Grid that has its clients itself: it hands them arrays, and keeps their states."""
+
+    def members(self) -> list["Member | str"]:
+        """Return who they are, by client id, or why one cannot take part; after such a one, some may be missing."""
 
     def exchange(self, federation: "Federation") -> "Exchange":
         """Return what reaches them."""

@@ -1,5 +1,6 @@
 """A client as the server knows it, and what an algorithm may need of its public samples."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Annotated
@@ -179,10 +180,15 @@ class Member:
             A field is missing, has another type, is out of range or contradicts another.
         """
         node = reply.metadata.src_node_id
+        if MEMBER not in reply.content.config_records:
+            raise FederationError(f"node {node}: {_STRANGE}")
+        return cls.checked({**reply.content.config_records[MEMBER], "node": node}, node)
+
+    @classmethod
+    def checked(cls, values: Mapping[str, object], node: int) -> "Member":
+        """Return the client of a node that has these values; raises as `from_reply`."""
         try:
-            member = _MEMBERS.validate_python({**reply.content.config_records[MEMBER], "node": node})
-        except KeyError:
-            raise FederationError(f"node {node}: {_STRANGE}") from None
+            member = _MEMBERS.validate_python(values)
         except ValidationError as error:
             raise FederationError(f"node {node}: {_wrong(error)}") from None
         if member.client_id >= member.clients:

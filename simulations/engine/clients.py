@@ -1,8 +1,6 @@
 """The clients that a process runs: those asked last are awake in its memory, the others rest in files."""
 
-import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +11,18 @@ from flwr.clientapp import ClientApp
 from hetfl_flwr.client_app import complaint
 from hetfl_flwr.common.flower import ErrorCode, ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
 from hetfl_flwr.config import Value
+from hetfl_flwr.data import Split, digest_of
 from hetfl_flwr.errors import StateError
-from hetfl_flwr.node.holder import Holder, holder_of
-from hetfl_flwr.node.node import KeptContext, kept_of
+from hetfl_flwr.node.holder import Holder, forget, holder_of
+from hetfl_flwr.node.node import KeptContext, Node, kept_of
+from hetfl_flwr.node.registration import registered
 from hetfl_flwr.node.state import FileStore
+from hetfl_flwr.server.exchange import blamed
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.classes import listed
 from hetfl_flwr.wire.codec import widened
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen
+from simulations.engine.members import members_of
 
 CLIENT_APP = "hetfl_flwr.client_app:app"
 """The ClientApp that clients run, as Flower's ``[tool.flwr.app.components]`` names it."""
@@ -30,8 +33,8 @@ FIRST_NODE = 2**62
 MEMORY = 2**31
 """Bytes of what clients keep that stay in memory, of all processes together; the rest lies in files."""
 
-ROWS = "rows-"
-"""How a file begins, in the folder of clients that rest, with the digests of what a process's clients train on."""
+EVERY = "all"
+"""The key, beside client ids, of the digest of what all clients' data come from."""
 
 AWAKE = 1000
 """Most clients that are awake in one process, however little they keep: each has the numbers of its rows as well."""
@@ -89,6 +92,7 @@ class Clients:
         self._scratch, self._memory = scratch, memory
         self._contexts: dict[int, KeptContext] = {}  # of those that are awake, by node
         self._rows: dict[int, str] = {}  # digests of the data of those that have been asked, by node
+        self._split: Split | None = None  # of all data, once a client has been asked
         # downloads and forms by their ids, held so that an id stays its own, and what has been checked
         self._checked: dict[tuple[int, int], tuple[Arrays, PayloadSpec, Arrays]] = {}
         self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
@@ -109,6 +113,23 @@ class Clients:
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+        finally:
+            self._note(node)
+
+    def members(self, client_ids: Sequence[int]) -> list[Member | str]:
+        """Return who some clients are, or why one cannot take part; few of them are built."""
+        return members_of(client_ids, self._registered)
+
+    def _registered(self, client_id: int) -> tuple[Member, Node] | str:
+        """Build a client; return who it is, or why it cannot take part."""
+        node = FIRST_NODE + client_id
+        context = self._awake(node)
+        try:
+            forget(context)
+            holder = holder_of(context)
+            return Member.checked(vars(registered(holder, context)), node), holder.node
+        except BaseException as raised:  # an own model may raise anything
+            return blamed(complaint(raised, context, MessageType.QUERY, None), node).removeprefix(f"node {node}: ")
         finally:
             self._note(node)
 
@@ -175,10 +196,14 @@ class Clients:
             self._contexts[node].store.drop()
             self._contexts[node].kept.holder = None
 
-    def write_rows(self) -> None:
-        """Write down the digests of the data of all clients that have been asked here."""
-        rows = {node - FIRST_NODE: digest for node, digest in self._rows.items()}
-        self._write(self._scratch / f"{ROWS}{os.getpid()}", json.dumps(rows, allow_nan=False).encode())
+    def digests(self, client_ids: Sequence[int] = ()) -> dict[str, str]:
+        """Return the digests of the data of these clients and of all that have been asked, and of all data."""
+        for client_id in client_ids:
+            node = FIRST_NODE + client_id
+            Node.from_context(self._awake(node))
+            self._note(node)
+        found = {str(node - FIRST_NODE): digest for node, digest in self._rows.items()}
+        return {**found, EVERY: digest_of(self._split)} if self._split else found
 
     def _awake(self, node: int) -> KeptContext:
         while len(self._bytes) > AWAKE or (len(self._bytes) > 1 and self._held > self._memory):
@@ -196,6 +221,7 @@ class Clients:
             self._held += now - before
         if node not in self._rows and (around := kept_of(context).around):
             self._rows[node] = around["data"].digest
+            self._split = self._split or around["config"].split(around["clients"])
 
     def _wake(self, node: int) -> None:
         client_id, records = node - FIRST_NODE, RecordDict()

@@ -131,7 +131,7 @@ class LocalExchange(Exchange):
         super().__init__(federation)
         self._engine, self._times = engine, Times(self.config)
         self._timed = self.config.simulates_time or self.strategy.asynchronous
-        self._places = len(engine.get_node_ids())  # each client has been asked to register
+        self._places = self.config.clients  # each client has been taken in
         self._due: list[tuple[float, int]] = []  # a heap: when a reply comes in, and its place
         self._flights: dict[int, Flight] = {}
         self._around: dict[tuple[object, ...], int] = {}  # wire bytes of messages without arrays

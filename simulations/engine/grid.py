@@ -6,7 +6,6 @@ away with the run, from which any worker wakes them. Which worker runs a client,
 bit of the result.
 """
 
-import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import count
@@ -26,7 +25,8 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data.client_data import unlike
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.node.state import FileStore, run_store
-from simulations.engine.clients import CLIENT_APP, FIRST_NODE, MEMORY, ROWS, Answer, Clients, Hosted
+from hetfl_flwr.server.member import Member
+from simulations.engine.clients import CLIENT_APP, EVERY, FIRST_NODE, MEMORY, Answer, Clients, Hosted
 from simulations.engine.exchange import LocalExchange
 from simulations.engine.workers import Host, InProcess, Job, Workers
 
@@ -38,7 +38,7 @@ SCRATCH = ".clients-"
 
 
 class LocalEngine(Grid):
-    """Runs clients on this machine: they register by messages, and are handed arrays, without Ray or a network.
+    """Runs clients on this machine: it says who they are, and hands them arrays, without Ray or a network.
 
     Use it in a ``with``: leaving it ends the worker processes.
 
@@ -73,7 +73,7 @@ class LocalEngine(Grid):
         self._names, self._tickets = count(1), count()
         self._asked: dict[str, int] = {}
         self._answers: dict[int, Answer | Message] = {}
-        self._digests: dict[str, str] = {}
+        self._used = set(range(config.clients)) if config.state_dir else set[int]()  # clients that may have a state
         self.config = config
         self._scratch = Path(config.output_dir or gettempdir()) / f"{SCRATCH}{run}-{token_hex(4)}"
         act_as_server(run)
@@ -116,6 +116,18 @@ class LocalEngine(Grid):
         """Return the ids of all clients' nodes."""
         return list(self._nodes)
 
+    def members(self) -> list[Member | str]:
+        """Return who the clients are, or why one cannot take part."""
+        shares = self._shared(range(len(self._nodes)))
+        found = dict[int, Member | str]()
+        for client_ids, members in zip(shares, self._host.call("members", *shares), strict=True):
+            found |= zip(client_ids, members, strict=False)
+        return [found[client_id] for client_id in sorted(found)]
+
+    def _shared(self, client_ids: Sequence[int]) -> list[Sequence[int]]:
+        """Return the clients of each process, as long as none has changed its process."""
+        return [client_ids[one :: self._host.count] for one in range(self._host.count)]
+
     def exchange(self, federation: "Federation") -> LocalExchange:
         """Return what hands arrays to the clients."""
         return LocalExchange(self, federation)
@@ -154,6 +166,7 @@ class LocalEngine(Grid):
     def submit(self, jobs: Sequence[Job]) -> list[int]:
         """Let clients do something; return a ticket for each answer."""
         tickets = [next(self._tickets) for _ in jobs]
+        self._used.update(job.node - FIRST_NODE for job in jobs)
         self._host.submit(list(zip(tickets, jobs, strict=True)))
         return tickets
 
@@ -167,43 +180,51 @@ class LocalEngine(Grid):
     def save_clients(self, folder: Path) -> dict[int, str]:
         """Write every client's state; what has not changed since it was written last costs a file's name."""
         self._settle()
-        self._host.tell("flush")
-        digests = {k: self._store(k).give(folder / f"client-{k}") for k in range(len(self._nodes))}
+        self._host.call("flush")
+        digests = {k: self._store(k).give(folder / f"client-{k}") for k in sorted(self._used)}
         return {client_id: digest for client_id, digest in digests.items() if digest is not None}
 
     def load_clients(self, folder: Path, client_ids: Set[int]) -> None:
         """Take up the state of each of these clients; what the others have saved since is forgotten."""
-        for client_id in range(len(self._nodes)):
+        self._used |= client_ids
+        for client_id in self._used:
             store = self._store(client_id)
             if client_id in client_ids:
                 store.write((folder / f"client-{client_id}").read_bytes())
             else:
                 store.forget()
-        self._host.tell("drop")
+        self._host.call("drop")
         for remains in self._scratch.parent.glob(f"{SCRATCH}{self._run}-*"):  # of a process that was killed
             if remains != self._scratch:
                 shutil.rmtree(remains, ignore_errors=True)
 
-    def rows(self) -> dict[str, str]:
-        """Return the digests of what clients train on, by client id."""
-        if not self._digests:
-            self._settle()
-            self._host.tell("write_rows")
-            for path in self._scratch.glob(f"{ROWS}*"):
-                self._digests |= json.loads(path.read_bytes())
-        return self._digests
+    def rows(self, client_ids: Sequence[int] = ()) -> dict[str, str]:
+        """Return the digests of the data of these clients and of all that were asked, by client id, and of all data."""
+        self._settle()
+        found: dict[str, str] = {}
+        for some in self._host.call("digests", *self._shared(client_ids)):
+            found |= some
+        return found
 
     def check_rows(self, before: Mapping[str, str]) -> None:
         """Refuse data that are not those of before; warn of them with ``accept-loss``."""
-        rows = self.rows()
-        found = {client_id: unlike(digest, rows.get(client_id, digest)) for client_id, digest in before.items()}
+        if before.get(EVERY) == self.rows()[EVERY]:
+            return
+        rows = self.rows(sorted(int(client_id) for client_id in before if client_id != EVERY))
+        found = {
+            client_id: unlike(digest, rows[client_id]) for client_id, digest in before.items() if client_id != EVERY
+        }
         changed = [client_id for client_id, what in found.items() if what]
         if changed:
             more = f" and {len(changed) - 1} more" * (len(changed) > 1)
             what = f"client {changed[0]}{more}: the {found[changed[0]]} are not those of before"
-            if not self.config.accept_loss:
-                raise StateError(f"{what}: the run would go on with other results; {accepting()} goes on like that")
-            warn(what)
+        elif len(found) < len(self._nodes):
+            what = "the data of clients that have not been asked yet are not those of before"
+        else:
+            return
+        if not self.config.accept_loss:
+            raise StateError(f"{what}: the run would go on with other results; {accepting()} goes on like that")
+        warn(what)
 
     def _settle(self) -> None:
         """Take in all that is under way."""

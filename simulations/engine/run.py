@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RoundCallback
     from simulations.engine.grid import LocalEngine
 
-MANY_CLIENTS = 1000
-"""Clients above which the split of the data is tried before they are called."""
-
 
 def run_locally(
     chosen: Mapping[str, Value],
@@ -76,7 +73,6 @@ def run_locally(
 
     end_unguarded()
     _check_threads(config, workers)
-    _check_split(config)
     with process_as_it_was(log=verbose, bars=progress), LocalEngine(config, run, workers) as grid:
         try:
             with added(callbacks), _stoppable(grid):
@@ -122,14 +118,6 @@ def _check_threads(config: RunConfig, workers: int) -> None:
             f"here: they will slow each other down; {remedy}, which changes bits",
             file=sys.stderr,
         )
-
-
-def _check_split(config: RunConfig) -> None:
-    """Refuse a number of clients that the data cannot be shared out over, before so many are made to say so."""
-    from hetfl_flwr.data import load_client_data
-
-    if config.clients > MANY_CLIENTS:
-        load_client_data(config.split(config.clients), 0)
 
 
 def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:

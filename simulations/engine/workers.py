@@ -59,7 +59,7 @@ class InProcess:
     """Clients in this process, one after another in the order in which they were asked."""
 
     def __init__(self, clients: Clients) -> None:
-        self._clients = clients
+        self._clients, self.count = clients, 1
         self._queue: deque[tuple[int, Job]] = deque()
 
     def submit(self, jobs: Jobs) -> None:
@@ -76,9 +76,9 @@ class InProcess:
         ticket, job = self._queue.popleft()
         return ticket, answer_of(self._clients, job)
 
-    def tell(self, what: str) -> None:
-        """Call a method of `Clients`."""
-        getattr(self._clients, what)()
+    def call(self, what: str, *own: Any) -> list[Any]:
+        """Call a method of `Clients`; return what it returns."""
+        return [getattr(self._clients, what)(*own)]
 
     def close(self) -> None:
         """Do nothing: there is no process to end."""
@@ -143,6 +143,7 @@ class Workers:
 
     def __init__(self, workers: int, those: Hosted) -> None:
         check_starts_processes(f"workers = {workers}")
+        self.count = workers
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
@@ -187,13 +188,11 @@ class Workers:
             return ticket, answer._replace(arrays=frozen(answer.arrays))
         return ticket, unpacked(answer)
 
-    def tell(self, what: str) -> None:
-        """Let every worker call a method of its `Clients`; nothing is under way."""
-        everyone = range(len(self._pipes))
-        for worker in everyone:
-            self._tell(worker, (what, ()))
-        for worker in everyone:
-            self._received(worker)
+    def call(self, what: str, *own: Any) -> list[Any]:
+        """Let every worker call a method of its `Clients`, each with its own argument; nothing is under way."""
+        for worker in range(self.count):
+            self._tell(worker, (what, own[worker : worker + 1]))
+        return [self._received(worker) for worker in range(self.count)]
 
     def close(self) -> None:
         """End the workers."""
@@ -312,8 +311,7 @@ def _work(pipe: Connection, those: Hosted) -> None:
 def _answer(clients: Clients, kind: str, arguments: tuple[Any, ...]) -> object:
     """Let a client do its job, and return its answer and the seconds it took; or call a method of `Clients`."""
     if kind not in (MessageType.TRAIN, MessageType.EVALUATE, "answer"):
-        getattr(clients, kind)(*arguments)
-        return ()
+        return getattr(clients, kind)(*arguments)
     node, content, round = arguments
     started = perf_counter()
     clients.begin()

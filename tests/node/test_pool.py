@@ -32,8 +32,9 @@ PIXELS, LABEL = 64, 8  # bytes of one digit and of its label
 
 
 class Joining(LocalEngine):
-    """Has its last node from the moment that one says so."""
+    """Has its last node from the moment that one says so; its clients register by messages."""
 
+    exchange = None  # type: ignore[assignment]
     joined = False
 
     def get_node_ids(self) -> list[int]:

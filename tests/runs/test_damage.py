@@ -141,7 +141,7 @@ def test_what_clients_save_later_changes_no_checkpoint(make_config, run_federati
 
         def look(grid: Watched, job: Job, path: Path = path, seen: list[bytes] = seen) -> None:
             if path.exists():
-                grid._host.tell("flush")
+                grid._host.call("flush")
                 seen.append(path.read_bytes())
 
         with Watched(config, look) as grid:

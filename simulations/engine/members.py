@@ -1,0 +1,86 @@
+"""Who the clients of a process are, without building each: of those that differ in their rows alone, one is built."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from hetfl_flwr.config import FIT, RunConfig
+from hetfl_flwr.data import Holding, holdings
+from hetfl_flwr.errors import HetflError
+from hetfl_flwr.methods import names
+from hetfl_flwr.models import ZOO, assign, drawn_order, network_of
+from hetfl_flwr.node.node import Node
+from hetfl_flwr.server.member import Member
+
+MOST_REFUSED = 10
+"""Clients of a process that are asked in vain before the others are not asked any more."""
+
+
+def members_of(client_ids: Sequence[int], build: Callable[[int], tuple[Member, Node] | str]) -> list[Member | str]:
+    """Return who some clients are, in order, or why one cannot take part.
+
+    Those that have the same model, and data of the same domain, are like the first of them, but for what their rows
+    come to. Others are built one by one: clients that go on from a state folder, that choose their models, that have
+    columns or pooled rows of their own, or that run code of the user's.
+
+    Parameters
+    ----------
+    client_ids : sequence of int
+        Which clients.
+    build : callable
+        Builds a client; returns who it is, and its node, or why it cannot take part.
+    """
+    found, refused = list[Member | str](), 0
+    held: Sequence[Holding] = ()
+    first: dict[tuple[object, ...], Member] = {}
+    config: RunConfig | None = None
+    for client_id in client_ids:
+        kind = _kind(config, held, client_id) if config else None
+        if kind in first:
+            found.append(_like(first[kind], client_id, held[client_id]))
+            continue
+        built = build(client_id)
+        if isinstance(built, str):
+            found.append(built)
+            refused += 1
+            if refused == MOST_REFUSED:
+                break
+            continue
+        member, node = built
+        found.append(member)
+        if config is None:
+            config, held = node.config, _held(node)
+        if kind := _kind(config, held, client_id):
+            first[kind] = member
+    return found
+
+
+def _held(node: Node) -> Sequence[Holding]:
+    """Return what each client of a federation holds; nothing where more than that makes a difference."""
+    config = node.config
+    if config.state_dir or config.models == FIT or config.features != "all" or config.pooled:
+        return ()
+    if config.algorithm not in names():
+        return ()
+    try:
+        return holdings(config.split(node.clients))
+    except HetflError:  # of a data set of other clients, which say so themselves
+        return ()
+
+
+def _kind(config: RunConfig, held: Sequence[Holding], client_id: int) -> tuple[object, ...] | None:
+    """Return in what clients must be equal of whom one is built for all; None: each is built itself."""
+    if not held:
+        return None
+    order = drawn_order(config.seed, len(held)) if config.assignment == "random" else ()
+    model = assign(config.models, client_id, order)
+    if network_of(model) not in ZOO:
+        return None
+    own = held[client_id]
+    none = not own.public, own.public == own.train, not own.validation, not own.test
+    return model, own.domain, min(own.train, 2), *none
+
+
+def _like(member: Member, client_id: int, held: Holding) -> Member:
+    """Return a client that is like another one."""
+    own = {name: value for name, value in held._asdict().items() if name != "domain"}
+    return replace(member, node=member.node - member.client_id + client_id, client_id=client_id, **own)
