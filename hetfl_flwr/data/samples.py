@@ -1,15 +1,15 @@
 """Samples in memory: one array a data set and process, of which every client holds row numbers only."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
-from typing import Any, TypeVar
 from weakref import finalize
 
 import torch
 from torch import Tensor
 
+from hetfl_flwr.data.memo import Memo
 from hetfl_flwr.data.spec import Column, DataSpec, inputs_in_words
 
 SCALE = ("peak", "centre", "origin")
@@ -21,11 +21,9 @@ MOST_SHOWN = 20
 MOST_DEVIATIONS = 100.0
 """Standard deviations from the mean within which a public sample of another client is taken as it is."""
 
-_Made = TypeVar("_Made")
-
 
 @dataclass(frozen=True, eq=False)
-class Arrays:
+class Arrays(Memo):
     """A whole data set: the rows of its training split, then those of its own test split.
 
     Parameters
@@ -86,15 +84,6 @@ class Arrays:
     brightest: float = 255.0
     notes: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
-    _made: dict[Any, Any] = field(default_factory=dict, init=False)
-
-    def once(self, make: Callable[..., _Made], *arguments: Any) -> _Made:
-        """Return what a function makes of this data set: the same object for equal arguments, kept as long as this."""
-        key = make, *arguments
-        if key not in self._made:
-            self._made[key] = make(self, *arguments)
-        made: _Made = self._made[key]
-        return made
 
     @cached_property
     def groups(self) -> tuple[int, ...]:

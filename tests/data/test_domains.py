@@ -1,9 +1,11 @@
 """Domains: rotated families, lists of data sets, the public samples of a client, and several samples as one."""
 
+import gc
 import hashlib
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hetfl_flwr
-from hetfl_flwr.data import DataSpec, Reading, Samples, data_spec
+from hetfl_flwr.data import DataSpec, Reading, Samples, data_spec, reread
 from hetfl_flwr.data.domains import Family, parse_families
 from hetfl_flwr.data.rotation import ANGLES, rotate, rotated
 from hetfl_flwr.data.samples import Arrays
@@ -416,6 +418,23 @@ class TestJoined:
     def test_a_position_outside_is_refused(self):
         with pytest.raises(IndexError, match="5"):
             Samples.joined(self.parts([2, 3], np.random.default_rng(0))).batch(torch.tensor([0, 5]))
+
+
+@pytest.mark.parametrize("keys", [{}, {"text_column": "note", "vocabulary": "shared:9"}, {"features": "slices:0.5"}])
+def test_what_was_read_of_a_file_is_forgotten_before_it_is_read_again(tmp_path, keys):
+    rows = "".join(f"{row % 7},{row % 5},a day {row % 3},{row % 2}\n" for row in range(40))
+    (tmp_path / "t.csv").write_text(f"age,size,note,sick\n{rows}")
+    dataset = str(tmp_path / "t.csv")
+    data = load(dataset=dataset, label_column="sick", partition="natural:size", num_partitions=2, **keys)
+    reading = Reading(label_column="sick", id_column="size", **{k: v for k, v in keys.items() if k != "features"})
+    [family] = parse_families(dataset, reading)
+    read = [weakref.ref(family.source), weakref.ref(family.arrays(0, True)[0]), weakref.ref(data.train.arrays)]
+    del family, data
+    gc.collect()
+    assert all(one() for one in read[:2])
+    reread(dataset)
+    gc.collect()
+    assert [one() for one in read] == [None] * 3
 
 
 def test_the_settings_reach_the_node(make_config, make_node):
