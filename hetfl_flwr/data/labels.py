@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from textwrap import shorten
 
 import numpy as np
@@ -60,24 +59,23 @@ def read_labels(source: Source) -> tuple[int, IntArray]:
         If a label is missing, is none of the classes or of another type, there are fewer than two classes, or so many
         that the column is a quantity to be estimated.
     """
-    found = _classes(source)
+    found = source.once(_classes)
     return len(found.values), found.labels
 
 
 def class_names(source: Source) -> tuple[str, ...]:
     """Return what the classes are called: by ``classes``, by a class-label column, else by their values."""
-    return _classes(source).names
+    return source.once(_classes).names
 
 
 def label_notes(source: Source) -> tuple[str, ...]:
     """Doubt labels that are many whole numbers, several others in one cell, or called like what is missing."""
-    return _classes(source).notes
+    return source.once(_classes).notes
 
 
-@cache
 def _classes(source: Source) -> _Classes:
     """Decide what the classes are, and of which each row is."""
-    written = _written(source, source.label, "label-column")
+    written = source.once(_written, source.label, "label-column")
     truth, called = pa.types.is_boolean(written.type), source.frame.classes.get(source.label, ())
     found, wanted = _column(source, source.label, "label-column"), parse_classes(source.reading.classes)
     notes: tuple[str, ...] = ()
@@ -201,11 +199,10 @@ def _codes(source: Source, found: pa.ChunkedArray, values: Values) -> IntArray:
 
 def _column(source: Source, column: str, key: str) -> pa.ChunkedArray:
     """Return a column of all rows, int64 or text, no value missing."""
-    found = _written(source, column, key)
+    found = source.once(_written, column, key)
     return found.cast(pa.int64()) if pa.types.is_boolean(found.type) else found
 
 
-@cache
 def _written(source: Source, column: str, key: str) -> pa.ChunkedArray:
     """Return a column of all rows as it is written: int64, truth values or text, no value missing."""
     found, reading, is_label = source.frame[column], source.reading, key == "label-column"

@@ -30,6 +30,7 @@ from hetfl_flwr.data.folders import (
     signals_folder,
 )
 from hetfl_flwr.data.frame import Frame
+from hetfl_flwr.data.memo import Memo
 from hetfl_flwr.data.pivot import parse_pivot, pivoted
 from hetfl_flwr.data.reading import Reading, parse_classes
 from hetfl_flwr.data.roles import Kind, check_spelling, columns_called, is_between, is_nameless, is_text, roles
@@ -45,7 +46,7 @@ _CONVERTED = "refs/convert/parquet"  # where the hub keeps a copy of what only a
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class Source(Memo):
     """An opened data set of which nothing is decoded yet.
 
     Parameters

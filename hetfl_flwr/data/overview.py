@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from hetfl_flwr.data.columns import BoolArray, Decision, FloatArray
+from hetfl_flwr.data.columns import MISSING, BoolArray, Decision, FloatArray
 from hetfl_flwr.data.labels import IntArray, class_names, label_notes, read_labels, read_owners
 from hetfl_flwr.data.opening import Source, missing_among
 from hetfl_flwr.data.samples import Arrays
@@ -167,11 +167,12 @@ def source_lines(source: Source, learnt: Sequence[ColumnFacts] = ()) -> tuple[st
 
 def _aside(source: Source, name: str, part: str) -> ColumnFacts:
     """Return what is known of a column that is no input of a table."""
-    cells, reading = source.frame[name], source.reading
-    missing = missing_among(cells, reading.missing if part in ("owner", "domain") else ())
+    cells, words = source.frame[name], source.reading.missing
+    unknown = {"nothing": (*MISSING, *words), "owner": words, "domain": words}.get(part, ())
+    missing = missing_among(cells, unknown)
     filled = cells.filter(pa.array(~missing))
     example = str(filled[0].as_py())[:60].strip() if len(filled) and part != "image" else ""
-    why = source.nameless.get(name) or "ignore-columns" * (" ".join(name.split()) in reading.ignored)
+    why = source.nameless.get(name) or "ignore-columns" * (" ".join(name.split()) in source.reading.ignored)
     return ColumnFacts(name, part, missing=int(missing.sum()), example=example, why=why)
 
 

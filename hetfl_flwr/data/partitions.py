@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial
 from logging import getLogger
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,7 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.seeding import generator
 
 IntArray = npt.NDArray[np.int64]
-Parts = tuple[IntArray, ...]
-Assign = Callable[..., Sequence[IntArray]]
-"""From the keys to go by (labels, or clients), number of clients, source of chance and parameters to their rows."""
+Chance = np.random.Generator
 
 _LOGGER = getLogger(__name__)
 _MIN_SAMPLES = 3  # of a client, so that train, validation and test get one each
@@ -61,19 +59,6 @@ class Partition:
         return ":".join((self.form, *(part if isinstance(part, str) else f"{part:g}" for part in self.values)))
 
 
-_FORMS: dict[str, tuple[str, tuple[Callable[[str], Any], ...], Callable[..., bool], Assign]] = {}
-
-
-def _form(usage: str, *types: Callable[[str], Any], valid: Callable[..., bool] = bool) -> Callable[[Assign], Assign]:
-    """Register a form of partition: how it is written, the types of its parameters, and which of these will do."""
-
-    def register(assign: Assign) -> Assign:
-        _FORMS[usage.partition(":")[0]] = usage, types, valid if types else lambda: True, assign
-        return assign
-
-    return register
-
-
 def parse_partition(text: str) -> Partition:
     """Return the partition that a text names.
 
@@ -110,14 +95,14 @@ def parse_partition(text: str) -> Partition:
     """
     name, _, rest = text.partition(":")
     try:
-        _, types, valid, _ = _FORMS[name]
-        parts = rest.split(":", len(types) - 1) if rest else []
-        values = tuple(kind(part) for kind, part in zip(types, parts, strict=True))
-        if valid(*values):
+        form = _FORMS[name]
+        parts = rest.split(":", len(form.types) - 1) if rest else []
+        values = tuple(kind(part) for kind, part in zip(form.types, parts, strict=True))
+        if form.valid(*values):
             return Partition(name, values)
     except (KeyError, ValueError):
         pass
-    known = ", ".join(usage for usage, *_ in _FORMS.values())
+    known = ", ".join(f"{name}{form.parameters}" for name, form in _FORMS.items())
     raise ConfigError(f"partition {text!r} is not one of: {known} (0 < ALPHA <= 1e6, whole numbers N >= 1)")
 
 
@@ -128,7 +113,7 @@ def split(
     seed: int,
     *scope: int,
     owners: IntArray | None = None,
-) -> Parts:
+) -> tuple[IntArray, ...]:
     """Return the rows 0..N-1 of each of K clients in random order; no row is in two of them, save with "all".
 
     Parameters
@@ -149,21 +134,25 @@ def split(
     ConfigError
         If there are fewer rows or owners than clients, or the partition cannot be met.
     """
-    draw = generator(seed, "partition", *scope)
+    form, draw, rows = _FORMS[partition.form], generator(seed, "partition", *scope), len(labels)
     if partition.form == "all":
-        return (draw.permutation(len(labels)),) * num_partitions
+        return (draw.permutation(rows),) * num_partitions
     try:
-        if num_partitions > len(labels):
-            raise _Impossible(f"use {len(labels)} clients or fewer")
+        if num_partitions > rows:
+            raise _Impossible(f"use {rows} clients or fewer")
         keys = _dealt(owners, partition, num_partitions) if partition.by_owner else labels
-        parts = tuple(_FORMS[partition.form][-1](keys, num_partitions, draw, *partition.values))
+        parts: Sequence[IntArray]
+        if form.shuffles:
+            parts = _reshuffled(form.assign, keys, num_partitions, draw, *partition.values)
+        else:
+            parts = form.assign(keys, num_partitions, draw, *partition.values)
     except _Impossible as error:
         raise ConfigError(
-            f"partition '{partition}' cannot share {len(labels)} samples over {num_partitions} clients: {error}"
+            f"partition '{partition}' cannot share {rows} samples over {num_partitions} clients: {error}"
         ) from None
-    if unused := len(labels) - sum(map(len, parts)):
-        _LOGGER.warning("partition '%s' leaves %d of %d samples unused", partition, unused, len(labels))
-    return parts
+    if unused := rows - sum(map(len, parts)):
+        _LOGGER.warning("partition '%s' leaves %d of %d samples unused", partition, unused, rows)
+    return tuple(parts)
 
 
 def _dealt(owners: IntArray | None, partition: Partition, num_partitions: int) -> IntArray:
@@ -183,30 +172,21 @@ def _dealt(owners: IntArray | None, partition: Partition, num_partitions: int) -
     return codes % num_partitions
 
 
-def _reshuffled(assign: Assign) -> Assign:
+def _reshuffled(assign: "Assign", labels: IntArray, clients: int, draw: Chance, *values: float | str) -> list[IntArray]:
     """Assign rows that come in random order, and shuffle each client's once more."""
-
-    @wraps(assign)
-    def shuffled(labels: IntArray, clients: int, draw: np.random.Generator, *values: float) -> list[IntArray]:
-        order = draw.permutation(len(labels))
-        chance = np.random.default_rng(int(draw.integers(2**32)))
-        parts = assign(labels[order], clients, chance, *values)
-        for part in parts:
-            chance.shuffle(part)
-        return [order[part] for part in parts]
-
-    return shuffled
+    order = draw.permutation(len(labels))
+    chance = np.random.default_rng(int(draw.integers(2**32)))
+    parts = assign(labels[order], clients, chance, *values)
+    for part in parts:
+        chance.shuffle(part)
+    return [order[part] for part in parts]
 
 
-@_form("iid")
-@_form("all")
-def _equal(keys: IntArray, clients: int, draw: np.random.Generator) -> list[IntArray]:
+def _equal(keys: IntArray, clients: int, draw: Chance) -> list[IntArray]:
     return np.array_split(draw.permutation(len(keys)), clients)
 
 
-@_form("dirichlet:ALPHA", float, valid=lambda alpha: 0 < alpha <= 1e6)
-@_reshuffled
-def _dirichlet(labels: IntArray, clients: int, chance: np.random.Generator, alpha: float) -> list[IntArray]:
+def _dirichlet(labels: IntArray, clients: int, chance: Chance, alpha: float) -> list[IntArray]:
     for _ in range(_TRIES):
         shares = list[list[IntArray]]()
         for label in np.unique(labels):
@@ -227,9 +207,7 @@ def _classes_of(labels: IntArray, wanted: float) -> IntArray:
     return present
 
 
-@_form("classes:N", int, valid=lambda count: count >= 1)
-@_reshuffled
-def _classes(labels: IntArray, clients: int, chance: np.random.Generator, count: int) -> list[IntArray]:
+def _classes(labels: IntArray, clients: int, chance: Chance, count: int) -> list[IntArray]:
     present, parts = _classes_of(labels, count), [list[IntArray]() for _ in range(clients)]
     takers: dict[int, list[int]] = {label: [] for label in present.tolist()}
     for client in range(clients):
@@ -249,9 +227,7 @@ def _classes(labels: IntArray, clients: int, chance: np.random.Generator, count:
     return [np.concatenate(part) for part in parts]
 
 
-@_form("shards:N", int, valid=lambda count: count >= 1)
-@_reshuffled
-def _shards(labels: IntArray, clients: int, chance: np.random.Generator, count: int) -> list[IntArray]:
+def _shards(labels: IntArray, clients: int, chance: Chance, count: int) -> list[IntArray]:
     size = len(labels) // (clients * count)
     if not size:
         raise _Impossible(f"use at most {len(labels) // clients} shards a client")
@@ -260,10 +236,7 @@ def _shards(labels: IntArray, clients: int, chance: np.random.Generator, count: 
     return [shards[own].ravel() for own in given]
 
 
-@_form("ways:N:D:K", *[int] * 3, valid=lambda n, d, k: n >= 1 and 0 <= d <= k and k >= 1 and n + k < 10**9)
-def _ways(
-    labels: IntArray, clients: int, draw: np.random.Generator, ways: int, deviation: int, shots: int
-) -> list[IntArray]:
+def _ways(labels: IntArray, clients: int, draw: Chance, ways: int, deviation: int, shots: int) -> list[IntArray]:
     present, slack = _classes_of(labels, ways), max(deviation - 1, 0)
     fewest, most = min(max(2, ways - deviation), ways), min(len(present), ways + deviation)
     left = {label: list(draw.permutation(np.flatnonzero(labels == label))) for label in present.tolist()}
@@ -283,27 +256,46 @@ def _ways(
     return parts
 
 
-@_form("natural:COLUMN", str)
-@_form("files")
-def _natural(keys: IntArray, clients: int, draw: np.random.Generator, column: str = "") -> list[IntArray]:
+def _natural(keys: IntArray, clients: int, draw: Chance, column: str = "") -> list[IntArray]:
     order = draw.permutation(len(keys))
     return [order[keys[order] == client] for client in range(clients)]
 
 
-def _growing(grows: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]) -> Assign:
-    """Return the way to give each client a share that grows with its number."""
-
-    def assign(keys: IntArray, clients: int, draw: np.random.Generator) -> list[IntArray]:
-        with np.errstate(over="ignore"):
-            units = grows(np.arange(1.0, clients + 1))
-        most = int(np.count_nonzero(units[0] / np.cumsum(units) * len(keys) >= 1))
-        if clients > most:
-            raise _Impossible(f"the first client would have none: use {most} clients or fewer")
-        ends = np.cumsum((units / units.sum() * len(keys)).astype(np.int64))[:-1]
-        return np.split(draw.permutation(len(keys)), ends)
-
-    return assign
+def _growing(grows: np.ufunc, keys: IntArray, clients: int, draw: Chance) -> list[IntArray]:
+    """Give each client a share that grows with its number."""
+    with np.errstate(over="ignore"):
+        units = grows(np.arange(1.0, clients + 1))
+    most = int(np.count_nonzero(units[0] / np.cumsum(units) * len(keys) >= 1))
+    if clients > most:
+        raise _Impossible(f"the first client would have none: use {most} clients or fewer")
+    ends = np.cumsum((units / units.sum() * len(keys)).astype(np.int64))[:-1]
+    return np.split(draw.permutation(len(keys)), ends)
 
 
-for _name, _grows in (("linear", np.positive), ("square", np.square), ("exponential", np.exp)):
-    _form(_name)(_growing(_grows))
+Assign = Callable[..., Sequence[IntArray]]
+"""From the keys to go by (labels, or clients), number of clients, source of chance and parameters to their rows."""
+
+
+class _Form(NamedTuple):
+    """A form of partition: what assigns rows, what its parameters are, which of them will do, and who shuffles."""
+
+    assign: Assign
+    parameters: str = ""
+    types: tuple[Callable[[str], Any], ...] = ()
+    valid: Callable[..., bool] = lambda: True
+    shuffles: bool = False
+
+
+_FORMS = {
+    "all": _Form(_equal),
+    "iid": _Form(_equal),
+    "dirichlet": _Form(_dirichlet, ":ALPHA", (float,), lambda alpha: 0 < alpha <= 1e6, shuffles=True),
+    "classes": _Form(_classes, ":N", (int,), lambda count: count >= 1, shuffles=True),
+    "shards": _Form(_shards, ":N", (int,), lambda count: count >= 1, shuffles=True),
+    "ways": _Form(_ways, ":N:D:K", (int,) * 3, lambda n, d, k: n >= 1 and 0 <= d <= k and k >= 1 and n + k < 10**9),
+    "files": _Form(_natural),
+    "natural": _Form(_natural, ":COLUMN", (str,), bool),
+    "linear": _Form(partial(_growing, np.positive)),
+    "square": _Form(partial(_growing, np.square)),
+    "exponential": _Form(partial(_growing, np.exp)),
+}

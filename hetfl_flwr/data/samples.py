@@ -1,17 +1,16 @@
 """Samples in memory: one array a data set and process, of which every client holds row numbers only."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
-from typing import Any, TypeVar
 from weakref import finalize
 
 import torch
 from torch import Tensor
 
+from hetfl_flwr.data.memo import Memo
 from hetfl_flwr.data.spec import Column, DataSpec, inputs_in_words
-from hetfl_flwr.errors import DataError
 
 SCALE = ("peak", "centre", "origin")
 """What of `Arrays` says how stored inputs become those of a model."""
@@ -22,11 +21,9 @@ MOST_SHOWN = 20
 MOST_DEVIATIONS = 100.0
 """Standard deviations from the mean within which a public sample of another client is taken as it is."""
 
-_Made = TypeVar("_Made")
-
 
 @dataclass(frozen=True, eq=False)
-class Arrays:
+class Arrays(Memo):
     """A whole data set: the rows of its training split, then those of its own test split.
 
     Parameters
@@ -87,15 +84,6 @@ class Arrays:
     brightest: float = 255.0
     notes: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
-    _made: dict[Any, Any] = field(default_factory=dict, init=False)
-
-    def once(self, make: Callable[..., _Made], *arguments: Any) -> _Made:
-        """Return what a function makes of this data set: the same object for equal arguments, kept as long as this."""
-        key = make, *arguments
-        if key not in self._made:
-            self._made[key] = make(self, *arguments)
-        made: _Made = self._made[key]
-        return made
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
@@ -142,10 +130,6 @@ def prepared(
         return inputs.long()
     scaled = _counted(inputs, origin) / peak - centre
     return scaled.nan_to_num(nan=0.0) if spec.is_table else scaled
-
-
-def _all_in(values: Tensor, end: int) -> bool:
-    return bool(((values >= 0) & (values < end)).all())
 
 
 MOST_READY = 2**28
@@ -286,31 +270,13 @@ class Samples:
         Parameters
         ----------
         inputs : Tensor
-            (R, *shape), as `stored` gives them. Their stored values must mean what they mean here, which holds
-            among the clients of one data set or one rotated family. Of a standardised table or series, values more than
-            `MOST_DEVIATIONS` deviations from this client's mean are cut to that.
+            (R, *shape), as `stored` gives them, which whoever receives them has checked. Their stored values must mean
+            what they mean here, which holds among the clients of one data set or one rotated family. Of a standardised
+            table or series, values more than `MOST_DEVIATIONS` deviations from this client's mean are cut to that.
         labels : Tensor
             (R,) int64, 0..C-1.
-
-        Raises
-        ------
-        DataError
-            If the rows are not of this data set's shape and type, a label is none of its classes, or a token none of
-            its vocabulary.
         """
-        mine, spec = self.arrays.inputs, self.arrays.spec
-        shown = torch.float32 if mine.dtype == torch.float64 else mine.dtype
-        if inputs.shape[1:] != mine.shape[1:] or inputs.dtype != shown:
-            raise DataError(
-                f"rows of others are {inputs.dtype} of shape {tuple(inputs.shape[1:])}, this client's are {shown} "
-                f"of shape {tuple(mine.shape[1:])}: rows can be shared among clients of one data set or family only"
-            )
-        tokens = inputs if spec.vocabulary else torch.zeros(0)
-        if labels.shape != inputs.shape[:1] or not (_all_in(labels, spec.classes) and _all_in(tokens, spec.vocabulary)):
-            known = f" and tokens 0..{spec.vocabulary - 1}" * bool(spec.vocabulary)
-            raise DataError(
-                f"{len(inputs)} rows of others need as many labels 0..{spec.classes - 1}{known}, got {labels}"
-            )
+        mine = self.arrays.inputs
         inputs, labels = self._cut(inputs).to(mine.device), labels.to(mine.device)
         theirs = replace(self.arrays, inputs=inputs, labels=labels, train_rows=len(labels), owners=None)
         return Samples(theirs, torch.arange(len(labels), device=mine.device))
@@ -334,11 +300,6 @@ class Samples:
         parts : sequence of Samples
             One or more, of one shape and on one device; each may be empty.
 
-        Raises
-        ------
-        ValueError
-            If there is no part, or the parts differ in shape.
-
         Examples
         --------
         >>> arrays = Arrays(DataSpec((1,), 2), torch.tensor([[0], [1], [2]]), torch.tensor([0, 1, 1]), 3, 1.0,
@@ -349,9 +310,6 @@ class Samples:
                 [2.],
                 [1.]]), tensor([0, 1, 1]))
         """
-        shapes = {part.arrays.spec.shape for part in parts}
-        if len(shapes) != 1:
-            raise ValueError(f"samples can be joined where all have one shape, got: {sorted(shapes) or 'no samples'}")
         arrays, labels = parts[0].arrays, torch.cat([part.labels for part in parts])
         scales = {(part.arrays.spec, *(id(getattr(part.arrays, key)) for key in SCALE)) for part in parts}
         if len(scales) == 1:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -229,16 +228,17 @@ def feature_slice(columns: int, clients: int, position: int, overlap: float | No
     return tuple(np.union1d(shared, parts[position]).tolist())
 
 
-@cache
 def sliced(table: Arrays, columns: tuple[int, ...]) -> Arrays:
     """Return some columns of a table that is not scaled yet, each with all the inputs it became.
 
     Equal arguments return one copy of the values; all columns in their order are the table itself, not copied. So a
     process holds one copy a slice, as many as there are clients in it and less than the columns.
     """
+    return table if columns == tuple(range(len(table.groups))) else table.once(_sliced, columns)
+
+
+def _sliced(table: Arrays, columns: tuple[int, ...]) -> Arrays:
     widths = table.groups
-    if columns == tuple(range(len(widths))):
-        return table
     ends = np.cumsum(widths)
     kept = np.concatenate([np.arange(ends[column] - widths[column], ends[column]) for column in columns])
     return replace(

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 import mmh3
 import numpy as np
@@ -91,7 +91,7 @@ def read_texts(source: Source, rows: IntArray) -> Arrays:
             "does"
         )
     kind, size = parse_vocabulary(reading.vocabulary)
-    words = partial(_frequent, source, size) if kind == "shared" else None
+    words = partial(source.once, _frequent, size) if kind == "shared" else None
     form = Tokens(reading.text_length, size, words)
     named = (lambda: words().to_pylist()) if words else None
     return decode(source, form, rows, (reading.vocabulary,), vocabulary=size, words=named)
@@ -105,7 +105,6 @@ def _words(texts: pa.Array) -> tuple[pa.Array, IntArray]:
     return words.filter(real), pc.list_parent_indices(lists).filter(real).to_numpy()
 
 
-@cache
 def _frequent(source: Source, size: int) -> pa.Array:
     """Return the most frequent words of the training split, the most frequent first, as many as have a token."""
     counts: Counter[str] = Counter()

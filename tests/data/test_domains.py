@@ -1,9 +1,11 @@
 """Domains: rotated families, lists of data sets, the public samples of a client, and several samples as one."""
 
+import gc
 import hashlib
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hetfl_flwr
-from hetfl_flwr.data import DataSpec, Reading, Samples, data_spec
+from hetfl_flwr.data import DataSpec, Reading, Samples, data_spec, reread
 from hetfl_flwr.data.domains import Family, parse_families
 from hetfl_flwr.data.rotation import ANGLES, rotate, rotated
 from hetfl_flwr.data.samples import Arrays
-from hetfl_flwr.errors import ConfigError, DataError
+from hetfl_flwr.errors import ConfigError
 from simulations.cli.facts import datasets
 
 DIGITS = Family("digits", "digits", Reading())
@@ -143,25 +145,17 @@ class TestRotatedFamily:
         assert torch.equal(data[0].test.rows, data[min(4, count) - 1].test.rows)
 
     @pytest.mark.parametrize("count", [4, 6, 8])
-    def test_others_are_the_tests_of_all_clients_of_each_other_domain_as_its_clients_hold_them(self, count):
+    @pytest.mark.parametrize(("others", "part"), [("others", "test"), ("others_validation", "validation")])
+    def test_others_are_the_samples_of_all_clients_of_each_other_domain_as_its_clients_hold_them(
+        self, count, others, part
+    ):
         data = clients(count)
         for client in data:
             there = sorted({0, 1, 2, 3} - {client.domain})
-            assert len(client.others) == 3
-            for domain, other in zip(there, client.others, strict=True):
-                tests = [one.test for one in data if one.domain == domain]
-                inputs, labels = (torch.cat(parts) for parts in zip(*map(Samples.stored, tests), strict=True))
-                assert stored(other) == stored(tests[0].like(inputs, labels))
-                assert len(other) == sum(map(len, tests))
-
-    @pytest.mark.parametrize("count", [4, 6])
-    def test_the_validation_samples_of_others_are_those_of_all_clients_of_each_other_domain(self, count):
-        data = clients(count)
-        for client in data:
-            there = [domain for domain in range(4) if domain != client.domain]
-            for domain, other in zip(there, client.others_validation, strict=True):
-                theirs = [stored(one.validation) for one in data if one.domain == domain]
-                assert sorted(stored(other)) == sorted(row for rows in theirs for row in rows)
+            for domain, other in zip(there, getattr(client, others), strict=True):
+                theirs = [getattr(one, part) for one in data if one.domain == domain]
+                inputs, labels = (torch.cat(parts) for parts in zip(*map(Samples.stored, theirs), strict=True))
+                assert stored(other) == stored(theirs[0].like(inputs, labels))
 
     def test_without_a_split_each_domain_draws_a_test_of_its_own(self):
         first, second = clients(2, partition="all")
@@ -383,20 +377,9 @@ class TestSharing:
         assert torch.equal(prepared, inputs[[3, 0]].float() / 16 - here.train.arrays.centre)
         assert torch.equal(given, labels[[3, 0]])
 
-    @pytest.mark.parametrize(
-        ("inputs", "labels", "said"),
-        [
-            (torch.zeros(2, 3, 16, 16, dtype=torch.uint8), [0, 1], "(3, 16, 16)"),
-            (torch.zeros(2, 1, 8, 8), [0, 1], "torch.float32"),
-            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0, 10], "0..9"),
-            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0, -1], "0..9"),
-            (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), [0], "2 rows"),
-        ],
-    )
-    def test_rows_that_do_not_fit_are_refused(self, refusal, inputs, labels, said):
+    def test_no_rows_are_samples_too(self):
         here = load()
         assert len(here.train.like(*here.train.first(0).stored())) == 0
-        assert said in refusal(DataError, here.train.like, inputs, torch.tensor(labels))
 
     def test_all_of_a_client_s_samples_move_to_a_device(self):
         data = load().to(torch.device("meta"))
@@ -436,12 +419,22 @@ class TestJoined:
         with pytest.raises(IndexError, match="5"):
             Samples.joined(self.parts([2, 3], np.random.default_rng(0))).batch(torch.tensor([0, 5]))
 
-    def test_parts_of_unlike_shapes_and_no_parts_are_refused(self):
-        data = clients(2, dataset="digits,digits-colour")
-        with pytest.raises(ValueError, match="shape"):
-            Samples.joined(tuple(client.train for client in data))
-        with pytest.raises(ValueError, match="samples"):
-            Samples.joined(())
+
+@pytest.mark.parametrize("keys", [{}, {"text_column": "note", "vocabulary": "shared:9"}, {"features": "slices:0.5"}])
+def test_what_was_read_of_a_file_is_forgotten_before_it_is_read_again(tmp_path, keys):
+    rows = "".join(f"{row % 7},{row % 5},a day {row % 3},{row % 2}\n" for row in range(40))
+    (tmp_path / "t.csv").write_text(f"age,size,note,sick\n{rows}")
+    dataset = str(tmp_path / "t.csv")
+    data = load(dataset=dataset, label_column="sick", partition="natural:size", num_partitions=2, **keys)
+    reading = Reading(label_column="sick", id_column="size", **{k: v for k, v in keys.items() if k != "features"})
+    [family] = parse_families(dataset, reading)
+    read = [weakref.ref(family.source), weakref.ref(family.arrays(0, True)[0]), weakref.ref(data.train.arrays)]
+    del family, data
+    gc.collect()
+    assert all(one() for one in read[:2])
+    reread(dataset)
+    gc.collect()
+    assert [one() for one in read] == [None] * 3
 
 
 def test_the_settings_reach_the_node(make_config, make_node):

@@ -278,11 +278,3 @@ def test_a_list_finds_each_data_set_with_columns_of_its_own(hub):
 
 def test_a_hub_out_of_reach_is_one_line_with_both_ways_out():
     assert "<data-dir>/zoo/pets" in refused("")
-
-
-def test_of_a_long_reason_the_first_line_is_told(monkeypatch):
-    def fail(_):
-        raise ValueError("Config name is missing.\nPick one of ...")
-
-    monkeypatch.setattr("datasets.load.load_dataset", fail)
-    assert "(Config name is missing.)" in refused("")
