@@ -5,10 +5,10 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from io import TextIOWrapper
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ USUAL = [
 ]
 """Encodings that are not Unicode, the most usual ones first."""
 
-_SAMPLE, _ROWS, _CELLS, _AT_ONCE, _TOGETHER = 300_000, 500, 20_000, 50_000, 10
+_SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 200_000
 _UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what cells hold by a wrong separator
 _SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'(?:[^'\n]|'')*'(?:[,;\t| \r\n]|$)")
 _ALONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")  # an odd number of backslashes
@@ -52,12 +52,24 @@ csv.field_size_limit(2**31 - 1)
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the cells of a file are written, and whether most rows begin with a quote."""
+    """How the cells of a file are written, how many a row has, and whether most rows begin with a quote."""
 
     separator: str = ","
     quote: str = '"'
     escape: str | None = None
+    width: int = 1
     quoted: bool = False
+
+    def reader(self, lines: Iterable[str], *, strict: bool = False) -> Iterator[list[str]]:
+        """Return the cells of each row of some lines; if strict, a quote that nothing closes is an error."""
+        return csv.reader(
+            lines,
+            delimiter=self.separator,
+            quotechar=self.quote,
+            escapechar=self.escape,
+            skipinitialspace=True,
+            strict=strict,
+        )
 
 
 def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Frame:
@@ -91,17 +103,17 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
             remarks += found[0].splitlines()
             head = head[found.end() :] + file.read(_SAMPLE) + file.readline()
         head = head.lstrip(" ")
-        dialect, width = dialect_of(head, usual)
+        dialect = dialect_of(head, usual)
         names = [next(_rows([line.lstrip("# ")], dialect), []) for line in remarks]
-        rows = _rows(chain(_LINES.findall(head), file), dialect, len(remarks) + 1, width)
+        rows = _rows(chain(_LINES.findall(head), file), dialect, len(remarks) + 1)
         try:
-            frame = _table(f"'{path}'", rows, dialect, width, names, header_row)
+            frame = _table(f"'{path}'", rows, dialect, names, header_row)
         except csv.Error as error:
             raise DataError(f"cannot read '{path}': {error}") from None
     if dialect.separator != usual:
         quotes = ", backslashes before quotes" * bool(dialect.escape)
         called = [name for name in frame.names if not name.startswith("Unnamed: ")] or frame.names
-        between = f"{width} columns, from {called[0]!r} to {called[-1]!r}"
+        between = f"{dialect.width} columns, from {called[0]!r} to {called[-1]!r}"
         notes += (f"read as separated by {SEPARATORS[dialect.separator]}{quotes}: {between}",)
     return Frame(frame.table, row=frame.row, notes=(*notes, *frame.notes))
 
@@ -121,7 +133,7 @@ def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, Frame]]:
         if width and sheet.sheet_state == "visible":
             called = f"sheet {sheet.title!r} of '{path}'"
             cells = iter([row[:width] for row in rows])
-            yield sheet.title, _table(called, cells, Dialect(), width, [], header_row)
+            yield sheet.title, _table(called, cells, Dialect(width=width), [], header_row)
 
 
 def _book(path: Path) -> Any:
@@ -215,55 +227,50 @@ def _guessed(data: bytes) -> str:
     return next((encoding for encoding in USUAL if encoding in likely), (likely or USUAL)[0])
 
 
-def dialect_of(head: str, usual: str = ",") -> tuple[Dialect, int]:
-    """Return how the cells of a text are written, and how many a row has, by its first lines.
+def dialect_of(head: str, usual: str = ",") -> Dialect:
+    """Return how the cells of a text are written, by its first lines.
 
     The dialect is the one by which most rows have the same width and fewest cells hold another separator.
     """
-    separators = [usual, *(one for one in SEPARATORS if one != usual)]
-    lines = head.splitlines()[1:_ROWS]
-    best = (_ONE_COLUMN if _is_one_column(head) else 0.0, Dialect(usual), 1)
-    for separator in separators:
+    lines = _LINES.findall(head)
+    several = any(len(row) > 1 for sep in ",;\t|" for row in islice(_rows(lines, Dialect(sep)), _ROWS))
+    best = (0.0 if several else _ONE_COLUMN, Dialect(usual))
+    for separator in (usual, *(one for one in SEPARATORS if one != usual)):
         for quote in '"' + "'" * bool(_SINGLE_QUOTED.search(head)):
             escaped = any(f"\\{one}" in head for one in "'\"") or ("\\" in head and not _ALONE.search(head))
             for escape in ("\\", None) if escaped else (None,):
-                quoted = 2 * sum(line.startswith(quote) for line in lines) > len(lines)
-                dialect = Dialect(separator, quote, escape, quoted)
-                score, width = _score(head, dialect)
-                best = max(best, (score, dialect, width), key=lambda one: one[0])
-    return best[1:]
+                best = max(best, _scored(lines, Dialect(separator, quote, escape)), key=lambda one: one[0])
+    return best[1]
 
 
-def _is_one_column(head: str) -> bool:
-    return not any(len(row) > 1 for sep in ",;\t|" for row in islice(_rows(_LINES.findall(head), Dialect(sep)), _ROWS))
-
-
-def _score(head: str, dialect: Dialect) -> tuple[float, int]:
+def _scored(lines: Sequence[str], dialect: Dialect) -> tuple[float, Dialect]:
+    """Return how regular some lines are in a dialect, and it with their width."""
     try:
-        rows = [row for row in islice(_rows(_LINES.findall(head), dialect), _ROWS) if any(row)]
+        rows = [row for row in islice(_rows(lines, dialect), _ROWS) if any(row)]
     except csv.Error:
-        return 0.0, 1
+        return 0.0, dialect
     [(width, alike)] = Counter(map(len, rows)).most_common(1) or [(1, 0)]
     cells = [cell for cell in islice(chain(*rows), _CELLS) if cell]
     clean = sum(not _UNCLEAN.search(cell) for cell in cells) / max(1, len(cells))
     score = alike / max(1, len(rows)) * clean**2 * (1 - 1 / width)
-    if dialect.separator == " ":  # may be between the words of cells, other than between names of columns
-        lines = [line for line in head.splitlines()[:_ROWS] if line.strip()]
-        fits = bool(rows) and len(rows[0]) in (width - 1, width)
-        fits = fits and (len(rows[0]) > 1 or dialect.quote in lines[0])  # one word may be the name of one column
-        if not fits and any(all(other in line for line in lines) for other in SEPARATORS if other != " "):
-            return 0.0, 1
-        header = _NO_HEADER * any(map(_are_numbers, zip(*(row for row in rows if len(row) == width), strict=True)))
-        score *= (0.7 if "\t" in head else 0.95) if fits else header
-    return score, width
+    filled = [line for line in lines[:_ROWS] if line.strip()]
+    if dialect.separator == " " and rows:  # may be between the words of cells, other than between names of columns
+        alone = len(rows[0]) == 1 and dialect.quote not in filled[0]  # a word may be the name of the only column
+        fits = len(rows[0]) in (width - 1, width) and not alone
+        if not fits and any(all(other in line for line in filled) for other in SEPARATORS if other != " "):
+            return 0.0, dialect
+        header = _NO_HEADER * _have_numbers([row for row in rows if len(row) == width])
+        score *= (0.7 if any("\t" in line for line in lines) else 0.95) if fits else header
+    quoted = 2 * sum(line.startswith(dialect.quote) for line in filled[1:]) >= len(filled)
+    return score, replace(dialect, width=width, quoted=quoted)
 
 
-def _are_numbers(cells: Sequence[str]) -> bool:
-    """Say whether most cells are numbers: all but a name above them, say."""
-    return sum(NUMBER.fullmatch(cell.strip()) is not None for cell in cells) > len(cells) / 2
+def _have_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Say whether most cells of a column are numbers: all but a name above them, say."""
+    return any(2 * sum(column) > len(column) for column in zip(*map(_numbers, rows), strict=True))
 
 
-def _rows(text: Iterable[str], dialect: Dialect, first: int = 0, width: int = 0) -> Iterator[list[str]]:
+def _rows(text: Iterable[str], dialect: Dialect, first: int = 0) -> Iterator[list[str]]:
     """Return the cells of all rows of some lines; if the first has a number, quotes that swallow rows are refused."""
     lines = list[str]()
 
@@ -274,55 +281,36 @@ def _rows(text: Iterable[str], dialect: Dialect, first: int = 0, width: int = 0)
             lines.append(line)
             yield line
 
-    def reader(source: Iterator[str] | list[str], *, strict: bool = False) -> Iterator[list[str]]:
-        return csv.reader(
-            source,
-            delimiter=dialect.separator,
-            quotechar=dialect.quote,
-            escapechar=dialect.escape,
-            skipinitialspace=True,
-            strict=strict,
-        )
-
-    for number, row in enumerate(reader(read()), start=first):
-        if first and (len(lines) > 1 or lines[0].count(dialect.quote) % 2):
-            try:
-                [*reader(lines, strict=True)]
-                swallowed = len(lines) > 1 and _are_rows(lines, dialect, width)
-            except csv.Error:
-                swallowed = True
-            if swallowed:
-                raise csv.Error(
-                    f"row {number}, {printable(lines[0].strip(), 60)!r}, opens a quote that is not closed in "
-                    f"{len(lines)} lines: close it, and write quotes within cells twice"
-                )
+    for number, row in enumerate(dialect.reader(read()), start=first):
+        if first and (len(lines) > 1 or lines[0].count(dialect.quote) % 2) and _swallows(lines, dialect):
+            raise csv.Error(
+                f"row {number}, {printable(lines[0].strip(), 60)!r}, opens a quote that is not closed in "
+                f"{len(lines)} lines: close it, and write quotes within cells twice"
+            )
         lines.clear()
         yield row
 
 
-def _are_rows(lines: Sequence[str], dialect: Dialect, width: int) -> bool:
-    """Say whether each line of a row is one by itself, quotes aside: as wide as the table, with numbers in a column."""
+def _swallows(lines: Sequence[str], dialect: Dialect) -> bool:
+    """Say whether a quote has made one row of lines that are rows by themselves: as wide as the table, with numbers."""
+    try:
+        [*dialect.reader(lines, strict=True)]
+    except csv.Error:
+        return True
     rows = [*csv.reader(lines, delimiter=dialect.separator, quoting=csv.QUOTE_NONE, skipinitialspace=True)]
-    if {*map(len, rows)} != {width}:
-        return False
-    return any(all(NUMBER.fullmatch(cell.strip()) for cell in column) for column in zip(*rows, strict=True))
+    return len(lines) > 1 and {*map(len, rows)} == {dialect.width} and _have_numbers(rows)
 
 
 def _table(
-    called: str,
-    reader: Iterator[list[str]],
-    dialect: Dialect,
-    width: int,
-    remarks: Sequence[list[str]],
-    header_row: int,
+    called: str, reader: Iterator[list[str]], dialect: Dialect, remarks: Sequence[list[str]], header_row: int
 ) -> Frame:
     """Return the rows of a file, given the cells of the remarks above them, and of all rows below these."""
     first = [*remarks, *islice(reader, max(_ROWS, header_row))]
-    above, names = _header(called, first, dialect, width, len(remarks), header_row)
+    above, names = _header(called, first, dialect, len(remarks), header_row)
     header = first[above] if above >= 0 else []
-    units = _units(first[above + 1 :], width) if above >= 0 else ""
+    units = _units(first[above + 1 :], dialect.width) if above >= 0 else ""
     start = above + 1 + bool(units)
-    frame = _cells(called, chain(first[start:], reader), header, width, start + 1)
+    frame = _cells(called, chain(first[start:], reader), header, dialect.width, start + 1)
     notes = [f"row {start} holds units, such as {units!r}: left out"] * bool(units) + list(frame.notes)
     if before := [cell for row in first[len(remarks) : max(0, above)] for cell in row if cell.strip()]:
         notes.insert(0, f"lines above row {above + 1} are left out, such as {printable(before[0], 40)!r}")
@@ -333,56 +321,57 @@ def _table(
 
 
 def _header(
-    called: str, rows: Sequence[Sequence[str]], dialect: Dialect, width: int, remarks: int, told: int
+    called: str, rows: Sequence[Sequence[str]], dialect: Dialect, remarks: int, told: int
 ) -> tuple[int, list[str]]:
     """Return the place of the header and its names, one a column.
 
     It is the first row as wide as the table that names each column but the first. One name less than columns: rows
-    have names, where the first cells all differ, or end in a separator, where the last are empty. The last of some
-    remarks is the header where the row below them has a number, and no word above numbers, as NumPy has it.
+    have names, or end in a separator, where the last cells are empty. The last of some remarks is the header where the
+    row below them has a number, and no word above numbers, as NumPy has it.
     """
     if not any(any(row) for row in rows):
         raise DataError(f"{called} is empty: put rows into it, or take it away")
     if told < 0:
-        return remarks - 1, [str(number) for number in range(1, width + 1)]
+        return remarks - 1, [str(number) for number in range(1, dialect.width + 1)]
     if told:
         names = _called(rows[told - 1]) if told <= len(rows) else []
-        if len(names) != width:
-            raise DataError(f"{called}: its row {told} has {len(names)} cells, not {width}: set header-row to another")
+        if len(names) != dialect.width:
+            cells = f"{len(names)} cells, not {dialect.width}"
+            raise DataError(f"{called}: its row {told} has {cells}: set header-row to another")
         return told - 1, names
     below = [row for row in rows[remarks:] if any(row)]
-    if remarks and len(rows[remarks - 1]) == width and below and any(_numbers(below[0])) and not _heads_numbers(below):
+    if remarks and len(rows[remarks - 1]) == dialect.width and any(_numbers(below[0])) and not _heads_numbers(below):
         return remarks - 1, _called(rows[remarks - 1])
     for place, row in enumerate(rows[remarks:], start=remarks):
-        if names := _names(called, row, [cells for cells in rows[place + 1 :] if any(cells)], dialect, width):
+        if names := _names(called, row, [cells for cells in rows[place + 1 :] if any(cells)], dialect):
             return place, names
     raise DataError(
-        f"no row at the top of {called} names its {width} columns, cells separated by commas or tabs: write a name for "
-        "each column in the first row"
+        f"no row at the top of {called} names its {dialect.width} columns, cells separated by commas or tabs: write a "
+        "name for each column in the first row"
     )
 
 
-def _names(called: str, row: Sequence[str], after: Sequence[Sequence[str]], dialect: Dialect, width: int) -> list[str]:
+def _names(called: str, row: Sequence[str], after: Sequence[Sequence[str]], dialect: Dialect) -> list[str]:
     """Return the names that a row gives to the columns of the rows below it; nothing where it is no header."""
-    names = _called(row)
+    names, width = _called(row), dialect.width
     used = {column for cells in after for column, cell in enumerate(cells[:width]) if cell.strip()}
-    one_short = len(row) == width - 1
-    short = all(names) and (one_short or 1 < len(row) < width) and not any(map(NUMBER.fullmatch, names))
-    if after and short and not _names_numbers(after):
-        if one_short and {*map(len, after)} == {width} and width - 1 not in used:
+    short = len(names) < width and all(names) and not any(_numbers(names))
+    if short and after and (any(_numbers(after[0])) or not _heads_numbers(after)):
+        one_short = len(names) == width - 1 and {*map(len, after)} == {width}
+        if one_short and width - 1 not in used:
             names.append("")
-        elif one_short and {*map(len, after)} == {width} and _have_names(after, dialect):
+        elif one_short and _have_names(after, dialect):
             names.insert(0, "")
-        elif len(after[0]) == width and any(map(NUMBER.fullmatch, after[0])):
+        elif len(names) > min(1, width - 2) and len(after[0]) == width and any(_numbers(after[0])):
             raise DataError(
-                f"the header of {called} names {len(row)} columns, {printable(names[0], 40)!r} the first, and rows "
+                f"the header of {called} names {len(names)} columns, {printable(names[0], 40)!r} the first, and rows "
                 f"have {width} cells: put quotes around cells that hold a separator, such as numbers with a decimal "
                 "comma, or give each column a name"
             )
     if len(names) != width or not any(names) or not all(names[column] for column in used - {0}):
         return []
     said = [name for name in names if name]
-    if names[0] and all(map(NUMBER.fullmatch, said)) and names != [*map(str, range(width))]:
+    if names[0] and all(_numbers(said)) and names != [*map(str, range(width))]:
         raise DataError(
             f"{called} has no header: its first row holds {len(said)} numbers: put the names of the columns there, or "
             "set header-row to -1 if it has none"
@@ -397,17 +386,15 @@ def _have_names(rows: Sequence[Sequence[str]], dialect: Dialect) -> bool:
     and there are no numbers with a decimal point.
     """
     names = [row[0] for row in rows]
-    numbers = any(map(NUMBER.fullmatch, names))
+    numbers = any(_numbers(names))
     counting = names == [*map(str, range(1, 1 + len(names)))]
     if len({*names}) < len(names) or (numbers and not counting and not dialect.quoted):
         return False
     if dialect.separator != "," or (numbers and dialect.quoted):
         return True
     columns = [*zip(*rows, strict=True)][counting and len(rows[0]) > 2 :]
-    halves = any(
-        all(map(re.compile(r"[+-]?\d+").fullmatch, one)) and all(map(str.isdecimal, other))
-        for one, other in pairwise(columns)
-    )
+    whole = [all(re.fullmatch(r"[+-]?\d+", cell) for cell in column) for column in columns]
+    halves = any(before and all(map(str.isdecimal, column)) for before, column in zip(whole, columns[1:], strict=False))
     return not halves or any(re.fullmatch(r"[+-]?\d*\.\d+", cell) for row in rows for cell in row)
 
 
@@ -434,11 +421,6 @@ def _called(row: Sequence[str]) -> list[str]:
     return [" ".join(cell.split()) for cell in row]
 
 
-def _names_numbers(rows: Sequence[Sequence[str]]) -> bool:
-    """Say whether the first row is a header: it has words alone, and below some of them are mostly numbers."""
-    return not any(_numbers(rows[0])) and all(map(str.strip, rows[0])) and _heads_numbers(rows)
-
-
 def _heads_numbers(rows: Sequence[Sequence[str]]) -> bool:
     """Say whether the first row has a word above a column of mostly numbers."""
     numbers = [_numbers(row) for row in rows[1:]]
@@ -458,8 +440,8 @@ def _numbers(row: Sequence[str]) -> list[bool]:
 
 def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width: int, first: int) -> Frame:
     """Return the columns of all rows below the header, without names, and what was left out or filled up."""
-    whole, parts = list[list[pa.Array]](), list[list[pa.Array]]()
-    kept, numbers, repeated, short = list[list[str]](), array("q"), list[int](), list[int]()
+    parts, kept = list[list[pa.Array]](), list[list[str]]()
+    numbers, repeated, short = array("q"), list[int](), list[int]()
     again, at_once = _alike(header), max(_FEWEST, _AT_ONCE // width)
     for number, row in enumerate(rows, start=first):
         if not any(cell.strip() for cell in row) and len(row) < 2:
@@ -480,11 +462,8 @@ def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width:
         if len(kept) >= at_once:
             parts.append(_texts(kept))
             kept.clear()
-        if len(parts) == _TOGETHER:
-            whole.append(_joined(parts))
-            parts.clear()
     parts.append(_texts(kept) if kept else [pa.array([], TEXT)] * width)
-    columns = [pa.chunked_array(column, TEXT) for column in zip(*whole, _joined(parts), strict=True)]
+    columns = [pa.chunked_array(column, TEXT) for column in zip(*parts, strict=True)]
     table = pa.table(columns, names=[*map(str, range(width))])
     footer = _footer(table)
     said = {
@@ -495,11 +474,6 @@ def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width:
     notes = (f"{len(where)} rows {what} (row {where[0]})" for what, where in said.items() if where)
     count = len(numbers) - footer
     return Frame(table.slice(0, count), row=np.array(numbers[:count], np.int64), notes=(*notes,))
-
-
-def _joined(parts: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
-    """Return the columns of rows that follow each other: a few large arrays need less memory than many small ones."""
-    return [pa.concat_arrays(column) for column in zip(*parts, strict=True)]
 
 
 def _footer(table: pa.Table) -> int:
