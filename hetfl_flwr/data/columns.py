@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -155,8 +155,6 @@ def cleaned(cells: pa.ChunkedArray, missing: Sequence[str] = ()) -> pa.ChunkedAr
     missing : sequence of str
         Words and numbers for what is missing, `MISSING` aside.
     """
-    if pa.types.is_dictionary(cells.type):
-        cells = cells.cast(cells.type.value_type)
     if is_text(cells.type):
         seen = _in_one_form(cells.cast(TEXT))
         trimmed = pc.utf8_trim_whitespace(seen)
@@ -310,7 +308,7 @@ def _of_numbers(
         if infinite.any():
             what = f"has in {called(infinite)} an infinite {column.name}, or one above 3e38"
             raise _Refused(what, "write a number below that, or nothing where it is missing")
-        notes += [*_code_of_missing(column, numbers), *_zeros(numbers, own)]
+        notes += _said_of_codes(column, numbers, own)
     values = np.unique(numbers[np.isfinite(numbers)])
     constant = len(values) < 2 and not np.isinf(numbers).any()
     if constant:
@@ -337,8 +335,10 @@ def _kind_of(
         return _category(name, cells, MOST_DECLARED)
     if is_date(kind):
         return Column(name, "date", TYPED), ("dates, read as days since 1970",)
-    if _are_plain(cells):
-        return Column(name, "number", PLAIN), ()
+    if not pa.types.is_boolean(kind):
+        with suppress(pa.ArrowInvalid):  # another notation, or words
+            cells.cast(pa.float64(), safe=False)
+            return Column(name, "number", PLAIN), ()
     truth = _as_truth(cells) if is_text(kind) else cells
     if plainly:
         return _category(name, cells if truth is None else truth)
@@ -355,40 +355,20 @@ def _kind_of(
     return column, () if said.endswith(f"{PLAIN} is written") else (said,)
 
 
-def _are_plain(cells: pa.ChunkedArray) -> bool:
-    """Say whether all cells are numbers as programs write them."""
-    try:
-        return not pa.types.is_boolean(cells.type) and len(cells.cast(pa.float64(), safe=False)) == len(cells)
-    except pa.ArrowInvalid:
-        return False
-
-
-def _code_of_missing(column: Column, numbers: FloatArray) -> tuple[str, ...]:
-    """Note a number such as -999 that stands in some rows, far below all others."""
-    known = numbers[~np.isnan(numbers)]
+def _said_of_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> list[str]:
+    """Note a number such as -999 far below all others, and doubt whole numbers with zeros in front, as codes have."""
+    known, notes = numbers[~np.isnan(numbers)], []
     low = known.min(initial=np.inf)
-    if column.kind == "date" or not re.fullmatch(r"-9{2,6}", f"{low:g}"):
-        return ()
-    count, others = int((known == low).sum()), np.unique(known)[1:]
-    if count < 2 or len(others) < FEWEST_BESIDE or others[0] < low / 2:
-        return ()
-    return (f"{low:g} stands in {count} rows, below all others: missing-values={low:g} if it means that none is known",)
-
-
-def _zeros(numbers: FloatArray, cells: pa.ChunkedArray) -> tuple[str, ...]:
-    """Doubt whole numbers with a zero in front, as codes have."""
-    if not is_text(cells.type) or not _are_whole(numbers):
-        return ()
-    codes = cells.filter(pc.match_substring_regex(cells, r"^[+-]?0\d+$"))
-    if not len(codes):
-        return ()
-    shown = f"{codes[0].as_py()!r} is read as a number, without its zeros"
-    return (f"{shown}: if these are codes, name it in categorical-columns",)
-
-
-def _are_whole(numbers: FloatArray) -> bool:
-    known = numbers[~np.isnan(numbers)]
-    return bool((known == np.floor(known)).all())
+    if column.kind == "number" and re.fullmatch(r"-9{2,6}", f"{low:g}"):
+        count, others = int((known == low).sum()), np.unique(known)[1:]
+        if count > 1 and len(others) >= FEWEST_BESIDE and others[0] >= low / 2:
+            way_out = f"missing-values={low:g} if it means that none is known"
+            notes.append(f"{low:g} stands in {count} rows, below all others: {way_out}")
+    zeros = is_text(cells.type) and (known == np.floor(known)).all()
+    if zeros and len(codes := cells.filter(pc.match_substring_regex(cells, r"^[+-]?0\d+$"))):
+        doubt = "without its zeros: if these are codes, name it in categorical-columns"
+        notes.append(f"{codes[0].as_py()!r} is read as a number, {doubt}")
+    return notes
 
 
 def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str:
@@ -397,7 +377,7 @@ def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str
     filled, count = numbers[there], int(there.sum())
     if count < FEWEST_IDS or count < (1 - MOST_EXCEPTIONS) * len(cells) or column.kind == "date":
         return ""
-    if pa.types.is_floating(cells.type) or not _are_whole(filled):
+    if pa.types.is_floating(cells.type) or (filled != np.floor(filled)).any():
         return ""
     if is_text(cells.type) and not _all_match(cells.filter(pa.array(there)), r"^[+-]?\d+$"):
         return ""
@@ -462,7 +442,7 @@ def _why_unlike(texts: pa.ChunkedArray, different: int) -> str:
 def _category(name: str, cells: pa.ChunkedArray, most: int = MOST_VALUES) -> tuple[Column, tuple[str, ...]]:
     found = cells.unique().to_pylist()
     missing = (None,) * (None in found)
-    known = sorted({_written(value) for value in found if value is not None}, key=_rank)
+    known = [text for _, text in sorted({_ranked(value) for value in found if value is not None})]
     if len(known) + len(missing) > most:
         if is_text(cells.type) and _all_match(cells.drop_null(), r"^\[.*\]$"):
             way_out = "write them as lists, in a parquet or json file, for series"
@@ -480,14 +460,10 @@ def _category(name: str, cells: pa.ChunkedArray, most: int = MOST_VALUES) -> tup
     return Column(name, "category", values=(*known, *missing)), ()
 
 
-def _written(value: object) -> str:
-    """Return a value as text, a whole number without the point that it has where others of its column are missing."""
-    return re.sub(r"^(-?(?:0|[1-9]\d*))\.0*$", r"\1", str(value))
-
-
-def _rank(value: str) -> tuple[float, str]:
-    """Return what values are sorted by: numbers first, by their size."""
-    return (float(value) if re.fullmatch(_PLAIN, value) and value.lower() != "nan" else np.inf, value)
+def _ranked(value: object) -> tuple[float, str]:
+    """Return a value as text, and before it its size: numbers come first; 1 and 1.0 are one beside missing ones."""
+    text = re.sub(r"^(-?(?:0|[1-9]\d*))\.0*$", r"\1", str(value))
+    return (float(text) if re.fullmatch(_PLAIN, text) and text.lower() != "nan" else np.inf, text)
 
 
 def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]:
@@ -520,7 +496,8 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
     elif column.kind == "date" and is_text(cells.type):
         numbers = _days(column.notation, cells.fill_null(""))
     elif column.kind == "date" and is_date(cells.type):
-        numbers = _days_of(cells)
+        moments = cells.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(pa.float64(), safe=False)
+        numbers = moments.to_numpy() / (_SECONDS * 1e6)
     others = np.isnan(numbers) & are_filled(cells)
     if column.kind == "number" and column.missing:
         numbers[np.isin(numbers, _numbers_among(column.missing))] = np.nan
@@ -588,34 +565,19 @@ def _days(notation: str, texts: pa.ChunkedArray) -> FloatArray:
 
 def _day(text: str, pattern: re.Pattern[str]) -> float:
     """Return the days since 1970 that a text stands for, in UTC where it has a time zone; NaN if it is no date."""
-    found = pattern.fullmatch(text)
-    if not found:
+    if not (found := pattern.fullmatch(text)):
         return np.nan
-    part = found.groupdict()
-    year, day = int(part.get("y") or 1970), int(part.get("d") or 1)
+    part: dict[str, Any] = {"y": "1970", "m": "1", "d": "1", "n": "", "z": None, **found.groupdict()}
+    year, name = int(part["y"]), part["n"][:3].lower()
     year += (year < _PIVOT) * 2000 + (_PIVOT <= year < 100) * 1900
-    name = (part.get("n") or "")[:3].lower()
-    if name and name not in _MONTHS:
-        return np.nan
-    month = _MONTHS.index(name) + 1 if name else int(part.get("m") or 1)
+    month = int(part["m"]) if not name else _MONTHS.index(name) + 1 if name in _MONTHS else 0
     hour = int(part["h"] or 0)
-    if part["p"]:
-        hour = hour % 12 + 12 * (part["p"] in "pP")
+    hour = hour % 12 + 12 * (part["p"] in "pP") if part["p"] else hour
+    clock = f"{hour:02}:{part['i'] or '00'}:{part['s'] or '00'}{(part['z'] or 'Z').replace('UTC', 'Z')}"
     try:
-        moment = datetime(year, month, day, hour, int(part["i"] or 0), tzinfo=UTC).timestamp()
+        return datetime.fromisoformat(f"{year:04}-{month:02}-{int(part['d']):02}T{clock}").timestamp() / _SECONDS
     except ValueError:
         return np.nan
-    zone = part.get("z") or "Z"
-    offset = 0 if zone[0] in "ZU" else int(f"{zone[0]}1") * (int(zone[1:3]) * 60 + int(zone[-2:]))
-    seconds = float(part["s"] or 0)
-    return (moment + seconds - 60 * offset) / _SECONDS if seconds < 60 else np.nan
-
-
-def _days_of(cells: pa.ChunkedArray) -> FloatArray:
-    """Return the days since 1970 (N,) of a column that has a type of dates, NaN where one is missing."""
-    numbers = cells.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-    days: FloatArray = pc.divide(numbers.cast(pa.float64(), safe=False), _SECONDS * 1e6).to_numpy()
-    return days.astype(np.float64)
 
 
 def _recognised(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | None:
@@ -661,20 +623,15 @@ def _number_of(
     name: str, cells: pa.ChunkedArray, counts: npt.NDArray[np.int64]
 ) -> tuple[Column, dict[str, FloatArray]]:
     """Return the unit and the notation in which most texts are numbers, and their numbers in each notation."""
-    unit = _unit(cells.slice(0, _SAMPLE).to_pylist(), counts)
+    units = Counter[str]()
+    for text, count in zip(cells.slice(0, _SAMPLE).to_pylist(), counts, strict=False):
+        if (one := _unit_of(text)) is not None:
+            units[one] += int(count)
+    unit = max(units, key=units.__getitem__, default="")
     columns = {notation: Column(name, "number", notation, unit=unit) for notation in PATTERNS}
     numbers = {notation: _numbers(column, cells) for notation, column in columns.items()}
     best = max(numbers, key=lambda one: counts[~np.isnan(numbers[one])].sum())  # of equals the first
     return columns[best], numbers
-
-
-def _unit(texts: Sequence[str], counts: npt.NDArray[np.int64]) -> str:
-    """Return what stands before or after most numbers, which may be nothing."""
-    units = Counter[str]()
-    for text, count in zip(texts, counts, strict=False):
-        if (unit := _unit_of(text)) is not None:
-            units[unit] += int(count)
-    return max(units, key=units.__getitem__, default="")
 
 
 def _unit_of(text: str) -> str | None:

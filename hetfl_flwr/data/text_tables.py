@@ -31,7 +31,7 @@ USUAL = [
 ]
 """Encodings that are not Unicode, the most usual ones first."""
 
-_SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 200_000
+_SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 50_000
 _UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what cells hold by a wrong separator
 _SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'(?:[^'\n]|'')*'(?:[,;\t| \r\n]|$)")
 _ALONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")  # an odd number of backslashes
@@ -465,11 +465,11 @@ def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width:
     parts.append(_texts(kept) if kept else [pa.array([], TEXT)] * width)
     columns = [pa.chunked_array(column, TEXT) for column in zip(*parts, strict=True)]
     table = pa.table(columns, names=[*map(str, range(width))])
-    footer = _footer(table)
+    footer, last = _footer(table), printable(str(table.column(0)[-1].as_py()), 40) if len(numbers) else ""
     said = {
         "repeat the header: left out": repeated,
         "have too few cells: the last are empty": [one for one in short if one not in numbers[len(numbers) - footer :]],
-        f"at the end have one cell, such as {_shown(table)}: left out": numbers[len(numbers) - footer :],
+        f"at the end have one cell, such as {last!r}: left out": numbers[len(numbers) - footer :],
     }
     notes = (f"{len(where)} rows {what} (row {where[0]})" for what, where in said.items() if where)
     count = len(numbers) - footer
@@ -483,10 +483,6 @@ def _footer(table: pa.Table) -> int:
         return 0
     count = int(np.argmax(np.any([column.is_valid().to_numpy() for column in last.columns[1:]], axis=0)[::-1]))
     return count if count <= _FOOTER else 0
-
-
-def _shown(table: pa.Table) -> str:
-    return repr(printable(str(table.column(0)[-1].as_py()), 40)) if table.num_rows else ""
 
 
 def _alike(row: Sequence[str]) -> list[str]:
