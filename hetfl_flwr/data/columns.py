@@ -374,14 +374,14 @@ def _said_of_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) 
 def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str:
     """Return a note where whole numbers tell rows apart and nothing else; else nothing."""
     there = ~np.isnan(numbers)
-    filled, count = numbers[there], int(there.sum())
+    filled, count, known = numbers[there], int(there.sum()), cells.filter(pa.array(there))
     if count < FEWEST_IDS or count < (1 - MOST_EXCEPTIONS) * len(cells) or column.kind == "date":
         return ""
     if pa.types.is_floating(cells.type) or (filled != np.floor(filled)).any():
         return ""
-    if is_text(cells.type) and not _all_match(cells.filter(pa.array(there)), r"^[+-]?\d+$"):
+    if is_text(cells.type) and not _all_match(known, r"^[+-]?\d+$"):
         return ""
-    different, named = len(np.unique(filled)), IDS.fullmatch(column.name) is not None
+    different, named = len(known.unique()), IDS.fullmatch(column.name) is not None  # of long ones floats tell few apart
     low, high, steps = filled.min(), filled.max(), np.diff(filled)
     counting = different == count and high - low < _SPARSE * count and not _YEARS[0] < low < _YEARS[1]
     counting = counting and (count >= FEWEST_UNORDERED or len(np.unique(np.sign(steps))) == 1)

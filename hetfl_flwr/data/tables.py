@@ -58,17 +58,14 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
     inputs, first = np.empty((len(source), sum(groups))), 0
     notes, copies, facts = doubts(table), list[tuple[str, str]](), list[ColumnFacts]()
     for decision, cells in table:
-        name, column = decision.name, decision.column
-        notes += [(name, note) for note in decision.notes]
-        if column is None:
-            facts.append(ColumnFacts.of(decision, cells))
-            continue
-        found = read(column, cells)
+        found = read(decision.column, cells) if decision.column else None
         facts.append(ColumnFacts.of(decision, cells, found))
-        numbers = found[0].reshape(len(source), -1)
-        copies += _copies(source, name, numbers, labels[: source.train_rows])
-        inputs[:, first : first + numbers.shape[1]] = numbers
-        first += numbers.shape[1]
+        notes += [(decision.name, note) for note in decision.notes]
+        if found:
+            numbers = found[0].reshape(len(source), -1)
+            copies += _copies(source, decision.name, numbers, labels[: source.train_rows])
+            inputs[:, first : first + numbers.shape[1]] = numbers
+            first += numbers.shape[1]
     if not kept:
         raise DataError(f"{source.place} has no column to learn from: {'; '.join(said(source.place, notes))}")
     ordered = bool((np.diff(rows) == 1).all())

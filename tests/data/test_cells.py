@@ -324,6 +324,7 @@ IDS = {
     "words": ("patient", written("P{}"), False),
     "names": ("patient", [*written("Doe, Jane {}")[:-2], "Roe", "Roe"], False),
     **{word: ("patient", [word, *PRIMES[1:ROWS]], False) for word in ("NULL", "None", "\\N")},
+    "18 digits": ("patient", [10**17 + 7 * row for row in NUMBERS], False),
     "letters in some": ("x", [f"A{row}" if row % 3 == 0 else 1000 + row for row in NUMBERS], False),
     **{name: (name, PRIMES, False) for name in ("patient", "sample_id", "caseNo")},
     "repeated": ("patient", [row // 2 * 7 for row in range(200)], False),
