@@ -312,6 +312,9 @@ class TestLongTables:
         keys = {**self.KEYS, "partition": "files", "num_partitions": 2, "partition_id": 1}
         data = load_client(dataset=str(tmp_path / "wards"), seed=0, **keys)
         assert (len(data.train.arrays.labels), data.name) == (16, "south")
+        assert not any("two series" in note for note in data.train.arrays.notes)
+        [note] = [note for note in whole(tmp_path / "wards", **self.KEYS).notes if "two series" in note]
+        assert note.startswith("8 values of column 'patient'")
 
     def test_they_are_predicted_from_a_long_table(self, long, tmp_path, make_config, run_federation, refusal):
         path = self.write(long, tmp_path / "long.csv")
