@@ -34,8 +34,10 @@ PACKED: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
 }
 """Endings after that of a csv or json file that is packed, how such a file begins, and what opens it."""
 
-IMAGES = {".bmp", ".gif", ".tif", ".tiff", ".webp"}
-IMAGES |= {".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm"}
+IMAGES = {
+    *(".bmp", ".gif", ".png", ".tif", ".tiff", ".webp"),
+    *(".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".pnm", ".ppm"),
+}
 """Endings of the files that are an image each."""
 
 _CONVERTED_BY = {
@@ -281,7 +283,7 @@ class Listing:
     @property
     def holds_images(self) -> bool:
         """Whether images are the data: files of rows, if there are any, describe them."""
-        return bool(self.images) and all(path.stem == "metadata" for path in self.rows)
+        return bool(self.images) and all(path.stem.lower() == "metadata" for path in self.rows)
 
     def by_split(self, by_file: bool = False) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
         """Return the files of rows by split, and a note on what was done with several.
