@@ -275,10 +275,10 @@ class Listing:
             return ()
         return (f"not read in '{self.folder}': {self.shown(left)}{f': {advice}' if advice else ''}",)
 
-    def shown(self, files: Sequence[Path], most: int = _SHOWN) -> str:
-        """Return files as a note names them."""
-        named = ", ".join(printable(str(file.relative_to(self.folder))) for file in files[:most])
-        return named + (f" and {len(files) - most} more" if len(files) > most else "")
+    def shown(self, files: Sequence[Path]) -> str:
+        """Return files as a note names them, the first five."""
+        named = ", ".join(printable(str(file.relative_to(self.folder))) for file in files[:_SHOWN])
+        return named + f" and {len(files) - _SHOWN} more" * (len(files) > _SHOWN)
 
     @property
     def holds_images(self) -> bool:
