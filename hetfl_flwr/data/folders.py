@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from hashlib import file_digest
 from pathlib import Path
 from typing import IO, Any, cast
 from zipfile import ZipFile
@@ -70,7 +71,11 @@ EXPECTED = (
 )
 
 SPLITS = ("train", "test", "validation")
-_SPLIT = re.compile(r"(?:(.*)[_.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid|validation|dev))(?:[-_.]\d.*)?", re.I)
+_SPLIT = re.compile(
+    r"(?:(.*)[ _.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid|validation|dev))"
+    r"(?:[ _.-]?(?:set|data))?(?:[-_.]\d.*)?",
+    re.I,
+)
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ASIDE = re.compile(  # files that describe a data set
     r"(?:dataset_infos?|dataset_dict|state|datapackage)\.json|.*\.(?:md|py|ipynb|hetfl)|_success|_(?:common_)?metadata|"
@@ -268,12 +273,29 @@ class Listing:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What lies there and is not read."""
+        """What lies there and is not read, or is read twice."""
         beside = () if self.holds_images else self.images
         advice = "call the file that describes images metadata.csv" if beside else self._advice
-        if not (left := (*beside, *self.others)):
-            return ()
-        return (f"not read in '{self.folder}': {self.shown(left)}{f': {advice}' if advice else ''}",)
+        lines = {
+            "copies of other files, whose rows count once more": (self._copies, ""),
+            "not read": ((*beside, *self.others), f": {advice}" * bool(advice)),
+        }
+        return tuple(
+            f"{what} in '{self.folder}': {self.shown(files)}{more}" for what, (files, more) in lines.items() if files
+        )
+
+    @property
+    def _copies(self) -> list[Path]:
+        """Files of rows that hold the same as one before."""
+        sizes = Counter(path.stat().st_size for path in self.rows)
+        seen, copies = set[bytes](), list[Path]()
+        for path in self.rows:
+            if sizes[path.stat().st_size] > 1:
+                with path.open("rb") as file:
+                    digest = file_digest(file, "blake2b").digest()
+                copies += [path] * (digest in seen)
+                seen.add(digest)
+        return copies
 
     def shown(self, files: Sequence[Path]) -> str:
         """Return files as a note names them, the first five."""
@@ -391,8 +413,8 @@ def split_called(name: str) -> tuple[str, str]:
 
     Examples
     --------
-    >>> split_called("wine_testing"), split_called("train-00001-of-00002"), split_called("val"), split_called("latest")
-    (('test', 'wine'), ('train', ''), ('validation', ''), ('', ''))
+    >>> split_called("wine_testing"), split_called("train-00001-of-00002"), split_called("latest data")
+    (('test', 'wine'), ('train', ''), ('', ''))
     """
     found = _SPLIT.fullmatch(name)
     if not found:
