@@ -25,21 +25,17 @@ class Form(Protocol):
     @property
     def dtype(self) -> type[np.generic]:
         """The type of its numbers."""
-        ...
 
     @property
     def batch(self) -> int:
         """How many cells are read at a time."""
-        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of an input."""
-        ...
 
     def read(self, cells: pa.Array) -> tuple[npt.NDArray[Any], Mapping[int, str]]:
         """Return the inputs (B, *shape) of cells, and of those that are none what is wrong with them."""
-        ...
 
 
 def decode(source: Source, form: Form, rows: IntArray, key: tuple[object, ...], **facts: Any) -> Arrays:

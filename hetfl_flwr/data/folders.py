@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from hashlib import file_digest
 from pathlib import Path
 from typing import IO, Any, cast
 from zipfile import ZipFile
@@ -34,8 +35,10 @@ PACKED: dict[str, tuple[bytes, Callable[[Path], Any]]] = {
 }
 """Endings after that of a csv or json file that is packed, how such a file begins, and what opens it."""
 
-IMAGES = {".bmp", ".gif", ".tif", ".tiff", ".webp"}
-IMAGES |= {".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm"}
+IMAGES = {
+    *(".bmp", ".gif", ".png", ".tif", ".tiff", ".webp"),
+    *(".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".pnm", ".ppm"),
+}
 """Endings of the files that are an image each."""
 
 _CONVERTED_BY = {
@@ -68,7 +71,11 @@ EXPECTED = (
 )
 
 SPLITS = ("train", "test", "validation")
-_SPLIT = re.compile(r"(?:(.*)[_.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid|validation|dev))(?:[-_.]\d.*)?", re.I)
+_SPLIT = re.compile(
+    r"(?:(.*)[ _.-])?(?:(train)(?:ing)?|(test)(?:ing)?|(val|valid|validation|dev))"
+    r"(?:[ _.-]?(?:set|data))?(?:[-_.]\d.*)?",
+    re.I,
+)
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ASIDE = re.compile(  # files that describe a data set
     r"(?:dataset_infos?|dataset_dict|state|datapackage)\.json|.*\.(?:md|py|ipynb|hetfl)|_success|_(?:common_)?metadata|"
@@ -266,22 +273,39 @@ class Listing:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What lies there and is not read."""
+        """What lies there and is not read, or is read twice."""
         beside = () if self.holds_images else self.images
         advice = "call the file that describes images metadata.csv" if beside else self._advice
-        if not (left := (*beside, *self.others)):
-            return ()
-        return (f"not read in '{self.folder}': {self.shown(left)}{f': {advice}' if advice else ''}",)
+        lines = {
+            "copies of other files, whose rows count once more": (self._copies, ""),
+            "not read": ((*beside, *self.others), f": {advice}" * bool(advice)),
+        }
+        return tuple(
+            f"{what} in '{self.folder}': {self.shown(files)}{more}" for what, (files, more) in lines.items() if files
+        )
 
-    def shown(self, files: Sequence[Path], most: int = _SHOWN) -> str:
-        """Return files as a note names them."""
-        named = ", ".join(printable(str(file.relative_to(self.folder))) for file in files[:most])
-        return named + (f" and {len(files) - most} more" if len(files) > most else "")
+    @property
+    def _copies(self) -> list[Path]:
+        """Files of rows that hold the same as one before."""
+        sizes = Counter(path.stat().st_size for path in self.rows)
+        seen, copies = set[bytes](), list[Path]()
+        for path in self.rows:
+            if sizes[path.stat().st_size] > 1:
+                with path.open("rb") as file:
+                    digest = file_digest(file, "blake2b").digest()
+                copies += [path] * (digest in seen)
+                seen.add(digest)
+        return copies
+
+    def shown(self, files: Sequence[Path]) -> str:
+        """Return files as a note names them, the first five."""
+        named = ", ".join(printable(str(file.relative_to(self.folder))) for file in files[:_SHOWN])
+        return named + f" and {len(files) - _SHOWN} more" * (len(files) > _SHOWN)
 
     @property
     def holds_images(self) -> bool:
         """Whether images are the data: files of rows, if there are any, describe them."""
-        return bool(self.images) and all(path.stem == "metadata" for path in self.rows)
+        return bool(self.images) and all(path.stem.lower() == "metadata" for path in self.rows)
 
     def by_split(self, by_file: bool = False) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
         """Return the files of rows by split, and a note on what was done with several.
@@ -389,8 +413,8 @@ def split_called(name: str) -> tuple[str, str]:
 
     Examples
     --------
-    >>> split_called("wine_testing"), split_called("train-00001-of-00002"), split_called("val"), split_called("latest")
-    (('test', 'wine'), ('train', ''), ('validation', ''), ('', ''))
+    >>> split_called("wine_testing"), split_called("train-00001-of-00002"), split_called("latest data")
+    (('test', 'wine'), ('train', ''), ('', ''))
     """
     found = _SPLIT.fullmatch(name)
     if not found:

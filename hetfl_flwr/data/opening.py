@@ -187,7 +187,8 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     notes += _notes_on(place, nameless)
     whole = whole.without([name for name in whole.names if name not in known])
     if reading.pivot:
-        whole, channels = pivoted(whole.without([*nameless]), place, reading)
+        whole, channels, said = pivoted(whole.without([*nameless]), place, reading)
+        notes += said
         *_, value = parse_pivot(reading.pivot) or ("",)
         reading = replace(reading, series_column=value, series_layout="channels-first")
     label, kind, inputs = roles(place, whole.without([*nameless]), known - measured, reading)

@@ -35,8 +35,8 @@ def parse_pivot(text: str) -> tuple[str, str, str, str] | None:
     return names[0], names[1], names[2] if len(names) > 3 else "", names[-1]
 
 
-def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[str, ...]]:
-    """Return the rows of a long table with one row a series, in the order of their first rows, and the channels.
+def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[str, ...], tuple[str, ...]]:
+    """Return a long table with one row a series, in the order of their first rows; its channels; and notes.
 
     The column of values then holds lists of numbers: one in order of time, or one a channel, the channels sorted. Rows
     of one series in two files are two series. Other columns have the cell of its first row.
@@ -93,7 +93,12 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
         lists = pa.ListArray.from_arrays(pa.array(outer), lists)
     whole = frame.take(firsts).having({value: pa.chunked_array([lists])})
     called = tuple(f"{name} ({unit})" if unit else str(name) for name in names)
-    return whole.without([name for name in (time, channel) if name]), called
+    whole = whole.without([name for name in (time, channel) if name])
+    several = len(firsts) - len(np.unique(of_file[1]))
+    note = (
+        f"{several} values of column '{series}' of {place} are in another file, too: rows of two files are two series"
+    )
+    return whole, called, (note,) * (several > 0 and not reading.by_file)
 
 
 def _coded(cells: pa.ChunkedArray) -> IntArray:

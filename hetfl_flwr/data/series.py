@@ -136,18 +136,19 @@ def read_series(source: Source, rows: IntArray) -> Arrays:
 
 
 def _is_blurred(source: Source, layout: Layout) -> bool:
-    """Say whether float32 changes a number by more than `SHARP` of its channel's deviation."""
-    lost, sums, count = np.zeros(layout.shape[0]), np.zeros((2, layout.shape[0])), 0
+    """Say whether float32 changes a number by more than `SHARP` of how its channel changes within a series.
+
+    A channel that changes in none is looked at among the series.
+    """
+    lost, within, among = np.zeros((3, layout.shape[0]))
     first: FloatArray | None = None
     for series in batches(source, replace(layout, dtype=np.float64), np.arange(len(source))):
-        first = series[:1, :, :1] if first is None else first
+        first = series[:1, :, 0] if first is None else first
         lost = np.maximum(lost, np.abs(series - series.astype(np.float32)).max(axis=(0, 2)))
-        apart = series - first
-        sums += [apart.sum(axis=(0, 2)), np.square(apart).sum(axis=(0, 2))]
-        count += len(series) * layout.shape[1]
-    mean, square = sums / count
-    deviation = np.sqrt(np.maximum(square - mean**2, 0))
-    return bool(((deviation > 0) & (lost > SHARP * deviation)).any())
+        within += np.square(series - series[..., :1]).sum(axis=(0, 2))
+        among += np.square(series[..., 0] - first).sum(axis=0)
+    change = np.sqrt(np.where(within > 0, within / layout.shape[1], among) / len(source))
+    return bool(((change > 0) & (lost > SHARP * change)).any())
 
 
 def _lists(cells: pa.Array, called: str) -> tuple[list[IntArray], pa.Array]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import mmh3
@@ -94,7 +94,16 @@ def read_texts(source: Source, rows: IntArray) -> Arrays:
     words = partial(source.once, _frequent, size) if kind == "shared" else None
     form = Tokens(reading.text_length, size, words)
     named = (lambda: words().to_pylist()) if words else None
-    return decode(source, form, rows, (reading.vocabulary,), vocabulary=size, words=named)
+    arrays = decode(source, form, rows, (reading.vocabulary,), vocabulary=size, words=named)
+    counts = (
+        (
+            int((arrays.inputs[:, -1] != _FILL).sum()),
+            f"have {form.length} words or more: cut after these (text-length)",
+        ),
+        (int((arrays.inputs[:, 0] == _FILL).sum()), "have no word"),
+    )
+    notes = [f"{count:,} of {len(source):,} texts of {source.place} {what}" for count, what in counts if count]
+    return arrays if source.is_catalogued else replace(arrays, notes=(*notes,))
 
 
 def _words(texts: pa.Array) -> tuple[pa.Array, IntArray]:

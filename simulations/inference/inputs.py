@@ -196,7 +196,7 @@ def _series(model: Model, path: Path) -> Inputs:
     file, name = _column(model, path, "x", pa.types.is_nested)
     names: Sequence[str] = [*map(str, file.numbers)]
     if pivot:
-        file, channels = pivoted(file, f"'{path}'", Reading(pivot=pivot))
+        file, channels, _ = pivoted(file, f"'{path}'", Reading(pivot=pivot))
         names = [str(cell) for cell in file[parse_names(pivot)[0]].to_pylist()]
         if [*channels] != [*model.inputs["names"]]:
             raise DataError(

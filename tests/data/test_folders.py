@@ -22,6 +22,29 @@ def test_files_beside_rows_that_are_not_read_are_named(tmp_path):
     assert note == f"not read in '{tmp_path}': b.txt, c.zip"
 
 
+def test_copies_of_a_file_under_other_names_are_named(tmp_path):
+    (tmp_path / "old").mkdir()
+    for name in ("train.csv", "test.csv", "old/train.csv"):
+        (tmp_path / name).write_text(ROWS.replace("30", "50") if name == "test.csv" else ROWS)
+    assert any(
+        note.endswith("'" + str(tmp_path) + "': train.csv") for note in arrays_of(tmp_path, label_column="sick").notes
+    )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(("train.csv", "test.csv"), ("training set.csv", "test set.csv"), ("my trainset.csv", "my testset.csv")),
+        *(("wine_train_data.csv", "wine_test_data.csv"), ("TrainData.csv", "TestData.csv")),
+    ],
+)
+def test_names_say_the_split(names, tmp_path):
+    for name, rows in zip(names, (ROWS, "age,sick\n70,no\n"), strict=True):
+        (tmp_path / name).write_text(rows)
+    arrays = arrays_of(tmp_path, label_column="sick")
+    assert (arrays.train_rows, arrays.inputs[10:].tolist()) == (10, [[70]])
+
+
 @pytest.mark.parametrize("names", [("train.csv", "train.tsv"), ("a.csv", "a.csv.gz")])
 def test_copies_of_a_file_in_two_forms_do_not_count_twice(names, tmp_path, refusal):
     packed = gzip.compress(ROWS.encode())

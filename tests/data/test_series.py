@@ -312,6 +312,9 @@ class TestLongTables:
         keys = {**self.KEYS, "partition": "files", "num_partitions": 2, "partition_id": 1}
         data = load_client(dataset=str(tmp_path / "wards"), seed=0, **keys)
         assert (len(data.train.arrays.labels), data.name) == (16, "south")
+        assert not any("two series" in note for note in data.train.arrays.notes)
+        [note] = [note for note in whole(tmp_path / "wards", **self.KEYS).notes if "two series" in note]
+        assert note.startswith("8 values of column 'patient'")
 
     def test_they_are_predicted_from_a_long_table(self, long, tmp_path, make_config, run_federation, refusal):
         path = self.write(long, tmp_path / "long.csv")
@@ -343,13 +346,20 @@ class TestScale:
         assert not torch.equal(other.train.arrays.peak, data.train.arrays.peak)
 
     @pytest.mark.parametrize(
-        ("offset", "kept"), [(1_700_000_000, torch.float64), (5.1, torch.float32)], ids=["seconds since 1970", "small"]
+        ("offset", "kept"),
+        [
+            (1_700_000_000, torch.float64),
+            (np.repeat([1.7e9, 1.8e9, 1.9e9], ROWS // 3)[:, None, None], torch.float64),
+            (5.1, torch.float32),
+        ],
+        ids=["seconds since 1970", "years between owners", "small"],
     )
     def test_channels_that_float32_does_not_tell_apart_keep_their_changes(self, offset, kept, arrays, saved):
         """The last channel never changes, and does not count."""
         wide = arrays["x"].astype(np.float64) + offset
         wide[:, 2] = 0.1
-        data = load_client(dataset=saved(x=wide, y=arrays["y"]), num_partitions=1, partition_id=0, seed=0)
+        file = saved(x=wide, y=arrays["y"], owner=arrays["owner"])
+        data = load_client(dataset=file, num_partitions=3, partition_id=0, seed=0, partition="natural:owner")
         own, stored = wide[data.train.rows], data.train.arrays.inputs
         assert stored.dtype == kept
         mean, deviation = (moment(own, axis=(0, 2), keepdims=True) for moment in (np.mean, np.std))

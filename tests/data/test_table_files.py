@@ -449,7 +449,8 @@ class TestFolders:
         ],
     )
     def test_all_rows_are_read_and_what_is_not_is_named(self, tmp_path, names, rows, train, notes):
-        arrays = own(lay(tmp_path, dict.fromkeys(names.split(), FRAME)))
+        frames = {name: FRAME.assign(a=FRAME.a + number) for number, name in enumerate(names.split())}
+        arrays = own(lay(tmp_path, frames))
         assert (len(arrays.labels), arrays.train_rows) == (rows * ROWS, train * ROWS)
         assert noted(arrays, *notes) == bool(notes)
 
@@ -501,8 +502,8 @@ class TestFolders:
     def test_each_file_is_read_as_it_is_written_and_several_alike_are_said_in_one_line(self, tmp_path):
         for name, separator in (("north", ";"), ("south", ";"), ("west", ",")):
             FRAME.to_csv(tmp_path / f"{name}.csv", sep=separator, index=False)
-        [line] = clients(3, tmp_path, partition="files")[0].train.arrays.notes
-        assert f"'{tmp_path}/north.csv' and 1 more" in line
+        line, copies = clients(3, tmp_path, partition="files")[0].train.arrays.notes
+        assert (f"'{tmp_path}/north.csv' and 1 more" in line, "south.csv" in copies) == (True, True)
         assert own(tmp_path).inputs[:, 0].tolist() == FRAME.a.tolist() * 3
 
     def test_files_in_folders_below_are_called_by_what_tells_them_apart(self, tmp_path):
