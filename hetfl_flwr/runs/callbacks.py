@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from inspect import isclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -167,9 +168,10 @@ def notifying(
         for callback in callbacks:
             callback.round(entry)
 
+    last = cache(summary)
     with ExitStack() as stack:
         for callback in reversed(callbacks):
-            stack.push(lambda kind, error, trace, callback=callback: callback.end(summary(), error))
+            stack.push(lambda kind, error, trace, callback=callback: callback.end(last(), error))
         for callback in callbacks:
             callback.begin(run)
         yield tell

@@ -1,7 +1,7 @@
 """What a run has reached so far, in memory: its rounds, what each client has come to, and the server state."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from math import inf
 from typing import Any, cast
@@ -61,6 +61,7 @@ class Ledger:
         self._latest: dict[int, dict[str, float]] = {}
         self._samples: dict[int, int] = {}
         self._members: dict[int, Member] = {}
+        self._changes = -1  # of the roster, when the members were taken from it
 
     def begin(self, arrays: Arrays, members: Iterable[Member]) -> None:
         """Take in what the server knows before round 1, and its clients."""
@@ -70,7 +71,9 @@ class Ledger:
     def add(self, number: int, seconds: float, played: RoundResult, federation: Federation) -> Round:
         """Take in a round that has been played."""
         trained, evaluated = played.trained, played.evaluated
-        self._members |= {member.client_id: member for member in federation.roster}
+        if self._changes != (changes := federation.roster.changes):
+            self._changes = changes
+            self._members |= {member.client_id: member for member in federation.roster}
         measured = {reply.client_id: dict(reply.metrics) for reply in evaluated.replies}
         self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
         clients = {str(client): dict(values) for client, values in measured.items()}
@@ -141,13 +144,13 @@ class Ledger:
             return None
         return inf if self.uploads.lost else epsilon(self.config.noise_multiplier, uploads)
 
-    def summary(self) -> Summary:
-        """Return the run in one object. Keys that mean nothing here are None."""
+    def summary(self, clients: Sequence[ClientRecord] = ()) -> Summary:
+        """Return the run in one object, of what `clients` has returned. Keys that mean nothing here are None."""
         found = {entry.round for entry in self.rounds}
         lost = [number for number in range(self.done + 1) if number not in found]
         return summary_of(
             self.rounds,
-            self.clients(),
+            clients or self.clients(),
             algorithm=self.config.algorithm,
             dataset=self.dataset,
             clients=len(self._members),

@@ -4,7 +4,6 @@ Where Flower's log is shown, it has a line a round instead.
 """
 
 import sys
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from logging import INFO, WARNING
@@ -20,8 +19,8 @@ from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.common.flower import FLOWER_LOGGER, log, warn_or_log
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo
 from hetfl_flwr.runs.record import NOTES_FILE, Round, Summary
-from hetfl_flwr.server.member import MAX_NOTES, Member
-from hetfl_flwr.server.roster import listed, unlike_columns
+from hetfl_flwr.server.member import MAX_NOTES
+from hetfl_flwr.server.roster import Roster, listed, unlike_columns
 from hetfl_flwr.text import quoted
 
 visible: ContextVar[bool] = ContextVar("visible", default=True)
@@ -162,12 +161,12 @@ class Notes(RoundCallback):
 
     Parameters
     ----------
-    members : iterable of Member
+    members : Roster
         The clients as they are now; more may join.
     """
 
-    def __init__(self, members: Iterable[Member]) -> None:
-        self._members = members
+    def __init__(self, members: Roster) -> None:
+        self._members, self._seen = members, -1
         self._said: dict[str, None] = {}
         self._heard: dict[int, set[str]] = {}
         self._written = 0
@@ -186,6 +185,9 @@ class Notes(RoundCallback):
             self._written = len(self._said)
 
     def _show(self) -> None:
+        if self._seen == self._members.changes:
+            return
+        self._seen = self._members.changes
         found: dict[str, list[int]] = {}
         for member in self._members:
             heard = self._heard.setdefault(member.client_id, set())

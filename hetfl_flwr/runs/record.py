@@ -215,7 +215,8 @@ class Summary(TypedDict):
     recall: NotRequired[dict[str, Fraction]]
 
 
-_ROUND, _SUMMARY, _CLIENTS = TypeAdapter(Round), TypeAdapter(Summary), TypeAdapter(list[ClientRecord])
+_ROUND, _SUMMARY = TypeAdapter(Round), TypeAdapter(Summary)
+_CLIENT, _CLIENTS = TypeAdapter(ClientRecord), TypeAdapter(list[ClientRecord])
 
 
 # --- figures -------------------------------------------------------------------------------------
@@ -336,16 +337,13 @@ def round_line(entry: Round) -> bytes:
 
 def summary_file(summary: Summary) -> bytes:
     """Write ``summary.json``."""
-    return _file(_SUMMARY.dump_python(summary))
+    return (json.dumps(_SUMMARY.dump_python(summary), indent=1, allow_nan=False) + "\n").encode()
 
 
 def clients_file(clients: Sequence[ClientRecord]) -> bytes:
-    """Write ``clients.json``."""
-    return _file(_CLIENTS.dump_python(list(clients)))
-
-
-def _file(values: object) -> bytes:
-    return (json.dumps(values, indent=1, allow_nan=False) + "\n").encode()
+    """Write ``clients.json``, a client a line."""
+    lines = (json.dumps(_CLIENT.dump_python(one), allow_nan=False).encode() for one in clients)
+    return b"[\n%s\n]\n" % b",\n".join(lines)
 
 
 # --- read ----------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ class Sent:
     """The round that the client is told; of `SHARE`, whether labels are asked for."""
     download: Arrays
     """The arrays, as they travel."""
-    traffic: Traffic
+    traffic: Traffic = field(default_factory=Traffic)
     """What it costs."""
 
     @property
@@ -301,9 +301,23 @@ class Exchange(ABC):
         self._known: tuple[object, ...] = ()
         self._measured: dict[int, float] = {}
 
-    @abstractmethod
     def send(self, kind: str, number: int, downloads: Downloads) -> list[Sent]:
         """Send each of some clients arrays; none of them is busy."""
+        if kind == MessageType.TRAIN:
+            self.uploads.asked([member.client_id for member, _ in downloads])
+        travelling: dict[int, Arrays] = {}
+        for _, download in downloads:
+            if id(download) not in travelling:
+                travelling[id(download)] = frozen(halved(download) if self.config.half else download)
+        sent = [self._sent(member, kind, number, travelling[id(download)]) for member, download in downloads]
+        self._post(sent)
+        return sent
+
+    _sent: type[Sent] = Sent
+
+    @abstractmethod
+    def _post(self, sent: Sequence[Any]) -> None:
+        """Post what is sent, and say what that costs; what many are sent is one object."""
 
     @abstractmethod
     def _take(self, outcome: Outcome) -> Sent:
@@ -410,10 +424,6 @@ class Exchange(ABC):
                 self.received(sent.member, sent.download, reply)
             self.roster.trained[reply.client_id] = sent.number
         outcome.replies.append(reply)
-
-    def _travelling(self, download: Arrays) -> Arrays:
-        """Return a download as it travels: read-only, and in half precision if so configured."""
-        return frozen(halved(download) if self.config.half else download)
 
 
 def blamed(said: str, who: Member | int, *, code: int = 0, own: bool = True) -> str:

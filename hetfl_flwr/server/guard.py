@@ -7,6 +7,7 @@ algorithm's ``robust`` is there.
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from functools import cached_property
+from itertools import islice
 from math import exp, inf, log, sqrt
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, PayloadSpec, learnt
 
 MIN_KNOWN = 3
 """With fewer sizes than this, none of them is the odd one."""
+
+MOST_KNOWN = 1000
+"""Clients whose sizes are kept to compare others' with, but for those of one round: the ones that came last."""
 
 ROWS_FACTOR = 1000.0
 """The factor for public samples, where a column of few rows may differ a lot, such as capital gains, and for numbers of
@@ -82,7 +86,9 @@ Sizes = Mapping[str, Size]
 
 
 class Guard:
-    """Compares the sizes of uploads, array by array, with the newest sizes of all clients.
+    """Compares the sizes of uploads, array by array, with the newest sizes of the clients that have uploaded last.
+
+    Of these there are `MOST_KNOWN`, or as many as have come together, if they are more.
 
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
@@ -110,7 +116,8 @@ class Guard:
     Attributes
     ----------
     newest : dict
-        The sizes of each client's newest upload that was not set aside, by client. Part of a checkpoint: see `counts`.
+        The sizes of each client's newest upload that was not set aside, by client, the last ones last. Part of a
+        checkpoint: see `counts`.
 
     Examples
     --------
@@ -148,7 +155,10 @@ class Guard:
                 size = came[client].get(name)
                 if size is not None and size.value > known.near and (reason := known.far(size)):
                     reasons[client] = f"array '{name}' has size {size.value:.3g}, {reason}"
-        self.newest |= {client: sizes for client, sizes in came.items() if early or client not in reasons}
+        taken = {client: sizes for client, sizes in came.items() if early or client not in reasons}
+        before = {client: sizes for client, sizes in self.newest.items() if client not in taken}
+        over = max(len(before) + len(taken) - max(MOST_KNOWN, len(taken)), 0)
+        self.newest = {**dict(islice(before.items(), over, None)), **taken}
         return dict(sorted(reasons.items()))
 
     def _counted(self, client: int, sizes: Sizes) -> Sizes:

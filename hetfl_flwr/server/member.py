@@ -1,9 +1,9 @@
 """A client as the server knows it, and what an algorithm may need of its public samples."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
-from typing import Annotated
+from typing import Annotated, Any
 
 from flwr.app import ConfigRecord, Message
 from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError
@@ -58,7 +58,7 @@ Rows = Annotated[int, Field(strict=True, ge=0, le=MAX_ROWS)]
 """A number of samples."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """A client as it has registered. What it says is checked by `from_reply`, which says the ranges.
 
@@ -160,12 +160,16 @@ class Member:
         """What its model fits."""
         return DataSpec(self.shape, self.classes, self.vocabulary)
 
+    def values(self) -> dict[str, Any]:
+        """Return what it says, by the names above."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def to_record(self) -> ConfigRecord:
         """Write the registration."""
         return ConfigRecord(
             {
                 name: list(value) if isinstance(value, tuple) else value
-                for name, value in vars(self).items()
+                for name, value in self.values().items()
                 if name != "node"
             }
         )

@@ -11,7 +11,6 @@ from hetfl_flwr.common.flower import SUPERLINK_NODE_ID, ErrorCode
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.server.exchange import (
     MAX_METRICS,
-    Downloads,
     Exchange,
     Expected,
     Outcome,
@@ -25,7 +24,7 @@ from hetfl_flwr.server.member import Member
 from hetfl_flwr.text import brief
 from hetfl_flwr.wire.codec import decode, payload_bytes, payload_numbers, to_record, wire_bytes
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, LABELLED, METRICS, POOL, ROUND, SHARE
-from hetfl_flwr.wire.spec import Arrays, frozen
+from hetfl_flwr.wire.spec import frozen
 
 if TYPE_CHECKING:
     from hetfl_flwr.server.federation import Federation
@@ -174,22 +173,17 @@ class FlowerExchange(Exchange):
         for message in gone:
             del self._waiting[message]
 
-    def send(self, kind: str, number: int, downloads: Downloads) -> list[Sent]:
-        """Send each of some clients arrays; what many are sent is written once."""
-        if kind == MessageType.TRAIN:
-            self.uploads.asked(member.client_id for member, _ in downloads)
-        records: dict[int, tuple[Arrays, ArrayRecord]] = {}
-        messages, sent = list[Message](), list[Sent]()
-        for member, download in downloads:
-            if id(download) not in records:
-                travels = self._travelling(download)
-                records[id(download)] = travels, to_record(travels)
-            travels, record = records[id(download)]
-            messages.append(written(kind, number, member, record))
-            sent.append(Sent(member, kind, number, travels, weighed(messages[-1])))
+    def _post(self, sent: Sequence[Sent]) -> None:
+        """Write and send messages; arrays that many are sent are written once."""
+        records: dict[int, ArrayRecord] = {}
+        messages = list[Message]()
+        for one in sent:
+            if id(one.download) not in records:
+                records[id(one.download)] = to_record(one.download)
+            messages.append(written(one.kind, one.number, one.member, records[id(one.download)]))
+            one.traffic = weighed(messages[-1])
         asked = [message.metadata for message in messages]
         self._waiting |= zip(self._messenger.push(messages), zip(sent, asked, strict=True), strict=True)
-        return sent
 
     def _take(self, outcome: Outcome) -> Sent:
         """Wait for the next answer."""

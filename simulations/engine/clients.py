@@ -127,7 +127,7 @@ class Clients:
         try:
             forget(context)
             holder = holder_of(context)
-            return Member.checked(vars(registered(holder, context)), node), holder.node
+            return Member.checked(registered(holder, context).values(), node), holder.node
         except BaseException as raised:  # an own model may raise anything
             return blamed(complaint(raised, context, MessageType.QUERY, None), node).removeprefix(f"node {node}: ")
         finally:

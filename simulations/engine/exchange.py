@@ -1,6 +1,6 @@
 """Arrays to and from the clients of the local engine: by reference, and in the order of simulated time."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from hetfl_flwr.common.flower import ErrorCode, name_message
 from hetfl_flwr.config import RunConfig, simulated
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.exchange import Downloads, Exchange, Outcome, Reply, Sent, Traffic, UnderWay, blamed
+from hetfl_flwr.server.exchange import Exchange, Outcome, Reply, Sent, Traffic, UnderWay, blamed
 from hetfl_flwr.server.messenger import cost, read, weighed, written
 from hetfl_flwr.wire.codec import arrays_wire_bytes, to_record, widened, wire_bytes
 from hetfl_flwr.wire.cost_metrics import FLOPS
@@ -39,7 +39,7 @@ class Flight(Sent):
     Parameters
     ----------
     place : int
-        How many messages have been sent up to this one.
+        How many messages have been sent up to this one, when it has been.
     ticket : int
         By which the engine knows the job.
     reply : Reply or None
@@ -50,7 +50,7 @@ class Flight(Sent):
         Whether that is what the client has come to itself.
     """
 
-    place: int
+    place: int = 0
     ticket: int = -1
     reply: Reply | None = None
     error: str = ""
@@ -126,6 +126,7 @@ class LocalExchange(Exchange):
     """
 
     clock: float = 0.0
+    _sent = Flight
 
     def __init__(self, engine: "LocalEngine", federation: "Federation") -> None:
         super().__init__(federation)
@@ -141,31 +142,27 @@ class LocalExchange(Exchange):
         """What is under way."""
         return self._flights.values()
 
-    def send(self, kind: str, number: int, downloads: Downloads) -> list[Sent]:
-        """Send each of some clients arrays."""
-        if kind == MessageType.TRAIN:
-            self.uploads.asked([member.client_id for member, _ in downloads])
-        made: dict[int, tuple[Arrays, Traffic | None]] = {}
-        flights, jobs = list[Flight](), list[Job]()
-        for member, download in downloads:
-            if id(download) not in made:
-                travels = self._travelling(download)
-                weight = self._weigh(kind, travels, {ROUND: number}, reply=False) if kind in BY_REFERENCE else None
-                made[id(download)] = travels, weight and Traffic(0, weight[0], 0, weight[1], 0, weight[2])
-            travels, traffic = made[id(download)]
-            if traffic is not None:
-                traffic, job = Traffic(**vars(traffic)), Job(kind, member.node, travels, number)
+    def _post(self, sent: Sequence[Flight]) -> None:
+        """Hand clients arrays, which are weighed once for all that are handed the same."""
+        weights: dict[int, tuple[int, int, int]] = {}
+        jobs = list[Job]()
+        for flight in sent:
+            kind, number, travels = flight.kind, flight.number, flight.download
+            if kind in BY_REFERENCE:
+                if id(travels) not in weights:
+                    weights[id(travels)] = self._weigh(kind, travels, {ROUND: number}, reply=False)
+                numbers, payload, wire = weights[id(travels)]
+                flight.traffic = Traffic(numbers_down=numbers, bytes_down=payload, wire_down=wire)
+                jobs.append(Job(kind, flight.member.node, travels, number))
             else:
-                message = self._engine.named(written(kind, number, member, to_record(travels)))
-                traffic, job = weighed(message), Job("answer", member.node, message)
+                message = self._engine.named(written(kind, number, flight.member, to_record(travels)))
+                flight.traffic = weighed(message)
+                jobs.append(Job("answer", flight.member.node, message))
+        for flight, ticket in zip(sent, self._engine.submit(jobs), strict=True):
             self._places += 1
-            flights.append(Flight(member, kind, number, travels, traffic, self._places))
-            jobs.append(job)
-        for flight, ticket in zip(flights, self._engine.submit(jobs), strict=True):
-            flight.ticket = ticket
+            flight.place, flight.ticket = self._places, ticket
             self._flights[flight.place] = flight
             heappush(self._due, (self.clock + self._times.known(flight) if self._timed else 0.0, flight.place))
-        return [*flights]
 
     def _take(self, outcome: Outcome) -> Sent:
         """Wait for the answer that comes in next in simulated time."""

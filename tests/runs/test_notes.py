@@ -10,17 +10,20 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.runs.callbacks import RunInfo
 from hetfl_flwr.runs.progress import Notes
 from hetfl_flwr.server.member import MAX_NOTES
+from hetfl_flwr.server.roster import Roster
 
 AFTER = SimpleNamespace()
 """Stands for a round, of which nothing is looked at."""
 
 
 def written(folder: Path, members: list, engine: str, later: tuple = ()) -> list[str]:
-    notes = Notes(members)
+    roster = Roster(members)
+    notes = Notes(roster)
     notes.begin(RunInfo(RunConfig(), folder, engine, "digits", None, ()))
     notes.round(AFTER)
     for each in later:
-        members[:] = each
+        for one in each:
+            roster.add(one)
         notes.round(AFTER)
     return (folder / "notes.txt").read_text().splitlines()
 

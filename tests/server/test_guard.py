@@ -570,3 +570,15 @@ def test_public_rows_beyond_a_hundred_deviations_are_cut_on_the_node():
     theirs = own.like(torch.tensor([[1e12, 1e12], [-1e12, 5.0], [10.0, 7.0]]), torch.tensor([0, 1, 1]))
     assert theirs.stored()[0].tolist() == [[206.0, pytest.approx(1e12)], [-194.0, 5.0], [10.0, 7.0]]
     assert theirs.batch(torch.arange(3))[0].tolist() == [[100.0, 0.0], [-100.0, 0.0], [2.0, 0.0]]
+
+
+def test_sizes_of_the_clients_that_came_last_are_kept(monkeypatch):
+    monkeypatch.setattr("hetfl_flwr.server.guard.MOST_KNOWN", 4)
+    guard = Guard(5.0)
+    for clients in ((0, 1), (2, 3), (4, 5), (2,)):
+        assert guard.reject_outliers({client: {"logits": Size(1.0)} for client in clients}) == {}
+    assert list(guard.newest) == [3, 4, 5, 2]
+    assert guard.reject_outliers({9: {"logits": Size(100.0)}}) != {}
+    assert list(guard.newest) == [3, 4, 5, 2]
+    guard.reject_outliers(uploads(*[1.0] * 6))  # a round of more
+    assert list(guard.newest) == [0, 1, 2, 3, 4, 5]
