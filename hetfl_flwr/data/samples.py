@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
+from typing import TYPE_CHECKING
 from weakref import finalize
 
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from hetfl_flwr.data.memo import Memo
 from hetfl_flwr.data.spec import Column, DataSpec, inputs_in_words
+
+if TYPE_CHECKING:
+    from hetfl_flwr.data.overview import Overview
 
 SCALE = ("peak", "centre", "origin")
 """What of `Arrays` says how stored inputs become those of a model."""
@@ -64,6 +68,8 @@ class Arrays(Memo):
         The largest stored value of an image's pixels, whatever they are scaled by.
     notes : tuple of str
         What was done with the data that nobody asked for, a line each.
+    overview : Overview, optional
+        What the data set was taken for; None: it is bundled.
     facts : tuple of str
         What the data set was taken for, in at most five lines; empty: the catalogue says it.
     """
@@ -83,6 +89,7 @@ class Arrays(Memo):
     columns: tuple[Column, ...] = ()
     brightest: float = 255.0
     notes: tuple[str, ...] = ()
+    overview: "Overview | None" = None
     facts: tuple[str, ...] = ()
 
     @cached_property
