@@ -38,8 +38,8 @@ _READERS: dict[Kind, Callable[[Source, IntArray], Arrays]] = {
 
 
 @dataclass(frozen=True)
-class Family:
-    """The domains that one name stands for. Nothing is opened before it is asked for, and then once.
+class DataSet:
+    """A data set by its name. Nothing is opened before it is asked for, and then once.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ class Family:
         return tuple(parts)
 
 
-def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family, ...]:
+def data_sets(dataset: str, reading: Reading | None = None) -> tuple[DataSet, ...]:
     """Return what a data set's name, or a comma list of names, stands for. No data set is opened.
 
     Names are those of the catalogue, hub ids ``owner/name``, folders, or any of them after ``rotated-``.
@@ -210,7 +210,7 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
 
     Examples
     --------
-    >>> [(family.base, len(family.domain_names)) for family in parse_families("digits, rotated-mnist")]
+    >>> [(one.base, len(one.domain_names)) for one in data_sets("digits, rotated-mnist")]
     [('digits', 1), ('mnist', 4)]
     """
     names = [_absolute(name) for name in parse_data_sets(dataset)]
@@ -221,13 +221,13 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
             what = f"'{name}' more than once" if name else "an empty name"
             raise ConfigError(f"dataset {dataset!r} has {what}: write names with commas between, each once")
     own = reading or Reading()
-    return tuple(_family(name, own.of(number, len(names))) for number, name in enumerate(names))
+    return tuple(_named(name, own.of(number, len(names))) for number, name in enumerate(names))
 
 
-_known = cache(Family)  # what a process has opened
+_known = cache(DataSet)  # what a process has opened
 
 
-def _family(name: str, reading: Reading) -> Family:
+def _named(name: str, reading: Reading) -> DataSet:
     base = name.removeprefix(ROTATED_PREFIX)
     entry = CATALOGUE.get(base)
     if base.startswith(ROTATED_PREFIX):
@@ -239,9 +239,9 @@ def _family(name: str, reading: Reading) -> Family:
             f"{unknown('dataset', name, [*CATALOGUE, *ROTATED])}, "
             f"or a hub id such as owner/name, or a folder such as {f'./{base}'}"
         )
-    family = _known(name, base, entry.completed(reading) if entry else reading)
-    family.check_rotated(entry.spec.kind if entry else "image")
-    return family
+    found = _known(name, base, entry.completed(reading) if entry else reading)
+    found.check_rotated(entry.spec.kind if entry else "image")
+    return found
 
 
 def _domains(source: Source) -> tuple[tuple[int | str, ...], IntArray]:
@@ -285,19 +285,19 @@ def check_places(dataset: str, data_dir: str) -> None:
     DataError
         One is not there, or has a name that none has.
     """
-    for family in parse_families(dataset):
-        if not family.is_bundled:
-            check_place(family.place, data_dir, family.entry)
+    for one in data_sets(dataset):
+        if not one.is_bundled:
+            check_place(one.place, data_dir, one.entry)
 
 
-def domain_labels(families: Sequence[Family]) -> tuple[str, ...]:
-    """Return what the domains of several families are called, one after the other."""
-    if len(families) == 1:
-        return families[0].domain_names
-    shorts, names = [family.short for family in families], list[str]()
-    for family, short in zip(families, shorts, strict=True):
-        called = short if shorts.count(short) == 1 else family.name
-        names += [called if own == family.name else f"{called} {own}" for own in family.domain_names]
+def domain_labels(found: Sequence[DataSet]) -> tuple[str, ...]:
+    """Return what the domains of several data sets are called, one after the other."""
+    if len(found) == 1:
+        return found[0].domain_names
+    shorts, names = [one.short for one in found], list[str]()
+    for one, short in zip(found, shorts, strict=True):
+        called = short if shorts.count(short) == 1 else one.name
+        names += [called if own == one.name else f"{called} {own}" for own in one.domain_names]
     return tuple(names)
 
 
@@ -318,10 +318,10 @@ def overview(dataset: str, reading: Reading) -> Overview:
     DataError
         If it cannot be opened.
     """
-    family, *others = parse_families(dataset, reading)
+    found, *others = data_sets(dataset, reading)
     if others:
         raise DataError(f"dataset {dataset!r} names {len(others) + 1}: look at one at a time")
-    return family.overview
+    return found.overview
 
 
 def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
@@ -341,7 +341,7 @@ def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
     >>> data_spec("rotated-digits") == data_spec("digits, mnist") == data_spec("digits")
     True
     """
-    return parse_families(dataset, reading)[0].spec
+    return data_sets(dataset, reading)[0].spec
 
 
 def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
@@ -362,7 +362,7 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     """
     if not dataset:
         return _said(reading or Reading())
-    kinds = {family.kind: family.name for family in parse_families(dataset, reading)}
+    kinds = {one.kind: one.name for one in data_sets(dataset, reading)}
     if len(kinds) > 1:
         said = ", ".join(f"{name} are {kind.removesuffix('s')}s" for kind, name in kinds.items())
         raise ConfigError(f"models = 'auto' cannot serve data sets of several kinds ({said}): name the models")
