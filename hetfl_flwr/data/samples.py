@@ -16,9 +16,6 @@ from hetfl_flwr.data.spec import Column, DataSpec, inputs_in_words
 if TYPE_CHECKING:
     from hetfl_flwr.data.overview import Overview
 
-SCALE = ("peak", "centre", "origin")
-"""What of `Arrays` says how stored inputs become those of a model."""
-
 MOST_SHOWN = 20
 """Classes whose counts are shown, at most."""
 
@@ -318,7 +315,7 @@ class Samples:
                 [1.]]), tensor([0, 1, 1]))
         """
         arrays, labels = parts[0].arrays, torch.cat([part.labels for part in parts])
-        scales = {(part.arrays.spec, *(id(getattr(part.arrays, key)) for key in SCALE)) for part in parts}
+        scales = {(one.spec, id(one.peak), id(one.centre), id(one.origin)) for one in (part.arrays for part in parts)}
         if len(scales) == 1:
             arrays = replace(arrays, inputs=torch.cat([part.arrays.inputs[part.rows] for part in parts]), labels=labels)
         else:  # ready for a model

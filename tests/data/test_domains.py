@@ -272,7 +272,14 @@ class TestLists:
 
     @pytest.mark.parametrize(
         ("text", "columns"),
-        [("", ("", "")), ("img", ("img", "img")), (",fine", ("", "fine")), ("image, img", ("image", "img"))],
+        [
+            ("", ("", "")),
+            ("img", ("img", "img")),
+            (",fine", ("", "fine")),
+            ("image, img", ("image", "img")),
+            ('"sick, now"', ("sick, now", "sick, now")),
+            ('ill,"sick, now"', ("ill", "sick, now")),
+        ],
     )
     def test_columns_are_named_for_all_or_for_each(self, text, columns):
         places = [Reading(label_column=text).of(k, 2) for k in (0, 1)]
@@ -304,7 +311,7 @@ class TestNames:
 
     def test_what_does_not_fit_the_data_sets_or_clients_is_refused(self, refusal):
         assert "label-column 'x,y,z'" in refusal(ConfigError, data_spec, "a/b,c/d", Reading(label_column="x,y,z"))
-        assert Reading(image_column="x,y").of(0, 1).image_column == "x,y"
+        assert [Reading(image_column=text).of(0, 1).image_column for text in ("x,y", '"x,y"')] == ["x,y"] * 2
         assert "4 or 8 clients" in refusal(ConfigError, load, num_partitions=6, shared_split=True)
 
     @pytest.mark.parametrize("name", ["breast-cancer", "digits", "digits-colour", "rotated-digits"])
