@@ -1,6 +1,5 @@
 """Step four: one client's share of a data set."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hetfl_flwr.data.client_data import ClientData, digested
-from hetfl_flwr.data.domains import Family, domain_labels, parse_families
+from hetfl_flwr.data.domains import data_sets, domain_labels
 from hetfl_flwr.data.partitions import IntArray
 from hetfl_flwr.data.partitions import split as share_out
 from hetfl_flwr.data.samples import Arrays, Samples
@@ -114,6 +113,43 @@ class _Domain:
         return self.cuts[0].test if self.split.own_test is None else test, validation, train
 
 
+class _Shares:
+    """All domains of a split, by their numbers; each is opened when it is asked for."""
+
+    def __init__(self, split: Split) -> None:
+        reading = replace(split.reading, id_column=split.form.column, by_file=split.form.by_file)
+        self.split, self.data_sets = split, data_sets(split.dataset, reading)
+        self.labels = domain_labels(self.data_sets)
+        self._places = [(one, own) for one in self.data_sets for own in range(len(one.domain_names))]
+        count = len(self.labels)
+        if split.shared_split and split.clients > count and (over := split.clients % count):
+            raise ConfigError(
+                f"shared-split with {split.clients} clients in {count} domains: each domain needs as many clients as "
+                f"the others: use {split.clients - over} or {split.clients - over + count} clients"
+            )
+
+    def __getitem__(self, number: int) -> _Domain:
+        """Return a domain; the same object each time."""
+        (data_set, own), split = self._places[number], self.split
+        arrays = data_set.arrays(split.seed, split.test_set == "global", split.rotation)
+        if why := _unfit(split, arrays[0], data_set.is_rotated):
+            raise ConfigError(f"dataset '{data_set.name}': {why}")
+        return arrays[own].once(_Domain, split, number, len(self._places))
+
+    def beside(self, number: int) -> list[_Domain]:
+        """Return the domains that count for a client of one of them: all of its data set, or all if rows are pooled."""
+        own, _ = self._places[number]
+        return [self[other] for other, (one, _) in enumerate(self._places) if one is own or self.split.pooled]
+
+    def with_clients(self) -> list[_Domain]:
+        """Return the domains that have clients; others are not opened."""
+        return [self[number] for number in range(min(len(self._places), self.split.clients))]
+
+    def name(self, domain: _Domain, cut: _Cut) -> str:
+        """Return whose data a client's are."""
+        return joined(cut.names) if cut.names else self.labels[domain.number] if len(self.labels) > 1 else ""
+
+
 def load_client_data(split: Split, client: int) -> ClientData:
     """Return one client's training, validation and test samples.
 
@@ -144,13 +180,11 @@ def load_client_data(split: Split, client: int) -> ClientData:
     >>> len(data.train), len(data.validation), len(data.test), len(data.public)
     (126, 18, 36, 18)
     """
-    overlap, families = parse_features(split.features), _families(split)
+    overlap, shares = parse_features(split.features), _Shares(split)
     if not 0 <= client < split.clients:
         raise ConfigError(f"partition-id {client} with {split.clients} partitions: it must be in 0..num-partitions-1")
-    labels = domain_labels(families)
-    position, index = divmod(client, len(labels))
-    domains = _domains(split, families, None if split.pooled else index)
-    own = next(domain for domain in domains if domain.number == index)
+    position, index = divmod(client, len(shares.labels))
+    domains, own = shares.beside(index), shares[index]
     cut = own.cuts[position]
     if not len(cut.train):
         whose = f", {joined(cut.names)}," * bool(cut.names)
@@ -161,7 +195,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
         )
     arrays, whole, train = tuple(domain.arrays for domain in domains), own.arrays, cut.train
     if split.pooled:
-        whole, train = arrays[0].once(_together, arrays, labels), _pooled(domains, own, cut)
+        whole, train = arrays[0].once(_together, arrays, shares.labels), _pooled(domains, own, cut)
     elif overlap is not None:
         columns = feature_slice(len(whole.groups), len(own.clients), position, overlap, split.seed)
         arrays, whole = tuple(sliced(table, columns) for table in arrays), sliced(whole, columns)
@@ -173,7 +207,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
     others = [
         [Samples(one, rows) for rows in domain.rows[:2]]
         for domain, one in zip(domains, arrays, strict=True)
-        if domain is not own and domain.clients and len(families) == 1
+        if domain is not own and domain.clients and len(shares.data_sets) == 1
     ]
     return ClientData(
         spec=source.spec,
@@ -184,7 +218,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
         domain=index,
         others=tuple(tests for tests, _ in others),
         others_validation=tuple(validations for _, validations in others),
-        name=_name(cut, labels, index),
+        name=shares.name(own, cut),
     )
 
 
@@ -193,39 +227,25 @@ def holdings(split: Split) -> list[Holding]:
 
     Raises as `load_client_data`, but that a client may have nothing to train on.
     """
-    families = _families(split)
-    labels = domain_labels(families)
-    held = dict[int, Holding]()
-    for own in _opened_domains(split, families):
+    shares, held = _Shares(split), dict[int, Holding]()
+    for own in shares.with_clients():
         owners = own.arrays.owners
         for client, cut in zip(own.clients, own.cuts, strict=True):
             whose = 0 if owners is None else len(torch.unique(owners[cut.train]))
             sizes = len(cut.train), cut.public, len(cut.validation), len(cut.test)
-            held[client] = Holding(own.number, *sizes, whose, _name(cut, labels, own.number))
+            held[client] = Holding(own.number, *sizes, whose, shares.name(own, cut))
     return [held[client] for client in range(split.clients)]
 
 
 def digest_of(split: Split) -> str:
     """Return a digest of all data sets of a split as they are stored: what any client's data come from."""
-    found = [domain.arrays for domain in _opened_domains(split, _families(split))]
+    found = [domain.arrays for domain in _Shares(split).with_clients()]
     texts = [
         (one.class_names, one.input_names, one.owner_names, one.train_rows, one.words and [*one.words()])
         for one in found
     ]
     parts = ((one.inputs, one.labels, one.owners, one.peak, one.centre, one.origin) for one in found)
     return digested(texts, *chain.from_iterable(parts))
-
-
-def _opened_domains(split: Split, families: Sequence[Family]) -> list[_Domain]:
-    """Return the domains that have clients; others are not opened."""
-    numbers = range(min(len(domain_labels(families)), split.clients))
-    every = ((number, _domains(split, families, number)) for number in numbers)
-    return [next(one for one in domains if one.number == number) for number, domains in every]
-
-
-def _name(cut: _Cut, labels: Sequence[str], index: int) -> str:
-    """Return whose data a client's are."""
-    return joined(cut.names) if cut.names else labels[index] if len(labels) > 1 else ""
 
 
 def most_clients(split: Split) -> int:
@@ -240,32 +260,9 @@ def most_clients(split: Split) -> int:
     """
     if not split.form.by_owner:
         return 0
-    owners = [domain.owners for domain in _domains(split, _families(split))]
+    shares = _Shares(split)
+    owners = [shares[number].owners for number in range(len(shares.labels))]
     return len(owners) * min(1 if one is None else len(np.unique(one)) for one in owners)
-
-
-def _families(split: Split) -> tuple[Family, ...]:
-    return parse_families(
-        split.dataset, replace(split.reading, id_column=split.form.column, by_file=split.form.by_file)
-    )
-
-
-def _domains(split: Split, families: Sequence[Family], index: int | None = None) -> list[_Domain]:
-    """Return all domains, or those of the family that one is of."""
-    *firsts, count = np.cumsum([0, *(len(family.domain_names) for family in families)]).tolist()
-    if split.shared_split and split.clients > count and (over := split.clients % count):
-        raise ConfigError(
-            f"shared-split with {split.clients} clients in {count} domains: each domain needs as many clients as the "
-            f"others: use {split.clients - over} or {split.clients - over + count} clients"
-        )
-    domains = list[_Domain]()
-    for number in range(len(families)) if index is None else [bisect_right(firsts, index) - 1]:
-        family = families[number]
-        arrays = family.arrays(split.seed, split.test_set == "global", split.rotation)
-        if why := _unfit(split, arrays[0], family.is_rotated):
-            raise ConfigError(f"dataset '{family.name}': {why}")
-        domains += [one.once(_Domain, split, domain, count) for domain, one in enumerate(arrays, firsts[number])]
-    return domains
 
 
 def _unfit(split: Split, arrays: Arrays, is_rotated: bool) -> str:

@@ -13,7 +13,7 @@ import torch
 from hetfl_flwr.data.cache import kept
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
-from hetfl_flwr.data.overview import source_lines
+from hetfl_flwr.data.overview import Overview
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import DataError
@@ -72,7 +72,7 @@ def decode(source: Source, form: Form, rows: IntArray, key: tuple[object, ...], 
         train_rows=source.train_rows,
         peak=facts.pop("peak", 1.0),
         centre=torch.zeros(form.shape),
-        facts=source_lines(source),
+        overview=Overview.of(source),
         **facts,
     )
 

@@ -22,9 +22,9 @@ from hetfl_flwr.data.rotation import ANGLES, Rotation, rotated
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.series import read_series
 from hetfl_flwr.data.spec import DataSpec
-from hetfl_flwr.data.tables import opened_table, read_table, refusal
+from hetfl_flwr.data.tables import opened_table, read_table
 from hetfl_flwr.data.texts import read_texts
-from hetfl_flwr.errors import ConfigError, DataError, unknown
+from hetfl_flwr.errors import ConfigError, DataError, HetflError, unknown
 
 ROTATED_PREFIX = "rotated-"
 """What stands before the name of images that are to be rotated."""
@@ -38,8 +38,8 @@ _READERS: dict[Kind, Callable[[Source, IntArray], Arrays]] = {
 
 
 @dataclass(frozen=True)
-class Family:
-    """The domains that one name stands for. Nothing is opened before it is asked for, and then once.
+class DataSet:
+    """A data set by its name. Nothing is opened before it is asked for, and then once.
 
     Parameters
     ----------
@@ -94,18 +94,12 @@ class Family:
         """The data set opened, which is not bundled, nothing of it decoded. Raises DataError if it cannot be."""
         return open_source(self.place, self.reading, self.entry)
 
-    @cached_property
-    def _codes(self) -> tuple[tuple[int | str, ...], IntArray]:
-        """The values of its column of domains, and of each row (N,) the number of its own."""
-        column = self.reading.domain_column
-        return read_codes(self.source, column, "domain-column") if column else (("",), np.zeros(len(self.source), int))
-
     @property
     def domain_names(self) -> tuple[str, ...]:
         """What its domains are called: angles, the values of a column of domains, or the data set's name."""
         if self.is_rotated:
             return tuple(f"{angle}°" for angle in ANGLES)
-        return tuple(map(str, self._codes[0])) if self.reading.domain_column else (self.name,)
+        return tuple(map(str, self.source.once(_domains)[0])) if self.reading.domain_column else (self.name,)
 
     @property
     def spec(self) -> DataSpec:
@@ -126,22 +120,30 @@ class Family:
 
     @property
     def overview(self) -> Overview:
-        """What it is taken for, before anybody trains; no image is decoded for it. DataError if it cannot be opened."""
+        """What it is taken for, and why it cannot be learnt from, if that is so; of its images the first is decoded.
+
+        Raises
+        ------
+        DataError
+            If it cannot be opened.
+        """
         if self.is_bundled:
             return Overview.of_arrays(self.name, self._straight[0])
-        source, learnt, refused = self.source, list[ColumnFacts](), list[str]()
+        source, learnt, problem = self.source, list[ColumnFacts](), ""
+        try:
+            self.check_rotated(source.kind)
+            if source.kind == "image":
+                image_spec(source)
+                source.once(_domains)
+            elif found := self._straight[0].overview:
+                return found
+        except HetflError as error:
+            problem = str(error)
         for decision, cells in opened_table(source) if source.kind == "table" else ():
-            found = columns.read(decision.column, cells) if decision.column else None
-            learnt.append(ColumnFacts.of(decision, cells, found))
-            refused += [refusal(source, decision)] * bool(decision.problem)
+            numbers = columns.read(decision.column, cells) if decision.column else None
+            learnt.append(ColumnFacts.of(decision, cells, numbers))
         whole = Overview.of(source, learnt)
-        problem = whole.problem or (refused or [""])[0]
-        if not problem and source.kind in ("series", "text"):
-            try:
-                assert self._straight
-            except DataError as error:
-                problem = str(error)
-        return replace(whole, problem=problem)
+        return replace(whole, problem=problem or whole.problem)
 
     def arrays(self, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
         """Return the arrays of its domains; equal arguments return the same copy. `rotated` says what they are.
@@ -151,14 +153,13 @@ class Family:
         DataError
             If the data set cannot be found or read.
         """
-        if not self.is_rotated:
-            return self._straight
-        self.check_rotated(self._straight[0].spec.kind)
-        return self._straight[0].once(rotated, seed, with_test, rotation)
+        straight = self._straight
+        self.check_rotated(straight[0].spec.kind)
+        return straight[0].once(rotated, seed, with_test, rotation) if self.is_rotated else straight
 
     def check_rotated(self, kind: str) -> None:
         """Refuse to rotate what has domains of its own, or is no image."""
-        if self.reading.domain_column or kind != "image":
+        if self.is_rotated and (self.reading.domain_column or kind != "image"):
             why = "has domains of its own" if self.reading.domain_column else f"is a {kind}, and no image"
             raise ConfigError(f"dataset '{self.name}': '{self.base}' {why}, and is not rotated: use '{self.base}'")
 
@@ -168,7 +169,8 @@ class Family:
         reading, entry = self.reading, self.entry
         if entry and entry.bundled:
             return (declared(resized(entry.bundled(), reading.image_size), reading.classes, self.base),)
-        source, (names, domains) = self.source, self._codes
+        source = self.source
+        names, domains = source.once(_domains)
         rows = np.argsort(domains, kind="stable")
         owner_names, owners = read_owners(source, rows)
         read = _READERS[source.kind](source, rows)
@@ -177,6 +179,7 @@ class Family:
             owner_names=owner_names,
             class_names=(entry.names if entry and not reading.classes else ()) or class_names(source),
             notes=(*source.notes, *label_notes(source), *read.notes),
+            facts=read.overview.lines if read.overview and not entry else (),
         )
         counts, of_training = (
             np.bincount(some, minlength=len(names)).tolist() for some in (domains, domains[: source.train_rows])
@@ -194,7 +197,7 @@ class Family:
         return tuple(parts)
 
 
-def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family, ...]:
+def data_sets(dataset: str, reading: Reading | None = None) -> tuple[DataSet, ...]:
     """Return what a data set's name, or a comma list of names, stands for. No data set is opened.
 
     Names are those of the catalogue, hub ids ``owner/name``, folders, or any of them after ``rotated-``.
@@ -207,7 +210,7 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
 
     Examples
     --------
-    >>> [(family.base, len(family.domain_names)) for family in parse_families("digits, rotated-mnist")]
+    >>> [(one.base, len(one.domain_names)) for one in data_sets("digits, rotated-mnist")]
     [('digits', 1), ('mnist', 4)]
     """
     names = [_absolute(name) for name in parse_data_sets(dataset)]
@@ -218,13 +221,13 @@ def parse_families(dataset: str, reading: Reading | None = None) -> tuple[Family
             what = f"'{name}' more than once" if name else "an empty name"
             raise ConfigError(f"dataset {dataset!r} has {what}: write names with commas between, each once")
     own = reading or Reading()
-    return tuple(_family(name, own.of(number, len(names))) for number, name in enumerate(names))
+    return tuple(_named(name, own.of(number, len(names))) for number, name in enumerate(names))
 
 
-_known = cache(Family)  # what a process has opened
+_known = cache(DataSet)  # what a process has opened
 
 
-def _family(name: str, reading: Reading) -> Family:
+def _named(name: str, reading: Reading) -> DataSet:
     base = name.removeprefix(ROTATED_PREFIX)
     entry = CATALOGUE.get(base)
     if base.startswith(ROTATED_PREFIX):
@@ -236,10 +239,15 @@ def _family(name: str, reading: Reading) -> Family:
             f"{unknown('dataset', name, [*CATALOGUE, *ROTATED])}, "
             f"or a hub id such as owner/name, or a folder such as {f'./{base}'}"
         )
-    family = _known(name, base, entry.completed(reading) if entry else reading)
-    if family.is_rotated:
-        family.check_rotated(entry.spec.kind if entry else "image")
-    return family
+    found = _known(name, base, entry.completed(reading) if entry else reading)
+    found.check_rotated(entry.spec.kind if entry else "image")
+    return found
+
+
+def _domains(source: Source) -> tuple[tuple[int | str, ...], IntArray]:
+    """Return the values of a data set's column of domains, and of each row (N,) the number of its own."""
+    column = source.reading.domain_column
+    return read_codes(source, column, "domain-column") if column else (("",), np.zeros(len(source), np.int64))
 
 
 def reread(dataset: str) -> None:
@@ -277,19 +285,19 @@ def check_places(dataset: str, data_dir: str) -> None:
     DataError
         One is not there, or has a name that none has.
     """
-    for family in parse_families(dataset):
-        if not family.is_bundled:
-            check_place(family.place, data_dir, family.entry)
+    for one in data_sets(dataset):
+        if not one.is_bundled:
+            check_place(one.place, data_dir, one.entry)
 
 
-def domain_labels(families: Sequence[Family]) -> tuple[str, ...]:
-    """Return what the domains of several families are called, one after the other."""
-    if len(families) == 1:
-        return families[0].domain_names
-    shorts, names = [family.short for family in families], list[str]()
-    for family, short in zip(families, shorts, strict=True):
-        called = short if shorts.count(short) == 1 else family.name
-        names += [called if own == family.name else f"{called} {own}" for own in family.domain_names]
+def domain_labels(found: Sequence[DataSet]) -> tuple[str, ...]:
+    """Return what the domains of several data sets are called, one after the other."""
+    if len(found) == 1:
+        return found[0].domain_names
+    shorts, names = [one.short for one in found], list[str]()
+    for one, short in zip(found, shorts, strict=True):
+        called = short if shorts.count(short) == 1 else one.name
+        names += [called if own == one.name else f"{called} {own}" for own in one.domain_names]
     return tuple(names)
 
 
@@ -310,10 +318,10 @@ def overview(dataset: str, reading: Reading) -> Overview:
     DataError
         If it cannot be opened.
     """
-    family, *others = parse_families(dataset, reading)
+    found, *others = data_sets(dataset, reading)
     if others:
         raise DataError(f"dataset {dataset!r} names {len(others) + 1}: look at one at a time")
-    return family.overview
+    return found.overview
 
 
 def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
@@ -333,7 +341,7 @@ def data_spec(dataset: str, reading: Reading | None = None) -> DataSpec:
     >>> data_spec("rotated-digits") == data_spec("digits, mnist") == data_spec("digits")
     True
     """
-    return parse_families(dataset, reading)[0].spec
+    return data_sets(dataset, reading)[0].spec
 
 
 def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
@@ -354,7 +362,7 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     """
     if not dataset:
         return _said(reading or Reading())
-    kinds = {family.kind: family.name for family in parse_families(dataset, reading)}
+    kinds = {one.kind: one.name for one in data_sets(dataset, reading)}
     if len(kinds) > 1:
         said = ", ".join(f"{name} are {kind.removesuffix('s')}s" for kind, name in kinds.items())
         raise ConfigError(f"models = 'auto' cannot serve data sets of several kinds ({said}): name the models")

@@ -160,20 +160,17 @@ class Overview:
         return tuple(f"{self.place}: {line}" for line in said if line)
 
 
-def source_lines(source: Source, learnt: Sequence[ColumnFacts] = ()) -> tuple[str, ...]:
-    """Return what a run says of a data set at its start; nothing of one of the catalogue, which is known."""
-    return () if source.is_catalogued else Overview.of(source, learnt).lines
-
-
 def _aside(source: Source, name: str, part: str) -> ColumnFacts:
     """Return what is known of a column that is no input of a table."""
     cells, words = source.frame[name], source.reading.missing
     unknown = {"nothing": (*MISSING, *words), "owner": words, "domain": words}.get(part, ())
-    missing = missing_among(cells, unknown)
-    filled = cells.filter(pa.array(~missing))
-    example = str(filled[0].as_py())[:60].strip() if len(filled) and part != "image" else ""
+    try:
+        missing = missing_among(cells, unknown)
+        first = "" if part == "image" or missing.all() else cells[int(np.argmin(missing))].as_py()
+    except ValueError:  # texts that are not UTF-8, in a column that nobody reads
+        missing, first = cells.is_null().to_numpy(), ""
     why = source.nameless.get(name) or "ignore-columns" * (" ".join(name.split()) in source.reading.ignored)
-    return ColumnFacts(name, part, missing=int(missing.sum()), example=example, why=why)
+    return ColumnFacts(name, part, missing=int(missing.sum()), example=str(first)[:60].strip(), why=why)
 
 
 def _counted(names: Sequence[str], numbers: IntArray) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """What of a data set is read, and how: one place for everything that a config says about it."""
 
+import re
 from collections.abc import Iterable, Sequence
 from csv import Error as CsvError
 from csv import reader
@@ -80,15 +81,14 @@ class Reading:
         folder = str(Path(self.data_dir).expanduser().absolute()) if self.data_dir else ""
         own: dict[str, Any] = {key: normalize("NFC", getattr(self, key)) for key in (*_LISTS, *_ALONE)}
         for key in _ALONE:
-            columns = [column.strip() for column in own[key].split(",")]
-            if count == 1 or len(columns) == 1:
-                continue
-            if len(columns) != count:
+            columns = parse_data_sets(own[key])
+            if len(columns) in (1, count):
+                own[key] = columns[number % len(columns)]
+            elif count > 1:
                 raise ConfigError(
                     f"{key.replace('_', '-')} '{own[key]}' has {len(columns)} names for {count} data sets: write one "
                     "for all, or one for each"
                 )
-            own[key] = columns[number]
         return replace(self, data_dir=folder, **own)
 
 
@@ -166,15 +166,10 @@ def parse_vocabulary(text: str) -> tuple[str, int]:
     >>> parse_vocabulary("hashed:20000")
     ('hashed', 20000)
     """
-    kind, _, size = text.partition(":")
-    if (
-        kind not in ("hashed", "shared")
-        or not 0 < len(size) <= 10
-        or not size.isdecimal()
-        or not 3 <= int(size) <= 2**31
-    ):
+    said = re.fullmatch(r"(hashed|shared):([0-9]{1,10})", text)
+    if not said or not 3 <= int(said[2]) <= 2**31:
         raise ConfigError(f"vocabulary {text!r} is not one of: hashed:V, shared:V (V tokens in all, 3 or more)")
-    return kind, int(size)
+    return said[1], int(said[2])
 
 
 def parse_classes(text: str) -> tuple[tuple[str, str], ...]:

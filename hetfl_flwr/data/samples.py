@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
+from typing import TYPE_CHECKING
 from weakref import finalize
 
 import torch
@@ -12,8 +13,8 @@ from torch import Tensor
 from hetfl_flwr.data.memo import Memo
 from hetfl_flwr.data.spec import Column, DataSpec, inputs_in_words
 
-SCALE = ("peak", "centre", "origin")
-"""What of `Arrays` says how stored inputs become those of a model."""
+if TYPE_CHECKING:
+    from hetfl_flwr.data.overview import Overview
 
 MOST_SHOWN = 20
 """Classes whose counts are shown, at most."""
@@ -64,6 +65,8 @@ class Arrays(Memo):
         The largest stored value of an image's pixels, whatever they are scaled by.
     notes : tuple of str
         What was done with the data that nobody asked for, a line each.
+    overview : Overview, optional
+        What the data set was taken for; None: it is bundled.
     facts : tuple of str
         What the data set was taken for, in at most five lines; empty: the catalogue says it.
     """
@@ -83,6 +86,7 @@ class Arrays(Memo):
     columns: tuple[Column, ...] = ()
     brightest: float = 255.0
     notes: tuple[str, ...] = ()
+    overview: "Overview | None" = None
     facts: tuple[str, ...] = ()
 
     @cached_property
@@ -311,7 +315,7 @@ class Samples:
                 [1.]]), tensor([0, 1, 1]))
         """
         arrays, labels = parts[0].arrays, torch.cat([part.labels for part in parts])
-        scales = {(part.arrays.spec, *(id(getattr(part.arrays, key)) for key in SCALE)) for part in parts}
+        scales = {(one.spec, id(one.peak), id(one.centre), id(one.origin)) for one in (part.arrays for part in parts)}
         if len(scales) == 1:
             arrays = replace(arrays, inputs=torch.cat([part.arrays.inputs[part.rows] for part in parts]), labels=labels)
         else:  # ready for a model

@@ -10,7 +10,7 @@ import torch
 from hetfl_flwr.data.columns import Decision, FloatArray, Wanted, cleaned, decide, doubts, read
 from hetfl_flwr.data.labels import IntArray, read_labels
 from hetfl_flwr.data.opening import Source
-from hetfl_flwr.data.overview import ColumnFacts, source_lines
+from hetfl_flwr.data.overview import ColumnFacts, Overview
 from hetfl_flwr.data.reading import parse_categories
 from hetfl_flwr.data.roles import columns_called, learnt_columns
 from hetfl_flwr.data.samples import Arrays
@@ -79,7 +79,7 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         input_names=tuple(name for column in kept for name in column.input_names),
         columns=tuple(kept),
         notes=said(source.place, [*notes, *copies]),
-        facts=source_lines(source, facts),
+        overview=Overview.of(source, facts),
     )
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.data import ClientData, load_client_data
-from hetfl_flwr.data.domains import domain_labels, parse_families
+from hetfl_flwr.data.domains import data_sets, domain_labels
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.text import printable
 from hetfl_flwr.wire.naming import distinct
@@ -83,7 +83,7 @@ def load_split(config: RunConfig) -> Split:
         If the data cannot be read, or shared out as asked.
     """
     config = config.with_data()
-    labels = domain_labels(parse_families(config.dataset, config.reading))
+    labels = domain_labels(data_sets(config.dataset, config.reading))
     split = replace(config.split(config.clients), pooled=False)
     clients = [load_client_data(split, client) for client in range(config.clients)]
     names = distinct({number: data.name for number, data in enumerate(clients)})

@@ -10,7 +10,7 @@ from fixtures.data.hub import grey, table, write
 from fixtures.data.loading import load_client
 
 from hetfl_flwr.data import DataSpec, Reading
-from hetfl_flwr.data.domains import parse_families
+from hetfl_flwr.data.domains import data_sets
 from hetfl_flwr.errors import ConfigError, DataError
 
 STYLES = ["photo", "art", "photo", "sketch", "art", "photo"]
@@ -49,7 +49,7 @@ def test_more_clients_than_domains_share_them_out_and_fewer_leave_some(zoo):
 
 
 def test_all_domains_are_views_of_one_array(zoo):
-    families = parse_families("zoo/pets", Reading(str(zoo), domain_column="style"))
+    families = data_sets("zoo/pets", Reading(str(zoo), domain_column="style"))
     assert len(families[0].domain_names) == 3
     domains = families[0].arrays(0, True)
     assert len({arrays.inputs.untyped_storage().data_ptr() for arrays in domains}) == 1
@@ -88,15 +88,15 @@ def test_tables_and_texts_have_domains_as_well(tmp_path):
 def test_owners_are_numbered_by_sorted_values(zoo):
     for column, domain, owners in (("style", "", [1, 0, 1, 2, 0, 1, 2, 1, 0]), ("style", "style", [0] * 3)):
         reading = Reading(str(zoo), domain_column=domain, id_column=column)
-        arrays = parse_families("zoo/pets", reading)[0].arrays(0, True)[0]
+        arrays = data_sets("zoo/pets", reading)[0].arrays(0, True)[0]
         assert arrays.owners.tolist() == owners
-    assert parse_families("zoo/pets", Reading(str(zoo)))[0].arrays(0, True)[0].owners is None
+    assert data_sets("zoo/pets", Reading(str(zoo)))[0].arrays(0, True)[0].owners is None
 
 
 def test_owners_of_a_rotated_family_go_with_the_images_drawn(zoo):
-    family = parse_families("rotated-zoo/pets", Reading(str(zoo), id_column="style"))[0]
+    family = data_sets("rotated-zoo/pets", Reading(str(zoo), id_column="style"))[0]
     arrays = family.arrays(0, False)[2]
-    whole = parse_families("zoo/pets", Reading(str(zoo), id_column="style"))[0].arrays(0, False)[0]
+    whole = data_sets("zoo/pets", Reading(str(zoo), id_column="style"))[0].arrays(0, False)[0]
     assert np.bincount(arrays.owners).tolist() == [2, 3, 1]
     assert len(whole.owners) == 9
 

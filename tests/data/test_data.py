@@ -11,7 +11,7 @@ from torchvision.transforms._presets import ImageClassification
 from torchvision.transforms.functional import normalize
 
 from hetfl_flwr.data import CATALOGUE, Reading, Samples, bundled, data_spec
-from hetfl_flwr.data.domains import parse_families
+from hetfl_flwr.data.domains import data_sets
 from hetfl_flwr.errors import ConfigError, DataError
 from simulations.cli.facts import datasets
 
@@ -140,7 +140,7 @@ def test_the_catalogue_tells_the_truth_about_local_copies():
     folder = os.environ["HETFL_DATA_DIR"]
     local = {row["name"] for row in datasets(folder) if row["where"] == "local"} - {"rotated-mnist"}
     for name in local:
-        spec, domains = data_spec(name, Reading(folder)), len(parse_families(name, Reading(folder))[0].domain_names)
+        spec, domains = data_spec(name, Reading(folder)), len(data_sets(name, Reading(folder))[0].domain_names)
         assert (spec.classes, domains) == (CATALOGUE[name].spec.classes, CATALOGUE[name].domains), name
         assert spec == CATALOGUE[name].spec or name == "pacs"
 

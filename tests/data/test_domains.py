@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 import hetfl_flwr
 from hetfl_flwr.data import DataSpec, Reading, Samples, data_spec, reread
-from hetfl_flwr.data.domains import Family, parse_families
+from hetfl_flwr.data.domains import DataSet, data_sets
 from hetfl_flwr.data.rotation import ANGLES, rotate, rotated
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import ConfigError
 from simulations.cli.facts import datasets
 
-DIGITS = Family("digits", "digits", Reading())
+DIGITS = DataSet("digits", "digits", Reading())
 ROTATED = {"dataset": "rotated-digits", "partition_id": 0, "num_partitions": 4, "seed": 0}
 
 
@@ -272,7 +272,14 @@ class TestLists:
 
     @pytest.mark.parametrize(
         ("text", "columns"),
-        [("", ("", "")), ("img", ("img", "img")), (",fine", ("", "fine")), ("image, img", ("image", "img"))],
+        [
+            ("", ("", "")),
+            ("img", ("img", "img")),
+            (",fine", ("", "fine")),
+            ("image, img", ("image", "img")),
+            ('"sick, now"', ("sick, now", "sick, now")),
+            ('ill,"sick, now"', ("ill", "sick, now")),
+        ],
     )
     def test_columns_are_named_for_all_or_for_each(self, text, columns):
         places = [Reading(label_column=text).of(k, 2) for k in (0, 1)]
@@ -282,7 +289,7 @@ class TestLists:
 
 class TestNames:
     def test_a_name_stands_for_one_domain_or_four(self):
-        turned, digits = parse_families(" rotated-owner/name , digits")
+        turned, digits = data_sets(" rotated-owner/name , digits")
         told = (turned.name, turned.base, turned.is_rotated, len(turned.domain_names))
         assert told == ("rotated-owner/name", "owner/name", True, 4)
         assert (digits.name, digits.base, digits.is_rotated, len(digits.domain_names)) == ("digits", "digits", False, 1)
@@ -304,7 +311,7 @@ class TestNames:
 
     def test_what_does_not_fit_the_data_sets_or_clients_is_refused(self, refusal):
         assert "label-column 'x,y,z'" in refusal(ConfigError, data_spec, "a/b,c/d", Reading(label_column="x,y,z"))
-        assert Reading(image_column="x,y").of(0, 1).image_column == "x,y"
+        assert [Reading(image_column=text).of(0, 1).image_column for text in ("x,y", '"x,y"')] == ["x,y"] * 2
         assert "4 or 8 clients" in refusal(ConfigError, load, num_partitions=6, shared_split=True)
 
     @pytest.mark.parametrize("name", ["breast-cancer", "digits", "digits-colour", "rotated-digits"])
@@ -427,7 +434,7 @@ def test_what_was_read_of_a_file_is_forgotten_before_it_is_read_again(tmp_path, 
     dataset = str(tmp_path / "t.csv")
     data = load(dataset=dataset, label_column="sick", partition="natural:size", num_partitions=2, **keys)
     reading = Reading(label_column="sick", id_column="size", **{k: v for k, v in keys.items() if k != "features"})
-    [family] = parse_families(dataset, reading)
+    [family] = data_sets(dataset, reading)
     read = [weakref.ref(family.source), weakref.ref(family.arrays(0, True)[0]), weakref.ref(data.train.arrays)]
     del family, data
     gc.collect()

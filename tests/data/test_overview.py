@@ -3,11 +3,14 @@
 import json
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fixtures.data.hub import grey
 
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.domains import overview
+from hetfl_flwr.errors import DataError
 
 ROWS = 60
 
@@ -113,12 +116,6 @@ def test_images_and_bundled_data(tmp_path):
     assert (digits.rows, sum(digits.classes.values())) == ({"train": 1437, "test": 360}, 1797)
 
 
-def test_an_infinite_number_is_shown_as_a_run_refuses_it(tmp_path):
-    pd.DataFrame({"a": [*range(1, 40), float("inf")], "y": ["u", "v"] * 20}).to_csv(tmp_path / "t.csv", index=False)
-    found = overview(str(tmp_path / "t.csv"), Reading(label_column="y"))
-    assert ("row 41" in found.problem, found.columns[0].becomes) == (True, "refused")
-
-
 def test_missing_cells_are_counted_once_however_they_are_written(tmp_path):
     """Of 40 weights 4 are -9 kg and one is NA; an owner NA is one, and the owners that are missing are refused."""
     frame = pd.DataFrame(
@@ -139,8 +136,42 @@ def test_missing_cells_are_counted_once_however_they_are_written(tmp_path):
     assert "ward" in found.problem
 
 
-def test_a_series_with_a_number_that_is_missing_is_shown_as_a_run_refuses_it(tmp_path):
-    signals = [[0.5, float("nan") if row == 7 else 1.0, float(row)] for row in range(20)]
-    pd.DataFrame({"signal": signals, "y": ["u", "v"] * 10}).to_parquet(tmp_path / "t.parquet")
-    found = overview(str(tmp_path / "t.parquet"), Reading(label_column="y"))
-    assert (found.kind, "row 8" in found.problem) == ("series", True)
+TWENTY = {"age": [row / 7 for row in range(20)], "y": ["u", "v"] * 10}
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys", "word"),
+    [
+        ({"age": [*range(1, 20), float("inf")]}, {}, "row 20"),
+        ({"age": range(20)}, {}, "age"),
+        ({"ward": ["n", None] * 10}, {"domain_column": "ward"}, "row 2"),
+        ({"ward": [1.5, 2.5] * 10}, {"domain_column": "ward"}, "ward"),
+        ({"note": [*["a good day"] * 19, None]}, {"text_column": "note"}, "row 20"),
+        ({"signal": [[0.5, float("nan") if row == 7 else 1.0] for row in range(20)]}, {}, "row 8"),
+        ({"y": ["u"] * 20}, {}, "'y'"),
+    ],
+)
+def test_what_a_run_refuses_is_shown_with_what_it_says(tmp_path, columns, keys, word, refusal):
+    pd.DataFrame(TWENTY | columns).to_parquet(tmp_path / "t.parquet")
+    reading = Reading(label_column="y", **keys)
+    split = Split(dataset=str(tmp_path / "t.parquet"), clients=1, seed=0, reading=reading)
+    found = overview(split.dataset, reading)
+    assert found.problem == refusal(DataError, load_client_data, split, 0)
+    assert (word in found.problem, [one.name for one in found.columns]) == (True, [*(TWENTY | columns)])
+
+
+def test_a_table_is_shown_and_not_rotated(patients):
+    found = overview(f"rotated-{patients}", Reading(label_column="sick"))
+    assert ("rotated" in found.problem, len(found.columns)) == (True, 8)
+
+
+def test_a_column_that_is_left_out_may_hold_anything(tmp_path):
+    texts = pa.array([b"\xff\xfe"] * 20).view(pa.string())
+    columns = {name: pa.array(cells) for name, cells in TWENTY.items()} | {"old": texts, "more": [{"a": [1]}] * 20}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    found = overview(str(tmp_path / "t.parquet"), Reading(label_column="y", ignore_columns="old,more"))
+    assert [(one.name, one.becomes, one.missing) for one in found.columns[2:]] == [
+        ("old", "nothing", 0),
+        ("more", "nothing", 0),
+    ]
+    assert found.problem == ""
