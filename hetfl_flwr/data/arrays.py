@@ -73,10 +73,11 @@ def table_of(arrays: Mapping[str, npt.NDArray[Any]], place: str) -> pa.Table:
 def _column(array: npt.NDArray[Any]) -> pa.Array:
     """Return an array as cells, lists, or lists of lists."""
     shape = array.shape[:1] if array.shape[1:] == (1,) else array.shape
+    mask = np.ma.getmaskarray(array).reshape(-1) if isinstance(array, np.ma.MaskedArray) else None
     values = np.ascontiguousarray(array).reshape(-1)
     if values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8):
         values = values.astype(np.float32 if values.dtype.itemsize < 4 else np.float64)
-    column = pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))
+    column = pa.array(values.astype(values.dtype.newbyteorder("="), copy=False), mask=mask)
     for length in shape[:0:-1]:
         column = pa.FixedSizeListArray.from_arrays(column, length)
     return column

@@ -368,7 +368,8 @@ class Listing:
         DataError
             Two rows are of one image.
         """
-        rows = [(file.parent / str(row.get("file_name")), row) for file, table in tables.items() for row in table]
+        named = ((file.parent, str(row.get("file_name")), row) for file, table in tables.items() for row in table)
+        rows = [(folder / name.replace("\\", "/"), row) for folder, name, row in named]
         counts, images = Counter(path for path, _ in rows), {*self.images}
         if several := [path for path in self.images if counts[path] > 1]:
             raise DataError(f"rows of metadata in '{self.folder}' are of one image, keep one: {self.shown(several)}")

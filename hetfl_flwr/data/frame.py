@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset
@@ -157,4 +158,6 @@ def _declared(schema: pa.Schema) -> dict[str, dict[str, Any]]:
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if isinstance(column.type, pa.BaseExtensionType):
         return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    if pa.types.is_run_end_encoded(column.type):
+        return pa.chunked_array([pc.run_end_decode(chunk) for chunk in column.chunks], column.type.value_type)
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.data.columns import ABSENT, NO_NUMBER, TEXT, as_written, stand_for_none
+from hetfl_flwr.data.columns import ABSENT, FEWEST_BESIDE, NO_NUMBER, TEXT, as_written, stand_for_none
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_classes
 from hetfl_flwr.data.roles import check_spelling, in_words, is_text
@@ -107,16 +107,30 @@ def _doubts(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str
             f"{column} has {len(values)} different {kind} in {source.train_rows} rows: {what}, and {_SINGLE}: "
             "name another label-column, or put it into a few classes"
         )
+    alone = _alone(source, found, values)
     if kind == "numbers":
         many = f"{column}: {len(values)} different whole numbers are taken as classes; {_SINGLE}"
-        return (many,) * (len(values) > MOST_UNDECLARED)
+        return (many,) * (len(values) > MOST_UNDECLARED) + alone
     words = [*map(str, values)]
     for value in words:
         parts = [part.strip() for part in _SEVERAL.split(value)]
         if len(parts) > 1 and {*words}.issuperset(parts):
-            return (f"{column}: {value!r} is taken as a class of its own beside {parts[0]!r}; {_SINGLE}",)
+            return (f"{column}: {value!r} is taken as a class of its own beside {parts[0]!r}; {_SINGLE}", *alone)
     none = ",".join(value for value in words if value in NO_NUMBER or value.lower() in ABSENT)
-    return (f"{column}: {none} is taken as a class; missing-values={none} if there is none then",) * bool(none)
+    said = f"{column}: {none} is taken as a class; missing-values={none} if there is none then"
+    return (said,) * bool(none) + alone
+
+
+def _alone(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str, ...]:
+    """Note classes of one row, such as a total, or the cell of another header, where others have several."""
+    codes = pc.index_in(found, value_set=pa.array(values, found.type)).fill_null(-1).to_numpy()
+    counts = np.bincount(codes[codes >= 0], minlength=len(values))
+    rows = [(values[code], source.where(int(np.argmax(codes == code)))) for code in np.flatnonzero(counts == 1)]
+    if not rows or counts.max() < FEWEST_BESIDE:
+        return ()
+    (value, where), *others = rows
+    more = f" and {len(others)} more classes have" if others else " has"
+    return (f"label column '{source.label}' of {source.place}: {value!r}{more} one row alone (row {where})",)
 
 
 def _wanted(source: Source, found: pa.ChunkedArray, called: Sequence[str], labels: Sequence[str]) -> Values:
@@ -168,7 +182,12 @@ def read_codes(source: Source, column: str, key: str) -> tuple[Values, IntArray]
     """
     found = _column(source, column, key)
     values = _distinct(found)
-    check_spelling(f"column '{column}' of {source.place}", values, "write both alike", cased=True)
+    called = f"column '{column}' of {source.place}"
+    check_spelling(called, values, "write both alike", cased=True)
+    whole = {re.sub(r"^(-?(?:0|[1-9]\d*))\.0+$", r"\1", str(value)): value for value in values}
+    if len(whole) < len(values):
+        one = next(value for value in values if value not in whole.values())
+        raise DataError(f"{called} holds {one!r} and {str(one).partition('.')[0]!r}, one number: write both alike")
     return values, pc.index_in(found, value_set=pa.array(values, found.type)).to_numpy().astype(np.int64)
 
 
@@ -209,7 +228,10 @@ def _written(source: Source, column: str, key: str) -> pa.ChunkedArray:
     words = () if is_label else reading.missing  # rows without a label are gone already
     if is_text(found.type):
         found = pc.utf8_trim_whitespace(found.cast(TEXT))
-        found = as_written(pc.if_else(stand_for_none(found, ["", *words]), pa.scalar(None, TEXT), found))
+        found = pc.if_else(stand_for_none(found, ["", *words]), pa.scalar(None, TEXT), found)
+        typed = as_written(found)
+        decimal = pa.types.is_floating(typed.type) and (reading.classes or not is_label)  # 1.10 is not 1.1 then
+        found = found if decimal else typed
     elif words and (pa.types.is_integer(found.type) or pa.types.is_floating(found.type)):
         found = pc.if_else(stand_for_none(found, words), pa.scalar(None, found.type), found)
     if is_label and is_text(found.type) and not reading.classes and (unlike := source.unlike(column)):

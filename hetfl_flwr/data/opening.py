@@ -28,6 +28,7 @@ from hetfl_flwr.data.folders import (
     names_of,
     own_place,
     signals_folder,
+    split_called,
 )
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.memo import Memo
@@ -343,9 +344,9 @@ def _images(called: str, listing: Listing, reading: Reading) -> _Found:
     by_split, owners = listing.images_by_split(reading.by_file, labelled)
     names = sorted({path.parent.name for path in listing.images})
     check_spelling(f"folders of classes of {called}", names, "call both alike")
-    if not labelled and len(names) == 1:
-        raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
     whose = sorted({*owners.values()})
+    if not labelled:
+        notes += _classes_of(called, by_split, owners)
     splits = dict[str, list[tuple[str, Frame]]]()
     for split, paths in by_split.items():
         numbers = {path: number for number, path in enumerate(paths, start=1)}
@@ -363,6 +364,23 @@ def _images(called: str, listing: Listing, reading: Reading) -> _Found:
         named = listing.shown([Path(listing.folder, one) for one in whose])
         notes += (f"images of {called} in {named} are put together: partition=files has a client for each",)
     return _Found(called, splits, notes, (*whose,) if reading.by_file else ())
+
+
+def _classes_of(called: str, by_split: Mapping[str, Sequence[Path]], owners: Mapping[Path, str]) -> tuple[str, ...]:
+    """Refuse classes without training images; doubt folders that may be splits, and owners that share no class."""
+    train, *others = ({path.parent.name for path in paths} for paths in by_split.values())
+    if len(train) == 1:
+        raise DataError(f"{called} holds images of fewer than two classes: put them into one folder a class")
+    if left := sorted(name for own in others for name in own - train):
+        raise DataError(
+            f"{called} has no training image of class {left[0]!r}: put some into it, or take the class away"
+        )
+    if {split_called(name)[0] for name in train} >= {"train", "test"}:
+        return (f"{called}: 'train' and 'test' are taken as classes; splits have a folder a class in them",)
+    pairs = {(path.parent.name, owner) for path, owner in owners.items()}
+    if len({*owners.values()}) > 1 and len(pairs) == len({name for name, _ in pairs}):
+        return (f"no two folders of {called} share a class: images lie in OWNER/CLASS, not in CLASS/OWNER",)
+    return ()
 
 
 def _saved(called: str, folder: Path) -> dict[str, Frame]:

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -13,11 +14,11 @@ import pyarrow as pa
 
 from hetfl_flwr.data.arrays import npz_table
 from hetfl_flwr.data.columns import TEXT
-from hetfl_flwr.data.folders import TABLES, check_file, ending, opened
+from hetfl_flwr.data.folders import TABLES, check_file, ending
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.reading import Reading
 from hetfl_flwr.data.roles import column_called, columns_called, header_hint, in_words, is_nameless, is_text, shape_of
-from hetfl_flwr.data.text_tables import read_sheets, read_text_table
+from hetfl_flwr.data.text_tables import read_letters, read_sheets, read_text_table
 from hetfl_flwr.errors import DataError, HetflError
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -40,7 +41,8 @@ def read_file(path: Path, reading: Reading | None = None) -> list[tuple[str, Fra
         elif kind == "sheets":
             found = [*read_sheets(path, own.header_row)]
         else:
-            found = [("", Frame.of(_READERS[kind](path)))]
+            read = partial(_json, encoding=own.encoding) if kind == "json" else _READERS[kind]
+            found = [("", Frame.of(read(path)))]
     except (HetflError, ModuleNotFoundError):
         raise
     except Exception as error:
@@ -126,18 +128,17 @@ def _arrow(path: Path) -> pa.Table:
             return pa.ipc.open_file(file).read_all()
 
 
-def _json(path: Path) -> pa.Table:
+def _json(path: Path, encoding: str = "") -> pa.Table:
     """Return the rows of a list of objects, of one object a line, or of one of columns as pandas writes a frame.
 
     A key that a row lacks is missing there.
     """
-    with opened(path) as file:
-        text = file.read().decode("utf-8-sig")
+    text, _ = read_letters(path, encoding)
     try:
         try:
             rows = json.loads(text)
         except ValueError:
-            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+            rows = [json.loads(line) for line in text.split("\n") if line.strip()]
     except RecursionError:
         raise DataError(f"'{path}' holds lists or objects that are nested too deeply") from None
     if isinstance(rows, dict) and all(isinstance(cells, dict) for cells in rows.values()):
@@ -154,7 +155,7 @@ def _array(cells: list[Any]) -> pa.Array:
     """Return cells; numbers and texts in one column are texts, in which 1 and 1.0 are one."""
     try:
         return pa.array(cells)
-    except pa.ArrowException:
+    except (pa.ArrowException, OverflowError):
         whole = [int(cell) if isinstance(cell, float) and cell.is_integer() else cell for cell in cells]
         return pa.array([None if cell is None else str(cell) for cell in whole], TEXT)
 
@@ -162,7 +163,6 @@ def _array(cells: list[Any]) -> pa.Array:
 _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
     "parquet": _parquet,
     "arrow": _arrow,
-    "json": _json,
     "npz": npz_table,
 }
 
@@ -226,7 +226,11 @@ def joined(files: Sequence[tuple[str, Frame]]) -> Frame:
 
 def _cast(table: pa.Table, kinds: Mapping[str, pa.DataType]) -> pa.Table:
     cells = {
-        name: pa.nulls(len(column), kinds[name]) if column.null_count == len(column) else column.cast(kinds[name])
+        name: column
+        if column.type == kinds[name]
+        else pa.nulls(len(column), kinds[name])
+        if column.null_count == len(column)
+        else column.cast(kinds[name])
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
     return pa.table(cells)

@@ -132,7 +132,7 @@ def _rows(place: str, dataset: object, series: str, classes: int | Sequence[str]
             classes = classes or _torch_classes(place, dataset)
             rows = _series(place, dataset, classes, series) if series else _of_torch(place, dataset, classes)
         elif _is_arrays(dataset):
-            rows = Dataset(table_of({name: np.asarray(one) for name, one in dataset.items()}, place))
+            rows = Dataset(table_of({name: np.asanyarray(one) for name, one in dataset.items()}, place))
         elif isinstance(dataset, DatasetDict) or not _is_frame(dataset):
             if callable(getattr(dataset, "collect", None)):
                 raise DataError(

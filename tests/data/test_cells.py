@@ -9,6 +9,7 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
@@ -474,6 +475,30 @@ def test_a_key_that_a_row_of_json_lacks_is_missing_as_an_empty_cell_of_csv_is(tm
     assert one.input_names == other.input_names == ("a", "b", "c=x", "c=y", "c=None")
     assert one.inputs.isnan().sum(0).tolist() == [0, 2, 0, 0, 0]
     assert torch.equal(one.inputs.nan_to_num(-1), other.inputs.nan_to_num(-1))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_lines_of_json_are_read_as_text_files_are(tmp_path, encoding):
+    """A text may hold separators of lines that are none of the file's, and a number more than 64 bits."""
+    separator = " " if encoding == "cp1252" else "\u2028"
+    rows = [{"a": row / 2, "b": 2**70, "c": f"é{separator}{row % 3}", "y": row % 2} for row in range(30)]
+    text = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    found = arrays_of(lay(tmp_path, {"t.jsonl": text.encode(encoding)}), label_column="y", ignore_columns="b")
+    assert found.input_names == ("a", *(f"c=é{separator}{value}" for value in range(3)))
+
+
+def test_lists_of_nothing_are_left_out_with_their_column(tmp_path):
+    rows = [{"a": row / 2, "visits": [{"d": 1, "z": None}], "none": [None], "y": row % 2} for row in range(30)]
+    place = lay(tmp_path, {"t.json": json.dumps(rows)})
+    found = arrays_of(place, label_column="y", ignore_columns="visits,none")
+    assert (found.input_names, found.inputs[:, 0].tolist()) == (("a",), [row / 2 for row in range(30)])
+
+
+def test_runs_of_equal_cells_are_read_as_cells(tmp_path):
+    table = pa.table({"a": pc.run_end_encode(pa.array([2.5] * 15 + [4.0] * 15)), "y": [0, 1] * 15})
+    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as sink:
+        sink.write(table)
+    assert arrays_of(tmp_path, label_column="y").inputs[:, 0].tolist() == [2.5] * 15 + [4.0] * 15
 
 
 def test_rows_shown_to_others_have_the_own_mean_where_a_number_is_missing():

@@ -160,6 +160,33 @@ class TestOwnFolder:
         shown = [name for name in names if "/." not in f"/{name}"]
         assert (len(arrays.labels), arrays.train_rows, arrays.class_names) == (len(shown), train, classes)
 
+    @pytest.mark.parametrize(
+        ("names", "word"),
+        [
+            (["train/cat/0.png", "train/dog/1.png", "test/unknown/2.png"], "'unknown'"),
+            (["train/cat/0.png", "train/dog/1.png", "test/0/2.png", "test/1/3.png"], "'0'"),
+        ],
+    )
+    def test_classes_of_test_images_are_those_of_training_images(self, tmp_path, refusal, names, word):
+        assert word in refusal(DataError, load, self.photos(tmp_path / "mine", *names))
+
+    @pytest.mark.parametrize(
+        ("names", "word"),
+        [
+            (["cat/p1/0.png", "dog/p2/1.png", "dog/p3/2.png"], "CLASS/OWNER"),
+            (["p1/cat/0.png", "p1/dog/1.png", "p2/dog/2.png"], ""),
+            (["train/0.png", "test/1.png"], "splits"),
+        ],
+    )
+    def test_folders_that_may_be_something_else_are_doubted(self, tmp_path, names, word):
+        notes = load(self.photos(tmp_path / "mine", *names)).notes
+        assert any(word in note for note in notes if "put together" not in note) == bool(word)
+
+    def test_metadata_of_windows_name_files_with_backslashes(self, tmp_path):
+        root = self.photos(tmp_path / "mine", "img/0.png", "img/1.png")
+        (root / "metadata.csv").write_text("file_name,label\nimg\\0.png,u\nimg\\1.png,v\n")
+        assert load(root, label_column="label").class_names == ("u", "v")
+
     def test_folders_of_classes_that_look_alike_are_refused(self, tmp_path, refusal):
         """An accent as a letter of its own, as macOS writes it."""
         root = self.photos(tmp_path / "mine", "caf\u00e9/a.png", "cafe\u0301/b.png", "dog/c.png")

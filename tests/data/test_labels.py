@@ -39,6 +39,7 @@ WRITTEN = {
     "numbers": (["10", "9"], {}, ("9", "10")),
     "negative": (["-1", "1", "5"], {}, ("-1", "1", "5")),
     "points": (["4.0", "0.0"], {}, ("0", "4")),
+    "decimals declared": (["1.1", "1.3", "1.30"], {"classes": "1.1,1.3,1.30"}, ("1.1", "1.3", "1.30")),
     "truth": (["true", "False"], {}, ("False", "True")),
     "zeros in front": (["001", "1", "01"], {}, ("001", "01", "1")),
     "a word among numbers": (["1.50", "1.5", "x"], {}, ("1.5", "1.50", "x")),
@@ -118,10 +119,12 @@ def test_labels_of_json_are_one_however_they_are_written(tmp_path):
         (["unknown", "u", "v"], ["missing-values=unknown"]),
         (["NA", "EU", "AF"], ["'NA'", "classes"]),
         (["?", "ja", "nein"], ["row 2 and 69 more"]),
+        (["u", "v"] * 104 + ["u", "Total"], ["'Total' has one row alone (row 211 of"]),
+        ([3, *[1, 2] * 104, 9], ["3 and 1 more classes have one row alone (row 2 of"]),
     ],
 )
 def test_labels_that_may_be_something_else_are_doubted_until_they_are_declared(labels, words):
-    rows = {"a": [row / 7 for row in range(210)], "y": (labels * 70)[:210]}
+    rows = {"a": [row / 7 for row in range(210)], "y": (labels * 70)[-210 if len(labels) > 100 else 0 :][:210]}
     found = read(rows)
     assert noted(found, *words) == bool(words) == bool(found.notes)
     assert not read(rows, classes=",".join(map(str, sorted({*labels})))).notes

@@ -94,7 +94,7 @@ class TestWords:
     def test_a_long_text_keeps_its_first_words_and_a_line_counts_such_and_those_without_any(self):
         found = decoded(["a a b b a c c", "a", "", "b b", "..."], text_length=3)
         assert found.inputs.tolist() == [[2, 2, 3], [2, 0, 0], [0, 0, 0], [3, 3, 0], [0, 0, 0]]
-        assert [note[:6] for note in found.notes] == ["1 of 5", "2 of 5"]
+        assert [note[:6] for note in found.notes if " of 5" in note] == ["1 of 5", "2 of 5"]
 
 
 def test_a_client_has_tokens_however_it_normalises(tmp_path):

@@ -88,6 +88,12 @@ def test_polars_is_taken(frame):
     assert read(stored(polars.from_pandas(frame))[0], label_column="sick").inputs.shape == (ROWS, 3)
 
 
+def test_what_a_mask_hides_is_missing():
+    masked = np.ma.masked_equal(np.arange(ROWS) % 3, 1)
+    arrays = read(stored({"age": masked, "sick": np.arange(ROWS) % 2})[0], label_column="sick")
+    assert np.array_equal(arrays.inputs[:, 0], masked.astype(float).filled(np.nan), equal_nan=True)
+
+
 def test_equal_contents_are_written_once_and_others_elsewhere(frame, cache):
     first, again, other = stored(frame)[0], stored(frame.copy())[0], stored(frame.assign(age=1))[0]
     assert first == again != other
