@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from hashlib import file_digest
+from filecmp import cmp
 from pathlib import Path
 from typing import IO, Any, cast
 from zipfile import ZipFile
@@ -287,15 +287,16 @@ class Listing:
     @property
     def _copies(self) -> list[Path]:
         """Files of rows that hold the same as one before."""
-        sizes = Counter(path.stat().st_size for path in self.rows)
-        seen, copies = set[bytes](), list[Path]()
+        alike = dict[tuple[int, bytes], list[Path]]()
         for path in self.rows:
-            if sizes[path.stat().st_size] > 1:
-                with path.open("rb") as file:
-                    digest = file_digest(file, "blake2b").digest()
-                copies += [path] * (digest in seen)
-                seen.add(digest)
-        return copies
+            with path.open("rb") as file:
+                alike.setdefault((path.stat().st_size, file.read(2**12)), []).append(path)
+        return [
+            path
+            for group in alike.values()
+            for number, path in enumerate(group)
+            if any(cmp(path, before, shallow=False) for before in group[:number])
+        ]
 
     def shown(self, files: Sequence[Path]) -> str:
         """Return files as a note names them, the first five."""

@@ -136,7 +136,7 @@ def compare_some(folders: list[Path]) -> None:
         results.compare(folders)
 
 
-def no_hub(name: str, called: str) -> None:
+def no_hub(name: str) -> None:
     raise DataError(f"cannot load {name} from the hub")
 
 
