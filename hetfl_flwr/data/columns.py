@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,6 +18,7 @@ from hetfl_flwr.data.spec import CLOCK, Column
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
 TEXT = pa.string()
 
 Wanted = Literal["", "category", "number"]
@@ -109,6 +110,7 @@ _TRUTH = (("f", "t"), ("false", "true"), ("n", "y"), ("no", "yes"), ("nein", "ja
 _YEARS = 1500, 2100
 _SPARSE = 1.06  # whole numbers that count rows leave out fewer than this
 _SHOWN = 5  # values of a category that a note names
+_OR_LEAVE = ", or name it in categorical-columns or ignore-columns"
 _SAMPLE = 1000  # different texts by which it is told whether any could be dates, or have a unit
 
 
@@ -602,36 +604,37 @@ def _recognised(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | N
     if np.isnan(numbers[best.notation]).all():
         way_out = "write numbers, or name it in categorical-columns, or in ignore-columns to leave it out"
         raise _Refused(f"holds no number among its {are_filled(texts).sum()} values", way_out)
-    fits = {one: counts[~np.isnan(found)].sum() for one, found in numbers.items()}
-    rivals = fits[POINTS] == fits[COMMAS] == fits[best.notation] > fits[PLAIN]
-    if rivals and not np.array_equal(numbers[POINTS], numbers[COMMAS], equal_nan=True):
+    points, commas = (counts[~np.isnan(numbers[one])].sum() for one in (POINTS, COMMAS))
+    alike = np.array_equal(numbers[POINTS], numbers[COMMAS], equal_nan=True)
+    if best.notation == POINTS and points == commas and not alike:
         what = "holds numbers whose comma may be a decimal point or stand between thousands"
         raise _Refused(what, f"write numbers without separators, and with a decimal point{_OR_LEAVE}")
     return best
 
 
-_OR_LEAVE = ", or name it in categorical-columns or ignore-columns"
-
-
-def _counted(texts: pa.ChunkedArray) -> tuple[pa.ChunkedArray, npt.NDArray[np.int64]]:
+def _counted(texts: pa.ChunkedArray) -> tuple[pa.ChunkedArray, IntArray]:
     """Return the different texts (V,), and how often each is there."""
     counted = pc.value_counts(texts)
     return pa.chunked_array([counted.field("values")]), counted.field("counts").to_numpy(zero_copy_only=False)
 
 
-def _number_of(
-    name: str, cells: pa.ChunkedArray, counts: npt.NDArray[np.int64]
-) -> tuple[Column, dict[str, FloatArray]]:
+def _number_of(name: str, cells: pa.ChunkedArray, counts: IntArray) -> tuple[Column, dict[str, FloatArray]]:
     """Return the unit and the notation in which most texts are numbers, and their numbers in each notation."""
-    units = Counter[str]()
+    units = Counter[str | None]()
     for text, count in zip(cells.slice(0, _SAMPLE).to_pylist(), counts, strict=False):
-        if (one := _unit_of(text)) is not None:
-            units[one] += int(count)
-    unit = max(units, key=units.__getitem__, default="")
-    columns = {notation: Column(name, "number", notation, unit=unit) for notation in PATTERNS}
-    numbers = {notation: _numbers(column, cells) for notation, column in columns.items()}
-    best = max(numbers, key=lambda one: counts[~np.isnan(numbers[one])].sum())  # of equals the first
-    return columns[best], numbers
+        units[_unit_of(text)] += int(count)
+    del units[None]
+    unit = max(units, key=units.__getitem__, default="") or ""
+    return _best(Column(name, "number", unit=unit), PATTERNS, cells, counts)
+
+
+def _best(
+    column: Column, notations: Iterable[str], cells: pa.ChunkedArray, counts: IntArray
+) -> tuple[Column, dict[str, FloatArray]]:
+    """Return a column in the notation that reads most cells, the first of equals, and what each notation reads."""
+    columns = {one: replace(column, notation=one) for one in notations}
+    numbers = {one: read(there, cells)[0] for one, there in columns.items()}
+    return columns[max(numbers, key=lambda one: counts[~np.isnan(numbers[one])].sum())], numbers
 
 
 def _unit_of(text: str) -> str | None:
@@ -640,7 +643,7 @@ def _unit_of(text: str) -> str | None:
     return (found[1] or found[2] or "").strip() if found else None
 
 
-def _holds(numbers: FloatArray, counts: npt.NDArray[np.int64]) -> bool:
+def _holds(numbers: FloatArray, counts: IntArray) -> bool:
     """Say whether enough of the filled cells are numbers."""
     real = ~np.isnan(numbers)
     if real.all():
@@ -648,32 +651,33 @@ def _holds(numbers: FloatArray, counts: npt.NDArray[np.int64]) -> bool:
     return bool(counts[real].sum() >= (1 - MOST_EXCEPTIONS) * counts.sum() and len(np.unique(numbers[real])) > 2)
 
 
-def _date_notation(name: str, cells: pa.ChunkedArray, counts: npt.NDArray[np.int64]) -> Column | None:
+def _date_notation(name: str, cells: pa.ChunkedArray, counts: IntArray) -> Column | None:
     """Return the notation of which most texts are; where others of another read more, or differ, nobody can tell."""
     first, enough = cells.slice(0, _SAMPLE).to_pylist(), (1 - MOST_EXCEPTIONS) * counts.sum()
     likely = [one for one in DATES if one != TYPED and any(DATES[one].fullmatch(text) for text in first)]
-    days = {one: _days(one, cells) for one in likely}
+    if not likely:
+        return None
+    best, days = _best(Column(name, "date"), likely, cells, counts)
     fits = {one: ~np.isnan(found) for one, found in days.items()}
-    best = max(fits, key=lambda one: counts[fits[one]].sum(), default="")
-    if not best or counts[np.any([*fits.values()], axis=0)].sum() < enough:
+    own = fits[best.notation]
+    if counts[np.any([*fits.values()], axis=0)].sum() < enough:
         return None
     for other, there in fits.items():
-        differ = (fits[best] & there & (days[best] != days[other])).any()
-        either = differ and counts[there].sum() == counts[fits[best]].sum()
-        mixed = (there & ~fits[best]).any() and (differ or counts[fits[best]].sum() < enough)
+        differ = (own & there & (days[best.notation] != days[other])).any()
+        either = differ and counts[there].sum() == counts[own].sum()
+        mixed = (there & ~own).any() and (differ or counts[own].sum() < enough)
         if either or mixed:
-            how = f"are {best} and {other} in turn" if mixed else f"may be {best} or {other}"
-            raise _Refused(f"holds dates that {how}", f"write dates as year-month-day, such as 2024-03-31{_OR_LEAVE}")
-    return Column(name, "date", best) if _holds(days[best], counts) else None
+            two = f"are {best.notation} and {other} in turn" if mixed else f"may be {best.notation} or {other}"
+            raise _Refused(f"holds dates that {two}", f"write dates as year-month-day, such as 2024-03-31{_OR_LEAVE}")
+    return best if _holds(days[best.notation], counts) else None
 
 
 def rival(column: Column, texts: pa.ChunkedArray) -> str:
     """Return the notation in which more texts are numbers, or dates, than in a column's own; empty if there is none."""
     filled = texts.drop_null()
-    others = DATES if column.kind == "date" else PATTERNS
-    counts = {one: int(np.isfinite(read(replace(column, notation=one), filled)[0]).sum()) for one in others}
-    most = max(counts, key=lambda one: (counts[one], one == column.notation))
-    return most if counts[most] > counts.get(column.notation, 0) else ""
+    notations = (column.notation, *(DATES if column.kind == "date" else PATTERNS))
+    best = _best(column, notations, filled, np.ones(len(filled), np.int64))[0].notation
+    return "" if best == column.notation else best
 
 
 def doubts(decisions: Sequence[tuple[Decision, pa.ChunkedArray]]) -> list[tuple[str, str]]:

@@ -68,7 +68,8 @@ class Column:
     notation : str
         How texts are read as numbers or dates: one of the notations of `hetfl_flwr.data.columns`.
     values : tuple of str or None
-        The values of a category in the order of its inputs, None for a missing one. Two are one input: 1 is the second.
+        The values of a category in the order of its inputs, None for a missing one. Two are one input: 0 is the first,
+        1 the second and 0.5 neither.
     constant : bool
         Whether it holds one number only: it then has no influence.
     unit : str
