@@ -1,6 +1,7 @@
 """Columns of a table: what each is, decided once over all its training rows, and how its cells become numbers."""
 
 import re
+from calendar import month_name
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -31,6 +32,9 @@ FEWEST_IDS, FEWEST_UNORDERED, ID_LIKE, WORDS_OF_AN_ID = 20, 100, 0.95, 3
 """Filled cells from which on a column may hold ids, and whole numbers need not go up or down; part of the texts that
 then differ; words a text, on average."""
 
+MOST_CODES = 9
+"""Different texts that begin with a digit up to which they are taken for codes, such as 1a and 2b."""
+
 MOST_EXCEPTIONS, FEWEST_BESIDE = 0.05, 3
 """Part of the filled cells that may be no numbers in a column of numbers; different numbers beside words for none."""
 
@@ -57,7 +61,8 @@ MARKS = {PLAIN: ("", "."), POINTS: (",", "."), COMMAS: (".", ",")}
 
 _PLAIN = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:[+-]?(?:inf|infinity|nan))"
 _COMMAS = r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d+)(?:,\d+)?"  # 0.125 is never 125
-PATTERNS = {PLAIN: _PLAIN, POINTS: rf"[+-]?[1-9]\d{{0,2}}(?:,\d{{3}})+(?:\.\d*)?|{_PLAIN}", COMMAS: _COMMAS}
+_POINTS = r"[+-]?[1-9]\d{0,2}(?:,\d{2,3})*,\d{3}(?:\.\d*)?"  # 12,34,567 as India has it
+PATTERNS = {PLAIN: _PLAIN, POINTS: f"{_POINTS}|{_PLAIN}", COMMAS: _COMMAS}
 """What the whole text of a number looks like in each notation; blanks between thousands come on top."""
 
 NUMBER = re.compile("|".join(f"(?:{one})" for one in PATTERNS.values()))
@@ -90,18 +95,19 @@ DATES = {name: re.compile(day + _TIME) for name, (day, _) in _DATES.items()} | {
 FORMATS = {name: form for name, (_, form) in _DATES.items()} | {CLOCK: "%H:%M:%S"}
 """How pandas calls each notation of dates."""
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS = [name.lower() for name in month_name][1:]
 _PIVOT = 69  # of years of two digits: 69 is 1969, 68 is 2068, as C and pandas have it
 _SECONDS = 24 * 60 * 60
 
 _EMPTY = r"[\x{115f}\x{1160}\x{2800}\x{3164}\x{ffa0}]"  # letters and marks of no ink
 _MINUS = r"^(\s*)[\x{2212}\x{2012}\x{2013}\x{ff0d}]([\d.])"  # as typesetters and spreadsheets write it
-_BLANKS = r"[ '\x{a0}\x{202f}]"
+_BLANKS = r"[ '\x{2019}\x{a0}\x{202f}]"
 _GROUPED = rf"[+-]?[1-9]\d{{0,2}}(?:{_BLANKS}\d{{3}})+(?:[.,]\d+)?"  # 1 234,5 and 1'234.5
 _MONEY = r"[$€£¥₹₽]|USD|EUR|GBP|CHF"
 _WITH_UNIT = re.compile(rf"[+-]?(?:({_MONEY})\s*)?[+-]?\d[\d.,' \xa0\u202f]*?\s*([^\d\s.,'+-][^\d]*)?")
 _WHOLE = r"^-?(?:0|[1-9]\d*)(?:\.0*)?$"
 _CODE = r"-?(?:0|[1-9]\d*)(?:\.\d*)?"
+_CODES = re.compile(r"-?([789])\1{1,5}(?:\.9)?|-2147483648|2147483647")  # of people and programs for what is missing
 _COUNTS = re.compile(r"X(?:\.\d+)?|index|level_\d+|Unnamed: \d+(?:\.\d+)?|\.\.\.\d+")  # an index, written as a column
 _IDS = r"p?id|ids|u?uid|guid|ind(?:e)?x|rownames?|row|record|patient|subject|sample|person|obs|no|nr|key"
 IDS = re.compile(rf"(?i:(?:.*[\W_])?(?:{_IDS})\W*)|.*[a-z](?:ID|Id|No|Nr)")
@@ -178,7 +184,7 @@ def stand_for_none(cells: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedAr
 
     A number is one however it is written: -999 is -999.0, too; 007 is a text.
     """
-    codes = pa.array(_numbers_among(words), pa.float64())
+    codes = pa.array(numbers_among(words), pa.float64())
     if not is_text(cells.type):
         return pc.is_in(cells.cast(pa.float64(), safe=False), codes)
     none = pc.is_in(cells, pa.array(words, TEXT))
@@ -188,7 +194,8 @@ def stand_for_none(cells: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedAr
     return pc.or_(none, pc.is_in(numbers.cast(pa.float64()), codes))
 
 
-def _numbers_among(words: Sequence[str]) -> list[float]:
+def numbers_among(words: Sequence[str]) -> list[float]:
+    """Return the numbers among words."""
     return [float(word) for word in words if re.fullmatch(_CODE, word)]
 
 
@@ -303,7 +310,7 @@ def _of_numbers(
     if not plainly:
         if not wanted and (why := _why_ids(column, numbers, own)):
             return None, (why,)
-        if others[first:].any() and is_text(cells.type) and (other := rival(column, cells.slice(first))):
+        if others[first:].any() and is_text(cells.type) and (other := rival(column, cells.slice(first))[0]):
             written = f"written as {column.notation} in the training rows and as {other} in the test rows"
             raise _Refused(f"has {column.kind}s {written}", "write them alike")
         infinite = np.abs(inputs) > np.finfo(np.float32).max
@@ -360,12 +367,17 @@ def _kind_of(
 def _said_of_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> list[str]:
     """Note a number such as -999 far below all others, and doubt whole numbers with zeros in front, as codes have."""
     known, notes = numbers[~np.isnan(numbers)], []
-    low = known.min(initial=np.inf)
-    if column.kind == "number" and re.fullmatch(r"-9{2,6}", f"{low:g}"):
-        count, others = int((known == low).sum()), np.unique(known)[1:]
-        if count > 1 and len(others) >= FEWEST_BESIDE and others[0] >= low / 2:
-            way_out = f"missing-values={low:g} if it means that none is known"
-            notes.append(f"{low:g} stands in {count} rows, below all others: {way_out}")
+    values = np.unique(known)
+    ends = {*values[:3].tolist(), *values[-3:].tolist()}
+    like_codes = [value for value in sorted(ends) if _CODES.fullmatch(f"{value:.10g}")]
+    others = values[~np.isin(values, like_codes)]
+    if column.kind == "number" and like_codes and len(others) >= FEWEST_BESIDE:
+        low, high = others[[0, -1]]
+        codes = [value for value in like_codes if (low >= value / 2 if value < 0 else high <= value / 2)]
+        if codes and (count := int(np.isin(known, codes).sum())) > 1:
+            said = ",".join(f"{value:.10g}" for value in codes)
+            way_out = f"missing-values={said} if it means that none is known"
+            notes.append(f"{said} stands in {count} rows, far from all others: {way_out}")
     zeros = is_text(cells.type) and (known == np.floor(known)).all()
     if zeros and len(codes := cells.filter(pc.match_substring_regex(cells, r"^[+-]?0\d+$"))):
         doubt = "without its zeros: if these are codes, name it in categorical-columns"
@@ -416,7 +428,17 @@ def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]
             f"{others.sum()} of {len(texts)} values ({called(others)}) are no numbers: taken as a category; "
             "numeric-columns takes these as missing, and numbers else",
         )
+    elif different > MOST_CODES and 2 * (measured := sum(map(_is_measured, texts.to_pylist()))) >= len(texts):
+        notes += (
+            f"{measured} of {len(texts)} values are numbers or dates, in several notations or units: taken as a "
+            "category; write all in one to learn their sizes",
+        )
     return column, notes
+
+
+def _is_measured(text: str) -> bool:
+    """Say whether a text is a number, with a unit or without, or a date, in any notation."""
+    return _unit_of(text) is not None or any(date.fullmatch(text) for date in DATES.values())
 
 
 def _why_unlike(texts: pa.ChunkedArray, different: int) -> str:
@@ -502,7 +524,7 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
         numbers = moments.to_numpy() / (_SECONDS * 1e6)
     others = np.isnan(numbers) & are_filled(cells)
     if column.kind == "number" and column.missing:
-        numbers[np.isin(numbers, _numbers_among(column.missing))] = np.nan
+        numbers[np.isin(numbers, numbers_among(column.missing))] = np.nan
     return numbers, others
 
 
@@ -570,9 +592,10 @@ def _day(text: str, pattern: re.Pattern[str]) -> float:
     if not (found := pattern.fullmatch(text)):
         return np.nan
     part: dict[str, Any] = {"y": "1970", "m": "1", "d": "1", "n": "", "z": None, **found.groupdict()}
-    year, name = int(part["y"]), part["n"][:3].lower()
+    year, name = int(part["y"]), part["n"].lower().replace("sept", "sep")
     year += (year < _PIVOT) * 2000 + (_PIVOT <= year < 100) * 1900
-    month = int(part["m"]) if not name else _MONTHS.index(name) + 1 if name in _MONTHS else 0
+    named = [number for number, full in enumerate(_MONTHS, start=1) if name and full.startswith(name)]
+    month = int(part["m"]) if not name else named[0] if named else 0
     hour = int(part["h"] or 0)
     hour = hour % 12 + 12 * (part["p"] in "pP") if part["p"] else hour
     clock = f"{hour:02}:{part['i'] or '00'}:{part['s'] or '00'}{(part['z'] or 'Z').replace('UTC', 'Z')}"
@@ -604,12 +627,16 @@ def _recognised(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | N
     if np.isnan(numbers[best.notation]).all():
         way_out = "write numbers, or name it in categorical-columns, or in ignore-columns to leave it out"
         raise _Refused(f"holds no number among its {are_filled(texts).sum()} values", way_out)
-    points, commas = (counts[~np.isnan(numbers[one])].sum() for one in (POINTS, COMMAS))
-    alike = np.array_equal(numbers[POINTS], numbers[COMMAS], equal_nan=True)
-    if best.notation == POINTS and points == commas and not alike:
+    if best.notation == POINTS and not _are_thousands(_without_unit(best, cells)):
         what = "holds numbers whose comma may be a decimal point or stand between thousands"
         raise _Refused(what, f"write numbers without separators, and with a decimal point{_OR_LEAVE}")
     return best
+
+
+def _are_thousands(texts: pa.ChunkedArray) -> bool:
+    """Say whether commas surely stand between thousands: a number has two, or a decimal point behind them."""
+    grouped = pc.match_substring_regex(texts, r"^[+-]?[1-9]\d{0,2}(?:(?:,\d{2,3})*,\d{3}\.\d*|(?:,\d{2,3})+,\d{3})$")
+    return bool(pc.any(grouped).as_py())
 
 
 def _counted(texts: pa.ChunkedArray) -> tuple[pa.ChunkedArray, IntArray]:
@@ -672,28 +699,44 @@ def _date_notation(name: str, cells: pa.ChunkedArray, counts: IntArray) -> Colum
     return best if _holds(days[best.notation], counts) else None
 
 
-def rival(column: Column, texts: pa.ChunkedArray) -> str:
-    """Return the notation in which more texts are numbers, or dates, than in a column's own; empty if there is none."""
+def rival(column: Column, texts: pa.ChunkedArray) -> tuple[str, bool]:
+    """Return the notation in which more texts are numbers, or dates, than in a column's own; empty if there is none.
+
+    And whether no other reads as many as something else.
+    """
     filled = texts.drop_null()
     notations = (column.notation, *(DATES if column.kind == "date" else PATTERNS))
-    best = _best(column, notations, filled, np.ones(len(filled), np.int64))[0].notation
-    return "" if best == column.notation else best
+    best, found = _best(column, notations, filled, np.ones(len(filled), np.int64))
+    own = found[best.notation]
+    there = ~np.isnan(own)
+    others = [one for one in found.values() if (~np.isnan(one)).sum() == there.sum()]
+    surely = all(np.array_equal(one, own, equal_nan=True) for one in others)
+    return ("", True) if best.notation == column.notation else (best.notation, surely)
 
 
 def doubts(decisions: Sequence[tuple[Decision, pa.ChunkedArray]]) -> list[tuple[str, str]]:
-    """Doubt points in numbers beside columns with decimal commas, as (name, note): they may stand between thousands."""
+    """Doubt points before three digits, as (name, note), where they may stand between thousands.
+
+    They may if another column has decimal commas, or other numbers of the column are whole and have three digits or
+    more.
+    """
     columns = [(one.column, cells) for one, cells in decisions if one.column and one.column.kind == "number"]
     commas = next((column.name for column, _ in columns if column.notation == COMMAS), None)
     found = []
-    for column, cells in columns if commas is not None else ():
+    for column, cells in columns:
         if column.notation != PLAIN or not is_text(cells.type):
             continue
-        bare = _without_unit(column, cells)
+        bare = _without_unit(column, cells).drop_null()
         pointed = bare.filter(pc.match_substring(bare, "."))
-        if len(pointed) and _all_match(pointed, r"^[+-]?\d{1,3}\.\d{3}$"):
-            one = pointed[0].as_py()
-            note = f"{one} is read as {float(one):g}, but column {commas!r} has decimal commas: write "
-            found.append((column.name, f"{note}{one.replace('.', '')} if that is meant"))
+        if not len(pointed) or not _all_match(pointed, r"^[+-]?\d{1,3}\.\d{3}$"):
+            continue
+        whole = bare.filter(pc.match_substring_regex(bare, r"^[+-]?\d{3,}$"))
+        if commas is None and not len(whole):
+            continue
+        one = pointed[0].as_py()
+        why = f"column {commas!r} has decimal commas" if commas is not None else f"others are as {whole[0].as_py()}"
+        note = f"{one} is read as {float(one):g}, but {why}: write {one.replace('.', '')} if that is meant"
+        found.append((column.name, note))
     return found
 
 

@@ -52,7 +52,7 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
     for name in named:
         if name not in frame:
             raise DataError(f"{place} has no column '{name}', which pivot names; it has: {', '.join(frame.names)}")
-    (times, _), (values, unit) = (_numbers(frame, place, name, reading) for name in (time, value))
+    (times, _, said), (values, unit, more) = (_numbers(frame, place, name, reading) for name in (time, value))
     for name in named[:-1]:
         empty = np.isnan(times) if name == time else cleaned(frame[name]).is_null().to_numpy()
         if empty.any():
@@ -98,7 +98,7 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
     note = (
         f"{several} values of column '{series}' of {place} are in another file, too: rows of two files are two series"
     )
-    return whole, called, (note,) * (several > 0 and not reading.by_file)
+    return whole, called, (*said, *more, *(note,) * (several > 0 and not reading.by_file))
 
 
 def _coded(cells: pa.ChunkedArray) -> IntArray:
@@ -113,12 +113,13 @@ def _row(frame: Frame, row: int) -> str:
     return f"{number} of {file}" if file else str(number)
 
 
-def _numbers(frame: Frame, place: str, name: str, reading: Reading) -> tuple[FloatArray, str]:
-    """Return the numbers (N,) of a column, or its dates as days, and their unit; NaN where one is missing."""
+def _numbers(frame: Frame, place: str, name: str, reading: Reading) -> tuple[FloatArray, str, list[str]]:
+    """Return the numbers (N,) of a column, or its dates as days, NaN where one is missing; their unit; and notes."""
     cells = cleaned(frame[name], reading.missing)
     decision = decide(
         name, cells, "number", lambda rows: f"row {_row(frame, int(rows.argmax()))}", missing=reading.missing
     )
     if decision.column is None:
         raise DataError(f"column '{name}' of {place} {decision.problem}: {decision.way_out}")
-    return read(decision.column, cells)[0], decision.column.unit
+    notes = [f"column '{name}' of {place}: {note}" for note in decision.notes]
+    return read(decision.column, cells)[0], decision.column.unit, notes

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hetfl_flwr.data.columns import numbers_among
 from hetfl_flwr.data.decode import batches, cells_of, decode
 from hetfl_flwr.data.labels import IntArray
 from hetfl_flwr.data.opening import Source
@@ -36,11 +37,14 @@ class Layout:
         Whether the outer list is of points in time.
     dtype : type
         Of their numbers.
+    missing : tuple of float
+        Numbers that stand for what is missing.
     """
 
     cell: tuple[int, ...]
     transposed: bool = False
     dtype: type[np.floating] = np.float32
+    missing: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, cell: pa.Array, wanted: SeriesLayout, called: str) -> "Layout":
@@ -85,6 +89,8 @@ class Layout:
             numbers = _lists(cells.filter(pa.array(fit)), "a cell")[1]
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             values = numbers.to_numpy(zero_copy_only=False).astype(self.dtype)
+        if self.missing:
+            values[np.isin(values, np.array(self.missing, self.dtype))] = np.nan
         sound = values.reshape(-1, *(self.shape[::-1] if self.transposed else self.shape))
         series = np.zeros((len(cells), *self.shape), self.dtype)
         series[fit] = sound.swapaxes(1, 2) if self.transposed else sound
@@ -122,6 +128,7 @@ def read_series(source: Source, rows: IntArray) -> Arrays:
     called = f"column '{source.inputs[0]}' of {source.place}"
     first = cells_of(source).slice(0, 1).combine_chunks()
     layout, kind = Layout.of(first, source.reading.series_layout, called), _lists(first, called)[1].type
+    layout = replace(layout, missing=(*numbers_among(source.reading.missing),))
     is_wide = pa.types.is_float64(kind) or (pa.types.is_integer(kind) and kind.bit_width > 16)
     if is_wide and _is_blurred(source, layout):
         layout = replace(layout, dtype=np.float64)

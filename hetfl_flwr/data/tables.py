@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 
@@ -17,6 +19,9 @@ from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.data.spec import DataSpec
 from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.seeding import generator
+
+FEWEST_ALIKE = 3
+"""Test rows from which on it is noted that they are training rows, too."""
 
 FEWEST_COPIES, MOST_COPIES = 20, 3
 """Training rows from which on a column that tells all classes is noted, and the values a class that it may have."""
@@ -56,16 +61,19 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
     kept = [decision.column for decision, _ in table if decision.column]
     groups = tuple(len(column.input_names) for column in kept)
     inputs, first = np.empty((len(source), sum(groups))), 0
-    notes, copies, facts = doubts(table), list[tuple[str, str]](), list[ColumnFacts]()
+    doubted, notes, facts = doubts(table), list[tuple[str, str]](), list[ColumnFacts]()
+    rows_alike = _Alike(labels)
     for decision, cells in table:
-        found = read(decision.column, cells) if decision.column else None
-        facts.append(ColumnFacts.of(decision, cells, found))
-        notes += [(decision.name, note) for note in decision.notes]
+        found, own = read(decision.column, cells) if decision.column else None, [*decision.notes]
+        own += [note for name, note in doubted if name == decision.name]
         if found:
             numbers = found[0].reshape(len(source), -1)
-            copies += _copies(source, decision.name, numbers, labels[: source.train_rows])
+            own += _copies(source, numbers, labels[: source.train_rows])
+            rows_alike.add(numbers)
             inputs[:, first : first + numbers.shape[1]] = numbers
             first += numbers.shape[1]
+        notes += [(decision.name, note) for note in own]
+        facts.append(ColumnFacts.of(replace(decision, notes=(*own,)), cells, found))
     if not kept:
         raise DataError(f"{source.place} has no column to learn from: {'; '.join(said(source.place, notes))}")
     ordered = bool((np.diff(rows) == 1).all())
@@ -78,7 +86,7 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         centre=torch.zeros(sum(groups)),
         input_names=tuple(name for column in kept for name in column.input_names),
         columns=tuple(kept),
-        notes=said(source.place, [*notes, *copies]),
+        notes=(*said(source.place, notes), *rows_alike.notes(source)),
         overview=Overview.of(source, facts),
     )
 
@@ -126,20 +134,49 @@ def said(place: str, notes: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(f"{columns_called(names)} of {place}: {text}" for text, names in columns.items())
 
 
-def _copies(source: Source, name: str, inputs: FloatArray, labels: IntArray) -> list[tuple[str, str]]:
-    """Note a column that tells the classes apart by itself: one value or more for each class, and none for two."""
-    inputs, most = inputs[: len(labels)], MOST_COPIES * len(np.unique(labels))
-    if source.is_catalogued or len(labels) < FEWEST_COPIES or len(np.unique(inputs[: 4 * most], axis=0)) > most:
-        return []  # sorting all of each column takes long
+def _copies(source: Source, inputs: FloatArray, labels: IntArray) -> list[str]:
+    """Note a column that tells the classes apart by itself, by its values or by where it has none."""
+    inputs = inputs[: len(labels)]
+    if source.is_catalogued or len(labels) < FEWEST_COPIES:
+        return []
+    empty = np.isnan(inputs)
+    for found, what in ((inputs, "its values alone tell"), (empty, "where it has a value alone tells")):
+        if (found is inputs or empty.any()) and _tell(found, labels):
+            why = "if it is the label once more, or known only after it, name it in ignore-columns"
+            return [f"{what} the classes of all training rows: {why}"]
+    return []
+
+
+def _tell(inputs: npt.NDArray[Any], labels: IntArray) -> bool:
+    """Say whether there are one value or more for each class, and none for two."""
+    most = MOST_COPIES * len(np.unique(labels))
+    if len(np.unique(inputs[: 4 * most], axis=0)) > most:
+        return False  # sorting all of each column takes long
     values = np.unique(inputs, axis=0, return_inverse=True)[1].ravel()
     pairs = len(np.unique(values * (labels.max() + 1) + labels))
-    if pairs != len(np.unique(values)) or pairs > most:
-        return []
-    note = (
-        "its values alone tell the classes of all training rows: if it is the label once more, or known only after it, "
-        "name it in ignore-columns"
-    )
-    return [(name, note)]
+    return pairs == len(np.unique(values)) <= most
+
+
+class _Alike:
+    """Tells test rows that are training rows, too, by a number for each row: of equal rows the same."""
+
+    def __init__(self, labels: IntArray) -> None:
+        self._draw = np.random.default_rng(0)
+        self._sums = labels.astype(np.uint64)
+
+    def add(self, inputs: FloatArray) -> None:
+        """Count in the inputs (N, features) of a column."""
+        odd = self._draw.integers(2**63, size=inputs.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        self._sums += (np.ascontiguousarray(inputs).view(np.uint64) * odd).sum(axis=1, dtype=np.uint64)
+
+    def notes(self, source: Source) -> tuple[str, ...]:
+        """Note how many test rows are training rows, if these are more alike than training rows are to one another."""
+        train, test = self._sums[: source.train_rows], self._sums[source.train_rows :]
+        alike = int(np.isin(test, train).sum())
+        usual = 1 - len(np.unique(train)) / len(train)
+        if source.is_catalogued or alike < FEWEST_ALIKE or alike <= 2 * usual * len(test):
+            return ()
+        return (f"{alike} of {len(test)} test rows of {source.place} are training rows, too: scores are too high",)
 
 
 def parse_features(text: str) -> float | None:

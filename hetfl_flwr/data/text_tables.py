@@ -121,9 +121,10 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
 def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, Frame]]:
     """Return the name and the rows of each sheet of a spreadsheet that is neither empty nor hidden.
 
-    Cells that are merged downwards have one value in all their rows; durations are days.
+    Cells that are merged downwards have one value in all their rows; durations are days. Hidden rows are rows.
     """
     book = _book(path)
+    aside = ", ".join(repr(sheet.title) for sheet in book.worksheets if sheet.sheet_state != "visible")
     for sheet in book.worksheets:
         rows = [[_as_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
         for block in sheet.merged_cells.ranges:
@@ -133,7 +134,11 @@ def read_sheets(path: Path, header_row: int = 0) -> Iterator[tuple[str, Frame]]:
         if width and sheet.sheet_state == "visible":
             called = f"sheet {sheet.title!r} of '{path}'"
             cells = iter([row[:width] for row in rows])
-            yield sheet.title, _table(called, cells, Dialect(width=width), [], header_row)
+            frame = _table(called, cells, Dialect(width=width), [], header_row)
+            hidden = sum(bool(row.hidden) for row in sheet.row_dimensions.values())
+            notes = (f"{hidden} hidden rows are read, too",) * bool(hidden)
+            notes += (f"hidden sheets are left out: {aside}",) * bool(aside)
+            yield sheet.title, replace(frame, notes=(*notes, *frame.notes))
 
 
 def _book(path: Path) -> Any:
@@ -206,7 +211,8 @@ def _unicode(sample: bytes) -> str:
     """Return how letters of Unicode are written: by their byte order mark, or by the zeros around those of ASCII."""
     marked = next((codec for mark, codec in _UNICODE.items() if sample.startswith(mark)), "")
     zeros = sample.count(0) / max(1, len(sample))
-    if marked or zeros < _ZEROS:
+    uneven = abs(sample[::2].count(0) - sample[1::2].count(0)) / max(1, len(sample))  # padding has zeros anywhere
+    if marked or zeros < _ZEROS or uneven < zeros / 4:
         return marked or "utf-8-sig"
     size = 4 if zeros > 1 / 2 else 2  # of two bytes of a letter at most one is zero
     end = "le" if sample[size - 1 :: size].count(0) > sample[::size].count(0) else "be"
@@ -292,13 +298,22 @@ def _rows(text: Iterable[str], dialect: Dialect, first: int = 0) -> Iterator[lis
 
 
 def _swallows(lines: Sequence[str], dialect: Dialect) -> bool:
-    """Say whether a quote has made one row of lines that are rows by themselves: as wide as the table, with numbers."""
+    """Say whether a quote has made one row of lines that are rows by themselves.
+
+    They are as wide as the table, and alike: a column has digits in all of its cells or in none, blank ones aside. Two
+    lines may be a text of two lines: they must also have a number, a date or the like in one column.
+    """
     try:
         [*dialect.reader(lines, strict=True)]
     except csv.Error:
         return True
     rows = [*csv.reader(lines, delimiter=dialect.separator, quoting=csv.QUOTE_NONE, skipinitialspace=True)]
-    return len(lines) > 1 and {*map(len, rows)} == {dialect.width} and _have_numbers(rows)
+    if len(lines) < 2 or {*map(len, rows)} != {dialect.width}:
+        return False
+    columns = [[cell.strip() for cell in column if dialect.quote not in cell] for column in zip(*rows, strict=True)]
+    shapes = [{re.sub(r"\d+", "0", cell) for cell in column if not _is_none(cell)} for column in columns]
+    alike = all(len({"0" in shape for shape in column}) < 2 for column in shapes)
+    return alike and (len(lines) > 2 or any(len(column) == 1 and "0" in min(column) for column in shapes))
 
 
 def _table(
@@ -335,6 +350,7 @@ def _header(
         return remarks - 1, [str(number) for number in range(1, dialect.width + 1)]
     if told:
         names = _called(rows[told - 1]) if told <= len(rows) else []
+        names += [""] * (dialect.width - len(names)) * bool(names)
         if len(names) != dialect.width:
             cells = f"{len(names)} cells, not {dialect.width}"
             raise DataError(f"{called}: its row {told} has {cells}: set header-row to another")
@@ -443,12 +459,19 @@ def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width:
     parts, kept = list[list[pa.Array]](), list[list[str]]()
     numbers, repeated, short = array("q"), list[int](), list[int]()
     again, at_once = _alike(header), max(_FEWEST, _AT_ONCE // width)
+    turned, of_header = sorted(again), {*again}
     for number, row in enumerate(rows, start=first):
         if not any(cell.strip() for cell in row) and len(row) < 2:
             continue
-        if header and _alike(row) == again:
-            repeated.append(number)
-            continue
+        if header and (alike := _alike(row))[0] in of_header:
+            if alike == again:
+                repeated.append(number)
+                continue
+            if sorted(alike) == turned and len(of_header) > 1:
+                raise DataError(
+                    f"row {number} of {called} names its columns once more, in another order: another table begins "
+                    "there; put it into a file of its own"
+                )
         if len(row) != width:
             if len(row) > width:
                 raise DataError(

@@ -283,7 +283,12 @@ def listed(numbers: Sequence[int]) -> str:
 def unlike_columns(members: Sequence[Member]) -> str:
     """Return a note where two clients have different columns, as a misspelt name makes them; else nothing."""
     named = [(member, member.input_digests, member.input_names) for member in members if not member.vocabulary]
-    return _unlike("column", named, "write them alike where they mean the same, or name them in ignore-columns")
+    return _unlike(
+        "column",
+        named,
+        "write them alike where they mean the same, list a category's values for all, as in "
+        'categorical-columns="city:Bonn|Oslo", or name the columns in ignore-columns',
+    )
 
 
 def _unlike_inputs(members: Sequence[Member]) -> str:

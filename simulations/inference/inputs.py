@@ -128,17 +128,19 @@ def _encoded(
         return np.full((table.num_rows, 1), np.nan)
     try:
         cells = cleaned(table[name], column.missing)
-        other = rival(column, cells) if column.kind != "category" and is_text(cells.type) else ""
-        inputs, others = read(column, cells)
+        other, surely = rival(column, cells) if column.kind != "category" and is_text(cells.type) else ("", True)
+        inputs, others = read(replace(column, notation=other) if other else column, cells)
     except pa.ArrowException:
         raise DataError(
             f"column '{name}' of '{path}' holds {in_words(table[name].type)}, and was a {column.kind} before"
         ) from None
-    if other:
+    if not surely:
         raise DataError(
-            f"column '{name}' of '{path}' has {column.kind}s written as {other}, and the model "
-            f"reads them as {column.notation}: write them alike"
+            f"column '{name}' of '{path}' has {column.kind}s that may be {other} or otherwise, and the model reads "
+            f"them as {column.notation}: write them alike"
         )
+    if other:
+        warn(f"'{path}': column '{name}': {column.kind}s, read as {other} is written")
     stored = inputs.reshape(len(cells), -1)
     infinite = np.flatnonzero((np.abs(stored) > np.finfo(np.float32).max).any(axis=1))
     if len(infinite):

@@ -166,6 +166,23 @@ class TestTables:
         said = capsys.readouterr().err
         assert [column for column in ("age", "cost", "seen", "city") if f"'{column}': 1 of 2" not in said] == []
 
+    @pytest.mark.parametrize(
+        ("usual", "other", "said"),
+        [
+            ('30,"1.200,5",1/2/2024', '30,"1,200.5",1/2/2024', "'cost': numbers, read as 1,234.5 is written"),
+            ('30,"17,99",1/2/2024', "30,17.99,1/2/2024", "'cost': numbers, read as 1234.5 is written"),
+            ('30,"0,125",1/2/2024', "30,0.125,1/2/2024", "'cost': numbers, read as 1234.5 is written"),
+            ('30.5,"2,5",1/2/2024', '"30,5","2,5",1/2/2024', "'age': numbers, read as 1.234,5 is written"),
+            ('30,"2,5",13/2/2024', '30,"2,5",2/13/2024', "'seen': dates, read as month/day/year is written"),
+        ],
+    )
+    def test_a_column_in_another_notation_is_read_and_said(self, table, home, capsys, usual, other, said):
+        for name, cells in (("usual.csv", usual), ("other.csv", other)):
+            (home / name).write_text(f"{HEADER}\nP1,{cells},Rome,True,1,W,1,\n")
+        expected, found = (predict(table, home / name, client=0).scores for name in ("usual.csv", "other.csv"))
+        assert np.array_equal(expected, found)
+        assert said in capsys.readouterr().err
+
     def test_rows_have_their_numbers_in_the_file_whatever_is_blank_before_them(self, table, home, capsys):
         lines = ['P1,3,"2,5",1/2/2024,Rome,True,1,W,1,', 'P2,old,"2,5",1/2/2024,Rome,True,1,W,1,']
         (home / "new.csv").write_text("\n".join(["", HEADER, "", "," * 9, lines[0], "  ", lines[1], ""]))
@@ -294,11 +311,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("content", "named"),
         [
-            (f'{HEADER}\nP1,30,"1,200.5",1/2/2024,Rome,True,1,W,1,\n', ["'cost'", "1,234.5", "1.234,5"]),
-            (f"{HEADER}\nP1,30,17.99,1/2/2024,Rome,True,1,W,1,\n", ["'cost'", "1234.5", "1.234,5"]),
-            (f"{HEADER}\nP1,30,0.125,1/2/2024,Rome,True,1,W,1,\n", ["'cost'", "1234.5", "1.234,5"]),
-            (f'{HEADER}\nP1,"30,5","2,5",1/2/2024,Rome,True,1,W,1,\n', ["'age'", "1.234,5", "1234.5"]),
-            (f'{HEADER}\nP1,30,"2,5",2/13/2024,Rome,True,1,W,1,\n', ["'seen'", "month/day/year"]),
+            (f'{HEADER}\nP1,"1,200","2,5",1/2/2024,Rome,True,1,W,1,\n', ["'age'", "or otherwise", "1234.5"]),
             (f'{HEADER}\nP1,1e999,"2,5",1/2/2024,Rome,True,1,W,1,\n', ["row 2", "infinite age"]),
             ("age,kost\n3,2\n", ["'cost', 'seen', 'city', 'smoker', 'code'", "'age', 'kost'"]),
             ("", ["new.csv"]),
