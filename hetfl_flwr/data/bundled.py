@@ -80,7 +80,7 @@ def read_waveform() -> Arrays:
 
 def resized(arrays: Arrays, size: int) -> Arrays:
     """Return images of another height and width, bilinear, of pixels 0..255; tables, and all of size 0, as they are."""
-    if not size or not arrays.spec.is_image or arrays.spec.shape[1:] == (size, size):
+    if not size or arrays.spec.kind != "image" or arrays.spec.shape[1:] == (size, size):
         return arrays
     check_fits((*arrays.inputs.shape[:2], size, size), 4, "set image-size lower")
     images = arrays.inputs.float() * (255 / arrays.peak)

@@ -80,10 +80,10 @@ class DatasetEntry:
             If images differ in size, and none is asked for.
         """
         spec = replace(self.spec, classes=len(parse_classes(reading.classes)) or self.spec.classes)
-        if spec.is_text:
+        if spec.kind == "text":
             vocabulary = parse_vocabulary(reading.vocabulary)[1]
             return replace(spec, shape=(reading.text_length,), vocabulary=vocabulary)
-        if not spec.is_image:
+        if spec.kind != "image":
             return spec
         channels, height, width = spec.shape
         shape = (channels, reading.image_size or height, reading.image_size or width)

@@ -200,7 +200,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
         columns = feature_slice(len(whole.groups), len(own.clients), position, overlap, split.seed)
         arrays, whole = tuple(sliced(table, columns) for table in arrays), sliced(whole, columns)
     trained = [(whole, train)]
-    if split.normalize == "mean-training-image" and whole.spec.is_image:
+    if split.normalize == "mean-training-image" and whole.spec.kind == "image":
         trained = [(domain.arrays, domain.rows[2]) for domain in domains if domain.clients]
     arrays = scaled(arrays, split.normalize, trained)
     source = arrays[domains.index(own)]
@@ -268,11 +268,11 @@ def most_clients(split: Split) -> int:
 def _unfit(split: Split, arrays: Arrays, is_rotated: bool) -> str:
     """Return why a data set cannot be split as asked; empty: it can."""
     spec, own_tests = arrays.spec, split.own_test is not None
-    if split.normalize == "imagenet" and not spec.is_image:
+    if split.normalize == "imagenet" and spec.kind != "image":
         return f"normalize = imagenet is for images, and it is a {spec.kind}: use mean-image"
     if not own_tests and arrays.train_rows == len(arrays.labels):
         return "it has no test split of its own: set test-set to client"
-    if split.features != "all" and not spec.is_table:
+    if split.features != "all" and spec.kind != "table":
         return f"features = {split.features} is for tables, and it is none: set it to all"
     if split.pooled and is_rotated and own_tests and not split.shared_split:
         return (

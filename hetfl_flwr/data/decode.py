@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.cache import kept
-from hetfl_flwr.data.labels import IntArray, read_labels
+from hetfl_flwr.data.labels import IntArray, classes_of
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.overview import Overview
 from hetfl_flwr.data.samples import Arrays
@@ -60,15 +60,15 @@ def decode(source: Source, form: Form, rows: IntArray, key: tuple[object, ...], 
     DataError
         A cell is no input: the first, and how many more; or a label is none.
     """
-    classes, labels = read_labels(source)
+    classes = classes_of(source)
     order = sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()
     inputs = kept(
         (source.digest, order, *key), (len(rows), *form.shape), form.dtype, partial(batches, source, form, rows)
     )
     return Arrays(
-        spec=DataSpec(form.shape, classes, facts.pop("vocabulary", 0)),
+        spec=DataSpec(form.shape, len(classes.values), facts.pop("vocabulary", 0)),
         inputs=torch.from_numpy(inputs),
-        labels=torch.from_numpy(labels[rows]),
+        labels=torch.from_numpy(classes.labels[rows]),
         train_rows=source.train_rows,
         peak=facts.pop("peak", 1.0),
         centre=torch.zeros(form.shape),

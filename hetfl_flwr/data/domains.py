@@ -13,7 +13,7 @@ from hetfl_flwr.data.bundled import resized
 from hetfl_flwr.data.catalogue import CATALOGUE, ROTATED, DatasetEntry
 from hetfl_flwr.data.folders import is_folder, local_folder, stem
 from hetfl_flwr.data.images import image_spec, read_images
-from hetfl_flwr.data.labels import IntArray, class_names, declared, label_notes, read_codes, read_owners
+from hetfl_flwr.data.labels import IntArray, classes_of, declared, read_codes, read_owners
 from hetfl_flwr.data.opening import Source, check_place, open_source
 from hetfl_flwr.data.overview import ColumnFacts, Overview
 from hetfl_flwr.data.reading import Reading, comma_list, parse_data_sets
@@ -177,8 +177,8 @@ class DataSet:
         whole = replace(
             read,
             owner_names=owner_names,
-            class_names=(entry.names if entry and not reading.classes else ()) or class_names(source),
-            notes=(*source.notes, *label_notes(source), *read.notes),
+            class_names=(entry.names if entry and not reading.classes else ()) or classes_of(source).names,
+            notes=(*source.notes, *classes_of(source).notes, *read.notes),
             facts=read.overview.lines if read.overview and not entry else (),
         )
         counts, of_training = (

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hetfl_flwr.data.decode import cells_of, decode
-from hetfl_flwr.data.labels import IntArray, read_labels
+from hetfl_flwr.data.labels import IntArray, classes_of
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.rows import reason
 from hetfl_flwr.data.samples import Arrays
@@ -95,7 +95,7 @@ def image_spec(source: Source) -> DataSpec:
     DataError
         If no image can be decoded, or the labels are none.
     """
-    return DataSpec(_form(source).shape, read_labels(source)[0])
+    return DataSpec(_form(source).shape, len(classes_of(source).values))
 
 
 def read_images(source: Source, rows: IntArray) -> Arrays:

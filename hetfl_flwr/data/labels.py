@@ -37,8 +37,20 @@ _SINGLE = "only single-label classification is learnt here"
 
 
 @dataclass(frozen=True)
-class _Classes:
-    """The value that stands for each class, what it is called, the class (N,) of each row, and doubts."""
+class Classes:
+    """The classes of a data set, and of which each row is.
+
+    Parameters
+    ----------
+    values : tuple of int or str
+        The value that stands for each class, two or more.
+    names : tuple of str
+        What each class is called: by ``classes``, by a class-label column, else by its value.
+    labels : ndarray
+        (N,) int64, the class of each row, the training rows first.
+    notes : tuple of str
+        Doubts of labels that are many whole numbers, several others in one cell, or called like what is missing.
+    """
 
     values: Values
     names: tuple[str, ...]
@@ -46,12 +58,12 @@ class _Classes:
     notes: tuple[str, ...] = ()
 
 
-def read_labels(source: Source) -> tuple[int, IntArray]:
-    """Return the number of classes, 2 or more, and the labels of all rows: (N,) int64, the training rows first.
+def classes_of(source: Source) -> Classes:
+    """Return the classes of a data set; equal arguments return the same object.
 
-    The classes are those of ``classes``, or the names of a class-label column, or the values that the catalogue
-    declares, or else the sorted distinct values of the training split: integers, truth values (false first) or strings.
-    So integers 0..C-1 stay as they are.
+    They are those of ``classes``, or the names of a class-label column, or the values that the catalogue declares, or
+    else the sorted distinct values of the training split: integers, truth values (false first) or strings. So integers
+    0..C-1 stay as they are.
 
     Raises
     ------
@@ -59,22 +71,10 @@ def read_labels(source: Source) -> tuple[int, IntArray]:
         If a label is missing, is none of the classes or of another type, there are fewer than two classes, or so many
         that the column is a quantity to be estimated.
     """
-    found = source.once(_classes)
-    return len(found.values), found.labels
+    return source.once(_classes)
 
 
-def class_names(source: Source) -> tuple[str, ...]:
-    """Return what the classes are called: by ``classes``, by a class-label column, else by their values."""
-    return source.once(_classes).names
-
-
-def label_notes(source: Source) -> tuple[str, ...]:
-    """Doubt labels that are many whole numbers, several others in one cell, or called like what is missing."""
-    return source.once(_classes).notes
-
-
-def _classes(source: Source) -> _Classes:
-    """Decide what the classes are, and of which each row is."""
+def _classes(source: Source) -> Classes:
     written = source.once(_written, source.label, "label-column")
     truth, called = pa.types.is_boolean(written.type), source.frame.classes.get(source.label, ())
     found, wanted = _column(source, source.label, "label-column"), parse_classes(source.reading.classes)
@@ -88,7 +88,7 @@ def _classes(source: Source) -> _Classes:
         notes = _doubts(source, found, values)
     names: dict[int | str, str] = dict(enumerate(TRUTH if truth else called))
     shown = tuple(name for name, _ in wanted) or tuple(names.get(value, str(value)) for value in values)
-    return _Classes(values, shown, _codes(source, found, values), notes)
+    return Classes(values, shown, _codes(source, found, values), notes)
 
 
 def _doubts(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from hetfl_flwr.data.columns import MISSING, BoolArray, Decision, FloatArray
-from hetfl_flwr.data.labels import IntArray, class_names, label_notes, read_labels, read_owners
+from hetfl_flwr.data.labels import IntArray, classes_of, read_owners
 from hetfl_flwr.data.opening import Source, missing_among
 from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import DataError
@@ -124,8 +124,9 @@ class Overview:
         try:
             called, numbers = read_owners(source, np.arange(len(source)))
             owners = {} if numbers is None else _counted(called, numbers.numpy())
-            classes = _counted(class_names(source), read_labels(source)[1])
-            notes += label_notes(source)
+            found = classes_of(source)
+            classes = _counted(found.names, found.labels)
+            notes += found.notes
         except DataError as error:
             problem = str(error)
         scaled = tuple(one.name for one in columns if one.becomes in ("number", "date", "series"))
@@ -136,7 +137,7 @@ class Overview:
         """Return what a data set is that has neither files nor a column to decide about."""
         rows = {"train": arrays.train_rows, "test": len(arrays.labels) - arrays.train_rows}
         classes = _counted(arrays.class_names, arrays.labels.numpy())
-        inputs = arrays.input_names if arrays.spec.is_table else ()
+        inputs = arrays.input_names if arrays.spec.kind == "table" else ()
         return cls(place, arrays.spec.kind, rows, classes=classes, standardised=inputs)
 
     @property

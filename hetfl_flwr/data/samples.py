@@ -130,10 +130,10 @@ def prepared(
     inputs: Tensor, spec: DataSpec, peak: float | Tensor, centre: Tensor, origin: Tensor | None = None
 ) -> Tensor:
     """Return stored inputs (B, *shape) as a model takes them; `Arrays` says what the rest is."""
-    if spec.is_text:
+    if spec.kind == "text":
         return inputs.long()
     scaled = _counted(inputs, origin) / peak - centre
-    return scaled.nan_to_num(nan=0.0) if spec.is_table else scaled
+    return scaled.nan_to_num(nan=0.0) if spec.kind == "table" else scaled
 
 
 MOST_READY = 2**28
@@ -224,7 +224,7 @@ class Samples:
     @cached_property
     def _ready(self) -> tuple[Tensor, Tensor] | None:
         """All rows, ready for a model, where there is room for them: made when some of them are first asked for."""
-        size = (8 if self.arrays.spec.is_text else 4) * len(self) * prod(self.arrays.inputs.shape[1:])
+        size = (8 if self.arrays.spec.kind == "text" else 4) * len(self) * prod(self.arrays.inputs.shape[1:])
         if _Ready.size + size > MOST_READY:
             return None
         _Ready.add(size)
@@ -260,9 +260,9 @@ class Samples:
         """
         inputs, arrays = self.arrays.inputs[self.rows].cpu(), self.arrays
         origin = torch.zeros(()) if arrays.origin is None else arrays.origin
-        if arrays.spec.is_table or arrays.spec.is_series:
+        if arrays.spec.kind in ("table", "series"):
             inputs = inputs.to(torch.float64) + (0 if arrays.inputs.dtype == torch.float64 else origin)
-        if arrays.spec.is_table:
+        if arrays.spec.kind == "table":
             usual = (arrays.centre * arrays.peak).cpu() + origin
             usual = torch.where(usual.isnan(), inputs.nanmean(0), usual)  # 0 x inf: a column of one number only
             inputs = torch.where(inputs.isnan(), usual.nan_to_num(0.0), inputs)
@@ -289,7 +289,7 @@ class Samples:
         """Return inputs as `stored` gives them, far values cut, in the type and from the origin of these."""
         arrays, origin = self.arrays, 0 if self.arrays.origin is None else self.arrays.origin
         inputs = inputs - origin
-        if isinstance(arrays.peak, Tensor) and (arrays.spec.is_table or arrays.spec.is_series):
+        if isinstance(arrays.peak, Tensor) and arrays.spec.kind in ("table", "series"):
             peak, centre = arrays.peak.cpu(), arrays.centre.cpu()
             low, high = (peak * (centre + end) for end in (-MOST_DEVIATIONS, MOST_DEVIATIONS))
             inputs = inputs.clamp(low.nan_to_num(nan=-inf), high.nan_to_num(nan=inf))  # 0 x inf: of one number only

@@ -94,7 +94,7 @@ def scaled_alone(inputs: npt.NDArray[Any], spec: DataSpec, normalize: str) -> Sa
         All of them, in order; their labels are 0.
     """
     stored = torch.from_numpy(inputs)
-    peak = max(float(stored.max()), 1.0) if spec.is_image else 1.0
+    peak = max(float(stored.max()), 1.0) if spec.kind == "image" else 1.0
     labels = torch.zeros(len(stored), dtype=torch.int64)
     arrays = Arrays(spec, stored, labels, len(stored), peak, torch.zeros(spec.shape))
     rows = torch.arange(len(stored))

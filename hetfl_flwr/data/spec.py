@@ -28,27 +28,8 @@ class DataSpec:
     @property
     def kind(self) -> Literal["image", "series", "text", "table"]:
         """What an input is."""
-        return "image" if self.is_image else "series" if self.is_series else "text" if self.is_text else "table"
-
-    @property
-    def is_text(self) -> bool:
-        """Whether an input is a row of tokens."""
-        return self.vocabulary > 0
-
-    @property
-    def is_table(self) -> bool:
-        """Whether an input is a row of a table."""
-        return len(self.shape) == 1 and not self.is_text
-
-    @property
-    def is_image(self) -> bool:
-        """Whether an input is an image."""
-        return len(self.shape) == 3
-
-    @property
-    def is_series(self) -> bool:
-        """Whether an input is a time series of one or more channels."""
-        return len(self.shape) == 2
+        shapes: dict[int, Literal["image", "series"]] = {3: "image", 2: "series"}
+        return "text" if self.vocabulary else shapes.get(len(self.shape), "table")
 
 
 CLOCK = "hour:minute:second"

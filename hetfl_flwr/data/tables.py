@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.columns import Decision, FloatArray, Wanted, cleaned, decide, doubts, read
-from hetfl_flwr.data.labels import IntArray, read_labels
+from hetfl_flwr.data.labels import IntArray, classes_of
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.overview import ColumnFacts, Overview
 from hetfl_flwr.data.reading import parse_categories
@@ -53,7 +53,8 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         If a key names no column of the table, or none is left, or one cannot be learnt from; or the labels are not as
         they should be.
     """
-    classes, labels = read_labels(source)
+    classes = classes_of(source)
+    labels = classes.labels
     table = opened_table(source)
     if refused := [decision for decision, _ in table if decision.problem]:
         more = f"; {len(refused) - 1} more columns cannot be learnt from, see hetfl data" * (len(refused) > 1)
@@ -78,7 +79,7 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         raise DataError(f"{source.place} has no column to learn from: {'; '.join(said(source.place, notes))}")
     ordered = bool((np.diff(rows) == 1).all())
     return Arrays(
-        spec=DataSpec((sum(groups),), classes),
+        spec=DataSpec((sum(groups),), len(classes.values)),
         inputs=torch.from_numpy(inputs if ordered else inputs[rows]),
         labels=torch.from_numpy(labels[rows]),
         train_rows=source.train_rows,

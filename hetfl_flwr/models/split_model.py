@@ -244,7 +244,7 @@ def logits_of(module: nn.Module, spec: DataSpec, size: int = 2) -> torch.Tensor:
     name, shape = type(module).__name__, (size, *spec.shape)
     try:
         with seeded(0, "samples"):
-            samples = torch.randint(spec.vocabulary, shape) if spec.is_text else torch.randn(shape)
+            samples = torch.randint(spec.vocabulary, shape) if spec.kind == "text" else torch.randn(shape)
         logits = module(samples)
     except Exception as error:
         raise ModelError(f"{name} does not accept a batch of shape {shape}: {cause(error)}") from error

@@ -92,6 +92,6 @@ def bag(spec: DataSpec) -> SplitModel:
 
 
 def _vocabulary(spec: DataSpec) -> int:
-    if not spec.is_text:
+    if spec.kind != "text":
         raise ModelError("a model for texts needs tokens; for images and tables use mlp")
     return spec.vocabulary

@@ -83,11 +83,11 @@ class Stack:
 
     def _check(self, spec: DataSpec) -> None:
         if not self.filters:
-            if spec.is_text:
+            if spec.kind == "text":
                 raise ModelError("a perceptron needs images, tables or time series; for texts use lstm1, lstm2 or bag")
         elif not self.series:
             image_channels(spec)
-        elif not spec.is_series:
+        elif spec.kind != "series":
             raise ModelError(
                 "it needs time series (channels, length); for images use lenet5, for a table mlp, for texts lstm1"
             )
@@ -179,7 +179,7 @@ def fedhe(number: int, spec: DataSpec) -> SplitModel:
 
 def image_channels(spec: DataSpec) -> int:
     """Return the number of channels of images (channels, height, width); other data raise ModelError."""
-    if not spec.is_image:
+    if spec.kind != "image":
         raise ModelError(
             "it needs images (channels, height, width); for a table use mlp, for texts lstm1, for series conv1d"
         )

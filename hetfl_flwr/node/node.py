@@ -322,7 +322,7 @@ def _surroundings(
     config = resolve_models(_with_data(for_node(_parsed(*context.run_config.items()), context.node_config)))
     torch.set_num_threads(config.threads)
     data = (data or load_client_data(config.split(clients), client_id)).to(find_device(config.device))
-    if config.augment != "none" and not data.spec.is_image:
+    if config.augment != "none" and data.spec.kind != "image":
         raise ConfigError(f"augment = {config.augment} is for images, and client {client_id} has a {data.spec.kind}")
     if config.pretrained and "model" not in context.node_config:
         check_pretrained(config.candidates)

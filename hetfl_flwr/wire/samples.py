@@ -92,5 +92,5 @@ def public_samples(rows: int | Dim, spec: DataSpec, dtype: str, *, labelled: boo
 
 def stored(name: str, rows: int | Dim, spec: DataSpec, dtype: str) -> ArraySpec:
     """Declare rows as they are stored, without labels: (R, *shape)."""
-    tokens = (0, spec.vocabulary - 1) if spec.is_text else (None, None)
+    tokens = (0, spec.vocabulary - 1) if spec.kind == "text" else (None, None)
     return ArraySpec(name, (rows, *spec.shape), dtype, minimum=tokens[0], maximum=tokens[1])

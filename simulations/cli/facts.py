@@ -185,7 +185,7 @@ def datasets(data_dir: str) -> list[Row]:
             "classes": entry.spec.classes,
             "domains": domains,
             "samples": samples,
-            "megabytes": samples * prod(entry.spec.shape) * (1 if entry.spec.is_image else 4) / 1e6,
+            "megabytes": samples * prod(entry.spec.shape) * (1 if entry.spec.kind == "image" else 4) / 1e6,
             "source": entry.place or entry.origin or "scikit-learn",
             "where": _where(entry, data_dir),
             "licence": entry.licence,

@@ -266,5 +266,5 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
         known=known.some(order),
         public=joined([there(one.data.public) for one in nodes if one.data.spec == spec]),
         public_start=sum(one.data.public_rows for one in before) if whole else UNKNOWN,
-        centre=data.train.arrays.centre.to(device) if spec.is_image else torch.zeros(0),
+        centre=data.train.arrays.centre.to(device) if spec.kind == "image" else torch.zeros(0),
     )
