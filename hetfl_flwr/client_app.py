@@ -22,6 +22,7 @@ from hetfl_flwr.node.machine import check_threads, keep_freed_memory
 from hetfl_flwr.node.node import KeptContext
 from hetfl_flwr.node.registration import registered
 from hetfl_flwr.runs.settings import NOT_POOLED
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
 from hetfl_flwr.wire.messages import (
@@ -98,10 +99,14 @@ def complaint(raised: BaseException, context: Context, kind: str, round: object)
 def register(message: Message, context: Context) -> Message:
     """Answer who this client is and what it has."""
     origin = message.content.config_records.get(CONFIG) or ConfigRecord()
-    forget(context)  # it begins with what is saved, which may be less than it has
     before = (str(origin[RUN]), int(origin[ROUND])) if origin else ()  # type: ignore[arg-type]
-    member = registered(_client(context, *before[:1]), context, *before)
-    return Message(RecordDict({MEMBER: member.to_record()}), reply_to=message)
+    return Message(RecordDict({MEMBER: member_of(context, *before).to_record()}), reply_to=message)
+
+
+def member_of(context: Context, before: str = "", round: int = 0) -> Member:
+    """Build a client, and return who it is and what it has; see `registered`."""
+    forget(context)  # it begins with what is saved, which may be less than it has
+    return registered(_client(context, before), context, before, round)
 
 
 @app.query(SHARE.removeprefix("query."))

@@ -5,7 +5,7 @@ takes it first. Each client has to fit the first one.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from math import inf
@@ -241,9 +241,13 @@ class Registration:
         if not self._own or (not self.config.clients and len(self.roster)):
             return
         if reasons := [refusal.reason for refusal in self._refused()]:
-            causes = {reason.partition(f", {REGISTRATION}: ")[2] for reason in reasons}
-            shared = len(causes) == 1 < len(reasons) and not len(self.roster)
-            raise FederationError(causes.pop() or reasons[0] if shared else reasons[0])
+            raise self._first_of(reasons)
+
+    def _first_of(self, reasons: Sequence[str]) -> FederationError:
+        """Return the first of some clients' reasons; without the client's name where it is that of all there are."""
+        causes = {reason.partition(f", {REGISTRATION}: ")[2] for reason in reasons}
+        shared = len(causes) == 1 < len(reasons) and not len(self.roster)
+        return FederationError(causes.pop() or reasons[0] if shared else reasons[0])
 
     def _check_enough(self) -> None:
         """Refuse to begin with too few clients.

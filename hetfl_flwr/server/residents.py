@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from hetfl_flwr.errors import FederationError
 from hetfl_flwr.server.grids import KeepsClients
 from hetfl_flwr.server.member import Failure
 from hetfl_flwr.server.registration import Check, Registration
-from hetfl_flwr.wire.messages import REGISTRATION
 
 if TYPE_CHECKING:
     from hetfl_flwr.server.federation import Federation
@@ -42,9 +40,7 @@ class Residents(Registration):
             else:
                 self.roster.add(member)
         if reasons:
-            causes = {reason.partition(f", {REGISTRATION}: ")[2] for reason in reasons}
-            shared = len(causes) == 1 < len(reasons) and not len(self.roster)
-            raise FederationError(causes.pop() or reasons[0] if shared else reasons[0])
+            raise self._first_of(reasons)
         self.clients = len(self.roster)
         self._check_enough()
 

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from hetfl_flwr.client_app import complaint
+from hetfl_flwr.client_app import complaint, member_of
 from hetfl_flwr.common.flower import ErrorCode, ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
-from hetfl_flwr.config import Value
+from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import Split, digest_of
 from hetfl_flwr.errors import StateError
-from hetfl_flwr.node.holder import Holder, forget, holder_of
+from hetfl_flwr.node.holder import Holder, holder_of
 from hetfl_flwr.node.node import KeptContext, Node, kept_of
-from hetfl_flwr.node.registration import registered
 from hetfl_flwr.node.state import FileStore
 from hetfl_flwr.server.exchange import blamed
 from hetfl_flwr.server.member import Member
@@ -120,14 +119,15 @@ class Clients:
         """Return who some clients are, or why one cannot take part; few of them are built."""
         return members_of(client_ids, self._registered)
 
-    def _registered(self, client_id: int) -> tuple[Member, Node] | str:
-        """Build a client; return who it is, or why it cannot take part."""
+    def _registered(self, client_id: int) -> tuple[Member, RunConfig] | str:
+        """Build a client; return who it is and its config, or why it cannot take part."""
         node = FIRST_NODE + client_id
         context = self._awake(node)
         try:
-            forget(context)
-            holder = holder_of(context)
-            return Member.checked(registered(holder, context).values(), node), holder.node
+            member = Member.checked(member_of(context).values(), node)
+            around = kept_of(context).around
+            assert around is not None  # it has been built
+            return member, around["config"]
         except BaseException as raised:  # an own model may raise anything
             return blamed(complaint(raised, context, MessageType.QUERY, None), node).removeprefix(f"node {node}: ")
         finally:

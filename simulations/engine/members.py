@@ -8,14 +8,13 @@ from hetfl_flwr.data import Holding, holdings
 from hetfl_flwr.errors import HetflError
 from hetfl_flwr.methods import names
 from hetfl_flwr.models import ZOO, assign, drawn_order, network_of
-from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.member import Member
 
 MOST_REFUSED = 10
 """Clients of a process that are asked in vain before the others are not asked any more."""
 
 
-def members_of(client_ids: Sequence[int], build: Callable[[int], tuple[Member, Node] | str]) -> list[Member | str]:
+def members_of(client_ids: Sequence[int], build: Callable[[int], tuple[Member, RunConfig] | str]) -> list[Member | str]:
     """Return who some clients are, in order, or why one cannot take part.
 
     Those that have the same model, and data of the same domain, are like the first of them, but for what their rows
@@ -27,7 +26,7 @@ def members_of(client_ids: Sequence[int], build: Callable[[int], tuple[Member, N
     client_ids : sequence of int
         Which clients.
     build : callable
-        Builds a client; returns who it is, and its node, or why it cannot take part.
+        Builds a client; returns who it is, and its config, or why it cannot take part.
     """
     found, refused = list[Member | str](), 0
     held: Sequence[Holding] = ()
@@ -45,24 +44,24 @@ def members_of(client_ids: Sequence[int], build: Callable[[int], tuple[Member, N
             if refused == MOST_REFUSED:
                 break
             continue
-        member, node = built
+        member = built[0]
         found.append(member)
         if config is None:
-            config, held = node.config, _held(node)
+            config = built[1]
+            held = _held(config, member.clients)
         if kind := _kind(config, held, client_id):
             first[kind] = member
     return found
 
 
-def _held(node: Node) -> Sequence[Holding]:
+def _held(config: RunConfig, clients: int) -> Sequence[Holding]:
     """Return what each client of a federation holds; nothing where more than that makes a difference."""
-    config = node.config
     if config.state_dir or config.models == FIT or config.features != "all" or config.pooled:
         return ()
     if config.algorithm not in names():
         return ()
     try:
-        return holdings(config.split(node.clients))
+        return holdings(config.split(clients))
     except HetflError:  # of a data set of other clients, which say so themselves
         return ()
 
