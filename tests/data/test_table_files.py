@@ -449,7 +449,7 @@ class TestFolders:
         ],
     )
     def test_all_rows_are_read_and_what_is_not_is_named(self, tmp_path, names, rows, train, notes):
-        frames = {name: FRAME.assign(a=FRAME.a + number) for number, name in enumerate(names.split())}
+        frames = {name: FRAME.assign(a=FRAME.a + number / 100) for number, name in enumerate(names.split())}
         arrays = own(lay(tmp_path, frames))
         assert (len(arrays.labels), arrays.train_rows) == (rows * ROWS, train * ROWS)
         assert noted(arrays, *notes) == bool(notes)
