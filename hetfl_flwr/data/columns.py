@@ -419,11 +419,19 @@ def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]
     different = len(texts.unique())
     if len(texts) >= FEWEST_IDS and different >= ID_LIKE * len(texts):
         return None, (_why_unlike(texts, different),)
+    others = read(number_of(name, cells), cells)[1]
+    mostly = 0 < others.sum() < len(texts) / 2
+    if mostly and different > MOST_VALUES:
+        odd = cells.filter(pa.array(others))[0].as_py()
+        raise _Refused(
+            f"has {others.sum()} of {len(texts)} values ({called(others)}) that are no numbers, such as {odd!r}",
+            "name such words in missing-values, or the column in numeric-columns, which takes all of them as missing, "
+            "or in ignore-columns",
+        )
     column, notes = _category(name, cells)
     if twins := twins_among(value for value in column.values if value is not None):
         raise _Refused(f"holds {twins}", "write both alike, or name it in categorical-columns if they are two")
-    others = read(_number_of(name, *_counted(texts))[0], cells)[1]
-    if 0 < others.sum() < len(texts) / 2:
+    if mostly:
         notes += (
             f"{others.sum()} of {len(texts)} values ({called(others)}) are no numbers: taken as a category; "
             "numeric-columns takes these as missing, and numbers else",
@@ -473,6 +481,7 @@ def _category(name: str, cells: pa.ChunkedArray, most: int = MOST_VALUES) -> tup
             raise _Refused("holds lists written as texts", way_out)
         way_out = "name it in ignore-columns to leave it out" + (most == MOST_VALUES) * (
             f", in categorical-columns to take up to {MOST_DECLARED}, or in text-column to learn from its words alone"
+            + f"; if all rows of one belong together, use partition=natural:{name}" * bool(IDS.fullmatch(name))
         )
         raise _Refused(f"has {len(known) + len(missing)} different values, more than {most}", way_out)
     folded = {value.casefold(): value for value in reversed(known)}
@@ -653,6 +662,11 @@ def _number_of(name: str, cells: pa.ChunkedArray, counts: IntArray) -> tuple[Col
     del units[None]
     unit = max(units, key=units.__getitem__, default="") or ""
     return _best(Column(name, "number", unit=unit), PATTERNS, cells, counts)
+
+
+def number_of(name: str, texts: pa.ChunkedArray) -> Column:
+    """Return a column of numbers in the unit and the notation in which most texts are some."""
+    return _number_of(name, *_counted(texts.drop_null()))[0]
 
 
 def _best(

@@ -75,11 +75,14 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
     moments = np.unique(keys[::2], axis=1)[0].astype(np.int64)
     wanted = np.repeat(np.bincount(moments, minlength=len(firsts)), len(names))
     counts = np.bincount(owners * len(names) + kinds, minlength=len(wanted))
-    for odd in np.flatnonzero(counts != wanted)[:1]:
+    gaps = np.flatnonzero(counts != wanted)
+    for odd in gaps[:1]:
         number, kind = divmod(int(odd), len(names))
         raise DataError(
             f"{series} {frame[series][int(firsts[number])].as_py()} of {place} has {channel or value} '{names[kind]}' "
-            f"at {counts[odd]} of {wanted[odd]} times: give each a value at each {time}, or leave it out"
+            f"at {counts[odd]} of {wanted[odd]} times"
+            + f" ({len(gaps) - 1} more such)" * (len(gaps) > 1)
+            + f": give each a value at each {time}, or leave it out"
         )
     labels = [reading.label_column] if reading.label_column else ["y", *frame.classes]
     for name in (*labels, reading.id_column, reading.domain_column):

@@ -135,6 +135,8 @@ def _named(place: str, columns: Sequence[str], reading: Reading, key: str) -> se
     """Return the columns that a key of the run config names; a blank in a name stands for any white space."""
     by_name = {" ".join(name.split()): name for name in columns}
     wanted: str = getattr(reading, key.replace("-", "_"))
+    if (whole := " ".join(wanted.split())) in by_name:  # its quotes are gone where TOML has read it
+        return {by_name[whole]}
     valued = parse_categories(wanted, columns) if key == "categorical-columns" else {}
     names = [name for name in parse_names(wanted) if name in by_name or name.partition(":")[0].strip() not in valued]
     strangers = [name for name in names if name not in by_name]

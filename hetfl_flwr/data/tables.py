@@ -9,14 +9,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from hetfl_flwr.data.columns import Decision, FloatArray, Wanted, cleaned, decide, doubts, read
+from hetfl_flwr.data.columns import (
+    Decision,
+    FloatArray,
+    Wanted,
+    are_filled,
+    cleaned,
+    decide,
+    doubts,
+    number_of,
+    read,
+    rival,
+)
 from hetfl_flwr.data.labels import IntArray, classes_of
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.overview import ColumnFacts, Overview
 from hetfl_flwr.data.reading import parse_categories
-from hetfl_flwr.data.roles import columns_called, learnt_columns
+from hetfl_flwr.data.roles import columns_called, is_text, learnt_columns
 from hetfl_flwr.data.samples import Arrays
-from hetfl_flwr.data.spec import DataSpec
+from hetfl_flwr.data.spec import Column, DataSpec
 from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.seeding import generator
 
@@ -118,8 +129,27 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
         if of_words and (unlike := source.unlike(name)):
             way_out = "write all in one type, or name it in categorical-columns or ignore-columns"
             decision = Decision(name, problem=f"holds {unlike}", way_out=way_out)
+        column = number_of(name, cells) if of_words and is_text(cells.type) else decision.column
+        if column and name not in values and (other := _otherwise_in_a_file(source, column, cells)):
+            way_out = "write all in one notation, list the files in dataset, each of which is then read by itself"
+            decision = Decision(name, problem=other, way_out=f"{way_out}, or name it in ignore-columns")
         found.append((decision, cells))
     return found
+
+
+def _otherwise_in_a_file(source: Source, column: Column, cells: pa.ChunkedArray) -> str:
+    """Return of which file no number or date would be read, as it has them in another notation; else nothing."""
+    frame = source.frame
+    if column.kind == "category" or len(frame.files) < 2 or not is_text(cells.type):
+        return ""
+    others = read(column, cells)[1]
+    lost, filled = (np.bincount(frame.in_file[one], minlength=len(frame.files)) for one in (others, are_filled(cells)))
+    for file in np.flatnonzero((lost > 0) & (lost == filled)):
+        other, _ = rival(column, cells.filter(pa.array(frame.in_file == file)))
+        if other:
+            where = frame.files[file] or "one split"
+            return f"holds {column.kind}s written as {column.notation}, but in {where} as {other}"
+    return ""
 
 
 def refusal(source: Source, decision: Decision) -> str:

@@ -85,6 +85,27 @@ class TestNumbers:
     def test_groups_of_other_countries_are_read(self, tmp_path, cells, numbers):
         assert column(tmp_path, cells).inputs[:3, 1].tolist() == numbers
 
+    @pytest.mark.parametrize("keys", [{}, {"numeric_columns": "x"}])
+    @pytest.mark.parametrize(("north", "other"), [("{},5", "1.234,5"), ("{}.3.2024", "day.month.year")])
+    def test_a_file_in_another_notation_is_not_lost(self, tmp_path, refusal, keys, north, other):
+        written = {
+            "north.csv": north,
+            "south.csv": "{}.5" if "," in north else "2024-03-{}",
+            "west.csv": "{}.25" if "," in north else "2024-04-{}",
+        }
+        rows = {
+            name: {"x": [one.format(row % 9 + 10) for row in range(ROWS)], "y": LABELS} for name, one in written.items()
+        }
+        line = refusal(DataError, of, lay(tmp_path, rows), **keys)
+        assert [word for word in ("'north.csv'" if "," in north else "dates", other) if word not in line] == []
+
+    def test_a_column_of_mostly_numbers_says_what_is_none(self, tmp_path, refusal):
+        cells = ["k.A." if row % 10 == 0 else f"{60 + row / 4}" for row in range(200)]
+        place = lay(tmp_path, {"t.csv": {"x": cells, "a": range(200), "y": LABELS * 5}})
+        assert "'k.A.'" in refusal(DataError, of, place)
+        for keys in ({"missing_values": "k.A."}, {"numeric_columns": "x"}):
+            assert of(place, **keys).inputs[:, 0].isnan().sum() == 20
+
     @pytest.mark.parametrize("units", [("kg", "lb"), ("kg", "lb", "g")])
     def test_many_numbers_that_become_a_category_are_named(self, tmp_path, units):
         cells = [f"{row} {units[row % len(units)]}" for row in range(10, 26)]
