@@ -272,6 +272,12 @@ class TestKeys:
         for encoding in ("utf-8", "utf-16", "klingon"):
             assert encoding in refusal(DataError, own, path, encoding=encoding)
 
+    @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32-be"])
+    @pytest.mark.parametrize("name", ["Ann", "Zoë"])
+    def test_what_is_cut_within_a_letter_is_in_no_other_encoding(self, tmp_path, refusal, encoding, name):
+        path = lay(tmp_path, {"t.csv": text_of([["1", name, "u"]] * 9).encode(encoding)[:-1]}) / "t.csv"
+        assert lacking(refusal(DataError, own, path), "t.csv'", "utf-", "save it as UTF-8") == []
+
     def test_quotes_hold_names_with_a_comma(self, tmp_path, refusal):
         path = lay(tmp_path, {"north, old.csv": FRAME.assign(**{"height, in cm": range(ROWS)})}) / "north, old.csv"
         assert f"'\"{path}\"'" in refusal(ConfigError, own, path)
