@@ -33,7 +33,16 @@ from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.memo import Memo
 from hetfl_flwr.data.pivot import parse_pivot, pivoted
 from hetfl_flwr.data.reading import Reading, parse_classes
-from hetfl_flwr.data.roles import Kind, check_spelling, columns_called, is_between, is_nameless, is_text, roles
+from hetfl_flwr.data.roles import (
+    Kind,
+    check_lacking,
+    check_spelling,
+    columns_called,
+    is_between,
+    is_nameless,
+    is_text,
+    roles,
+)
 from hetfl_flwr.data.rows import joined, notes_on, read_file, reason, with_folders
 from hetfl_flwr.errors import DataError
 
@@ -167,11 +176,12 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
     train, test = (found.splits.get(split, ()) for split in _USED)
     splits = [(split, *one) for split in _USED for one in found.splits.get(split, ())]
     whole, lacking = joined(
-        [(name or f"split '{split}'" * bool(test), frame) for split, name, frame in splits], reading.ignored
+        [(name or f"split '{split}'" * bool(test), frame) for split, name, frame in splits], reading
     )
     nameless = {} if entry else _nameless(whole, reading)
     notes += _notes_on(place, nameless)
     if columns := parse_pivot(reading.pivot):
+        check_lacking(lacking, columns)
         whole, channels, said = pivoted(whole.without([*nameless]), place, columns, reading)
         notes += said
         reading = replace(reading, series_column=columns[-1], series_layout="channels-first")

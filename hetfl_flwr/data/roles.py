@@ -48,15 +48,22 @@ def roles(
     label = find(reading.label_column or usual, "label-column", [*frame.classes], "classes")
     aside = [find(column, key) for key, column in _aside(reading).items()]
     kind, inputs = _inputs(place, frame, label, reading, find)
-    learnt = {name for name in inputs if " ".join(name.split()) not in reading.ignored}
-    counted = {name: files for name, files in lacking.items() if name in {label, *aside, *learnt}}
-    for name, (file, other) in counted.items():
-        names = sorted(one for one, files in counted.items() if files == (file, other))
-        way_out = ", or name it in ignore-columns" * (name in learnt)
+    learnt = [name for name in inputs if not reading.ignores(name)]
+    check_lacking(lacking, [label, *aside, *learnt], label, learnt if kind == "table" else ())
+    return label, kind, inputs
+
+
+def check_lacking(
+    lacking: Mapping[str, tuple[str, str]], counted: Sequence[str], label: str = "", ignorable: Sequence[str] = ()
+) -> None:
+    """Refuse files of which one lacks a column that counts; `roles` says what they are."""
+    found = {name: lacking[name] for name in counted if name in lacking}
+    for file, other in found.values():
+        names = sorted(name for name, files in found.items() if files == (file, other))
+        way_out = ", or name it in ignore-columns" * bool({*names} & {*ignorable})
         way_out += ", or hide sheets that hold other things" * file.startswith("sheet ")
         way_out += "; rows without labels are for hetfl predict" * (label in names)
         raise DataError(f"{file} has no {columns_called(names)}, which {other} has: add what lacks{way_out}")
-    return label, kind, inputs
 
 
 def _inputs(
@@ -74,8 +81,7 @@ def _inputs(
     for kind, column in named.items():
         return kind, (find(column, f"{kind}-column", [*frame.images] if kind == "image" else [], "images"),)
     columns = tuple(name for name in frame.names if name not in (label, *_aside(reading).values()))
-    kept = [name for name in columns if " ".join(name.split()) not in reading.ignored]
-    if lists := [name for name in kept if is_list(frame[name].type)]:
+    if lists := [name for name in columns if is_list(frame[name].type) and not reading.ignores(name)]:
         return "series", (find("", "series-column", lists, "lists"),)
     learnt_columns(place, label, columns, reading)
     return "table", columns

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -155,9 +155,7 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
 }
 
 
-def joined(
-    files: Sequence[tuple[str, Frame]], ignored: Collection[str] = ()
-) -> tuple[Frame, dict[str, tuple[str, str]]]:
+def joined(files: Sequence[tuple[str, Frame]], reading: Reading) -> tuple[Frame, dict[str, tuple[str, str]]]:
     """Return the rows of files, one after the other, and which columns some of them lack.
 
     Numbers in one file and texts in another are texts, whole numbers and fractions are fractions.
@@ -166,8 +164,8 @@ def joined(
     ----------
     files : sequence of (str, Frame)
         What messages call each file once its rows are among those of the others, and its rows.
-    ignored : collection of str
-        Columns that nobody learns from.
+    reading : Reading
+        Which columns are ignored.
 
     Returns
     -------
@@ -196,7 +194,7 @@ def joined(
             try:
                 kinds[name] = _both(kinds.get(name, kind), kind)
             except pa.ArrowTypeError:
-                if " ".join(name.split()) not in ignored:
+                if not reading.ignores(name):
                     raise DataError(_clash(name, frame, other)) from None
                 clashing[name] = pa.null()
     kinds |= clashing
