@@ -85,16 +85,15 @@ def cells_of(source: Source) -> pa.ChunkedArray:
 
 def batches(source: Source, form: Form, rows: IntArray) -> Iterator[npt.NDArray[Any]]:
     """Read all cells, batch by batch: each (B, *shape); afterwards refuse them if some are no inputs."""
-    cells, wrong = cells_of(source), list[tuple[int, str]]()
+    cells, wrong = cells_of(source), dict[int, str]()
     for first in range(0, len(rows), form.batch):
         some = rows[first : first + form.batch]
         follow = some[-1] - some[0] == len(some) - 1 and bool((np.diff(some) == 1).all())
         chunk = cells.slice(some[0], len(some)) if follow else cells.take(pa.array(some))
         inputs, odd = form.read(chunk.combine_chunks())
-        wrong += [(int(some[row]), why) for row, why in odd.items()]
+        wrong |= {int(some[row]): why for row, why in odd.items()}
         yield inputs
     pa.default_memory_pool().release_unused()
     if wrong:
-        row, why = min(wrong)
-        more = f" ({len(wrong) - 1} more such rows)" * (len(wrong) > 1)
-        raise DataError(f"row {source.where(row)}, column '{source.inputs[0]}': {why}{more}")
+        said = source.frame.rows_said(np.isin(np.arange(len(rows)), [*wrong]))
+        raise DataError(f"column '{source.inputs[0]}' of {source.place}, {said}: {wrong[min(wrong)]}")

@@ -90,11 +90,9 @@ SIGNALS = "Inertial Signals"
 OBJECTS = "hetfl-objects"
 """Folder in the cache of the datasets library that holds data from Python, each in a folder that is their digest."""
 
-NAMES_FILE = "owners.hetfl"
-"""Beside files whose names cannot be those of their owners: a JSON object of both."""
-
-CALLED_FILE = "called.hetfl"
-"""Beside files of data that were given from Python: what messages call each file and, as ``""``, all of them."""
+GIVEN_FILE = "given.hetfl"
+"""Beside files of data that were given from Python: a JSON object of what messages call each file, and whose it is, and
+of what they call all of them, as ``""``."""
 
 
 def is_folder(dataset: str) -> bool:

@@ -99,10 +99,15 @@ class Frame:
         """The number (N,) of each row in its file, as people count."""
         return np.arange(1, len(self) + 1) if self.row is None else self.row
 
-    def place_of(self, row: int) -> tuple[int, str]:
-        """Return the number of a row 0..N-1 in its file, as people count, and what messages call that file."""
-        number = row + 1 if self.row is None else int(self.row[row])
-        return number, self.files[self.in_file[row]] if self.files else ""
+    def where(self, row: int) -> str:
+        """Return how messages call a row 0..N-1: its number in its file, as people count, and that file's name."""
+        number, file = row + 1 if self.row is None else self.row[row], self.files and self.files[self.in_file[row]]
+        return f"{number} of {file}" if file else str(number)
+
+    def rows_said(self, rows: npt.NDArray[np.bool_]) -> str:
+        """Return how messages call some of the first rows, (N,): the first, and how many more."""
+        more = int(rows.sum()) - 1
+        return f"row {self.where(int(rows.argmax()))}" + f" and {more} more" * (more > 0)
 
     def take(self, rows: IntArray) -> "Frame":
         """Return some rows."""

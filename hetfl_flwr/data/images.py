@@ -121,7 +121,7 @@ def _form(source: Source) -> Pixels:
             shape = (1 if image.mode in _GREY else 3, size or image.height, size or image.width)
             return Pixels(shape, bool(size))
     why = Pixels((1, 1, 1), resize=False).read(cells_of(source)[:1].combine_chunks())[1][0]
-    raise DataError(f"{source.place} has no image that can be decoded; row {source.where(0)}: {why}")
+    raise DataError(f"{source.place} has no image that can be decoded; row {source.frame.where(0)}: {why}")
 
 
 def _notes(source: Source, channels: int) -> tuple[str, ...]:

@@ -125,12 +125,12 @@ def _alone(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str,
     """Note classes of one row, such as a total, or the cell of another header, where others have several."""
     codes = pc.index_in(found, value_set=pa.array(values, found.type)).fill_null(-1).to_numpy()
     counts = np.bincount(codes[codes >= 0], minlength=len(values))
-    rows = [(values[code], source.where(int(np.argmax(codes == code)))) for code in np.flatnonzero(counts == 1)]
+    rows = [(values[code], source.frame.rows_said(codes == code)) for code in np.flatnonzero(counts == 1)]
     if not rows or counts.max() < FEWEST_BESIDE:
         return ()
     (value, where), *others = rows
     more = f" and {len(others)} more classes have" if others else " has"
-    return (f"label column '{source.label}' of {source.place}: {value!r}{more} one row alone (row {where})",)
+    return (f"label column '{source.label}' of {source.place}: {value!r}{more} one row alone ({where})",)
 
 
 def _wanted(source: Source, found: pa.ChunkedArray, called: Sequence[str], labels: Sequence[str]) -> Values:
@@ -210,8 +210,9 @@ def _codes(source: Source, found: pa.ChunkedArray, values: Values) -> IntArray:
     if (labels < 0).any():
         names: dict[int | str, str] = dict(enumerate(called))
         others = [names.get(value, value) for value in _distinct(found.filter(pa.array(labels < 0)))]
+        rows = source.frame.rows_said(labels < 0)
         raise DataError(
-            f"{_which(source, labels < 0, 'has', 'have')} {source.label} {_shown(others)}: labels must be {known}"
+            f"column '{source.label}' of {source.place} holds {_shown(others)} in {rows}: labels must be {known}"
         )
     return labels
 
@@ -257,15 +258,9 @@ def check_filled(source: Source, column: str, cells: pa.ChunkedArray) -> pa.Chun
     """Return the cells of a column; DataError if some are missing."""
     missing = cells.is_null(nan_is_null=True).to_numpy()
     if missing.any():
-        raise DataError(f"{_which(source, missing, 'has', 'have')} no {column}: fill it in, or leave the row out")
+        rows = source.frame.rows_said(missing)
+        raise DataError(f"column '{column}' of {source.place} is empty in {rows}: fill it in, or leave the row out")
     return cells
-
-
-def _which(source: Source, rows: npt.NDArray[np.bool_], one: str, several: str) -> str:
-    """Return some of all rows (N,) as the beginning of a sentence: the first, how many more, and a verb."""
-    more = int(rows.sum()) - 1
-    first = f"row {source.where(int(np.argmax(rows)))}"
-    return f"{first} and {more} more {several}" if more else f"{first} {one}"
 
 
 def _shown(values: Sequence[int | str]) -> str:

@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 from hetfl_flwr.data.arrays import read_signals
 from hetfl_flwr.data.columns import MISSING, TEXT, stand_for_none
 from hetfl_flwr.data.folders import (
-    CALLED_FILE,
     EXPECTED,
-    NAMES_FILE,
+    GIVEN_FILE,
     Listing,
     is_folder,
     local_folder,
@@ -34,9 +33,18 @@ from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.memo import Memo
 from hetfl_flwr.data.pivot import parse_pivot, pivoted
 from hetfl_flwr.data.reading import Reading, parse_classes
-from hetfl_flwr.data.roles import Kind, check_spelling, columns_called, is_between, is_nameless, is_text, roles
-from hetfl_flwr.data.rows import joined, notes_on, read_file, read_files, reason
-from hetfl_flwr.errors import DataError, HetflError
+from hetfl_flwr.data.roles import (
+    Kind,
+    check_lacking,
+    check_spelling,
+    columns_called,
+    is_between,
+    is_nameless,
+    is_text,
+    roles,
+)
+from hetfl_flwr.data.rows import joined, notes_on, read_file, reason, with_folders
+from hetfl_flwr.errors import DataError
 
 if TYPE_CHECKING:
     from hetfl_flwr.data.catalogue import DatasetEntry
@@ -117,31 +125,15 @@ class Source(Memo):
         """A digest of all inputs."""
         return blake2b(repr([*map(self.frame.digest, self.inputs)]).encode(), digest_size=16).hexdigest()
 
-    def where(self, row: int) -> str:
-        """Return how messages call a row, 0..N-1: as people count it in its file, which they call by its name."""
-        number, file = self.frame.place_of(row)
-        if file.startswith(self.place):
-            return f"{number} of {file}"
-        split = "train" if row < self.train_rows else "test"
-        return f"{number} of {file or f'split {split!r}'} of {self.place}"
-
-    def rows_said(self, rows: npt.NDArray[np.bool_]) -> str:
-        """Return how messages call some of the first rows, (N,): the first, and how many more."""
-        first, *more = np.flatnonzero(rows).tolist()
-        number, file = self.frame.place_of(first)
-        split = "train" if first < self.train_rows else "test"
-        among = f" of {file}" if file else f" of split '{split}'" * (len(self.rows) > 1)
-        return f"row {number}{among}" + (f" and {len(more)} more" if more else "")
-
     def unlike(self, name: str) -> str:
-        """Return two files of which one holds numbers alone in a column, the other words; empty if none do."""
+        """Return two files of training of which one holds numbers alone in a column, the other words; empty if none."""
         frame, cells = self.frame, self.frame[name]
         if not is_text(cells.type):
             return ""
         kinds = cells.is_valid(), pc.match_substring_regex(cells, r"^[+-]?[\d.,]+$").fill_null(False)
-        filled, alike = (np.bincount(frame.in_file[one.to_numpy()], minlength=len(frame.files)) for one in kinds)
-        named = np.array([*map(bool, frame.files)])
-        both = named & (filled > 0) & (alike == filled), named & (alike < filled)
+        counts = (np.bincount(frame.in_file[one.to_numpy()], minlength=len(frame.files)) for one in kinds)
+        filled, alike = (one[: self.train_files] for one in counts)
+        both = (filled > 0) & (alike == filled), alike < filled
         numbers, words = ([frame.files[file] for file in np.flatnonzero(of_kind)] for of_kind in both)
         return f"numbers in {numbers[0]} and words in {words[0]}" if numbers and words else ""
 
@@ -182,17 +174,18 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
         raise DataError(f"{place} has no split 'train', only: {', '.join(found.splits)}")
     notes += tuple(f"split '{split}' of {place} is not used" for split in found.splits if split not in _USED)
     train, test = (found.splits.get(split, ()) for split in _USED)
-    whole = joined([*train, *test])
-    known, measured = ({name for _, frame in files for name in frame.names} for files in (train, test or train))
+    splits = [(split, *one) for split in _USED for one in found.splits.get(split, ())]
+    whole, lacking = joined(
+        [(name or f"split '{split}'" * bool(test), frame) for split, name, frame in splits], reading
+    )
     nameless = {} if entry else _nameless(whole, reading)
     notes += _notes_on(place, nameless)
-    whole = whole.without([name for name in whole.names if name not in known])
-    if reading.pivot:
-        whole, channels, said = pivoted(whole.without([*nameless]), place, reading)
+    if columns := parse_pivot(reading.pivot):
+        check_lacking(lacking, columns)
+        whole, channels, said = pivoted(whole.without([*nameless]), place, columns, reading)
         notes += said
-        *_, value = parse_pivot(reading.pivot) or ("",)
-        reading = replace(reading, series_column=value, series_layout="channels-first")
-    label, kind, inputs = roles(place, whole.without([*nameless]), known - measured, reading)
+        reading = replace(reading, series_column=columns[-1], series_layout="channels-first")
+    label, kind, inputs = roles(place, whole.without([*nameless]), lacking, reading)
     if entry and entry.without:
         whole = whole.take(np.flatnonzero(~np.isin(whole[label].to_numpy(), entry.without)))
     in_test = whole.in_file >= len(train)
@@ -259,24 +252,14 @@ def _folder_below(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> 
 
 
 def _own(dataset: str, reading: Reading) -> _Found:
-    """Return the splits of a file or a folder of one's own, called as it was given from Python, if it was."""
-    given = called_in_python(Path(dataset))
-    folder = own_place(dataset)
-    if folder.is_file():
-        return _read_rows({"train": [folder]}, f"'{dataset}'", reading, given)
-    if not given:
-        return _in_folder(folder, reading)
-    try:
-        return replace(_in_folder(folder, reading, given), place=given[""])
-    except HetflError as error:
-        text = str(error)
-        for name, said in sorted(given.items(), reverse=True):
-            text = text.replace(f"'{folder / name}'", said)
-        raise type(error)(text) from error
+    """Return the splits of a file or a folder of one's own."""
+    place = own_place(dataset)
+    return _read_rows({"train": [place]}, f"'{dataset}'", reading) if place.is_file() else _in_folder(place, reading)
 
 
-def _in_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None = None) -> _Found:
-    called = f"'{folder}'"
+def _in_folder(folder: Path, reading: Reading) -> _Found:
+    given = given_in_python(folder)
+    called, _ = given.get("", (f"'{folder}'", ""))
     if signals := signals_folder(folder):
         return _whole(called, read_signals(signals))
     listing = Listing.of(folder)
@@ -286,7 +269,7 @@ def _in_folder(folder: Path, reading: Reading, given: Mapping[str, str] | None =
         found = _images(called, listing, reading)
     else:
         files, notes = listing.by_split(reading.by_file)
-        found = _read_rows(files, called, reading, given or {}, folder)
+        found = _read_rows(files, called, reading, folder, given)
         found = replace(found, notes=(*found.notes, *(notes if not reading.id_column else ())))
     return replace(found, notes=(*found.notes, *listing.notes))
 
@@ -295,19 +278,25 @@ def _read_rows(
     files: Mapping[str, Sequence[Path]],
     called: str,
     reading: Reading,
-    given: Mapping[str, str],
     root: Path | None = None,
+    given: Mapping[str, tuple[str, str]] | None = None,
 ) -> _Found:
     """Read the files of rows of all splits; sheets of the only one are splits as files of a folder are."""
     paths = [path for of_split in files.values() for path in of_split]
-    owners = owner_names(paths) if reading.by_file else {path: path.name for path in paths}
+    names, owners = {path: f"'{path}'" for path in paths}, names_of(paths)
+    if given:
+        names, owners = ({path: given[path.name][part] for path in paths} for part in (0, 1))
     alone = {of_split[0] for of_split in files.values() if len(of_split) == 1}
     parts, read = dict[Path, list[Path]](), dict[Path, tuple[str, str, Frame]]()
-    for path, title, frame in read_files(paths, reading, root):
-        owner = title or owners[path]
-        name = given.get(path.name, "") if given else f"file {owner!r}" * (path not in alone or bool(title))
-        read[path / title] = owner, name, replace(frame, row=frame.numbers - 1) if given else frame
-        parts.setdefault(path, []).append(path / title)
+    for path in paths:
+        for title, one in read_file(path, reading, names[path]):
+            frame = with_folders(one, path, root)
+            owner = title or (owners[path] if reading.by_file else path.name)
+            name = f"file {owner!r}" * (path not in alone or bool(title))
+            if given:  # rows of data in Python count from 0
+                name, frame = names[path] * (names[path] != called), replace(frame, row=frame.numbers - 1)
+            read[path / title] = owner, name, frame
+            parts.setdefault(path, []).append(path / title)
     notes = notes_on(frame for _, _, frame in read.values())
     if len(paths) == 1 and len(read) > 1 and not reading.by_file:
         by_split, said = Listing(paths[0], (*read,)).by_split()
@@ -318,27 +307,18 @@ def _read_rows(
     return _Found(called, splits, notes, tuple(owner for owner, *_ in read.values()) if reading.by_file else ())
 
 
-def owner_names(files: Sequence[Path]) -> dict[Path, str]:
-    """Return whose each file is: by the file that says so beside them, else by its own name."""
-    said = _said(files[0].parent / NAMES_FILE)
-    return {path: said[path.name] for path in files} if said else names_of(files)
-
-
-def called_in_python(folder: Path) -> dict[str, str]:
-    """Return what the files of a folder were called when they were given from Python; nothing where they were not."""
-    return _said(folder / CALLED_FILE)
-
-
-def _said(path: Path) -> dict[str, str]:
+def given_in_python(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return what each file of data given from Python is called, and whose it is; nothing of other folders."""
     try:
-        return {str(name): str(said) for name, said in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, AttributeError):
+        said = json.loads((folder / GIVEN_FILE).read_text(encoding="utf-8"))
+        return {str(name): (str(called), str(owner)) for name, (called, owner) in said.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
         return {}
 
 
 def _images(called: str, listing: Listing, reading: Reading) -> _Found:
     """Return images in one folder a class, with what files called metadata say of them, and whose they are."""
-    told, notes = listing.described({file: read_file(file)[0][1].table.to_pylist() for file in listing.rows})
+    told, notes = listing.described({file: read_file(file, reading)[0][1].table.to_pylist() for file in listing.rows})
     said = dict.fromkeys(name for row in told.values() for name in row if name != "file_name")
     labelled = (reading.label_column or "label") in said
     by_split, owners = listing.images_by_split(reading.by_file, labelled)
@@ -463,8 +443,9 @@ def _labelled(source: Source, unknown: Sequence[str]) -> Source:
             raise DataError(f"no row of {where}{place} has any {label} (label-column): fill it in, or {way_out}")
     gone = found.filter(pa.array(without)).drop_null()
     words = ", ".join(repr(text) for text in gone.unique().to_pylist() if text.strip()) if is_text(gone.type) else ""
+    rows = source.frame.rows_said(without)
     note = (
-        f"{without.sum()} of {len(source)} rows of {place} have no {label} ({source.rows_said(without)}): left out"
+        f"{without.sum()} of {len(source)} rows of {place} have no {label} ({rows}): left out"
         + f"; if {words} is a class, name all of them in classes" * bool(words)
     )
     frame = source.frame.take(np.flatnonzero(~without))

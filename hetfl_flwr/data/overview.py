@@ -170,7 +170,7 @@ def _aside(source: Source, name: str, part: str) -> ColumnFacts:
         first = "" if part == "image" or missing.all() else cells[int(np.argmin(missing))].as_py()
     except ValueError:  # texts that are not UTF-8, in a column that nobody reads
         missing, first = cells.is_null().to_numpy(), ""
-    why = source.nameless.get(name) or "ignore-columns" * (" ".join(name.split()) in source.reading.ignored)
+    why = source.nameless.get(name) or "ignore-columns" * source.reading.ignores(name)
     return ColumnFacts(name, part, missing=int(missing.sum()), example=str(first)[:60].strip(), why=why)
 
 

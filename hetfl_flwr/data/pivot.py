@@ -35,7 +35,9 @@ def parse_pivot(text: str) -> tuple[str, str, str, str] | None:
     return names[0], names[1], names[2] if len(names) > 3 else "", names[-1]
 
 
-def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[str, ...], tuple[str, ...]]:
+def pivoted(
+    frame: Frame, place: str, columns: tuple[str, str, str, str], reading: Reading
+) -> tuple[Frame, tuple[str, ...], tuple[str, ...]]:
     """Return a long table with one row a series, in the order of their first rows; its channels; and notes.
 
     The column of values then holds lists of numbers: one in order of time, or one a channel, the channels sorted. Rows
@@ -47,7 +49,7 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
         A column is not there; a cell of series, time or channel is missing; a channel has no value, or two, at a time;
         or the label, the owner or the domain differs within a series.
     """
-    series, time, channel, value = parse_pivot(reading.pivot) or ("",) * 4
+    series, time, channel, value = columns
     named = [name for name in (series, time, channel, value) if name]
     for name in named:
         if name not in frame:
@@ -56,8 +58,8 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
     for name in named[:-1]:
         empty = np.isnan(times) if name == time else cleaned(frame[name]).is_null().to_numpy()
         if empty.any():
-            row = _row(frame, int(empty.argmax()))
-            raise DataError(f"row {row} of {place} has no {name}: fill it in, or leave the row out")
+            rows = frame.rows_said(empty)
+            raise DataError(f"column '{name}' of {place} is empty in {rows}: fill it in, or leave the row out")
     of_file = np.stack([frame.in_file, _coded(as_written(frame[series]))])
     _, first, own = np.unique(of_file, axis=1, return_index=True, return_inverse=True)
     firsts, owners = np.sort(first), np.argsort(np.argsort(first))[own.ravel()]
@@ -68,7 +70,7 @@ def pivoted(frame: Frame, place: str, reading: Reading) -> tuple[Frame, tuple[st
     keys = np.stack([owners, kinds, times])[:, order]
     twice = np.flatnonzero((keys[:, 1:] == keys[:, :-1]).all(axis=0))
     if len(twice):
-        row = _row(frame, int(order[twice[0] : twice[0] + 2].max()))
+        row = frame.where(int(order[twice[0] : twice[0] + 2].max()))
         raise DataError(
             f"row {row} of {place} has a second {channel or value} of its {series} at one {time}: leave one out"
         )
@@ -111,17 +113,10 @@ def _coded(cells: pa.ChunkedArray) -> IntArray:
     return numbers
 
 
-def _row(frame: Frame, row: int) -> str:
-    number, file = frame.place_of(row)
-    return f"{number} of {file}" if file else str(number)
-
-
 def _numbers(frame: Frame, place: str, name: str, reading: Reading) -> tuple[FloatArray, str, list[str]]:
     """Return the numbers (N,) of a column, or its dates as days, NaN where one is missing; their unit; and notes."""
     cells = cleaned(frame[name], reading.missing)
-    decision = decide(
-        name, cells, "number", lambda rows: f"row {_row(frame, int(rows.argmax()))}", missing=reading.missing
-    )
+    decision = decide(name, cells, "number", frame.rows_said, missing=reading.missing)
     if decision.column is None:
         raise DataError(f"column '{name}' of {place} {decision.problem}: {decision.way_out}")
     notes = [f"column '{name}' of {place}: {note}" for note in decision.notes]

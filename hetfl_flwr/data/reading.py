@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from csv import Error as CsvError
 from csv import reader
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 from unicodedata import normalize
@@ -49,10 +50,13 @@ class Reading:
     id_column: str = ""
     by_file: bool = False
 
-    @property
-    def ignored(self) -> frozenset[str]:
-        """The names of ``ignore_columns``, their blanks one space each."""
+    @cached_property
+    def _ignored(self) -> frozenset[str]:
         return frozenset(parse_names(self.ignore_columns))
+
+    def ignores(self, column: str) -> bool:
+        """Say whether ``ignore_columns`` names a column; a blank in a name stands for any white space."""
+        return " ".join(column.split()) in self._ignored
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Which column of a data set is what: told from names and features alone, before a row is read and after."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Literal
@@ -19,7 +19,9 @@ _MINUS = "\u2212"
 Kind = Literal["image", "series", "text", "table"]
 
 
-def roles(place: str, frame: Frame, lacking: Collection[str], reading: Reading) -> tuple[str, Kind, tuple[str, ...]]:
+def roles(
+    place: str, frame: Frame, lacking: Mapping[str, tuple[str, str]], reading: Reading
+) -> tuple[str, Kind, tuple[str, ...]]:
     """Return the label column, what an input is, and the columns that it is made of.
 
     Parameters
@@ -28,8 +30,8 @@ def roles(place: str, frame: Frame, lacking: Collection[str], reading: Reading) 
         What messages call the data set.
     frame : Frame
         All its rows.
-    lacking : collection of str
-        Columns that its test split lacks.
+    lacking : mapping
+        Of each column that one of its files lacks, what messages call that file, and one that has it.
     reading : Reading
         Which columns count; the only image, the only series and the only class-label column need no name, and neither
         does ``y`` beside a series ``x``.
@@ -39,14 +41,35 @@ def roles(place: str, frame: Frame, lacking: Collection[str], reading: Reading) 
     ConfigError
         If the columns of two kinds of input are named.
     DataError
-        If a column is not there, or none is left to learn from.
+        If a column is not there, a file lacks one that counts, or none is left to learn from.
     """
-    names = [name for name in frame.names if name not in lacking]
-    find = partial(_column, place, names, frame.names)
-    usual = "y" if {"x", "y"} <= {*names} and is_list(frame["x"].type) else ""
+    find = partial(_column, place, frame.names)
+    usual = "y" if {"x", "y"} <= {*frame.names} and is_list(frame["x"].type) else ""
     label = find(reading.label_column or usual, "label-column", [*frame.classes], "classes")
-    for key, column in _aside(reading).items():
-        find(column, key)
+    aside = [find(column, key) for key, column in _aside(reading).items()]
+    kind, inputs = _inputs(place, frame, label, reading, find)
+    learnt = [name for name in inputs if not reading.ignores(name)]
+    check_lacking(lacking, [label, *aside, *learnt], label, learnt if kind == "table" else ())
+    return label, kind, inputs
+
+
+def check_lacking(
+    lacking: Mapping[str, tuple[str, str]], counted: Sequence[str], label: str = "", ignorable: Sequence[str] = ()
+) -> None:
+    """Refuse files of which one lacks a column that counts; `roles` says what they are."""
+    found = {name: lacking[name] for name in counted if name in lacking}
+    for file, other in found.values():
+        names = sorted(name for name, files in found.items() if files == (file, other))
+        way_out = ", or name it in ignore-columns" * bool({*names} & {*ignorable})
+        way_out += ", or hide sheets that hold other things" * file.startswith("sheet ")
+        way_out += "; rows without labels are for hetfl predict" * (label in names)
+        raise DataError(f"{file} has no {columns_called(names)}, which {other} has: add what lacks{way_out}")
+
+
+def _inputs(
+    place: str, frame: Frame, label: str, reading: Reading, find: Callable[..., str]
+) -> tuple[Kind, tuple[str, ...]]:
+    """Return what an input is, and the columns that it is made of."""
     inputs: dict[Kind, str] = {
         **{"image": reading.image_column, "text": reading.text_column, "series": reading.series_column}
     }
@@ -56,31 +79,18 @@ def roles(place: str, frame: Frame, lacking: Collection[str], reading: Reading) 
     if frame.images and not named:
         named = {"image": ""}
     for kind, column in named.items():
-        return label, kind, (find(column, f"{kind}-column", [*frame.images] if kind == "image" else [], "images"),)
+        return kind, (find(column, f"{kind}-column", [*frame.images] if kind == "image" else [], "images"),)
     columns = tuple(name for name in frame.names if name not in (label, *_aside(reading).values()))
-    kept = [name for name in columns if " ".join(name.split()) not in reading.ignored]
-    if lists := [name for name in kept if is_list(frame[name].type)]:
-        return label, "series", (find("", "series-column", lists, "lists"),)
-    if not {*kept} <= {*names}:
-        name = next(name for name in kept if name in lacking)
-        raise DataError(f"{place} has no column '{name}' in its split 'test': name it in ignore-columns")
+    if lists := [name for name in columns if is_list(frame[name].type) and not reading.ignores(name)]:
+        return "series", (find("", "series-column", lists, "lists"),)
     learnt_columns(place, label, columns, reading)
-    return label, "table", columns
+    return "table", columns
 
 
 def _column(
-    place: str,
-    names: Sequence[str],
-    trained: Sequence[str],
-    wanted: str,
-    key: str,
-    declared: Sequence[str] = (),
-    what: str = "",
+    place: str, names: Sequence[str], wanted: str, key: str, declared: Sequence[str] = (), what: str = ""
 ) -> str:
-    """Return the wanted column, or else the only one of those that are declared as what it is to be.
-
-    `names` are in all splits, those that are `trained` in the training split.
-    """
+    """Return the wanted column, or else the only one of those that are declared as what it is to be."""
     if not wanted and len(declared) == 1:
         wanted = declared[0]
     several = [name.strip() for name in wanted.split(",")]
@@ -93,9 +103,9 @@ def _column(
     elif key == "label-column" and len(several) > 1 and {*several} <= {*names}:
         lead = f"has {len(several)} columns {wanted!r}, and only single-label classification is learnt here"
     else:
-        lead = f"has no column '{wanted}'" + " in its split 'test'" * (wanted in trained)
+        lead = f"has no column '{wanted}'"
     hint = f"did you mean '{near[0]}'? Set" if near else "set"
-    raise DataError(f"{place} {lead}: {hint} {key} to one of: {', '.join(choices)}{header_hint(trained)}")
+    raise DataError(f"{place} {lead}: {hint} {key} to one of: {', '.join(choices)}{header_hint(names)}")
 
 
 def _aside(reading: Reading) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from hetfl_flwr.data.columns import TEXT
 from hetfl_flwr.data.folders import TABLES, check_file, ending
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.reading import Reading
-from hetfl_flwr.data.roles import column_called, columns_called, header_hint, in_words, is_nameless, is_text, shape_of
+from hetfl_flwr.data.roles import column_called, header_hint, in_words, is_text, shape_of
 from hetfl_flwr.data.text_tables import read_letters, read_sheets, read_text_table
 from hetfl_flwr.errors import DataError, HetflError
 
@@ -25,8 +25,10 @@ _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _BUFFER, _AT_ONCE = 2**14, 2**20  # bytes of a file of columns, and of cells, that are read at a time
 
 
-def read_file(path: Path, reading: Reading | None = None) -> list[tuple[str, Frame]]:
+def read_file(path: Path, reading: Reading, called: str = "") -> list[tuple[str, Frame]]:
     """Read a file of rows: one table without a title, or one a sheet of several, with its title.
+
+    Messages call the file by its path, or as it is ``called``.
 
     Raises
     ------
@@ -34,55 +36,41 @@ def read_file(path: Path, reading: Reading | None = None) -> list[tuple[str, Fra
         It cannot be read, has no rows, or a column twice.
     """
     check_file(path)
-    kind, own = TABLES.get(ending(path), "csv"), reading or Reading()
+    kind, called = TABLES.get(ending(path), "csv"), called or f"'{path}'"
     try:
         if kind == "csv":
-            found = [("", read_text_table(path, own.encoding, own.header_row))]
+            found = [("", read_text_table(path, reading.encoding, reading.header_row))]
         elif kind == "sheets":
-            found = [*read_sheets(path, own.header_row)]
+            found = [*read_sheets(path, reading.header_row)]
         else:
-            read = partial(_json, encoding=own.encoding) if kind == "json" else _READERS[kind]
+            read = partial(_json, encoding=reading.encoding) if kind == "json" else _READERS[kind]
             found = [("", Frame.of(read(path)))]
     except (HetflError, ModuleNotFoundError):
         raise
     except Exception as error:
-        raise DataError(f"cannot read '{path}': {reason(error)}") from error
-    named = [(title if len(found) > 1 else "", _named(path, frame)) for title, frame in found]
-    if not named or (empty := [title for title, frame in named if not len(frame)]):
-        where = f"sheet {empty[0]!r} of '{path}'" if named and empty[0] else f"'{path}'"
-        raise DataError(f"{where} holds no rows: put some into it, or take it away")
-    return named
+        raise DataError(f"cannot read {called}: {reason(error)}") from error
+    several = len(found) > 1
+    named = [_named(f"sheet {title!r} of {called}" if several else called, frame) for title, frame in found]
+    for place in [frame.files[0] for frame in named if not len(frame)] if named else [called]:
+        raise DataError(f"{place} holds no rows: put some into it, or take it away")
+    return [(title if several else "", frame) for (title, _), frame in zip(found, named, strict=True)]
 
 
-def _named(path: Path, frame: Frame) -> Frame:
+def _named(called: str, frame: Frame) -> Frame:
     """Return the rows of a file, whose columns have names of their own in one form of letters."""
     names = [*map(column_called, frame.names)]
     for name, count in Counter(" ".join(name.split()) for name in names).items():
         if count > 1:
             raise DataError(
-                f"'{path}' has column {name!r} more than once: give each column a name of its own{header_hint(names)}"
+                f"{called} has column {name!r} more than once: give each column a name of its own{header_hint(names)}"
             )
     own = {column_called(name): classes for name, classes in frame.classes.items()}
     images = frozenset(map(column_called, frame.images))
-    return Frame(frame.table.rename_columns(names), own, images, (f"'{path}'",), row=frame.numbers, notes=frame.notes)
+    return Frame(frame.table.rename_columns(names), own, images, (called,), row=frame.numbers, notes=frame.notes)
 
 
-def read_files(paths: Sequence[Path], reading: Reading, root: Path | None = None) -> list[tuple[Path, str, Frame]]:
-    """Read files whose rows belong together; each with its path and the title of its sheet.
-
-    A folder ``NAME=VALUE`` below the root is a column of the files in it, as Hive and Spark write them.
-
-    Raises
-    ------
-    DataError
-        One cannot be read or has no row, or they differ in their columns.
-    """
-    found = [(path, title, _told(path, root, one)) for path in paths for title, one in read_file(path, reading)]
-    _check_columns(found, reading.ignored)
-    return found
-
-
-def _told(path: Path, root: Path | None, frame: Frame) -> Frame:
+def with_folders(frame: Frame, path: Path, root: Path | None) -> Frame:
+    """Return the rows of a file with a column for each folder ``NAME=VALUE`` below the root, as Hive writes them."""
     folders = path.parent.relative_to(root).parts if root else ()
     table = frame.table
     for name, equal, value in (one.partition("=") for one in folders):
@@ -167,26 +155,8 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
 }
 
 
-def _check_columns(files: Sequence[tuple[Path, str, Frame]], ignored: Collection[str]) -> None:
-    """Refuse files that have other columns than the first."""
-    names = [{name for name in frame.names if _is_needed(name, ignored)} for _, _, frame in files]
-    called = [f"sheet {title!r} of '{path}'" if title else f"'{path}'" for path, title, _ in files]
-    for place, own in zip(called, names, strict=True):
-        for one, other, lacking in ((place, called[0], names[0] - own), (called[0], place, own - names[0])):
-            if lacking:
-                sheets = ", or hide sheets that hold other things" * any(title for _, title, _ in files)
-                raise DataError(
-                    f"{one} has no {columns_called(sorted(lacking))}, which {other} has: add what lacks, or name "
-                    f"it in ignore-columns{sheets}"
-                )
-
-
-def _is_needed(name: str, ignored: Collection[str]) -> bool:
-    return " ".join(name.split()) not in ignored and not is_nameless(name)
-
-
-def joined(files: Sequence[tuple[str, Frame]]) -> Frame:
-    """Return the rows of files, one after the other, whose columns are the same.
+def joined(files: Sequence[tuple[str, Frame]], reading: Reading) -> tuple[Frame, dict[str, tuple[str, str]]]:
+    """Return the rows of files, one after the other, and which columns some of them lack.
 
     Numbers in one file and texts in another are texts, whole numbers and fractions are fractions.
 
@@ -194,6 +164,15 @@ def joined(files: Sequence[tuple[str, Frame]]) -> Frame:
     ----------
     files : sequence of (str, Frame)
         What messages call each file once its rows are among those of the others, and its rows.
+    reading : Reading
+        Which columns are ignored.
+
+    Returns
+    -------
+    frame : Frame
+        All rows; a column is empty where a file lacks it, and everywhere if it is ignored and no type holds its cells.
+    lacking : mapping
+        Of each column that a file lacks, the name of the first such file, and of one that has it.
 
     Raises
     ------
@@ -202,6 +181,7 @@ def joined(files: Sequence[tuple[str, Frame]]) -> Frame:
     """
     first: dict[str, Frame] = {}
     kinds: dict[str, pa.DataType] = {}
+    clashing: dict[str, pa.DataType] = {}
     for _, frame in files:
         for name in frame.names:
             other = first.setdefault(name, frame)
@@ -214,14 +194,19 @@ def joined(files: Sequence[tuple[str, Frame]]) -> Frame:
             try:
                 kinds[name] = _both(kinds.get(name, kind), kind)
             except pa.ArrowTypeError:
-                raise DataError(_clash(name, frame, other)) from None
+                if not reading.ignores(name):
+                    raise DataError(_clash(name, frame, other)) from None
+                clashing[name] = pa.null()
+    kinds |= clashing
     frames = [frame for _, frame in files]
     whole = pa.concat_tables([_cast(frame.table, kinds) for frame in frames], promote_options="permissive")
     file = np.repeat(np.arange(len(frames)), [*map(len, frames)])
     row = np.concatenate([frame.numbers for frame in frames])
     classes = {name: frame.classes[name] for name, frame in first.items() if name in frame.classes}
     images = frozenset().union(*(frame.images for frame in frames))
-    return Frame(whole.select(list(kinds)), classes, images, tuple(name for name, _ in files), file, row)
+    lacks = {name: next((one.files[0] for one in frames if name not in one), "") for name in kinds}
+    lacking = {name: (file, first[name].files[0]) for name, file in lacks.items() if file}
+    return Frame(whole.select(list(kinds)), classes, images, tuple(name for name, _ in files), file, row), lacking
 
 
 def _cast(table: pa.Table, kinds: Mapping[str, pa.DataType]) -> pa.Table:
@@ -229,7 +214,7 @@ def _cast(table: pa.Table, kinds: Mapping[str, pa.DataType]) -> pa.Table:
         name: column
         if column.type == kinds[name]
         else pa.nulls(len(column), kinds[name])
-        if column.null_count == len(column)
+        if column.null_count == len(column) or pa.types.is_null(kinds[name])
         else column.cast(kinds[name])
         for name, column in zip(table.column_names, table.columns, strict=True)
     }

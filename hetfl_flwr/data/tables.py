@@ -119,7 +119,7 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
             name,
             cells,
             declared.get(name, ""),
-            source.rows_said,
+            source.frame.rows_said,
             missing=source.reading.missing,
             values=values.get(name, ()),
             plainly=source.is_catalogued,

@@ -176,7 +176,7 @@ def read_letters(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
 def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
     """Return how the letters of a file are written, and a note where that is not UTF-8.
 
-    It is as told, else by its byte order mark, else UTF-8, else the most usual plausible encoding.
+    It is as told, else of Unicode by its byte order mark or zeros, else UTF-8, else the most usual plausible encoding.
 
     Raises
     ------
@@ -192,8 +192,9 @@ def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
                 pass
         return codec, () if codec in (encoding, "utf-8-sig") else (f"read as {codec.upper()}",)
     except (UnicodeError, LookupError) as error:
-        if encoding:
-            raise DataError(f"'{path}' is not in encoding {encoding!r} ({error}): leave encoding empty") from None
+        if codec != "utf-8-sig" or encoding:
+            way_out = "leave encoding empty" if encoding else "save it as UTF-8"
+            raise DataError(f"'{path}' is not in encoding {codec!r} ({error}): {way_out}") from None
     except (OSError, EOFError) as error:
         raise DataError(f"cannot read '{path}': {error}") from None
     with opened(path) as file:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.arrays import table_of
-from hetfl_flwr.data.folders import CALLED_FILE, NAMES_FILE, OBJECTS
+from hetfl_flwr.data.folders import GIVEN_FILE, OBJECTS
 from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import brief
 
@@ -336,9 +336,9 @@ def _written(files: Mapping[str, "Dataset"], names: Sequence[str], places: Seque
     try:
         for name, data in files.items():
             data.to_parquet(scratch / name)
-        _say(scratch / CALLED_FILE, {"": "dataset", **dict(zip(files, places, strict=True))})
-        if names:
-            _say(scratch / NAMES_FILE, dict(zip(files, names, strict=True)))
+        owners = names or [""] * len(files)
+        given = {"": ("dataset", ""), **dict(zip(files, zip(places, owners, strict=True), strict=True))}
+        (scratch / GIVEN_FILE).write_text(json.dumps(given, allow_nan=False), encoding="utf-8")
         folder = home / _digest(scratch)
         try:
             scratch.rename(folder)
@@ -348,10 +348,6 @@ def _written(files: Mapping[str, "Dataset"], names: Sequence[str], places: Seque
         return folder
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _say(path: Path, said: Mapping[str, str]) -> None:
-    path.write_text(json.dumps(said, allow_nan=False), encoding="utf-8")
 
 
 def _digest(folder: Path) -> str:

@@ -30,6 +30,7 @@ from hetfl_flwr.data.reading import comma_list, parse_data_sets
 from hetfl_flwr.data.spec import Column
 from hetfl_flwr.errors import ConfigError, ModelError, cause
 from hetfl_flwr.node.node import Node
+from simulations.inference.inputs import FILE_KEYS
 
 KINDS = (".pt2", ".onnx")
 EXTRA = "hetfl.json"
@@ -138,6 +139,7 @@ def description(node: Node) -> dict[str, Any]:
             "dtype": str(arrays.inputs.dtype).removeprefix("torch."),
             "meaning": MEANING[arrays.spec.kind].format(top=arrays.brightest, vocabulary=config.vocabulary),
             "names": list(arrays.input_names),
+            "file": {key: getattr(config, key) for key in FILE_KEYS},
             **_OWN[arrays.spec.kind](node),
         },
         "outputs": {

@@ -15,8 +15,8 @@ from hetfl_flwr.data.columns import cleaned, read, rival
 from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.images import Pixels
-from hetfl_flwr.data.pivot import pivoted
-from hetfl_flwr.data.reading import Reading, parse_names, parse_vocabulary
+from hetfl_flwr.data.pivot import parse_pivot, pivoted
+from hetfl_flwr.data.reading import Reading, parse_vocabulary
 from hetfl_flwr.data.roles import in_words, is_text
 from hetfl_flwr.data.rows import notes_on, read_file
 from hetfl_flwr.data.series import Layout
@@ -25,6 +25,9 @@ from hetfl_flwr.data.text_tables import read_letters
 from hetfl_flwr.data.texts import Tokens
 from hetfl_flwr.errors import DataError, ModelError
 from hetfl_flwr.text import printable
+
+FILE_KEYS = ("header_row", "encoding", "missing_values")
+"""Fields of a `Reading` that hold for every file of rows that a model takes."""
 
 SHOWN = 5
 """Names that a message shows, at most."""
@@ -53,6 +56,12 @@ class Model:
         """What it takes."""
         inputs: Mapping[str, Any] = self.told["inputs"]
         return inputs
+
+    @property
+    def reading(self) -> Reading:
+        """How files of rows were read in training."""
+        said = self.inputs.get("file", {})
+        return Reading(**{key: said[key] for key in FILE_KEYS if key in said})
 
 
 class Inputs(NamedTuple):
@@ -172,7 +181,7 @@ def _column(model: Model, path: Path, usual: str, fits: Callable[[pa.DataType], 
 def _texts(model: Model, path: Path) -> Inputs:
     """Return texts as rows of tokens."""
     if path.suffix.lower() == ".txt":
-        letters, notes = read_letters(path)
+        letters, notes = read_letters(path, model.reading.encoding)
         for note in notes:
             warn(f"'{path}': {note}")
         texts = pa.array(letters.splitlines(), pa.large_string())
@@ -194,12 +203,12 @@ def _texts(model: Model, path: Path) -> Inputs:
 
 def _series(model: Model, path: Path) -> Inputs:
     """Return time series as they are stored, channels first; rows of another shape are left out, and named."""
-    pivot = model.inputs.get("pivot") or ""
+    columns = parse_pivot(model.inputs.get("pivot") or "")
     file, name = _column(model, path, "x", pa.types.is_nested)
     names: Sequence[str] = [*map(str, file.numbers)]
-    if pivot:
-        file, channels, _ = pivoted(file, f"'{path}'", Reading(pivot=pivot))
-        names = [str(cell) for cell in file[parse_names(pivot)[0]].to_pylist()]
+    if columns:
+        file, channels, _ = pivoted(file, f"'{path}'", columns, model.reading)
+        names = [str(cell) for cell in file[columns[0]].to_pylist()]
         if [*channels] != [*model.inputs["names"]]:
             raise DataError(
                 f"'{path}' has channels {listed(channels)}, {model.called} takes {listed(model.inputs['names'])}"
@@ -247,7 +256,7 @@ def _file(model: Model, path: Path) -> Frame:
     """Return the rows of a file."""
     if ending(path) not in TABLES or path.is_dir():
         raise DataError(f"'{path}' is no file of rows, and {model.called} takes these: {advice_on(path)}")
-    (_, frame), *others = read_file(path)
+    (_, frame), *others = read_file(path, model.reading)
     if others:
         raise DataError(f"'{path}' has {len(others) + 1} sheets: give a file of one")
     for note in notes_on([frame]):

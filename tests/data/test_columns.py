@@ -111,13 +111,13 @@ TABLE = {"label_column": "sick", "domain_column": ""}
     [
         (STYLES, None, {"domain_column": "styles"}, "'style'"),
         (STYLES, None, {"partition": "natural:owner"}, "image, label, style"),
-        (["a", "b", None] * 2, None, {}, "row 3 of split 'train'"),
+        (["a", "b", None] * 2, None, {}, "row 3 and 1 more"),
         (["a", "b"] * 3, ["aa"], {}, "style aa"),
         (STYLES, None, {"test": "global"}, "test-set"),
         (STYLES, None, {"dataset": "rotated-zoo/pets"}, "'zoo/pets'"),
         (STYLES, None, {"dataset": "rotated-pacs", "domain_column": ""}, "'pacs'"),
         (AGES, None, {"dataset": "rotated-zoo/pets", **TABLE}, "is a table"),
-        (WARDS, {"age": [4], "sick": [1]}, TABLE, r"'ward\tor floor' in its split 'test'"),
+        (WARDS, {"age": [4], "sick": [1]}, TABLE, r"split 'test'"),
     ],
 )
 def test_what_has_no_such_domains_or_owners_is_refused(tmp_path, refusal, rows, test, keys, said):

@@ -169,8 +169,8 @@ def spoilt(arrays, row, value):
 OF_ARRAYS = {
     "ragged": (lambda a: {"x": np.array([[1], [2, 3]], dtype=object), "y": [0, 1]}, "array 'x'"),
     "rows": (lambda a: {**a, "y": a["y"][:-1]}, "'y' of shape (59,)"),
-    "missing": (lambda a: spoilt(a, 41, np.nan), "row 42 of"),
-    "infinite": (lambda a: spoilt(a, 0, np.inf), "row 1 of"),
+    "missing": (lambda a: spoilt(a, 41, np.nan), ", row 42:"),
+    "infinite": (lambda a: spoilt(a, 0, np.inf), ", row 1:"),
     "empty": (lambda a: {**a, "x": a["x"][:, :, :0]}, "(60, 3, 0)"),
     "deep": (lambda a: {**a, "x": a["x"][..., None]}, "lists of lists of lists"),
     "two": (lambda a: {**a, "z": a["x"]}, "x, z"),
@@ -294,7 +294,7 @@ class TestLongTables:
             (lambda rows: rows.iloc[1:], "at 4 of 5 times"),
             (lambda rows: pd.concat([rows, rows.iloc[:1]]), "row 82 of"),
             (lambda rows: rows.assign(sick=["yes", "no"] * 40), "differs within one patient"),
-            (lambda rows: rows.assign(hour=rows.hour.where(rows.hour > 0)), "has no hour"),
+            (lambda rows: rows.assign(hour=rows.hour.where(rows.hour > 0)), "'hour'"),
             (lambda rows: rows.rename(columns={"hour": "time"}), "no column 'hour'"),
             (lambda rows: rows[(rows.patient != "p3") | (rows.hour > 1)], "2 x 3, not 2 x 5"),
             (lambda rows: rows.assign(value=rows.value.where(rows.value > -1)), "missing"),
@@ -518,6 +518,20 @@ class TestExport:
             own = {"dataset": file, "output-dir": f"{config.output_dir}-{offset}"}
             found.append(predict(run_federation(config.with_values(own)), file, 0).scores)
         np.testing.assert_allclose(found[1], found[0], atol=1e-3)
+
+    def test_words_for_missing_values_hold_in_a_long_table_too(self, tmp_path, make_config, run_federation):
+        rows = pd.DataFrame([(one, hour, one + hour % 5, "uv"[one % 2]) for one in range(ROWS) for hour in range(8)])
+        rows.columns = ["patient", "hour", "value", "sick"]
+        rows.to_csv(tmp_path / "long.csv", index=False)
+        keys = {"pivot": "patient,hour,value", "label_column": "sick", "missing_values": "-999"}
+        config = make_config(
+            dataset=str(tmp_path / "long.csv"), algorithm="local", rounds=1, checkpoint_every=1, **keys
+        )
+        folder = run_federation(config.with_values({"models": "conv1d:small", "width": 0}))
+        rows.loc[8, "value"] = -999
+        rows.to_csv(tmp_path / "new.csv", index=False)
+        found = predict(folder, tmp_path / "new.csv", 0)
+        assert (len(found.classes), ["missing" in line for line in found.unreadable]) == (ROWS - 1, [True])
 
     @pytest.mark.parametrize(
         ("change", "said"),

@@ -272,6 +272,12 @@ class TestKeys:
         for encoding in ("utf-8", "utf-16", "klingon"):
             assert encoding in refusal(DataError, own, path, encoding=encoding)
 
+    @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32-be"])
+    @pytest.mark.parametrize("name", ["Ann", "Zoë"])
+    def test_what_is_cut_within_a_letter_is_in_no_other_encoding(self, tmp_path, refusal, encoding, name):
+        path = lay(tmp_path, {"t.csv": text_of([["1", name, "u"]] * 9).encode(encoding)[:-1]}) / "t.csv"
+        assert lacking(refusal(DataError, own, path), "t.csv'", "utf-", "save it as UTF-8") == []
+
     def test_quotes_hold_names_with_a_comma(self, tmp_path, refusal):
         path = lay(tmp_path, {"north, old.csv": FRAME.assign(**{"height, in cm": range(ROWS)})}) / "north, old.csv"
         assert f"'\"{path}\"'" in refusal(ConfigError, own, path)
@@ -314,7 +320,7 @@ class TestForms:
         cells = {"x": [[[row, 1.0], []] for row in range(700)], "r": [{"a": row} for row in range(700)]}
         whole = pa.table(cells | {"r.a": range(700), "d": pa.array([*"abbbbcc"] * 100).dictionary_encode()})
         pq.write_table(whole, tmp_path / "t.parquet", row_group_size=300)
-        [(_, found)] = rows.read_file(tmp_path / "t.parquet")
+        [(_, found)] = rows.read_file(tmp_path / "t.parquet", Reading())
         assert found.table.to_pydict() == whole.to_pydict()
 
     def test_all_rows_of_a_sheet_are_read_whatever_it_says_of_its_size(self, tmp_path):
@@ -476,7 +482,7 @@ class TestFolders:
         assert arrays.input_names == ("a", "ward=Rome", "ward=St Anna", "ward=None")
         assert arrays.inputs[:, 2].tolist() == [float(one == "St Anna") for one in right]
 
-    def test_files_of_one_folder_are_read_with_one_set_of_columns(self, tmp_path):
+    def test_files_of_one_folder_are_read_with_one_set_of_columns(self, tmp_path, refusal):
         """Whole numbers in one file and fractions in the next, another order, a column that only one has."""
         whole = FRAME.assign(bp=range(ROWS))
         files = [whole, whole.assign(bp=whole.bp + 0.5, extra=1)[["y", "extra", "bp", "a"]]]
@@ -487,6 +493,24 @@ class TestFolders:
         lay(tmp_path, {"1.csv": whole.assign(bp=[*map(str, range(ROWS - 1)), "<1"])})
         assert np.array_equal(own(tmp_path).inputs[:, 1], [*range(ROWS), *range(ROWS - 1), np.nan], equal_nan=True)
         assert noted(own(tmp_path), "1 of 80", "row 41 of file '1.csv'")
+        for number, cell in enumerate(["words", [1, 2]]):
+            lay(tmp_path / "lists", {f"{number}.json": FRAME.assign(extra=[cell] * ROWS)})
+        assert "'extra'" in refusal(DataError, own, tmp_path / "lists")
+        assert own(tmp_path / "lists", ignore_columns="extra").input_names == ("a",)
+
+    @pytest.mark.parametrize("other", ["b", "test"])
+    def test_a_file_may_lack_what_nobody_learns_from_and_no_other_column(self, tmp_path, refusal, other):
+        """The column of texts is learnt alone; a label that lacks is for predictions, in whichever split."""
+        rows, first = FRAME.assign(text=[f"word {row}" for row in range(ROWS)]), "train" if other == "test" else "a"
+        for name in "ay":
+            lay(tmp_path / name, {f"{first}.csv": rows, f"{other}.csv": rows.drop(columns=name)})
+        assert len(own(tmp_path / "a", text_column="text").labels) == 2 * ROWS
+        lines = [refusal(DataError, own, tmp_path / "a", ignore_columns="text")]
+        lines.append(refusal(DataError, own, tmp_path / "y", text_column="text"))
+        for line, column in zip(lines, "ay", strict=True):
+            assert lacking(line, f"{other}.csv' has no column '{column}', which") == []
+        assert ["hetfl predict" in line for line in lines] == ["ignore-columns" not in line for line in lines]
+        assert "hetfl predict" in lines[1]
 
     @pytest.mark.parametrize("ends", [",", ",,"])
     @pytest.mark.parametrize("names", [("train", "test"), ("a", "b")])

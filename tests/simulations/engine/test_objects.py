@@ -180,7 +180,7 @@ class TestMessages:
     def test_rows_count_from_0_as_those_of_a_frame_do(self, frame, refusal):
         frame.loc[7, "sick"] = "maybe"
         keys = {"classes": "ill,well"}
-        assert "row 7 of dataset has" in self.refused(refusal, frame, **keys)
+        assert "in row 7:" in self.refused(refusal, frame, **keys)
         both = {"North": frame[:30].replace("maybe", "ill"), "South": frame}
         assert "row 7 of dataset['South']" in self.refused(refusal, both, **keys)
         splits = datasets.DatasetDict(train=datasets.Dataset.from_pandas(frame))

@@ -235,6 +235,18 @@ class TestTables:
         assert rows["class"].tolist() == by_model(table, 1)[0]
         assert invoke("predict", table, "patients.csv", "--client", 1).stdout == Path("out.csv").read_text()
 
+    def test_a_file_is_read_by_the_keys_of_training(self, home, make_config, run_federation):
+        """Columns 1, 2, 3 have no names, and letters are in an encoding that nobody would guess."""
+        text = "".join(f"{'śź'[row % 2]},{row % 7},{'uv'[row % 2]}\n" for row in range(ROWS))
+        (home / "data" / "train.csv").write_text(text, "cp1250")
+        keys = {"header_row": -1, "encoding": "cp1250", "label_column": "3", "categorical_columns": "1"}
+        own = {"dataset": str(home / "data"), "models": "mlp", "algorithm": "local", **keys}
+        folder = run_federation(make_config(rounds=12, checkpoint_every=1, **own))
+        export(folder, 0, home / "model.pt2")
+        for model, client in ((folder, 0), ("model.pt2", None)):
+            found = predict(model, home / "data" / "train.csv", client)
+            assert (found.names[0], [*found.classes]) == ("1", [*"uv"] * (ROWS // 2))
+
 
 class TestImages:
     def test_images_get_the_classes_of_the_model(self, images, home):
