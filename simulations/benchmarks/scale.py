@@ -83,7 +83,7 @@ def main(
     """Measure, and print a table."""
     numbers = clients or [1_000, 10_000, 100_000]
     if alone:
-        print(json.dumps(measured(numbers[0], rounds)))
+        print(json.dumps(measured(numbers[0], rounds), allow_nan=False))
         return
     print("| clients | start, s | round, ms | memory after the start, MB | after the rounds, MB |\n|" + " --- |" * 5)
     for number in numbers:

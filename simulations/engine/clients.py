@@ -119,15 +119,14 @@ class Clients:
         """Return who some clients are, or why one cannot take part; few of them are built."""
         return members_of(client_ids, self._registered)
 
-    def _registered(self, client_id: int) -> tuple[Member, RunConfig] | str:
-        """Build a client; return who it is and its config, or why it cannot take part."""
+    def _registered(self, client_id: int) -> tuple[Member, RunConfig | None] | str:
+        """Build a client; return who it is and its config, if it is kept, or why it cannot take part."""
         node = FIRST_NODE + client_id
         context = self._awake(node)
         try:
             member = Member.checked(member_of(context).values(), node)
             around = kept_of(context).around
-            assert around is not None  # it has been built
-            return member, around["config"]
+            return member, around["config"] if around else None
         except BaseException as raised:  # an own model may raise anything
             return blamed(complaint(raised, context, MessageType.QUERY, None), node).removeprefix(f"node {node}: ")
         finally:

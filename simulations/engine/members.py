@@ -14,7 +14,9 @@ MOST_REFUSED = 10
 """Clients of a process that are asked in vain before the others are not asked any more."""
 
 
-def members_of(client_ids: Sequence[int], build: Callable[[int], tuple[Member, RunConfig] | str]) -> list[Member | str]:
+def members_of(
+    client_ids: Sequence[int], build: Callable[[int], tuple[Member, RunConfig | None] | str]
+) -> list[Member | str]:
     """Return who some clients are, in order, or why one cannot take part.
 
     Those that have the same model, and data of the same domain, are like the first of them, but for what their rows
@@ -26,7 +28,7 @@ def members_of(client_ids: Sequence[int], build: Callable[[int], tuple[Member, R
     client_ids : sequence of int
         Which clients.
     build : callable
-        Builds a client; returns who it is, and its config, or why it cannot take part.
+        Builds a client; returns who it is, and its config if it is kept, or why it cannot take part.
     """
     found, refused = list[Member | str](), 0
     held: Sequence[Holding] = ()
@@ -46,10 +48,10 @@ def members_of(client_ids: Sequence[int], build: Callable[[int], tuple[Member, R
             continue
         member = built[0]
         found.append(member)
-        if config is None:
+        if config is None and built[1] is not None:
             config = built[1]
             held = _held(config, member.clients)
-        if kind := _kind(config, held, client_id):
+        if config and (kind := _kind(config, held, client_id)):
             first[kind] = member
     return found
 
