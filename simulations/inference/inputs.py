@@ -11,7 +11,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from hetfl_flwr.common.notices import warn
-from hetfl_flwr.data.columns import cleaned, read, rival
+from hetfl_flwr.data.columns import cleaned, numbers_among, read, rival
 from hetfl_flwr.data.folders import IMAGES, TABLES, advice_on, ending
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.data.images import Pixels
@@ -207,7 +207,9 @@ def _series(model: Model, path: Path) -> Inputs:
     file, name = _column(model, path, "x", pa.types.is_nested)
     names: Sequence[str] = [*map(str, file.numbers)]
     if columns:
-        file, channels, _ = pivoted(file, f"'{path}'", columns, model.reading)
+        file, channels, notes = pivoted(file, f"'{path}'", columns, model.reading)
+        for note in notes:
+            warn(note)
         names = [str(cell) for cell in file[columns[0]].to_pylist()]
         if [*channels] != [*model.inputs["names"]]:
             raise DataError(
@@ -223,7 +225,8 @@ def _series(model: Model, path: Path) -> Inputs:
             f"row 1 of {called} holds {' x '.join(map(str, layout.cell))} numbers, and {model.called} takes {shape[0]} "
             f"channels of length {shape[1]}"
         )
-    inputs, wrong = replace(layout, dtype=np.dtype(model.inputs["dtype"]).type).read(cells)
+    missing, dtype = (*numbers_among(model.reading.missing),), np.dtype(model.inputs["dtype"]).type
+    inputs, wrong = replace(layout, dtype=dtype, missing=missing).read(cells)
     ids = _ids(file.table, [one for one in file.table.column_names if one != model.told["outputs"].get("column")])
     said = {row: f"row {file.numbers[row]} of {called} {why}" for row, why in wrong.items()}
     return Inputs(inputs, "row", names, said, ids)

@@ -533,6 +533,13 @@ class TestExport:
         found = predict(folder, tmp_path / "new.csv", 0)
         assert (len(found.classes), ["missing" in line for line in found.unreadable]) == (ROWS - 1, [True])
 
+    def test_numbers_for_missing_values_hold_in_lists_too(self, arrays, saved, make_config, run_federation):
+        keys = {"models": "conv1d:small", "width": 0, "algorithm": "local", "rounds": 1, "checkpoint_every": 1}
+        folder = run_federation(make_config(dataset=saved(**arrays), missing_values="-999", **keys))
+        arrays["x"][4, 1, 3] = -999
+        found = predict(folder, saved("other.npz", x=arrays["x"]), 0)
+        assert (found.names[3:5], ["row 5 of" in line for line in found.unreadable]) == (["4", "6"], [True])
+
     @pytest.mark.parametrize(
         ("change", "said"),
         [
