@@ -9,6 +9,8 @@
    from names to these arrays; `scaling` brings them to one scale.
 4. Split (`clients`): the training, validation, test and public rows of one client, by `partitions`.
 
+What a user can mend raises one line: `ConfigError` where a key is wrong, `DataError` where a file is.
+
 Nothing here knows of a server, a model or an algorithm.
 """
 

@@ -24,13 +24,7 @@ CHANNELS = tuple(f"{signal}_{axis}" for signal in ("body_acc", "body_gyro", "tot
 
 
 def npz_table(path: Path) -> pa.Table:
-    """Return the rows of an .npz file, as `table_of` does.
-
-    Raises
-    ------
-    DataError
-        If it is none, or holds what `table_of` refuses or an array of objects.
-    """
+    """Return the rows of an .npz file, as `table_of` does."""
     if not is_zipfile(path):
         raise DataError(f"'{path}' is no .npz file, or damaged: write it with numpy.savez")
     arrays = dict[str, npt.NDArray[Any]]()
@@ -57,11 +51,6 @@ def table_of(arrays: Mapping[str, npt.NDArray[Any]], place: str) -> pa.Table:
         By the names of the columns.
     place : str
         What messages call it.
-
-    Raises
-    ------
-    DataError
-        If there is no array, an empty one, or they differ in their number of rows.
     """
     shapes = [array.shape for array in arrays.values()]
     if len({shape[:1] for shape in shapes}) != 1 or any(not shape or 0 in shape for shape in shapes):
@@ -84,13 +73,7 @@ def _column(array: npt.NDArray[Any]) -> pa.Array:
 
 
 def read_signals(folder: Path) -> dict[str, Frame]:
-    """Return the windows of each split: columns ``signal`` (9 x 128), ``activity`` and ``person``, as numbered there.
-
-    Raises
-    ------
-    DataError
-        If a file is not there, or the files of a split differ in their number of rows.
-    """
+    """Return the windows of each split: columns ``signal`` (9 x 128), ``activity``, ``person``, as numbered there."""
     names = _read(folder / "activity_labels.txt").to_numpy()[:, 1]
     splits: dict[str, Frame] = {}
     for split in ("train", "test"):

@@ -45,11 +45,6 @@ def kept(
         Its type.
     batches : callable
         Makes its parts, along the first axis, from the beginning; called where no file has them yet.
-
-    Raises
-    ------
-    DataError
-        Neither the disk nor the memory has room for it.
     """
     kind = np.dtype(dtype)
     if prod(shape) * kind.itemsize > SMALL:
@@ -115,11 +110,6 @@ def check_fits(shape: tuple[int, ...], itemsize: int, remedy: str) -> None:
         Bytes of a value.
     remedy : str
         What makes it smaller.
-
-    Raises
-    ------
-    DataError
-        It takes more than `_SHARE` of the memory.
     """
     needed, there = prod(shape) * itemsize, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > _SHARE * there:

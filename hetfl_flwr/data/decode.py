@@ -54,11 +54,6 @@ def decode(source: Source, form: Form, rows: IntArray, key: tuple[object, ...], 
         What the inputs depend on beside the cells and their order.
     **facts
         Of `Arrays`, and the vocabulary of texts.
-
-    Raises
-    ------
-    DataError
-        A cell is no input: the first, and how many more; or a label is none.
     """
     classes = classes_of(source)
     order = sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()

@@ -120,13 +120,7 @@ class DataSet:
 
     @property
     def overview(self) -> Overview:
-        """What it is taken for, and why it cannot be learnt from, if that is so; of its images the first is decoded.
-
-        Raises
-        ------
-        DataError
-            If it cannot be opened.
-        """
+        """What it is taken for, and why it cannot be learnt from, if that is so; of its images the first is decoded."""
         if self.is_bundled:
             return Overview.of_arrays(self.name, self._straight[0])
         source, learnt, problem = self.source, list[ColumnFacts](), ""
@@ -146,13 +140,7 @@ class DataSet:
         return replace(whole, problem=problem or whole.problem)
 
     def arrays(self, seed: int, with_test: bool, rotation: Rotation = "clockwise") -> tuple[Arrays, ...]:
-        """Return the arrays of its domains; equal arguments return the same copy. `rotated` says what they are.
-
-        Raises
-        ------
-        DataError
-            If the data set cannot be found or read.
-        """
+        """Return the arrays of its domains; equal arguments return the same copy. `rotated` says what they are."""
         straight = self._straight
         self.check_rotated(straight[0].spec.kind)
         return straight[0].once(rotated, seed, with_test, rotation) if self.is_rotated else straight
@@ -201,12 +189,6 @@ def data_sets(dataset: str, reading: Reading | None = None) -> tuple[DataSet, ..
     """Return what a data set's name, or a comma list of names, stands for. No data set is opened.
 
     Names are those of the catalogue, hub ids ``owner/name``, folders, or any of them after ``rotated-``.
-
-    Raises
-    ------
-    ConfigError
-        If a name is empty, unknown, or there twice, or is ``rotated-`` of what cannot be rotated; or if a key names
-        more or fewer columns than there are data sets.
 
     Examples
     --------
@@ -278,13 +260,7 @@ def _absolute(name: str) -> str:
 
 
 def check_places(dataset: str, data_dir: str) -> None:
-    """Refuse data sets whose files are not where they are to be, without reading them; the hub's are not looked for.
-
-    Raises
-    ------
-    DataError
-        One is not there, or has a name that none has.
-    """
+    """Refuse data sets whose files are not where they are to be, without reading them; the hub's are not looked for."""
     for one in data_sets(dataset):
         if not one.is_bundled:
             check_place(one.place, data_dir, one.entry)
@@ -310,13 +286,6 @@ def overview(dataset: str, reading: Reading) -> Overview:
         One data set, as in `load_client_data`.
     reading : Reading
         How it is read.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such data set.
-    DataError
-        If it cannot be opened.
     """
     found, *others = data_sets(dataset, reading)
     if others:

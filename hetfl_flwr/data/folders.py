@@ -159,13 +159,7 @@ def advice_on(path: Path) -> str:
 
 
 def own_place(dataset: str) -> Path:
-    """Return the file of rows, or the folder, that a data set's name is.
-
-    Raises
-    ------
-    DataError
-        If it is neither, a file of another kind, or the system's.
-    """
+    """Return the file of rows, or the folder, that a data set's name is."""
     path = Path(dataset)
     place = path.resolve() if path.exists() else path
     if place == Path(place.anchor) or any(place.is_relative_to(system) for system in SYSTEM):
@@ -187,11 +181,6 @@ def local_folder(hub_id: str, data_dir: str) -> Path | None:
 
     ``data_dir`` itself counts where data files lie in it or in its ``data`` folder, or anywhere below it
     if it bears the data set's name.
-
-    Raises
-    ------
-    DataError
-        If ``data_dir`` is not a folder.
     """
     root = Path(data_dir).expanduser()
     if not root.is_dir():
@@ -234,14 +223,7 @@ class Listing:
 
     @classmethod
     def of(cls, folder: Path) -> "Listing":
-        """List a folder.
-
-        Raises
-        ------
-        DataError
-            If it holds no data, or mostly other files, or copies of one file in several forms; or what is called like
-            data is no file, or is empty.
-        """
+        """List a folder."""
         rows, images, others = list[Path](), list[Path](), list[Path]()
         for place, folders, names in os.walk(folder, followlinks=True):
             here = Path(place).resolve()
@@ -314,11 +296,6 @@ class Listing:
         ``train.csv``, ``test-00000-of-00002.parquet``, ``wine_test.csv`` or ``data/train/1.csv``. Files are splits only
         if all belong to one, and each that is not of training has one that is called alike; else all are rows of one
         split, unless one is just called as a split is.
-
-        Raises
-        ------
-        DataError
-            Nobody can tell which files are splits.
         """
         if by_file:
             here = [path for path in self.rows if path.parent == self.folder] or [*self.rows]
@@ -335,11 +312,6 @@ class Listing:
 
         Images lie in folders ``CLASS``, ``SPLIT/CLASS`` if all are of splits, or ``OWNER/CLASS``; those whose classes
         are written elsewhere, ``labelled``, may lie anywhere, as in folders ``SPLIT``, unless their owners are wanted.
-
-        Raises
-        ------
-        DataError
-            One lies deeper or less deep than others, or than owners lie; or nobody can tell which are splits.
         """
         folders = {path: self._folders(path) for path in self.images}
         deep, flat = (most(self.images, key=lambda path: len(folders[path])) for most in (max, min))
@@ -360,13 +332,7 @@ class Listing:
     def described(
         self, tables: Mapping[Path, Sequence[Mapping[str, Any]]]
     ) -> tuple[dict[Path, Mapping[str, Any]], tuple[str, ...]]:
-        """Return what the rows of files called metadata say of each image, and a note on what they leave open.
-
-        Raises
-        ------
-        DataError
-            Two rows are of one image.
-        """
+        """Return what the rows of files called metadata say of each image, and a note on what they leave open."""
         named = ((file.parent, str(row.get("file_name")), row) for file, table in tables.items() for row in table)
         rows = [(folder / name.replace("\\", "/"), row) for folder, name, row in named]
         counts, images = Counter(path for path, _ in rows), {*self.images}
@@ -444,13 +410,7 @@ def names_of(files: Sequence[Path]) -> dict[Path, str]:
 
 
 def check_file(path: Path, *, filled: bool = True) -> None:
-    """Refuse what is no file, has a name that is not UTF-8 or, of rows, holds nothing at all.
-
-    Raises
-    ------
-    DataError
-        Names it.
-    """
+    """Refuse what is no file, has a name that is not UTF-8 or, of rows, holds nothing at all."""
     if not path.is_file():
         raise DataError(f"'{path}' is no file, or a link to none: put one there, or remove it")
     if any("\udc80" <= letter <= "\udcff" for letter in path.name):

@@ -63,13 +63,7 @@ class Pixels:
         return pixels, wrong
 
     def pixels(self, cell: Any) -> npt.NDArray[np.uint8]:
-        """Return an image, upright and on white where it is transparent, as (channels, height, width).
-
-        Raises
-        ------
-        DataError
-            It is in colour where grey is wanted, has another size, several pages, or more than 8 bits a colour.
-        """
+        """Return an image, upright and on white where it is transparent, as (channels, height, width)."""
         from PIL import Image
 
         image, (channels, height, width) = _upright(cell), self.shape
@@ -88,24 +82,12 @@ class Pixels:
 
 
 def image_spec(source: Source) -> DataSpec:
-    """Return the shape of a data set's first sound image, or the size that is asked for, and its number of classes.
-
-    Raises
-    ------
-    DataError
-        If no image can be decoded, or the labels are none.
-    """
+    """Return the shape of a data set's first sound image, or the size that is asked for, and its number of classes."""
     return DataSpec(_form(source).shape, len(classes_of(source).values))
 
 
 def read_images(source: Source, rows: IntArray) -> Arrays:
-    """Decode a whole data set into one uint8 array; `decode` says what the arguments are.
-
-    Raises
-    ------
-    DataError
-        If images cannot be decoded or are not of the shape, or a label is none of the classes.
-    """
+    """Decode a whole data set into one uint8 array; `decode` says what the arguments are."""
     form = _form(source)
     files = [found for cell in cells_of(source) if isinstance(found := _file(cell.as_py()), str)]
     changed = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, filter(os.path.isfile, files))]

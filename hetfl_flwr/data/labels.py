@@ -64,12 +64,6 @@ def classes_of(source: Source) -> Classes:
     They are those of ``classes``, or the names of a class-label column, or the values that the catalogue declares, or
     else the sorted distinct values of the training split: integers, truth values (false first) or strings. So integers
     0..C-1 stay as they are.
-
-    Raises
-    ------
-    DataError
-        If a label is missing, is none of the classes or of another type, there are fewer than two classes, or so many
-        that the column is a quantity to be estimated.
     """
     return source.once(_classes)
 
@@ -150,13 +144,7 @@ def _wanted(source: Source, found: pa.ChunkedArray, called: Sequence[str], label
 
 
 def declared(arrays: Arrays, classes: str, place: str) -> Arrays:
-    """Return a data set whose classes have names already, with the classes that a reading declares.
-
-    Raises
-    ------
-    DataError
-        If a label is none of them.
-    """
+    """Return a data set whose classes have names already, with the classes that a reading declares."""
     wanted = parse_classes(classes)
     if not wanted:
         return arrays
@@ -174,11 +162,6 @@ def read_codes(source: Source, column: str, key: str) -> tuple[Values, IntArray]
     """Return the sorted distinct values of a column of all splits, and of each row (N,) the number of its value.
 
     Messages name ``key``, the run config's key for the column.
-
-    Raises
-    ------
-    DataError
-        If a value is missing, or is no integer, truth value or string.
     """
     found = _column(source, column, key)
     values = _distinct(found)
@@ -276,11 +259,6 @@ def read_owners(source: Source, rows: IntArray) -> tuple[tuple[str, ...], torch.
 
     The owners are the files that it was read from, or the values of its ``id_column``, ascending. ``rows`` (N,) is the
     order of rows that is wanted.
-
-    Raises
-    ------
-    DataError
-        If a row has no owner.
     """
     if source.owners:
         there, codes = np.unique(source.frame.in_file, return_inverse=True)

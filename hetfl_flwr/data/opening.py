@@ -159,13 +159,6 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
         Where it lies and which columns count; the only image and the only class-label column need no name.
     entry : DatasetEntry, optional
         What the catalogue knows of it.
-
-    Raises
-    ------
-    ConfigError
-        If the columns of two kinds of input are named.
-    DataError
-        If it cannot be found or read, has no training split or an empty split, or lacks the columns.
     """
     found = _found(dataset, reading, entry)
     pa.default_memory_pool().release_unused()  # what reading has needed
@@ -203,13 +196,7 @@ def open_source(dataset: str, reading: Reading, entry: "DatasetEntry | None" = N
 
 
 def check_place(dataset: str, data_dir: str, entry: "DatasetEntry | None") -> None:
-    """Refuse a data set whose files are not where they are to be; what is on the hub is not looked for.
-
-    Raises
-    ------
-    DataError
-        They are not there.
-    """
+    """Refuse a data set whose files are not where they are to be; what is on the hub is not looked for."""
     if not is_folder(dataset):
         _folder_below(dataset, data_dir, entry)
     elif (place := own_place(dataset)).is_dir() and not signals_folder(place):

@@ -128,11 +128,6 @@ def split(
         What else the draw is for: another scope is another draw.
     owners : ndarray, optional
         (N,) int64, whose each row is; only "natural" and "files" ask for it.
-
-    Raises
-    ------
-    ConfigError
-        If there are fewer rows or owners than clients, or the partition cannot be met.
     """
     form, draw, rows = _FORMS[partition.form], generator(seed, "partition", *scope), len(labels)
     if partition.form == "all":

@@ -42,12 +42,6 @@ def pivoted(
 
     The column of values then holds lists of numbers: one in order of time, or one a channel, the channels sorted. Rows
     of one series in two files are two series. Other columns have the cell of its first row.
-
-    Raises
-    ------
-    DataError
-        A column is not there; a cell of series, time or channel is missing; a channel has no value, or two, at a time;
-        or the label, the owner or the domain differs within a series.
     """
     series, time, channel, value = columns
     named = [name for name in (series, time, channel, value) if name]

@@ -35,13 +35,6 @@ def roles(
     reading : Reading
         Which columns count; the only image, the only series and the only class-label column need no name, and neither
         does ``y`` beside a series ``x``.
-
-    Raises
-    ------
-    ConfigError
-        If the columns of two kinds of input are named.
-    DataError
-        If a column is not there, a file lacks one that counts, or none is left to learn from.
     """
     find = partial(_column, place, frame.names)
     usual = "y" if {"x", "y"} <= {*frame.names} and is_list(frame["x"].type) else ""
@@ -121,13 +114,7 @@ TABLE_KEYS = ("ignore-columns", "categorical-columns", "numeric-columns")
 def learnt_columns(
     place: str, label: str, inputs: Sequence[str], reading: Reading
 ) -> tuple[list[str], dict[str, Literal["", "category", "number"]]]:
-    """Return the columns of a table that are learnt from, and what those are to be that a key of the run config names.
-
-    Raises
-    ------
-    DataError
-        If a key names a column that is not there, two keys name one, or none is left.
-    """
+    """Return the columns of a table that are learnt from, and what those are to be that a key names."""
     there = (*inputs, *_aside(reading).values())
     ignored, categories, numbers = (_named(place, there, reading, key) for key in TABLE_KEYS)
     columns = [name for name in inputs if name not in ignored]

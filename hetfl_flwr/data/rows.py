@@ -29,11 +29,6 @@ def read_file(path: Path, reading: Reading, called: str = "") -> list[tuple[str,
     """Read a file of rows: one table without a title, or one a sheet of several, with its title.
 
     Messages call the file by its path, or as it is ``called``.
-
-    Raises
-    ------
-    DataError
-        It cannot be read, has no rows, or a column twice.
     """
     check_file(path)
     kind, called = TABLES.get(ending(path), "csv"), called or f"'{path}'"
@@ -173,11 +168,6 @@ def joined(files: Sequence[tuple[str, Frame]], reading: Reading) -> tuple[Frame,
         All rows; a column is empty where a file lacks it, and everywhere if it is ignored and no type holds its cells.
     lacking : mapping
         Of each column that a file lacks, the name of the first such file, and of one that has it.
-
-    Raises
-    ------
-    DataError
-        A column holds what the same of another file cannot hold.
     """
     first: dict[str, Frame] = {}
     kinds: dict[str, pa.DataType] = {}

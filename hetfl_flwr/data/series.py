@@ -48,13 +48,7 @@ class Layout:
 
     @classmethod
     def of(cls, cell: pa.Array, wanted: SeriesLayout, called: str) -> "Layout":
-        """Return how cells become series by the first of them, which are all as this one is.
-
-        Raises
-        ------
-        DataError
-            It is no list of numbers, or of lists of one length, or may be either way up.
-        """
+        """Return how cells become series by the first of them, which are all as this one is."""
         lengths, _ = _lists(cell, called)
         shape = tuple(int(level[0]) if len(level) else 0 for level in lengths)
         if min(shape) < 1 or len(set(lengths[-1].tolist())) > 1:
@@ -118,12 +112,6 @@ def read_series(source: Source, rows: IntArray) -> Arrays:
         It has one column of series.
     rows : ndarray
         The order of its rows, as in `decode`.
-
-    Raises
-    ------
-    DataError
-        If the column holds no such lists, they differ in shape, or a number is missing or infinite; or the labels are
-        not as they should be.
     """
     called = f"column '{source.inputs[0]}' of {source.place}"
     first = cells_of(source).slice(0, 1).combine_chunks()

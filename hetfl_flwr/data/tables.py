@@ -57,12 +57,6 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
     -------
     Arrays
         Inputs (N, features) float64, neither scaled nor centred.
-
-    Raises
-    ------
-    DataError
-        If a key names no column of the table, or none is left, or one cannot be learnt from; or the labels are not as
-        they should be.
     """
     classes = classes_of(source)
     labels = classes.labels
@@ -270,11 +264,6 @@ def feature_slice(columns: int, clients: int, position: int, overlap: float | No
     -------
     tuple of int
         Columns, ascending; all slices together cover all columns, and none is empty.
-
-    Raises
-    ------
-    ConfigError
-        If there are more slices than columns.
 
     Examples
     --------

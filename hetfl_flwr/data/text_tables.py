@@ -88,11 +88,6 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
         How its letters are written; empty: told from the file.
     header_row : int
         Which row holds the names; 0: found; -1: none, and columns are called 1, 2, ...
-
-    Raises
-    ------
-    DataError
-        It cannot be decoded, has no header, a row with more cells than the header, or a quote that nothing closes.
     """
     codec, notes = encoding_of(path, encoding)
     usual = "\t" if ending(path) == ".tsv" else ","
@@ -177,11 +172,6 @@ def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
     """Return how the letters of a file are written, and a note where that is not UTF-8.
 
     It is as told, else of Unicode by its byte order mark or zeros, else UTF-8, else the most usual plausible encoding.
-
-    Raises
-    ------
-    DataError
-        It can be decoded by none.
     """
     try:
         with opened(path) as file:

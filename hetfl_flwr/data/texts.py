@@ -77,11 +77,6 @@ def read_texts(source: Source, rows: IntArray) -> Arrays:
     With ``"shared:V"`` 1 is an unknown word, and 2..V-1 are the V - 2 most frequent words of the training split, the
     most frequent first, of equally frequent ones the alphabetically first: clients that number words so know which are
     frequent in the data of all, and need the same training split at hand. `Arrays.words` tells whether they have it.
-
-    Raises
-    ------
-    DataError
-        If the column holds no texts, or a row none, or the labels are not as they should be.
     """
     reading, [column] = source.reading, source.inputs
     found = check_filled(source, column, source.frame[column])
