@@ -76,6 +76,7 @@ _SPLIT = re.compile(
     r"(?:[ _.-]?(?:set|data))?(?:[-_.]\d.*)?",
     re.I,
 )
+_LIKE_A_SPLIT = re.compile(r"train|test", re.I)
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 _ASIDE = re.compile(  # files that describe a data set
     r"(?:dataset_infos?|dataset_dict|state|datapackage)\.json|.*\.(?:md|py|ipynb|hetfl)|_success|_(?:common_)?metadata|"
@@ -303,9 +304,14 @@ class Listing:
             note = f"files of rows in folders below '{self.folder}' are left out: {self.shown(left)}"
             return {"train": here}, (note,) * bool(left)
         told = {path: _told((*self._folders(path), path.name.split(".")[0])) for path in self.rows}
-        parts = [path for path, (split, _) in told.items() if not split and not _SHARD.search(path.name)]
+        splits = self._splits(told)
+        parts = [path for path in self.rows if not _SHARD.search(path.name)]
+        if splits.keys() != {"train"} or len(parts) < 2:
+            return splits, ()
         note = f"rows of {len(parts)} files in '{self.folder}' are put together: partition=files has a client for each"
-        return self._splits(told), (note,) * (len(parts) > 1)
+        if like := [path for path in parts if _LIKE_A_SPLIT.search(path.name)]:
+            note += f"; if {self.shown(like[:1])} is a split, let its name end in train or test"
+        return splits, (note,)
 
     def images_by_split(self, by_file: bool, labelled: bool) -> tuple[dict[str, list[Path]], dict[Path, str]]:
         """Return all images by split, and whose each is, which nobody asks for unless ``by_file``.
