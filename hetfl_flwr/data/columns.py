@@ -95,6 +95,13 @@ DATES = {name: re.compile(day + _TIME) for name, (day, _) in _DATES.items()} | {
 FORMATS = {name: form for name, (_, form) in _DATES.items()} | {CLOCK: "%H:%M:%S"}
 """How pandas calls each notation of dates."""
 
+TURNED = {
+    f"{one}/{other}/{year}": f"{other}/{one}/{year}"
+    for one, other in (("day", "month"), ("month", "day"))
+    for year in ("year", "yy")
+}
+"""Notations of dates that are others when days and months change places."""
+
 _MONTHS = [name.lower() for name in month_name][1:]
 _PIVOT = 69  # of years of two digits: 69 is 1969, 68 is 2068, as C and pandas have it
 _SECONDS = 24 * 60 * 60

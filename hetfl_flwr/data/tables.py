@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 
 from hetfl_flwr.data.columns import (
+    TURNED,
     Decision,
     FloatArray,
     Wanted,
@@ -33,6 +34,9 @@ from hetfl_flwr.seeding import generator
 
 FEWEST_ALIKE = 3
 """Test rows from which on it is noted that they are training rows, too."""
+
+FEWEST_DATES = 10
+"""Dates of a file, none with a day above 12, from which on this is no chance."""
 
 FEWEST_COPIES, MOST_COPIES = 20, 3
 """Training rows from which on a column that tells all classes is noted, and the values a class that it may have."""
@@ -132,17 +136,24 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
 
 
 def _otherwise_in_a_file(source: Source, column: Column, cells: pa.ChunkedArray) -> str:
-    """Return of which file no number or date would be read, as it has them in another notation; else nothing."""
-    frame = source.frame
-    if column.kind == "category" or len(frame.files) < 2 or not is_text(cells.type):
+    """Return which file has numbers or dates in another notation, or some dates that all may be; else nothing."""
+    frame, size = source.frame, len(source.frame.files)
+    if column.kind == "category" or size < 2 or not is_text(cells.type):
         return ""
-    others = read(column, cells)[1]
-    lost, filled = (np.bincount(frame.in_file[one], minlength=len(frame.files)) for one in (others, are_filled(cells)))
+    numbers, others = read(column, cells)
+    lost, filled = (np.bincount(frame.in_file[one], minlength=size) for one in (others, are_filled(cells)))
     for file in np.flatnonzero((lost > 0) & (lost == filled)):
         other, _ = rival(column, cells.filter(pa.array(frame.in_file == file)))
         if other:
             where = frame.files[file] or "one split"
             return f"holds {column.kind}s written as {column.notation}, but in {where} as {other}"
+    turned = TURNED.get(column.notation)
+    there = ~np.isnan(read(replace(column, notation=turned), cells)[0]) if turned else np.zeros(0, bool)
+    if there.any() and not there[~np.isnan(numbers)].all():
+        either = np.bincount(frame.in_file[there], minlength=size)
+        for file in np.flatnonzero((either == filled) & (filled >= FEWEST_DATES)):
+            where = frame.files[file] or "one split"
+            return f"holds dates written as {column.notation}, but all of {where} may be {turned}"
     return ""
 
 

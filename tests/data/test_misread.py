@@ -99,6 +99,18 @@ class TestNumbers:
         line = refusal(DataError, of, lay(tmp_path, rows), **keys)
         assert [word for word in ("'north.csv'" if "," in north else "dates", other) if word not in line] == []
 
+    @pytest.mark.parametrize(("rows", "refused"), [(ROWS, True), (6, False)])
+    def test_dates_of_a_file_that_all_may_be_turned_are_refused(self, tmp_path, refusal, rows, refused):
+        written = {
+            "north.csv": {"x": [f"{row % 28 + 1}/3/2024" for row in range(ROWS)], "y": LABELS},
+            "south.csv": {"x": [f"{row % 12 + 1}/{row % 7 + 1}/2024" for row in range(rows)], "y": LABELS[:rows]},
+        }
+        place = lay(tmp_path, written)
+        if refused:
+            assert "'south.csv' may be month/day/year" in refusal(DataError, of, place)
+        else:
+            assert of(place).inputs.shape == (ROWS + rows, 1)
+
     def test_a_column_of_mostly_numbers_says_what_is_none(self, tmp_path, refusal):
         cells = ["k.A." if row % 10 == 0 else f"{60 + row / 4}" for row in range(200)]
         place = lay(tmp_path, {"t.csv": {"x": cells, "a": range(200), "y": LABELS * 5}})
