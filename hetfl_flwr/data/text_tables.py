@@ -31,7 +31,7 @@ USUAL = [
 ]
 """Encodings that are not Unicode, the most usual ones first."""
 
-_SAMPLE, _ROWS, _CELLS, _AT_ONCE = 300_000, 500, 20_000, 50_000
+_SAMPLE, _ROWS, _CELLS, _AT_ONCE, _TOGETHER = 300_000, 500, 20_000, 50_000, 10
 _UNCLEAN = re.compile(r"""[;\t|"]|^'.*'$|(?<!\d),(?! )|,(?=[^\d ])""")  # what cells hold by a wrong separator
 _SINGLE_QUOTED = re.compile(r"(?:^|[,;\t| ])'(?:[^'\n]|'')*'(?:[,;\t| \r\n]|$)")
 _ALONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?!\\)")  # an odd number of backslashes
@@ -447,7 +447,7 @@ def _numbers(row: Sequence[str]) -> list[bool]:
 
 def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width: int, first: int) -> Frame:
     """Return the columns of all rows below the header, without names, and what was left out or filled up."""
-    parts, kept = list[list[pa.Array]](), list[list[str]]()
+    whole, parts, kept = list[list[pa.Array]](), list[list[pa.Array]](), list[list[str]]()
     numbers, repeated, short = array("q"), list[int](), list[int]()
     again, at_once = _alike(header), max(_FEWEST, _AT_ONCE // width)
     turned, of_header = sorted(again), {*again}
@@ -476,8 +476,11 @@ def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width:
         if len(kept) >= at_once:
             parts.append(_texts(kept))
             kept.clear()
+        if len(parts) == _TOGETHER:  # a few large arrays need less memory than many small ones
+            whole.append([pa.concat_arrays(column) for column in zip(*parts, strict=True)])
+            parts.clear()
     parts.append(_texts(kept) if kept else [pa.array([], TEXT)] * width)
-    columns = [pa.chunked_array(column, TEXT) for column in zip(*parts, strict=True)]
+    columns = [pa.chunked_array(column, TEXT) for column in zip(*whole, *parts, strict=True)]
     table = pa.table(columns, names=[*map(str, range(width))])
     footer, last = _footer(table), printable(str(table.column(0)[-1].as_py()), 40) if len(numbers) else ""
     said = {
