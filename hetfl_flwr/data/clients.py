@@ -184,7 +184,8 @@ def load_client_data(split: Split, client: int) -> ClientData:
     if not 0 <= client < split.clients:
         raise ConfigError(f"partition-id {client} with {split.clients} partitions: it must be in 0..num-partitions-1")
     position, index = divmod(client, len(shares.labels))
-    domains, own = shares.beside(index), shares[index]
+    domains = shares.beside(index)
+    own = next(domain for domain in domains if domain.number == index)
     cut = own.cuts[position]
     if not len(cut.train):
         whose = f", {joined(cut.names)}," * bool(cut.names)

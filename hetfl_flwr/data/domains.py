@@ -55,12 +55,12 @@ class DataSet:
     base: str
     reading: Reading
 
-    @property
+    @cached_property
     def is_rotated(self) -> bool:
         """Whether it is a rotated family."""
         return self.name != self.base
 
-    @property
+    @cached_property
     def entry(self) -> DatasetEntry | None:
         """What the catalogue knows of it."""
         return CATALOGUE.get(self.base)

@@ -84,7 +84,7 @@ class Reading:
         """
         folder = str(Path(self.data_dir).expanduser().absolute()) if self.data_dir else ""
         own: dict[str, Any] = {key: normalize("NFC", getattr(self, key)) for key in (*_LISTS, *_ALONE)}
-        for key in _ALONE:
+        for key in filter(own.get, _ALONE):
             columns = parse_data_sets(own[key])
             if len(columns) in (1, count):
                 own[key] = columns[number % len(columns)]
