@@ -1,7 +1,6 @@
 """Columns of a table: what each is, decided once over all its training rows, and how its cells become numbers."""
 
 import re
-from calendar import month_name
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -102,7 +101,10 @@ TURNED = {
 }
 """Notations of dates that are others when days and months change places."""
 
-_MONTHS = [name.lower() for name in month_name][1:]
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november"),
+    "december",
+)
 _PIVOT = 69  # of years of two digits: 69 is 1969, 68 is 2068, as C and pandas have it
 _SECONDS = 24 * 60 * 60
 
@@ -372,7 +374,7 @@ def _kind_of(
 
 
 def _said_of_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> list[str]:
-    """Note a number such as -999 far below all others, and doubt whole numbers with zeros in front, as codes have."""
+    """Note numbers such as -999 far from all others, and doubt whole numbers with zeros in front, as codes have."""
     known, notes = numbers[~np.isnan(numbers)], []
     values = np.unique(known)
     ends = {*values[:3].tolist(), *values[-3:].tolist()}
@@ -608,7 +610,7 @@ def _day(text: str, pattern: re.Pattern[str]) -> float:
     if not (found := pattern.fullmatch(text)):
         return np.nan
     part: dict[str, Any] = {"y": "1970", "m": "1", "d": "1", "n": "", "z": None, **found.groupdict()}
-    year, name = int(part["y"]), part["n"].lower().replace("sept", "sep")
+    year, name = int(part["y"]), part["n"].lower()
     year += (year < _PIVOT) * 2000 + (_PIVOT <= year < 100) * 1900
     named = [number for number, full in enumerate(_MONTHS, start=1) if name and full.startswith(name)]
     month = int(part["m"]) if not name else named[0] if named else 0

@@ -72,14 +72,16 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
     groups = tuple(len(column.input_names) for column in kept)
     inputs, first = np.empty((len(source), sum(groups))), 0
     doubted, notes, facts = doubts(table), list[tuple[str, str]](), list[ColumnFacts]()
-    rows_alike = _Alike(labels)
+    has_test = source.train_rows < len(source) and not source.is_catalogued
+    rows_alike = _Alike(labels) if has_test else None
     for decision, cells in table:
         found, own = read(decision.column, cells) if decision.column else None, [*decision.notes]
         own += [note for name, note in doubted if name == decision.name]
         if found:
             numbers = found[0].reshape(len(source), -1)
             own += _copies(source, numbers, labels[: source.train_rows])
-            rows_alike.add(numbers)
+            if rows_alike:
+                rows_alike.add(numbers)
             inputs[:, first : first + numbers.shape[1]] = numbers
             first += numbers.shape[1]
         notes += [(decision.name, note) for note in own]
@@ -96,7 +98,7 @@ def read_table(source: Source, rows: IntArray) -> Arrays:
         centre=torch.zeros(sum(groups)),
         input_names=tuple(name for column in kept for name in column.input_names),
         columns=tuple(kept),
-        notes=(*said(source.place, notes), *rows_alike.notes(source)),
+        notes=(*said(source.place, notes), *(rows_alike.notes(source) if rows_alike else ())),
         overview=Overview.of(source, facts),
     )
 
@@ -127,8 +129,8 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
         if of_words and (unlike := source.unlike(name)):
             way_out = "write all in one type, or name it in categorical-columns or ignore-columns"
             decision = Decision(name, problem=f"holds {unlike}", way_out=way_out)
-        column = number_of(name, cells) if of_words and is_text(cells.type) else decision.column
-        if column and name not in values and (other := _otherwise_in_a_file(source, column, cells)):
+        plain = decision.column if of_words or name not in declared or declared[name] == "number" else None
+        if plain and (other := _otherwise_in_a_file(source, plain, cells)):
             way_out = "write all in one notation, list the files in dataset, each of which is then read by itself"
             decision = Decision(name, problem=other, way_out=f"{way_out}, or name it in ignore-columns")
         found.append((decision, cells))
@@ -138,8 +140,9 @@ def opened_table(source: Source) -> list[tuple[Decision, pa.ChunkedArray]]:
 def _otherwise_in_a_file(source: Source, column: Column, cells: pa.ChunkedArray) -> str:
     """Return which file has numbers or dates in another notation, or some dates that all may be; else nothing."""
     frame, size = source.frame, len(source.frame.files)
-    if column.kind == "category" or size < 2 or not is_text(cells.type):
+    if source.is_catalogued or size < 2 or not is_text(cells.type):
         return ""
+    column = number_of(column.name, cells) if column.kind == "category" else column
     numbers, others = read(column, cells)
     lost, filled = (np.bincount(frame.in_file[one], minlength=size) for one in (others, are_filled(cells)))
     for file in np.flatnonzero((lost > 0) & (lost == filled)):
@@ -210,7 +213,7 @@ class _Alike:
         train, test = self._sums[: source.train_rows], self._sums[source.train_rows :]
         alike = int(np.isin(test, train).sum())
         usual = 1 - len(np.unique(train)) / len(train)
-        if source.is_catalogued or alike < FEWEST_ALIKE or alike <= 2 * usual * len(test):
+        if alike < FEWEST_ALIKE or alike <= 2 * usual * len(test):
             return ()
         return (f"{alike} of {len(test)} test rows of {source.place} are training rows, too: scores are too high",)
 

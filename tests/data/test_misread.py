@@ -137,6 +137,12 @@ class TestNumbers:
         assert notes_with(found, "missing-values") == notes_with(found, f"missing-values={codes} ")
         assert bool(notes_with(found, "missing-values")) == bool(codes)
 
+    def test_all_months_have_their_names(self, tmp_path):
+        days = pd.date_range("2024-01-05", periods=12, freq="MS")
+        names = [day.strftime(form) for form in ("%d %B %Y", "%d %b %Y") for day in days]
+        expected = [float((day - pd.Timestamp(0)).days) for day in days] * 2
+        assert column(tmp_path, names).inputs[:24, 1].tolist() == expected
+
     def test_names_of_months_are_whole_or_begin_as_they_do(self, tmp_path):
         found = column(tmp_path, ["5 Mar 2024", "6 March 2024", "7 Sept 2024"])
         assert found.inputs[:3, 1].tolist() == [19787.0, 19788.0, 19973.0]
