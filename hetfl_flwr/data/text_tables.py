@@ -105,7 +105,7 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
             frame = _table(f"'{path}'", rows, dialect, names, header_row)
         except csv.Error as error:
             raise DataError(f"cannot read '{path}': {error}") from None
-    if dialect.separator != usual:
+    if dialect.separator != usual or dialect.escape:
         quotes = ", backslashes before quotes" * bool(dialect.escape)
         called = [name for name in frame.names if not name.startswith("Unnamed: ")] or frame.names
         between = f"{dialect.width} columns, from {called[0]!r} to {called[-1]!r}"

@@ -67,7 +67,7 @@ LAYOUTS = {
     "backslashes": (
         text_of([[*row[:2], 'the "best"'] for row in CELLS], escapechar="\\", doublequote=False),
         {**RIGHT, "y": ['the "best"'] * 60},
-        None,
+        ["backslashes"],
     ),
     **{
         f"blanks {blanks!r}": ("".join(blanks.join(row) + "\n" for row in [NAMES, *SHORT]), SHORT_RIGHT, None)
