@@ -549,7 +549,8 @@ def read(column: Column, cells: pa.ChunkedArray) -> tuple[FloatArray, BoolArray]
 def _codes(known: Sequence[str | None], cells: pa.ChunkedArray) -> npt.NDArray[np.int32]:
     """Return the number of each cell's value, -1 for others; 2 and 2.0 are one, of words for truth True and true."""
     coded = cells.dictionary_encode(null_encoding="encode").combine_chunks()
-    of_truth = {str(value).casefold() for value in known if value is not None} in map(set, _TRUTH)
+    words = {str(value).casefold() for value in known if value is not None}
+    of_truth = any(words <= {*pair} for pair in _TRUTH)
     alike = {_alike(value, of_truth): number for number, value in reversed(list(enumerate(known)))}
     exact = {value: number for number, value in enumerate(known)}
     values = coded.dictionary.to_pylist()

@@ -150,6 +150,16 @@ class TestNumbers:
         assert other.input_names[1:] == ("x=6 marraskuu 2024",)
 
 
+@pytest.mark.parametrize("word", ["TRUE", "False", "Yes", "N"])
+def test_a_word_for_truth_beside_missing_cells_is_known(tmp_path, word):
+    """Of two values, one of them a missing cell, the input is 1 where it is missing."""
+    found = column(tmp_path, [word, "", word])
+    assert (found.inputs[:3, 1].tolist(), [note for note in found.notes if "column 'x'" in note]) == (
+        [0.0, 1.0, 0.0],
+        [],
+    )
+
+
 class TestRows:
     def test_a_header_in_another_order_begins_another_table(self, tmp_path, refusal):
         lines = rows_of(str, lambda row: "mild")
