@@ -48,6 +48,7 @@ class SuperLink(BaseHTTPRequestHandler):
     """Answers as a SuperLink does to what is read of it."""
 
     version, late, fleet = HERE, 0.0, 405
+    ended: threading.Event
 
     def do_GET(self) -> None:
         described = json.dumps({"info": {"title": "SuperLink API", "version": self.version}}).encode()
@@ -67,7 +68,8 @@ class SuperLink(BaseHTTPRequestHandler):
 @contextmanager
 def serving(keys: Keys | None, handler: type[SuperLink] = SuperLink, **says: object) -> Iterator[int]:
     """Serve on a free port of all loopback addresses, by TLS where there are keys."""
-    server = ThreadingHTTPServer(("0.0.0.0", 0), type("Other", (handler,), says))
+    ended = threading.Event()
+    server = ThreadingHTTPServer(("0.0.0.0", 0), type("Other", (handler,), says | {"ended": ended}))
     server.daemon_threads = True
     if keys is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -79,6 +81,7 @@ def serving(keys: Keys | None, handler: type[SuperLink] = SuperLink, **says: obj
     try:
         yield server.server_address[1]
     finally:
+        ended.set()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -92,9 +95,8 @@ class Endless(SuperLink):
     def do_GET(self) -> None:
         with suppress(OSError):
             self.wfile.write(self.opening)
-            for _ in range(300):
+            while not self.ended.wait(0.05):
                 self.wfile.write(self.again)
-                time.sleep(0.05)
 
 
 @pytest.fixture
