@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -26,8 +27,8 @@ def read_file(path: Path) -> bytes:
         raise OSError(errno.EFBIG, "it is larger than the memory here") from None
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file through a temporary one beside it: flushed to disk, then renamed.
+def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Write a file, whole or in parts, through a temporary one beside it: flushed to disk, then renamed.
 
     Temporary files of processes that were killed while they wrote this one are removed.
     """
@@ -35,7 +36,7 @@ def replace_file(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         for remains in path.parent.glob(f".{path.name}.*"):  # before the file is there: else nobody may write it again

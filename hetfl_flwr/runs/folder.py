@@ -171,9 +171,8 @@ class RunFolder(RoundCallback):
         with self.writing():
             server_state = pack(KNOWLEDGE, {"round": ledger.done}, ledger.arrays)
             replace_file(self.folder / SERVER_STATE_FILE, server_state)
-            clients = ledger.clients()
-            replace_file(self.folder / CLIENTS_FILE, clients_file(clients))
-            replace_file(self.folder / SUMMARY_FILE, summary_file(ledger.summary(clients)))
+            replace_file(self.folder / CLIENTS_FILE, clients_file(ledger.clients()))
+            replace_file(self.folder / SUMMARY_FILE, summary_file(ledger.summary()))
 
     def synced(self) -> Known:
         """Let all rounds reach the disk, and return what there is so far."""

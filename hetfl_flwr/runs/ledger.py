@@ -1,7 +1,7 @@
 """What a run has reached so far, in memory: its rounds, what each client has come to, and the server state."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from math import inf
 from typing import Any, cast
@@ -144,13 +144,13 @@ class Ledger:
             return None
         return inf if self.uploads.lost else epsilon(self.config.noise_multiplier, uploads)
 
-    def summary(self, clients: Sequence[ClientRecord] = ()) -> Summary:
-        """Return the run in one object, of what `clients` has returned. Keys that mean nothing here are None."""
+    def summary(self) -> Summary:
+        """Return the run in one object. Keys that mean nothing here are None."""
         found = {entry.round for entry in self.rounds}
         lost = [number for number in range(self.done + 1) if number not in found]
         return summary_of(
             self.rounds,
-            clients or self.clients(),
+            self.clients(),
             algorithm=self.config.algorithm,
             dataset=self.dataset,
             clients=len(self._members),
@@ -164,12 +164,12 @@ class Ledger:
             **({"earlier_versions": earlier} if (earlier := self.versions[:-1]) else {}),
         )
 
-    def clients(self) -> list[ClientRecord]:
-        """Return one object a client: model, samples, accuracy before and after, bytes."""
+    def clients(self) -> Iterator[ClientRecord]:
+        """Yield one object a client: model, samples, accuracy before and after, bytes."""
         names = distinct({client: member.name for client, member in self._members.items()})
         nothing = Traffic()
-        return [
-            client_of(
+        for client, member in sorted(self._members.items()):
+            yield client_of(
                 self.rounds,
                 client,
                 member.class_names,
@@ -188,8 +188,6 @@ class Ledger:
                 epsilon=self.epsilon(self.uploads.counts.get(client, 0)),
                 class_names=list(member.class_names) or None,
             )
-            for client, member in sorted(self._members.items())
-        ]
 
 
 def _total(traffic: Iterable[Traffic]) -> Traffic:

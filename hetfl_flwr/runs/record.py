@@ -5,7 +5,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from math import inf
@@ -243,11 +243,12 @@ def figures_of(rounds: Sequence[Round]) -> dict[str, Any]:
     }
 
 
-def summary_of(rounds: Sequence[Round], clients: Sequence[ClientRecord], /, **known: Any) -> Summary:
+def summary_of(rounds: Sequence[Round], clients: Iterable[ClientRecord], /, **known: Any) -> Summary:
     """Return a `Summary` of what rounds and clients tell, and of what else is known; other figures are None."""
-    accuracies = [client["accuracy"] for client in clients]
+    measured = [(client["accuracy"], client.get("recall")) for client in clients]
+    accuracies = [accuracy for accuracy, _ in measured]
     found = dict.fromkeys(Summary.__required_keys__) | figures_of(rounds) | {"accuracy_per_client": accuracies} | known
-    if recall := mean_recall(clients):
+    if recall := mean_recall(recall for _, recall in measured):
         found["recall"] = recall
     ordered: Any = {name: found[name] for name in Summary.__annotations__ if name in found}
     return cast(Summary, ordered)
@@ -318,11 +319,11 @@ def named_classes(entry: Round | None, client: int, names: Sequence[str] = ()) -
     }
 
 
-def mean_recall(clients: Iterable[ClientRecord]) -> dict[str, float]:
+def mean_recall(recalls: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
     """Return the recall of each class by its name, the mean over the clients that have test samples of it."""
     found: dict[str, list[float]] = {}
-    for record in clients:
-        for name, value in (record.get("recall") or {}).items():
+    for own in recalls:
+        for name, value in (own or {}).items():
             found.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in found.items()}
 
@@ -340,10 +341,11 @@ def summary_file(summary: Summary) -> bytes:
     return (json.dumps(_SUMMARY.dump_python(summary), indent=1, allow_nan=False) + "\n").encode()
 
 
-def clients_file(clients: Sequence[ClientRecord]) -> bytes:
-    """Write ``clients.json``, a client a line."""
-    lines = (json.dumps(_CLIENT.dump_python(one), allow_nan=False).encode() for one in clients)
-    return b"[\n%s\n]\n" % b",\n".join(lines)
+def clients_file(clients: Iterable[ClientRecord]) -> Iterator[bytes]:
+    """Write ``clients.json``, a client a line, in parts."""
+    for number, one in enumerate(clients):
+        yield (b",\n" if number else b"[\n") + json.dumps(_CLIENT.dump_python(one), allow_nan=False).encode()
+    yield b"\n]\n"
 
 
 # --- read ----------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from hetfl_flwr import RoundCallback
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.methods import resolve
+from hetfl_flwr.node.machine import keep_freed_memory
 from hetfl_flwr.runs.record import Round
 from simulations.benchmarks.speed import Client, ready
 from simulations.engine.run import run_locally
@@ -150,6 +151,7 @@ def main(
 ) -> None:
     """Measure, and print a table."""
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the command `hetfl` does
     data: dict[str, Value] = (
         {"dataset": "mnist", "data-dir": str(data_dir.absolute())} if data_dir else {"dataset": "digits"}
     )

@@ -7,12 +7,15 @@ end with the same bits, and are known to do the same work.
 Figures are milliseconds of processor time a round, of one thread, over all rounds but the first two and the last: those
 of the engine include checkpoints and the files of the run folder. The ratio is the loop's over the engine's in one
 turn: 1 is an engine that costs nothing. Mean and standard deviation over turns.
+
+With ``--workers`` one and two worker processes take turns instead, by the clock, at two lengths of a round of FedHe.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
-from time import process_time
+from time import perf_counter, process_time
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,6 +31,7 @@ from hetfl_flwr.data import Samples
 from hetfl_flwr.learning.gradients import flat_gradient, project, set_gradient
 from hetfl_flwr.learning.training import draw_batches, make_optimizer
 from hetfl_flwr.methods import resolve
+from hetfl_flwr.node.machine import keep_freed_memory
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.runs.record import Round
 from hetfl_flwr.seeding import generator
@@ -204,15 +208,26 @@ def _signal(client: Client, public: Rows, round: int) -> Signal:
 LOOPS: Mapping[str, Callable[[RunConfig], Play]] = {"fedh2l": fedh2l, "fedhe": fedhe, "fml": fml}
 
 
-class Clock(RoundCallback):
-    """Notes the processor time at the end of each round."""
+STEPS: Mapping[int, int] = {20: 40, 200: 12}
+"""Local steps of a round in which workers are compared, and how many rounds a run has then."""
 
-    def __init__(self) -> None:
+
+class Clock(RoundCallback):
+    """Notes the time at the end of each round.
+
+    Parameters
+    ----------
+    now : callable
+        Returns the time in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self.ends: list[float] = []
 
     def round(self, entry: Round) -> None:
         """Note it."""
-        self.ends.append(process_time())
+        self.ends.append(self._now())
 
 
 def a_round(ends: list[float]) -> float:
@@ -221,11 +236,12 @@ def a_round(ends: list[float]) -> float:
     return (measured[-1] - measured[0]) / (len(measured) - 1)
 
 
-def of_engine(settings: Mapping[str, Value]) -> float:
-    """Run the engine; return its processor seconds a round."""
-    clock = Clock()
+def of_engine(settings: Mapping[str, Value], workers: int = 1, now: Callable[[], float] = process_time) -> float:
+    """Run the engine; return its seconds a round."""
+    clock = Clock(now)
     with TemporaryDirectory() as folder:
-        run_locally({**settings, "output-dir": folder}, verbose=False, progress=False, callbacks=[clock])
+        own = {**settings, "output-dir": folder}
+        run_locally(own, workers=workers, verbose=False, progress=False, callbacks=[clock])
     return a_round(clock.ends[1:])  # without round 0, which is the evaluation before any training
 
 
@@ -239,20 +255,37 @@ def of_loop(settings: Mapping[str, Value]) -> float:
     return a_round(ends)
 
 
+def cells(first: Sequence[float], second: Sequence[float]) -> str:
+    """Return both in milliseconds, and the ratio of the first to the second, each with its deviation over turns."""
+    ratios = [one / other for one, other in zip(first, second, strict=True)]
+    both = [f"{1e3 * fmean(one):.2f} ± {1e3 * stdev(one):.2f}" for one in (first, second)]
+    return f"{' | '.join(both)} | {fmean(ratios):.3f} ± {stdev(ratios):.3f} |"
+
+
 def main(
     methods: Annotated[list[str] | None, typer.Argument(help="Of fedh2l, fedhe and fml; all by default.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with a copy of MNIST; else the bundled digits.")] = None,
+    workers: Annotated[bool, typer.Option("--workers", help="Compare one worker with two.")] = False,
     turns: Annotated[int, typer.Option(min=2, help="How often both run.")] = 5,
-    rounds: Annotated[int, typer.Option(min=5, help="Of each run.")] = 100,
+    rounds: Annotated[int, typer.Option(min=5, help="Of each run against a loop.")] = 100,
 ) -> None:
     """Measure, and print a table."""
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the command `hetfl` does
+    data: dict[str, Value] = {"dataset": "rotated-mnist", "data-dir": str(data_dir.absolute())} if data_dir else {}
+    if workers:
+        print("| steps a round | one worker, ms | two workers, ms | ratio |\n| --- | --- | --- | --- |")
+        for steps, length in STEPS.items():
+            own: dict[str, Value] = {"algorithm": "fedhe", "rounds": length, "evaluate-every": length}
+            settings = {**SETTINGS, **data, **own, "local-batches": steps}
+            pairs = ((of_engine(settings, 1, perf_counter), of_engine(settings, 2, perf_counter)) for _ in range(turns))
+            print(f"| {steps} | {cells(*zip(*pairs, strict=True))}", flush=True)
+        return
     print("| method | loop, ms | engine, ms | ratio |\n| --- | --- | --- | --- |")
     for method in methods or LOOPS:
-        settings = {**SETTINGS, "algorithm": method, "rounds": rounds, "evaluate-every": rounds}
-        loop, engine = zip(*((of_loop(settings), of_engine(settings)) for _ in range(turns)), strict=True)
-        ratios = [one / other for one, other in zip(loop, engine, strict=True)]
-        cells = [f"{1e3 * fmean(one):.2f} ± {1e3 * stdev(one):.2f}" for one in (loop, engine)]
-        print(f"| `{method}` | {' | '.join(cells)} | {fmean(ratios):.3f} ± {stdev(ratios):.3f} |", flush=True)
+        settings = {**SETTINGS, **data, "algorithm": method, "rounds": rounds, "evaluate-every": rounds}
+        pairs = ((of_loop(settings), of_engine(settings)) for _ in range(turns))
+        print(f"| `{method}` | {cells(*zip(*pairs, strict=True))}", flush=True)
 
 
 if __name__ == "__main__":

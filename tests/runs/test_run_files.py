@@ -71,7 +71,7 @@ def test_a_round_is_read_as_it_was_written_whole_numbers_too(tmp_path):
 def test_an_infinite_epsilon_is_written_as_text_and_read_in_either_form(tmp_path, literal):
     written = summary_file(Summary(**SUMMARY | {"epsilon": inf}))
     assert strict(written)["epsilon"] == "Infinity"
-    assert strict(clients_file([ClientRecord(**CLIENT | {"epsilon": inf})]))[0]["epsilon"] == "Infinity"
+    assert strict(b"".join(clients_file([ClientRecord(**CLIENT | {"epsilon": inf})])))[0]["epsilon"] == "Infinity"
     (tmp_path / "summary.json").write_bytes(written.replace(b'"Infinity"', literal.encode()))
     found = read_summary(tmp_path)
     assert found is not None
