@@ -14,7 +14,15 @@ from hetfl_flwr.common.flower import NumPyClient
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.learning.metrics import Metrics as Metrics
 from hetfl_flwr.learning.quality import measure
-from hetfl_flwr.learning.training import Loss, draw_batches, draw_epochs, evaluate, make_optimizer, train
+from hetfl_flwr.learning.training import (
+    Loss,
+    batches_a_round,
+    draw_batches,
+    draw_epochs,
+    evaluate,
+    make_optimizer,
+    train,
+)
 from hetfl_flwr.models import SplitModel
 from hetfl_flwr.node.holder import Holder, Optimizers
 from hetfl_flwr.node.node import Node
@@ -171,8 +179,7 @@ class KnowledgeClient(NumPyClient, ABC):
 
         Training does not ask for it; an attacker does, who imitates a client.
         """
-        config = self.node.config
-        return config.local_batches or config.local_epochs * -(-samples // config.batch_size)
+        return batches_a_round(self.node.config, samples)
 
     def epochs(self, round: int, *, samples: int | None = None, times: int = 1) -> Iterator[list[torch.Tensor]]:
         """Draw this round's mini-batches as the run config says, pass by pass over the data.

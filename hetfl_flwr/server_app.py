@@ -50,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
             results.ledger.begin(strategy.prepare(federation.roster, config), federation.roster)
             if resumed:
                 resumed.restore(results, federation)
-            trackers = start_trackers(config, results.folder)
+            trackers = start_trackers(config, results.folder, federation.roster)
             if resumed:
                 rounds.resume(resumed.checkpoint.under_way)
                 resumed.begin(results)

@@ -193,10 +193,8 @@ class KnowledgeStrategy(Strategy, ABC):
 
     @final
     def learn(self, server_state: Arrays, replies: Sequence[Reply], round: int) -> Arrays:
-        """Let the algorithm aggregate what clients have uploaded, and log whose uploads a robust average leaves out."""
-        learnt = self.aggregate(server_state, [reply.upload for reply in replies], round)
-        self.left_out.tell(self.name, round, again=not self.asynchronous)
-        return learnt
+        """Let the algorithm aggregate what clients have uploaded."""
+        return self.aggregate(server_state, [reply.upload for reply in replies], round)
 
     def summary(self) -> None:
         """Log the hyper-parameters."""

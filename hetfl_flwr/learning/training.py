@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from math import isfinite
+from math import ceil, isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -118,6 +118,18 @@ def draw_epochs(
 def draw_batches(rng: np.random.Generator, samples: int, size: int, *, epochs: int, batches: int) -> Iterator[Tensor]:
     """Yield the same mini-batches as `draw_epochs`, one after the other."""
     return chain.from_iterable(draw_epochs(rng, samples, size, epochs=epochs, batches=batches))
+
+
+def batches_a_round(config: RunConfig, samples: int) -> int:
+    """Return how many mini-batches `draw_epochs` yields in a round, as the run config says.
+
+    Examples
+    --------
+    >>> batches_a_round(RunConfig(local_batches=0, local_epochs=2, batch_size=50), 101)
+    4
+    """
+    one_left = config.batch_size > 1 and samples > config.batch_size and samples % config.batch_size == 1
+    return config.local_batches or config.local_epochs * (ceil(samples / config.batch_size) - one_left)
 
 
 def most_drawn(config: RunConfig, samples: int, *, times: int = 1) -> int:

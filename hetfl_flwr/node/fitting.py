@@ -9,7 +9,7 @@ and the choice the same on every machine.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil, inf
+from math import inf
 from statistics import median
 from time import perf_counter
 
@@ -20,7 +20,7 @@ from torch.nn import functional
 from hetfl_flwr.config import RunConfig, simulated
 from hetfl_flwr.data import Samples
 from hetfl_flwr.errors import ConfigError
-from hetfl_flwr.learning.training import descend, make_optimizer
+from hetfl_flwr.learning.training import batches_a_round, descend, make_optimizer
 from hetfl_flwr.models import SplitModel, parse_models, trainable_count
 from hetfl_flwr.seeding import seeded
 
@@ -137,18 +137,6 @@ def device_speed(config: RunConfig, client_id: int) -> float:
         )
     speeds = simulated("client-speed", config.client_speed)
     return 1e9 * speeds[client_id % len(speeds)][0]
-
-
-def batches_a_round(config: RunConfig, samples: int) -> int:
-    """Return how many mini-batches a client takes in a round, as `hetfl_flwr.learning.training.draw_epochs` cuts them.
-
-    Examples
-    --------
-    >>> batches_a_round(RunConfig(local_batches=0, local_epochs=2, batch_size=50), 101)
-    4
-    """
-    one_left = config.batch_size > 1 and samples > config.batch_size and samples % config.batch_size == 1
-    return config.local_batches or config.local_epochs * (ceil(samples / config.batch_size) - one_left)
 
 
 def _tried(

@@ -5,11 +5,11 @@ does not fit raises: state never leaks between runs, algorithms, models or clien
 """
 
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from glob import glob
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -369,11 +369,9 @@ def prune(config: RunConfig, client_id: int, needed: Collection[str]) -> list[st
         Ids of runs that stay in any case; they count among these.
     """
     state_dir, keep = Path(config.state_dir), config.state_keep
-    own = re.compile(rf"client-{client_id}\.(checkpoint\.)?safetensors")
     found: dict[str, list[Path]] = {}
-    for folder in state_dir.glob("run-*"):
-        if files := [path for path in folder.iterdir() if own.fullmatch(path.name)]:
-            found[folder.name.removeprefix("run-")] = files
+    for name in glob(f"run-*/client-{client_id}.*safetensors", root_dir=state_dir):  # folders may go meanwhile
+        found.setdefault(Path(name).parent.name.removeprefix("run-"), []).append(state_dir / name)
     newest = sorted(found, key=lambda run: max(path.stat().st_mtime_ns for path in found[run]), reverse=True)
     stay = {*needed, *[run for run in newest if run not in needed][: max(keep - len(set(needed)), 0)]}
     removed = [run for run in newest if run not in stay] if keep else []

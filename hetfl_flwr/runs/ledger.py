@@ -78,8 +78,8 @@ class Ledger:
         self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
         clients = {str(client): dict(values) for client, values in measured.items()}
         for reply in trained.replies:
-            own = {key: value for key, value in reply.metrics.items() if key != EXAMPLES}
-            clients.setdefault(str(reply.client_id), {}).update(own)
+            known = clients.setdefault(str(reply.client_id), {})  # what is measured holds beside what training says
+            known |= {key: value for key, value in reply.metrics.items() if key not in {EXAMPLES, *known}}
         for client_id, traffic in trained.traffic.items():
             self._traffic.setdefault(client_id, Traffic()).add(traffic)
         evaluation = _total(evaluated.traffic.values())

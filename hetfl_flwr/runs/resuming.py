@@ -72,7 +72,7 @@ class Checkpoints(RoundCallback):
                 "begun": results.begun,
                 "config": lasting(results.config),
                 "rounds": results.synced(),
-                "counts": {**ledger.counts(), **federation.exchange.guards.counts()},
+                "counts": {**ledger.counts(), "sizes": federation.exchange.guard.counts()},
                 "trained": federation.roster.trained,
                 "versions": ledger.versions,
             }
@@ -112,7 +112,7 @@ class Resumption(NamedTuple):
                 raise RunFolderError(f"{results.folder} is of a run in another engine: go on with it in that one")
             grid.load_clients(self.checkpoint.folder, at["clients"].keys())
         federation.roster.trained = dict(at["trained"])
-        federation.exchange.guards.restore(at["counts"])
+        federation.exchange.guard.restore(at["counts"]["sizes"])
         federation.registration.note(self.losses)
         ledger.restore(at["counts"], federation.roster)
         ledger.done, ledger.arrays = at["round"], frozen(self.checkpoint.server_state)

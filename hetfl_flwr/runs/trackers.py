@@ -14,7 +14,7 @@ The server writes them, in every engine. What they get has the same names everyw
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from logging import WARNING, getLogger
@@ -22,14 +22,18 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from hetfl_flwr.common.files import replace_file
 from hetfl_flwr.config import RunConfig, listed
 from hetfl_flwr.errors import ConfigError, cause
 from hetfl_flwr.learning.metrics import mean
 from hetfl_flwr.runs.callbacks import Guarded, RoundCallback, RunInfo
-from hetfl_flwr.runs.record import Round, Summary, read_clients
+from hetfl_flwr.runs.record import Round, Summary
 from hetfl_flwr.server.exchange import FRACTIONS
+from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.cost_metrics import DEVICE_MEMORY, MEMORY
+from hetfl_flwr.wire.naming import distinct
 
 PROJECT = "hetfl"
 """Name of the W&B project and the MLflow experiment, where the environment names no other."""
@@ -38,6 +42,8 @@ IDS_FILE = "trackers.json"
 """File in the run folder that says under which id each tracker knows the run."""
 
 Scalars = dict[str, float]
+
+_IDS = TypeAdapter(dict[str, str])
 
 
 class Tracker(RoundCallback):
@@ -58,10 +64,13 @@ class Tracker(RoundCallback):
         Under which the tracker knows the run; empty if it needs none.
     reached : int
         The last round that it has from before; -1 if none.
+    members : iterable of Member
+        The clients that are here; more may join.
     """
 
     id = ""
     reached = -1
+    members: Iterable[Member] = ()
 
     def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
         self.config, self.folder, self.id = config, folder, known
@@ -233,10 +242,12 @@ class Prometheus(Tracker):
         self._path = Path(elsewhere) / f"hetfl-{folder.name}.prom" if elsewhere else folder / PROMETHEUS_FILE
         self._metrics: dict[str, Any] = {}
         self._last, self._since = dict[str, int](), dict[str, int]()
+        self._names = dict[str, str]()
 
     def log(self, round: int, scalars: Scalars) -> None:
         """Write the numbers of a round."""
-        names = {str(one["partition"]): one["name"] or "" for one in read_clients(self.folder) or []}
+        here = distinct({member.client_id: member.name for member in self.members})
+        names = self._names = {**{str(client): name for client, name in here.items()}, **self._names}  # the first stays
         self._metric("round").set(round)
         for name, value in scalars.items():
             if own := re.fullmatch(r"client/(\d+)/(.+)", name):
@@ -287,7 +298,7 @@ class Prometheus(Tracker):
         new.replace(self._path)
 
 
-TRACKERS: Mapping[str, Callable[[RunConfig, Path, str], Tracker]] = {
+TRACKERS: Mapping[str, type[Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WandB,
     "mlflow": MLflow,
@@ -309,8 +320,8 @@ def check_trackers(config: RunConfig) -> None:
             raise ConfigError(f'track = {config.track!r}: {name} is not installed: pip install "hetfl[{name}]"')
 
 
-def start_trackers(config: RunConfig, folder: Path) -> Guarded:
-    """Start the trackers of a run. One that fails is left out from there on; the run is not.
+def start_trackers(config: RunConfig, folder: Path, members: Iterable[Member] = ()) -> Guarded:
+    """Start the trackers of a run of these clients. One that fails is left out from there on; the run is not.
 
     Raises
     ------
@@ -319,11 +330,12 @@ def start_trackers(config: RunConfig, folder: Path) -> Guarded:
     """
     path, ids = folder / IDS_FILE, dict[str, str]()
     with suppress(OSError, ValueError):  # none yet, or broken: trackers start over
-        ids = json.loads(path.read_text())
+        ids = _IDS.validate_json(path.read_bytes())
     started: dict[str, Tracker] = {}
     for name in listed(config.track):
         try:
             started[name] = TRACKERS[name](config, folder, ids.get(name, ""))
+            started[name].members = members
         except Exception as error:
             raise ConfigError(f"track = {name!r}: cannot be started: {cause(error)}") from None
     if found := {name: tracker.id for name, tracker in started.items() if tracker.id}:

@@ -8,17 +8,18 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import isfinite
 from operator import attrgetter
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 from warnings import catch_warnings, filterwarnings
 
 from flwr.app import MessageType
 
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.server.guard import Guards, Sizes, measure
+from hetfl_flwr.server.guard import MIN_KNOWN, ROWS_FACTOR, Guard, Sizes, measure
 from hetfl_flwr.server.member import Failure, Member
 from hetfl_flwr.text import LONGEST_NAME, LONGEST_TEXT, brief, printable, quoted
 from hetfl_flwr.wire.classes import numbered, wrong_list
@@ -188,7 +189,7 @@ class Expected:
         wrong = "" if len(metrics) <= MAX_METRICS else f"{len(metrics)} metrics, expected at most {MAX_METRICS}"
         for name, value in metrics.items():
             wrong = wrong or self._wrong(name, value)
-        rows = f"the {'test ' * self.evaluated}samples it is registered with"
+        rows = f"the {'test ' * self.evaluated}samples it is registered with, or {ROWS_FACTOR:g} times the median's"
         wrong = wrong or _wrong_count(EXAMPLES, metrics.get(EXAMPLES), self.most.samples, rows)
         wrong = wrong or _wrong_count(SEEN, metrics.get(SEEN, 0), self.most.seen, "what a round draws of its samples")
         if wrong:
@@ -225,6 +226,12 @@ def _wrong_count(name: str, number: object, most: int, why: str) -> str:
     if not isinstance(number, int) or not 0 <= number <= MAX_SAMPLES:
         return f"metric '{name}' is {brief(number)}, expected a number of samples"
     return "" if number <= most else f"metric '{name}' is {number}, expected at most {most}, {why}"
+
+
+def _believed(counts: Iterable[int]) -> int:
+    """Return the most samples that a client is believed to have, beside these numbers of all clients."""
+    known = [count for count in counts if count]
+    return int(ROWS_FACTOR * median(known)) if len(known) >= MIN_KNOWN else MAX_SAMPLES
 
 
 @lru_cache(maxsize=1024)
@@ -282,8 +289,8 @@ class Exchange(ABC):
 
     Attributes
     ----------
-    guards : Guards
-        Compare sizes and numbers of samples.
+    guard : Guard
+        Compares the sizes of uploads.
     received : callable
         Called with each checked upload: the client, what it was sent, and the reply.
     clock : float or None
@@ -295,10 +302,11 @@ class Exchange(ABC):
     def __init__(self, federation: "Federation") -> None:
         self.config, self.roster = federation.config, federation.roster
         self.strategy, self.uploads = federation.strategy, federation.uploads
-        self.guards = Guards(self.config.outlier_factor)
+        self.guard = Guard(self.config.outlier_factor)
         self.received: Callable[[Member, Arrays, Reply], object] | None = None
-        self._seats: dict[int, Expected] = {}
-        self._known: tuple[object, ...] = ()
+        self._seats: dict[tuple[str, int], Expected] = {}
+        self._believed: dict[str, int] = {}
+        self._changes, self._samples = -1, self.roster.public_samples  # of which the seats are
         self._measured: dict[int, float] = {}
 
     def send(self, kind: str, number: int, downloads: Downloads) -> list[Sent]:
@@ -383,17 +391,10 @@ class Exchange(ABC):
         return free
 
     def reject_outliers(self, result: Outcome, kind: str) -> None:
-        """Move replies that are far larger than those of others from the good ones to the failures.
-
-        Of training these are the uploads and ``num-examples``, of evaluations ``num-examples`` alone.
-        """
-        samples = {reply.client_id: reply.samples for reply in result.replies}
-        trained = {client_id: count for client_id, count in samples.items() if client_id in result.sizes}
-        tested = samples if kind == MessageType.EVALUATE else {}
-        far = self.guards.reject_outliers(result.sizes, trained, tested, self.roster.client_ids())
-        if not far:
-            return
+        """Move replies whose uploads are far larger than those of others from the good ones to the failures."""
         members = {member.client_id: member for member in self.roster}
+        self.guard.keep(members.keys())
+        far = self.guard.reject_outliers(result.sizes, others_follow=len(members) >= MIN_KNOWN)
         result.replies = [reply for reply in result.replies if reply.client_id not in far]
         for client_id, why in far.items():
             line = f"{members[client_id]}: {why}: set aside (outlier-factor = {self.config.outlier_factor:g})"
@@ -405,13 +406,16 @@ class Exchange(ABC):
         if sent.kind == SHARE:
             rows = min(member.public, MOST_SHARED)
             return Expected(member, public_samples(rows, member.spec, member.dtype, labelled=bool(sent.number)))
-        if sent.kind != MessageType.TRAIN:
-            return held_against(self.strategy, sent.kind, member)
-        if self._known != (known := (self.roster.changes, id(self.roster.public_samples))):
-            self._known, self._seats = known, {}
-        if member.client_id not in self._seats:
-            self._seats[member.client_id] = held_against(self.strategy, sent.kind, member)
-        return self._seats[member.client_id]
+        if self._changes != self.roster.changes or self._samples is not self.roster.public_samples:
+            self._changes, self._samples, self._seats = self.roster.changes, self.roster.public_samples, {}
+            if self.guard.factor:
+                trained, tested = (_believed(map(attrgetter(rows), self.roster)) for rows in ("train", "test"))
+                self._believed = {MessageType.TRAIN: trained, MessageType.EVALUATE: tested}
+        if (key := (sent.kind, member.client_id)) not in self._seats:
+            expected = held_against(self.strategy, sent.kind, member)
+            samples = min(expected.most.samples, self._believed.get(sent.kind, MAX_SAMPLES))
+            self._seats[key] = replace(expected, most=expected.most._replace(samples=samples))
+        return self._seats[key]
 
     def _accept(self, sent: Sent, reply: Reply, outcome: Outcome) -> None:
         """Put a checked reply with the good ones; measure what it uploads."""

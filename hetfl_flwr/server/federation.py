@@ -16,7 +16,7 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.seeding import generators_lent
 from hetfl_flwr.server.exchange import Exchange
 from hetfl_flwr.server.grids import KeepsClients, engine_of
-from hetfl_flwr.server.messenger import FlowerExchange, Messenger
+from hetfl_flwr.server.messenger import FlowerExchange
 from hetfl_flwr.server.node_keys import NodeKeys
 from hetfl_flwr.server.registration import Origin, Registration
 from hetfl_flwr.server.residents import Residents
@@ -52,8 +52,6 @@ class Federation:
         Which key belongs to which client.
     roster : Roster
         Who is here.
-    messenger : Messenger
-        Carries Flower's messages.
     registration : Registration
         Takes nodes in as clients.
     exchange : Exchange
@@ -83,12 +81,8 @@ class Federation:
             raise ConfigError("node-keys: only nodes of a deployment have keys; leave it out")
         self.roster = Roster()
         self.roster.trained = dict(origin.trained) if origin else {}
-        self.messenger = Messenger(grid, config.round_timeout)
-        if isinstance(grid, KeepsClients):
-            self.registration: Registration = Residents(grid, self)
-            self.exchange: Exchange = grid.exchange(self)
-        else:
-            self.registration, self.exchange = Registration(self), FlowerExchange(self)
+        self.exchange: Exchange = grid.exchange(self) if isinstance(grid, KeepsClients) else FlowerExchange(self)
+        self.registration = Residents(grid, self) if isinstance(grid, KeepsClients) else Registration(self)
         self.samples = SampleSharing(self.exchange, strategy.sharing)
 
     def generators_lent(self) -> AbstractContextManager[None]:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.files import as_json
 from hetfl_flwr.wire.factors import product
-from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, PayloadSpec, learnt
 
 MIN_KNOWN = 3
@@ -242,63 +241,6 @@ class _Known:
         middle = float(np.median(logs))
         deviation = MAD_TO_DEVIATION * float(np.median(np.abs(logs - middle)))
         return middle, deviation, float(np.median([one.work for one in self.sizes if one.value > 0]))
-
-
-class Guards:
-    """The guards of a run, each of one kind of numbers.
-
-    Parameters
-    ----------
-    factor : float
-        ``outlier-factor`` of the run config. 0: they are off.
-
-    Attributes
-    ----------
-    uploads : Guard
-        Of the sizes of uploads.
-    rows : Guard
-        Of public samples.
-    claims, tests : Guard
-        Of ``num-examples`` of training, and of evaluations.
-    """
-
-    def __init__(self, factor: float) -> None:
-        self.uploads = Guard(factor)
-        self.rows, self.claims, self.tests = (Guard(ROWS_FACTOR if factor else 0.0) for _ in range(3))
-
-    def reject_outliers(
-        self, sizes: Mapping[int, Sizes], trained: Mapping[int, int], tested: Mapping[int, int], here: Set[int]
-    ) -> dict[int, str]:
-        """Return the clients whose replies are far from the others', each with the reason.
-
-        Parameters
-        ----------
-        sizes : mapping
-            Of new uploads, by client.
-        trained, tested : mapping of int to int
-            ``num-examples`` of new replies, by client.
-        here : set of int
-            The clients that are there.
-        """
-        for guard in (self.uploads, self.claims, self.tests):
-            guard.keep(here)
-        far = self.claims.reject_outliers(_claimed(trained)) | self.tests.reject_outliers(_claimed(tested))
-        near = {client: one for client, one in sizes.items() if client not in far}
-        return far | self.uploads.reject_outliers(near, others_follow=len(here) >= MIN_KNOWN)
-
-    def counts(self) -> dict[str, dict[int, Any]]:
-        """Return what is known of each client, as JSON can hold it."""
-        return {"sizes": self.uploads.counts(), "claims": self.claims.counts(), "tests": self.tests.counts()}
-
-    def restore(self, counts: Mapping[str, Mapping[int, Any]]) -> None:
-        """Take up what `counts` has returned."""
-        self.uploads.restore(counts["sizes"])
-        self.claims.restore(counts["claims"])
-        self.tests.restore(counts["tests"])
-
-
-def _claimed(samples: Mapping[int, int]) -> dict[int, Sizes]:
-    return {client: {EXAMPLES: Size(number)} for client, number in samples.items()}
 
 
 def _has_learnt(sizes: Sizes) -> bool:

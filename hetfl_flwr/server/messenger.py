@@ -1,11 +1,12 @@
 """What clients are sent and answer as Flower's messages: the only place where the server writes and reads them."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, RecordDict
-from flwr.serverapp import Grid
 
 from hetfl_flwr.common.flower import SUPERLINK_NODE_ID, ErrorCode
 from hetfl_flwr.errors import PayloadError
@@ -36,17 +37,27 @@ MAX_ENTRIES = 100_000
 """Arrays and other entries that one reply may have, in all of its records."""
 
 
-class Messenger:
-    """Carries messages to nodes, and their replies. A node is sent one message at a time.
+@dataclass(eq=False)
+class InFlight(Sent):
+    """What a node has been sent as a message, and its reply until that is taken."""
+
+    asked: Metadata | None = None
+    """The message's."""
+    deadline: float = inf
+    """How long its reply is waited for."""
+    reply: Message | str | None = None
+    """What has come, or why nothing will."""
+
+
+class FlowerExchange(Exchange):
+    """Exchanges arrays by Flower's messages. A node is sent one message at a time.
 
     A node that has restarted is asked to register besides: its answer shows that the message before is lost.
 
     Parameters
     ----------
-    grid : Grid
-        The engine's own.
-    timeout : float
-        Seconds that a reply is waited for.
+    federation : Federation
+        As `Exchange`.
 
     Attributes
     ----------
@@ -55,68 +66,23 @@ class Messenger:
     engaged : callable
         Returns nodes that are busy with another message, such as a request to register.
     idle : callable
-        Called from time to time while the messenger waits for replies.
+        Called from time to time while replies are waited for.
     """
 
-    def __init__(self, grid: Grid, timeout: float) -> None:
-        self.grid = grid
-        self.poll = pull_interval(grid)
+    _sent = InFlight
+
+    def __init__(self, federation: "Federation") -> None:
+        super().__init__(federation)
+        self.grid, self._own, self.poll = federation.grid, federation.own, pull_interval(federation.grid)
         self.engaged: Callable[[], set[int]] = set
         self.idle: Callable[[], object] = lambda: None
-        self._timeout = timeout
-        self._under_way: dict[str, tuple[int, float]] = {}  # messages that are waited for, their nodes, and how long
-        self._late: dict[str, int] = {}  # those that nobody waits for any longer
-        self._came: dict[str, Message | str] = {}
+        self._waiting: dict[str, InFlight] = {}
+        self._late: dict[str, int] = {}  # nodes of messages that are waited for no longer
 
-    def push(self, messages: Sequence[Message]) -> list[str]:
-        """Send messages, and wait for the replies from now on; return the messages' ids."""
-        for message in messages:
-            message.metadata.ttl = max(message.metadata.ttl, self._timeout)
-        if messages:
-            self.grid.push_messages(messages)
-        deadline = time.monotonic() + self._timeout
-        self._under_way |= {one.metadata.message_id: (one.metadata.dst_node_id, deadline) for one in messages}
-        return [one.metadata.message_id for one in messages]
-
-    def next(self, messages: Set[str]) -> tuple[str, Message | str]:
-        """Wait for the next reply to some messages; return the message's id, and the reply or why there is none.
-
-        A node that has not answered in time is busy until its late reply is in.
-        """
-        while not (came := next((message for message in self._came if message in messages), "")):
-            self._pull(messages)
-            now, late = time.monotonic(), f"no reply within {self._timeout:g} s"
-            for message in [message for message in messages if message not in self._came]:
-                if message not in self._under_way:
-                    self._came[message] = LOST
-                elif now > self._under_way[message][1]:
-                    self.leave([message])
-                    self._came[message] = late
-            if not self._came.keys() & messages:
-                self.pause()
-        return came, self._came.pop(came)
-
-    def answers_again(self, node: int) -> None:
-        """Record that a node which had left, or restarted, has registered again: earlier messages to it are lost.
-
-        A node answers its messages one after the other, in the order in which they were sent: unless an earlier reply
-        has come by now, there will be none.
-        """
-        under_way = {message: of for message, (of, _) in self._under_way.items()}
-        sent = {message for message, of in {**self._late, **under_way}.items() if of == node}
-        if sent:
-            self._pull(sent)
-        for message in sent:
-            self._late.pop(message, None)
-            self._under_way.pop(message, None)
-
-    def drop_departed(self, present: Collection[int]) -> None:
-        """Drop late messages to nodes that have left."""
-        self._late = {message: node for message, node in self._late.items() if node in present}
-
-    def leave(self, messages: Iterable[str]) -> None:
-        """Wait no longer for the answers to messages; their nodes are busy until these are in."""
-        self._late |= {one: self._under_way.pop(one)[0] for one in messages if one in self._under_way}
+    @property
+    def waiting(self) -> Collection[Sent]:
+        """What is under way."""
+        return self._waiting.values()
 
     def overdue(self) -> set[int]:
         """Return the nodes whose answers nobody waits for any longer, or who have been asked who they are."""
@@ -125,55 +91,34 @@ class Messenger:
         return {*self._late.values(), *self.engaged()}
 
     def busy(self) -> set[int]:
-        """Return the nodes that have not answered an earlier message yet: they are sent nothing more."""
-        return {*self.overdue(), *(node for node, _ in self._under_way.values())}
-
-    def pause(self) -> None:
-        """Wait a moment for replies."""
-        if self.poll:
-            time.sleep(self.poll)
-        self.idle()
-
-    def _pull(self, messages: Collection[str]) -> None:
-        """Take in the replies to messages that have come."""
-        for reply in list(self.grid.pull_messages(list(messages))):
-            message = reply.metadata.reply_to_message_id
-            self._late.pop(message, None)
-            if self._under_way.pop(message, None):
-                self._came[message] = reply
-
-
-class FlowerExchange(Exchange):
-    """Exchanges arrays by Flower's messages.
-
-    Parameters
-    ----------
-    federation : Federation
-        As `Exchange`.
-    """
-
-    def __init__(self, federation: "Federation") -> None:
-        super().__init__(federation)
-        self._messenger, self._own = federation.messenger, federation.own
-        self._waiting: dict[str, tuple[Sent, Metadata]] = {}
-
-    @property
-    def waiting(self) -> Collection[Sent]:
-        """What is under way."""
-        return [sent for sent, _ in self._waiting.values()]
-
-    def busy(self) -> set[int]:
         """Return the nodes that have not answered an earlier message."""
-        return self._messenger.busy()
+        return {*self.overdue(), *(one.member.node for one in self._waiting.values() if one.reply is None)}
+
+    def answers_again(self, node: int) -> None:
+        """Record that a node which had left, or restarted, has registered again: earlier messages to it are lost.
+
+        A node answers its messages one after the other, in the order in which they were sent: unless an earlier reply
+        has come by now, there will be none.
+        """
+        sent = {message for message, late in self._late.items() if late == node}
+        sent |= {message for message, one in self._waiting.items() if one.member.node == node and one.reply is None}
+        if sent:
+            self._pull(sent)
+        for message in sent:
+            self._late.pop(message, None)
+            if (one := self._waiting.get(message)) and one.reply is None:
+                one.reply = LOST
 
     def drop_departed(self) -> None:
         """Wait no longer for clients that have left."""
-        gone = [message for message, (sent, _) in self._waiting.items() if sent.member.node not in self.roster]
-        self._messenger.leave(gone)
-        for message in gone:
-            del self._waiting[message]
+        for message in [message for message, one in self._waiting.items() if one.member.node not in self.roster]:
+            self._late[message] = self._waiting.pop(message).member.node
 
-    def _post(self, sent: Sequence[Sent]) -> None:
+    def forget_late(self, present: Collection[int]) -> None:
+        """Forget late messages to nodes that have left."""
+        self._late = {message: node for message, node in self._late.items() if node in present}
+
+    def _post(self, sent: Sequence[InFlight]) -> None:
         """Write and send messages; arrays that many are sent are written once."""
         records: dict[int, ArrayRecord] = {}
         messages = list[Message]()
@@ -181,30 +126,50 @@ class FlowerExchange(Exchange):
             if id(one.download) not in records:
                 records[id(one.download)] = to_record(one.download)
             messages.append(written(one.kind, one.number, one.member, records[id(one.download)]))
-            one.traffic = weighed(messages[-1])
-        asked = [message.metadata for message in messages]
-        self._waiting |= zip(self._messenger.push(messages), zip(sent, asked, strict=True), strict=True)
+            messages[-1].metadata.ttl = max(messages[-1].metadata.ttl, self.config.round_timeout)
+            one.traffic, one.asked = weighed(messages[-1]), messages[-1].metadata
+        if messages:
+            self.grid.push_messages(messages)
+        for one, message in zip(sent, messages, strict=True):
+            one.deadline = time.monotonic() + self.config.round_timeout
+            self._waiting[message.metadata.message_id] = one
 
     def _take(self, outcome: Outcome) -> Sent:
-        """Wait for the next answer."""
-        message, reply = self._messenger.next(self._waiting.keys())
-        sent, asked = self._waiting.pop(message)
-        self.judge(sent, asked, reply, outcome)
+        """Wait for the next answer. A node that has not answered in time is busy until its late reply is in."""
+        while not (came := next((message for message, one in self._waiting.items() if one.reply is not None), "")):
+            self._pull(self._waiting)
+            for message, one in self._waiting.items():
+                if one.reply is None and time.monotonic() > one.deadline:
+                    one.reply, self._late[message] = f"no reply within {self.config.round_timeout:g} s", one.member.node
+            if all(one.reply is None for one in self._waiting.values()):
+                if self.poll:
+                    time.sleep(self.poll)
+                self.idle()
+        sent = self._waiting.pop(came)
+        self.judge(sent, outcome)
         return sent
 
-    def judge(self, sent: Sent, asked: Metadata, reply: Message | str, outcome: Outcome) -> None:
+    def _pull(self, messages: Iterable[str]) -> None:
+        """Receive the replies to messages that have come."""
+        for reply in list(self.grid.pull_messages(list(messages))):
+            message = reply.metadata.reply_to_message_id
+            self._late.pop(message, None)
+            if (one := self._waiting.get(message)) and one.reply is None:
+                one.reply = reply
+
+    def judge(self, sent: InFlight, outcome: Outcome) -> None:
         """Decode and check a reply, count its cost, and add what came of it; a text says why there is none."""
-        member = sent.member
+        member, reply = sent.member, sent.reply
         outcome.traffic[member.client_id] = sent.traffic
         try:
-            if isinstance(reply, str):
+            if not isinstance(reply, Message):
                 raise PayloadError(f"{member}: {reply}")
+            sent.traffic.add(cost(reply, member))
+            if sent.asked is not None and (unfit := misaddressed(reply, sent.asked)):
+                raise PayloadError(f"{member}: {unfit}")
             refused = reply.has_error() and reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             if refused and sent.kind == MessageType.TRAIN:
                 self.uploads.refused(member.client_id)
-            sent.traffic.add(cost(reply, member))
-            if unfit := misaddressed(reply, asked):
-                raise PayloadError(f"{member}: {unfit}")
             self._accept(sent, read(reply, self.expected(sent), half=self.config.half, own=self._own), outcome)
         except PayloadError as error:
             outcome.fail(member, sent.stage, str(error))

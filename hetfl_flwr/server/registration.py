@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from flwr.app import ConfigRecord, Message, MessageType, Metadata, RecordDict
 
@@ -18,7 +18,7 @@ from hetfl_flwr.common.versions import installed
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server.grids import ListsNodes, is_stopped
 from hetfl_flwr.server.member import Failure, Member
-from hetfl_flwr.server.messenger import misaddressed, reason
+from hetfl_flwr.server.messenger import FlowerExchange, misaddressed, reason
 from hetfl_flwr.server.roster import Roster, draw, listed
 from hetfl_flwr.wire.messages import CONFIG, REGISTRATION, ROUND, RUN
 
@@ -87,7 +87,7 @@ class Registration:
     Parameters
     ----------
     federation : Federation
-        Whose clients they are. While its messenger waits for replies in a deployment, new nodes are asked to register.
+        Whose clients they are. While replies are waited for in a deployment, new nodes are asked to register.
 
     Attributes
     ----------
@@ -97,7 +97,8 @@ class Registration:
 
     def __init__(self, federation: "Federation") -> None:
         self.config, self.roster, self.clients = federation.config, federation.roster, 0
-        self._messenger, self._keys = federation.messenger, federation.keys
+        self.grid, self._keys = federation.grid, federation.keys
+        self._exchange = cast(FlowerExchange, federation.exchange)  # `Residents` use none
         self._origin, self._own = federation.origin, federation.own
         self._numbers = self._keys.clients if self._keys else range(self.config.clients)
         self._nodes: dict[int, Node] = {}
@@ -105,8 +106,9 @@ class Registration:
         self._number_of: dict[int, int] = {}  # since the start
         self._noted: list[Failure] = []
         self._next_look = 0.0
-        self._messenger.engaged = lambda: {node for node, known in self._nodes.items() if known.asked}
-        self._messenger.idle = self._look_meanwhile
+        if isinstance(federation.exchange, FlowerExchange):
+            self._exchange.engaged = lambda: {node for node, known in self._nodes.items() if known.asked}
+            self._exchange.idle = self._look_meanwhile
 
     def assemble(self, check: Check | None = None) -> None:
         """Wait for the nodes and register them.
@@ -279,13 +281,13 @@ class Registration:
         """Take nodes in again and again until the time is up; yield each time which were refused."""
         deadline = time.monotonic() + self._seconds
         while True:
-            over = time.monotonic() > deadline or is_stopped(self._messenger.grid)
+            over = time.monotonic() > deadline or is_stopped(self.grid)
             self._drop_departed(self._update())
             self._ask()
             yield [*self._refusals(check, over=over)]
             if over:
                 return
-            time.sleep(max(self._messenger.poll, 0.1))
+            time.sleep(max(self._exchange.poll, 0.1))
 
     def _look_meanwhile(self) -> None:
         """In a deployment, ask nodes that have come or restarted during a round, and collect answers."""
@@ -296,7 +298,7 @@ class Registration:
 
     def _update(self) -> Collection[int]:
         """Look which nodes are online; forget those that have left or restarted, and add new ones."""
-        grid, keys = self._messenger.grid, self._keys
+        grid, keys = self.grid, self._keys
         if isinstance(grid, ListsNodes):
             online = {
                 one.node_id: (one.last_activated_at, keys.number(one.public_key) if keys else -1)
@@ -313,7 +315,7 @@ class Registration:
 
     def _drop_departed(self, online: Collection[int]) -> None:
         """Remove clients whose nodes have left from the roster; before the start, those that have restarted, too."""
-        self._messenger.drop_departed(online)
+        self._exchange.forget_late(online)
         for member in list(self.roster):
             if member.node not in online or not (self.clients or self._nodes[member.node].here):
                 self.roster.remove(member.node)
@@ -333,14 +335,14 @@ class Registration:
                 queries.append(self._query(node))
                 known.asked = queries[-1].metadata
         if queries:
-            self._messenger.grid.push_messages(queries)
+            self.grid.push_messages(queries)
         asked = {known.asked.message_id: node for node, known in self._nodes.items() if known.asked}
-        while asked and (replies := list(self._messenger.grid.pull_messages(asked.keys()))):
+        while asked and (replies := list(self.grid.pull_messages(asked.keys()))):
             for reply in replies:
                 node = asked.pop(reply.metadata.reply_to_message_id, -1)
                 if node in self._nodes and (query := self._nodes[node].asked):
                     self._nodes[node].answer, self._nodes[node].asked = misaddressed(reply, query) or reply, None
-                    self._messenger.answers_again(node)
+                    self._exchange.answers_again(node)
 
     def _query(self, node: int) -> Message:
         """Return a message that asks a node to register."""
@@ -392,7 +394,7 @@ class Registration:
 
     def _is_enough(self, round: int) -> bool:
         """Return whether a round draws ``min-clients`` clients that are not busy."""
-        return self._drawn(round, self._messenger.overdue()) >= self.config.min_clients
+        return self._drawn(round, self._exchange.overdue()) >= self.config.min_clients
 
     def _admit(self, member: Member, check: Check | None) -> None:
         """Put a client on the roster.

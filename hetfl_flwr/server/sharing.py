@@ -7,7 +7,7 @@ import numpy as np
 from hetfl_flwr.data import Samples
 from hetfl_flwr.data.scaling import scaled_alone
 from hetfl_flwr.server.exchange import Exchange, Outcome
-from hetfl_flwr.server.guard import measure_rows
+from hetfl_flwr.server.guard import ROWS_FACTOR, Guard, measure_rows
 from hetfl_flwr.server.member import Member, Sharing
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import POOL, SHARE, STAGES
@@ -30,6 +30,7 @@ class SampleSharing:
 
     def __init__(self, exchange: Exchange, sharing: Sharing | None) -> None:
         self._exchange, self._roster, self._sharing = exchange, exchange.roster, sharing
+        self.guard = Guard(ROWS_FACTOR if exchange.config.outlier_factor else 0.0)
         self._brought: dict[int, tuple[Member, set[int]]] = {}  # a node that registers again is another Member
 
     def share(self) -> Outcome:
@@ -53,7 +54,7 @@ class SampleSharing:
         return [member for member in shared if not (self._sharing.to_clients and self._lacks(member))]
 
     def _collected(self, *, labelled: bool) -> Outcome:
-        known, guard = self._roster.public_samples, self._exchange.guards.rows
+        known, guard = self._roster.public_samples, self.guard
         asked = [(member, NOTHING) for member in self._roster if member.client_id not in known]
         collected = self._exchange.ask(SHARE, labelled, asked)
         came = {reply.client_id: reply.arrays for reply in collected.replies}

@@ -219,18 +219,14 @@ def test_weights_are_averaged_as_by_flower_s_own_strategies(robust, theirs, near
     np.testing.assert_allclose(found, from_record(expected)["w"], rtol=0, atol=near)
 
 
-def test_multi_krum_tells_small_changes_of_large_weights_apart(caplog):
+def test_multi_krum_tells_small_changes_of_large_weights_apart():
     """10,000 weights of 1 that change by 1e-5, as in a round of fine-tuning: the squares of these changes add up to
     1e-6, a tenth of a billionth of the weights' own. One client changes its weights against the others."""
-    caplog.set_level("INFO", logger="flwr")
     changes = generator(0, "fine-tuning").normal(1, 0.5, size=(5, 10_000)) * 1e-5
     changes[3] *= -1
     values = np.float32(1 + changes)
     found = averaged("multikrum:1", values, [1] * 5)
     np.testing.assert_allclose(found, np.delete(values, 3, 0).mean(0), atol=2e-7)
-    assert [text for text in caplog.messages if "multikrum" in text] == [
-        "fedavg, round 1: multikrum leaves out client 3"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +253,7 @@ def test_whom_multi_krum_leaves_out_is_told(algorithm, keys, make_config, run_fe
     caplog.set_level("INFO", logger="flwr")
     lines = entries(run_federation(config))
     assert [line["failures"] for line in lines] == [[], [], []]
-    told = " ".join(text for text in caplog.messages if "multikrum leaves out" in text)
+    told = " ".join(text for text in caplog.messages if "leaves out" in text)
     recorded = {client for line in lines for client in line["not_averaged"]}
     assert recorded == {client for client in range(5) if f"client {client}" in told}
     assert lines[0]["not_averaged"] == []

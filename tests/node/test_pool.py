@@ -281,7 +281,7 @@ def test_of_a_client_no_more_rows_are_taken_than_the_others_take(make_config, ma
 def test_rows_are_compared_with_those_of_clients_that_are_here(make_config, make_federation):
     federation = make_federation(make_config(clients=3, dataset="breast-cancer", models="mlp"))
     sharing_in(federation).share()
-    rows = federation.exchange.guards.rows
+    rows = federation.samples.guard
     assert list(rows.newest) == [0, 1, 2]
     gone = next(iter(federation.roster))
     federation.roster.remove(gone.node)

@@ -365,10 +365,11 @@ def test_a_client_keeps_the_state_of_the_newest_runs(make_config, elsewhere, tmp
     elsewhere(configs[0])
     (state / "run-7").rename(state / "run-1")
     (state / "run-1" / "client-9.safetensors").write_bytes(b"of a client elsewhere")
+    (state / "run-file").touch()
     for number in (1, 2):
         elsewhere(configs[number])
         (state / "run-7").rename(state / f"run-{number + 1}")
-    assert sorted(path.name for path in state.iterdir()) == ["run-1", "run-2", "run-3"]
+    assert sorted(path.name for path in state.iterdir()) == ["run-1", "run-2", "run-3", "run-file"]
     left = [path.name for path in (state / "run-1").iterdir()]
     assert left == ["client-9.safetensors"] if keep else len(left) > 3
 

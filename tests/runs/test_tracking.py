@@ -6,6 +6,7 @@ TensorBoard is read back by its own reader, and so is MLflow, on a file, where i
 import json
 from pathlib import Path
 from time import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,10 +23,10 @@ from simulations.testing.contract import entries
 History = dict[str, dict[int, float]]
 
 
-def started(folder: Path, track: str) -> Guarded:
+def started(folder: Path, track: str, members: Any = ()) -> Guarded:
     """Start trackers of a run of nine rounds."""
     folder.mkdir(exist_ok=True)
-    return start_trackers(RunConfig.from_flat({"track": track, "rounds": 9}), folder)
+    return start_trackers(RunConfig.from_flat({"track": track, "rounds": 9}), folder, members)
 
 
 def reached(folder: Path, last: int) -> RunInfo:
@@ -189,6 +190,25 @@ def test_a_run_for_prometheus_says_where_it_is_and_counts_what_it_has_sent(
     assert {"hetfl_simulated_seconds", "hetfl_client_cpu_seconds", "hetfl_client_peak_memory_bytes"} <= kinds.keys()
     assert {"hetfl_evaluation_wire_bytes", "hetfl_client_accuracy_ratio"} <= kinds.keys()
     assert "_created" not in text
+
+
+def test_for_prometheus_a_client_has_one_name_from_its_first_round_on(tmp_path: Path) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    here = [SimpleNamespace(client_id=0, name="North")]
+    tracked = started(tmp_path, "prometheus", here)
+    tracked.round(round_(1))
+    here[:] = [SimpleNamespace(client_id=0, name="Elsewhere"), SimpleNamespace(client_id=7, name="South")]
+    tracked.round(Round(2, 0.25, clients={"0": {"loss": 1.0}, "7": {"loss": 1.0}}))
+    families = text_string_to_metric_families((tmp_path / "metrics.prom").read_text())
+    labels = [one.labels for of in families for one in of.samples if "client" in one.labels]
+    assert {(one["client"], one["name"]) for one in labels} == {("0", "North"), ("1", ""), ("7", "South")}
+
+
+@pytest.mark.parametrize("content", ["[]", '{"tensorboard": 3}', "{", ""])
+def test_trackers_start_over_where_their_file_is_broken(tmp_path: Path, content: str) -> None:
+    (tmp_path / trackers.IDS_FILE).write_text(content)
+    started(tmp_path, "tensorboard").round(round_(1))
 
 
 def test_what_a_client_calls_its_metrics_leaves_prometheus_a_file_that_all_can_read(tmp_path: Path) -> None:

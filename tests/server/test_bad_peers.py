@@ -19,9 +19,10 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.training import draw_batches, most_drawn
 from hetfl_flwr.methods import build_strategy, find, names
-from hetfl_flwr.server.exchange import LONGEST_REASON, Outcome, Sent, Traffic
+from hetfl_flwr.server.exchange import LONGEST_REASON, Outcome
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Member
+from hetfl_flwr.server.messenger import InFlight
 from hetfl_flwr.wire.codec import NPY_HEADER, decode, from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec
@@ -87,8 +88,8 @@ class Trained:
         for client_id, reply in enumerate([self.honest[0], answer, self.honest[2]]):
             message = self.sent[client_id]
             download = from_record(message.content.array_records[ARRAYS])
-            sent = Sent(self.member(client_id), MessageType.TRAIN, 1, download, Traffic())
-            exchange.judge(sent, message.metadata, reply, result)
+            sent = InFlight(self.member(client_id), MessageType.TRAIN, 1, download, asked=message.metadata, reply=reply)
+            exchange.judge(sent, result)
         return result
 
     def answer(self, content: RecordDict) -> Message:
@@ -292,9 +293,11 @@ def metadata(field: str, value: object) -> Callable[[Message], None]:
 def test_a_reply_with_a_forged_stamp_is_refused(change, failed):
     federation = trained("fedhe")
     answer = federation.answer(federation.honest[1].content)
-    answer = Message(Error(3, "broke"), reply_to=federation.sent[1]) if failed else answer
+    answer = Message(Error(2, "broke"), reply_to=federation.sent[1]) if failed else answer
     change(answer)
+    uploads = dict(federation.federation.uploads.counts)
     assert wrong(federation, answer, "a forged stamp") is None
+    assert federation.federation.uploads.counts == uploads
 
 
 def test_an_error_of_any_length_and_kind_is_one_line():

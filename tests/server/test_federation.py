@@ -408,8 +408,8 @@ def test_a_message_lives_as_long_as_the_round_may_take():
 
 
 def test_the_server_polls_at_flower_s_pace_where_the_grid_names_none():
-    assert Federation(Post([]), RunConfig()).messenger.poll == 0.0
-    assert Federation(object(), RunConfig()).messenger.poll == grids.DEPLOYMENT_POLL
+    assert Federation(Post([]), RunConfig()).exchange.poll == 0.0
+    assert Federation(object(), RunConfig()).exchange.poll == grids.DEPLOYMENT_POLL
 
 
 def test_a_slow_node_is_sent_nothing_more_until_its_late_reply_is_in():
@@ -457,8 +457,8 @@ def test_a_node_that_has_said_again_who_it_is_has_lost_what_it_was_sent_before(m
             message for message in federation.grid.pushed if message.metadata.dst_node_id == node and is_train(message)
         ]
         federation.grid._replies.append(reply_with()(late))
-    federation.messenger.answers_again(node)
-    assert federation.messenger.busy() == set()
+    federation.exchange.answers_again(node)
+    assert federation.exchange.busy() == set()
     assert exchange(federation, {}).failures == []
 
 

@@ -156,7 +156,7 @@ def test_who_is_slow_to_answer_is_waited_for(clock):
 def test_a_quorum_does_not_wait_for_who_is_silent(clock):
     federation = started(post_of(*ALL, answers={98: never}), start_clients=2)
     assert (clock.now, client_ids(federation.roster), federation.notes()) == (0, [0, 1], [])
-    assert federation.messenger.busy() == {98}
+    assert federation.exchange.busy() == {98}
 
 
 def test_who_is_missing_is_said_again_and_again(clock, caplog):
@@ -455,7 +455,7 @@ def test_a_newcomer_that_is_silent_costs_the_others_nothing_and_is_named_once(cl
 def test_it_is_known_after_a_long_round_which_nodes_have_left_or_restarted_in_it(clock, what, when):
     """Meanwhile the server looks for nodes again and again, and asks those that have restarted who they are."""
     federation, post, since = running(round_timeout=100)
-    federation.messenger.poll = 1.0
+    federation.exchange.poll = 1.0
     post.answers = {99: lambda message: None}  # to training; it does say who it is
     if what != "is silent":
         clock.events[when] = lambda: post.members.pop(99) if what == "leaves" else since.update({99: "one"})
@@ -474,7 +474,7 @@ def test_a_wait_is_for_those_who_are_drawn(clock, keys):
     """They are busy; that another one is not helps nobody."""
     post = post_of(*honest(2))
     federation = started(post, clients=2, round_timeout=10.0, start_timeout=60.0, **keys)
-    federation.messenger.poll = 1.0
+    federation.exchange.poll = 1.0
     [drawn] = federation.draw(1)
     pull, done = post.pull_messages, []
     post.pull_messages = lambda wanted: pull(wanted) if done else []
@@ -547,7 +547,7 @@ def test_a_newcomer_that_leaves_is_forgotten_and_asked_anew_where_it_returns(clo
     federation.welcome(1)
     late = post.members.pop(7)
     assert federation.welcome(1) == []
-    assert federation.messenger.busy() == set()
+    assert federation.exchange.busy() == set()
     post.members[7], since[7] = late, "one"
     federation.welcome(1)
     assert asked(post, 7) == 2
@@ -575,7 +575,7 @@ def test_a_client_that_restarts_and_is_silent_is_sent_nothing_else_and_stays_a_c
 def test_who_comes_while_a_round_is_running_is_asked_meanwhile_and_takes_part_in_the_next(clock):
     """Looks are some seconds apart but the one before messages are sent; a refused node is asked again after a time."""
     federation, post, _ = running(round_timeout=30.0)
-    federation.messenger.poll = 1.0
+    federation.exchange.poll = 1.0
     post.answers[99] = never
     looks = []
     known = post.get_nodes

@@ -309,10 +309,11 @@ def test_an_upload_of_more_than_one_plain_step_is_no_gradient(cases, keys, why):
         ({"algorithm": "fedh2l", "fedh2l.exchange-every": 3}, 3 * 2),
         ({"algorithm": "fedavg", "fedavg.exchange-every": 3, "local_batches": 2}, 3 * 2 * 2),
         ({"algorithm": "fedmd", "local_batches": 0, "local_epochs": 2, "batch_size": 30}, 2 * 2 * 2),
+        ({"algorithm": "fedavg", "local_batches": 0, "local_epochs": 2, "batch_size": 39}, 2 * 2),
     ],
 )
 def test_an_imitation_takes_the_steps_that_its_client_has_taken(lab, monkeypatch, keys, steps):
-    """Over two rounds; two epochs of 40 samples in batches of 30 are four steps."""
+    """Over two rounds; two epochs of 40 samples in batches of 30 are four steps, and of 39 two: none is of one sample."""
     subject = subjects_of(lab.run(lab.config(**KEPT | keys | {"rounds": 2})))[0]
     drawn = []
 
