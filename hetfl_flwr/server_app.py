@@ -14,7 +14,7 @@ from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.runs.callbacks import RoundCallback, RunInfo, notifying, own_callbacks
 from hetfl_flwr.runs.folder import RunFolder
 from hetfl_flwr.runs.progress import Notes, Watch
-from hetfl_flwr.runs.record import RESUME_FILE
+from hetfl_flwr.runs.record import resume_command
 from hetfl_flwr.runs.resuming import Checkpoints, resumption_of
 from hetfl_flwr.runs.settings import resolved
 from hetfl_flwr.runs.trackers import check_trackers, start_trackers
@@ -72,8 +72,8 @@ def _federate(results: RunFolder, federation: Federation, rounds: Rounds, callba
         terms = guarantee(config.noise_multiplier, config.rounds), caveats(ledger.noise)
         log(INFO, "\t├── privacy: %s, one a round; %s", *terms)
     if results.engine != "local":
-        going_on = results.folder / RESUME_FILE
-        log(INFO, "\t├── if it is stopped: flwr run . --run-config %s (its rounds may be changed)", going_on)
+        going_on = resume_command(results.folder, results.engine, config.algorithm)
+        log(INFO, "\t├── if it is stopped: %s; for more rounds, change rounds in that file", going_on)
     after = ledger.done if config.resume else None
     run = RunInfo(config, results.folder, results.engine, ledger.dataset, after, tuple(ledger.rounds))
     all_callbacks = [results, *callbacks]
@@ -107,7 +107,8 @@ def _check_processes(number: int, played: RoundResult, results: RunFolder) -> No
     if results.engine == "simulation" and any("ray.exceptions.Actor" in failure.reason for failure in failures):
         raise FederationError(
             f"round {number}: a process of Ray has died, or its machine was lost, and Flower starts no other: with a "
-            f"state-dir, go on from the last checkpoint: flwr run --run-config {results.folder / RESUME_FILE}"
+            "state-dir, go on from the last checkpoint: "
+            + resume_command(results.folder, results.engine, results.config.algorithm)
         )
 
 

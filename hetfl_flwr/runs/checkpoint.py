@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NotRequired, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,8 @@ class Standing(TypedDict):
     another one, once Flower has resumed it. ``counts`` are of each client, by name and client id; ``trained`` is the
     round in which each client has trained last. ``clients`` are checksums of the clients' states, where the engine
     keeps them. ``downloads`` are clients that are sent the same to measure with, and by the name of an array in it the
-    name under which the checkpoint has it. ``versions`` are as in `hetfl_flwr.runs.ledger.Ledger`.
+    name under which the checkpoint has it. ``versions`` are as in `hetfl_flwr.runs.ledger.Ledger`. ``engine`` is what
+    runs the clients; checkpoints of older versions do not say.
     """
 
     round: int
@@ -62,6 +63,7 @@ class Standing(TypedDict):
     under_way: dict[str, Any]
     clients: dict[int, str]
     downloads: list[tuple[list[int], dict[str, str]]]
+    engine: NotRequired[str]
 
 
 _STANDING = TypeAdapter(Standing)

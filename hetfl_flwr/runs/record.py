@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from math import inf
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, NotRequired, TypeVar, cast
 
 from pydantic import (
@@ -166,6 +167,16 @@ class ClientRecord(TypedDict):
     untested: list[str] | None
     unpredicted: list[str] | None
     class_names: list[str] | None
+
+
+def resume_command(folder: Path, engine: str | None, algorithm: str) -> str:
+    """Return the command with which a run of an engine continues; of a deployment also what its ``NAME`` stands for."""
+    if engine == "local":
+        return f"hetfl run {algorithm} --out {quote(str(folder))} --resume"
+    file = quote(str(folder / RESUME_FILE))
+    if engine == "deployment":
+        return f"flwr run . NAME --stream --run-config {file}; NAME is the SuperLink's name in Flower's config.toml"
+    return f"flwr run . --run-config {file}"
 
 
 def name_of(client: ClientRecord) -> str:

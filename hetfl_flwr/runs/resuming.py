@@ -11,7 +11,7 @@ from hetfl_flwr.errors import Interrupted, RunFolderError
 from hetfl_flwr.runs.callbacks import RoundCallback
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints, choose, newest, remove, round_of, write_checkpoint
 from hetfl_flwr.runs.folder import RunFolder
-from hetfl_flwr.runs.record import Round, Summary
+from hetfl_flwr.runs.record import Round, Summary, resume_command
 from hetfl_flwr.runs.settings import check_unchanged, lasting
 from hetfl_flwr.seeding import seeded
 from hetfl_flwr.server.federation import Federation
@@ -75,6 +75,7 @@ class Checkpoints(RoundCallback):
                 "counts": {**ledger.counts(), "sizes": federation.exchange.guard.counts()},
                 "trained": federation.roster.trained,
                 "versions": ledger.versions,
+                "engine": results.engine,
             }
             downloads = ((member.client_id, sent(member, arrays)) for member in federation.roster)
             write_checkpoint(results.folder, at, arrays, downloads, self._rounds.under_way(), federation.grid)
@@ -140,6 +141,7 @@ def resumption_of(results: RunFolder) -> Resumption | None:
     ------
     RunFolderError
         What is damaged or lost, without ``accept-loss``: names it, what it means, and what can be done.
+        Or the run is of another engine: says how to continue it there.
     ConfigError
         The config differs from the checkpoint's in a key that may not.
     """
@@ -148,6 +150,10 @@ def resumption_of(results: RunFolder) -> Resumption | None:
         return None
     checkpoint, losses = choose(results.folder, accept_loss=config.accept_loss)
     at, lost = checkpoint.at, list[str]()
+    if (made := at.get("engine", results.engine)) != results.engine:
+        named = "; its SuperLink has to be named" * (made == "deployment")
+        command = resume_command(results.folder, made, config.algorithm)
+        raise RunFolderError(f"{results.folder} is of a run in another engine ({made}){named}: go on with: {command}")
     check_unchanged(results.folder, at["config"], config)
     if wrong := results.keep(at["rounds"]):
         lost.append(f"{wrong}: the figures of all rounds until {at['round']} are lost")

@@ -130,14 +130,14 @@ def watch(
     from simulations.reports.watching import standing
 
     console, now = make_console(), standing(folder)
-    if once and not json:
-        console.print(now.whole)
-    elif sys.stdout.isatty() and not json:
-        with Live(now.whole, console=console, auto_refresh=False) as live:
-            while not now.ended:
-                time.sleep(every)
-                now = standing(folder)
-                live.update(now.whole, refresh=True)
+    if not json and (once or sys.stdout.isatty()):
+        if not once:
+            with Live(now.whole, console=console, auto_refresh=False, transient=True) as live:
+                while not now.ended:
+                    time.sleep(every)
+                    now = standing(folder)
+                    live.update(now.whole, refresh=True)
+        console.print(now.whole, soft_wrap=True)  # a command in it can be pasted
     else:
         said = -1
         while True:

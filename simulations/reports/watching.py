@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from statistics import fmean, median
 from typing import Any
 
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from hetfl_flwr.runs.checkpoint import checkpoints
 from hetfl_flwr.runs.lock import writer_of
-from hetfl_flwr.runs.record import RESUME_FILE, figures_of, name_of
+from hetfl_flwr.runs.record import RESUME_FILE, figures_of, name_of, resume_command
 from hetfl_flwr.text import printable
 from simulations.reports.runs import Run, load_run
 from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
@@ -106,10 +105,10 @@ class RunState:
         folder = self.run.folder.resolve()
         if not checkpoints(folder):
             return "it has no checkpoint to go on from; checkpoint-every says after how many rounds there is one"
-        if (folder / RESUME_FILE).exists():
-            more = "; for more rounds, change rounds in that file"
-            return f"go on with: flwr run . --run-config {quote(str(folder / RESUME_FILE))}{more}"
-        return f"go on with: hetfl run {self.run.config['algorithm']} --out {quote(str(folder))} --resume"
+        file = (folder / RESUME_FILE).exists()
+        engine = self.run.summary["engine"] if file else "local"
+        command = resume_command(folder, engine, str(self.run.config["algorithm"]))
+        return f"go on with: {command}" + "; for more rounds, change rounds in that file" * file
 
     def _clients(self) -> list[Row]:
         rows: dict[int, Row] = {}

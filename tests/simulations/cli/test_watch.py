@@ -14,6 +14,7 @@ from flwr.common.config import parse_config_args
 from typer.testing import CliRunner
 
 from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.runs.lock import LOCK_FILE
 from simulations.cli.command import app
 from simulations.reports import watching
@@ -124,6 +125,25 @@ def test_of_another_engine_the_command_is_flower_s_and_reads_a_file_whose_rounds
     again = RunConfig.from_flat(parse_config_args([file]))
     assert (again.resume, again.rounds, again.output_dir) == (True, 4, str(folder))
     assert load_run(run_federation(again)).rounds[-1].round == 4
+
+
+def test_of_a_deployment_the_command_names_a_superlink_and_is_not_broken_into_lines(
+    tmp_path, make_config, run_federation, monkeypatch, caplog, refusal
+):
+    """Whoever gives it without the name starts a simulation, which says so."""
+    monkeypatch.setattr("hetfl_flwr.server_app.engine_of", lambda grid: "deployment")
+    out = tmp_path / "-".join(["long"] * 40)
+    folder = run_federation(make_config(clients=2, rounds=2, checkpoint_every=1, output_dir=str(out)))
+    command = f"flwr run . NAME --stream --run-config {folder}/resume.toml; NAME is "
+    assert f"if it is stopped: {command}" in caplog.text
+    cut(folder, 1)
+    assert f"go on with: {command}" in watch(folder, "--once")[1]
+    assert command in standing(folder).facts["going_on"]
+    monkeypatch.setattr("hetfl_flwr.server_app.engine_of", lambda grid: "simulation")
+    again = RunConfig.from_flat(parse_config_args([f"{folder}/resume.toml"])).with_values({"seed": 1})
+    said = refusal(RunFolderError, run_federation, again)
+    assert "SuperLink" in said.replace(command, "")
+    assert command in said
 
 
 def test_a_run_that_ends_while_it_is_read_was_not_stopped(run, monkeypatch):
