@@ -341,8 +341,9 @@ def gains(runs: Runs, measure: str = "accuracy") -> pd.DataFrame:
     -------
     DataFrame
         Method, client and its name; over how many seeds; mean final values, and their difference with its 95 %
-        interval, as fractions; p values before and after Holm's correction; the verdict, and in words. ``attrs`` has
-        the ``sentences`` by method, which runs are ``left_out`` and why, and the ``notes`` that say how it was done.
+        interval, as fractions; p values before and after Holm's correction; the verdict, and in words, which name the
+        method where there are several. ``attrs`` has the ``sentences`` by method, which runs are ``left_out`` and why,
+        and the ``notes`` that say how it was done.
 
     Raises
     ------
@@ -356,6 +357,9 @@ def gains(runs: Runs, measure: str = "accuracy") -> pd.DataFrame:
     if found is None:
         raise ConfigError(NO_ANSWER)
     frame = found.gains
+    if frame.method.nunique() > 1:
+        own = zip(frame.method, frame.verdict, frame.words, strict=True)
+        frame["words"] = [f"{method}{',' * (verdict == 'unclear')} {words}" for method, verdict, words in own]
     frame.attrs = {"sentences": found.sentences, "left_out": list(found.left_out), "notes": list(found.notes)}
     return frame
 

@@ -1,7 +1,8 @@
 """What must be read whether Flower's log is shown or not, and how options are called in it."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -10,6 +11,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _IN_PYTHON = ContextVar("in-python", default=False)
+_RUN = ContextVar("run", default="")
 
 
 def called_in_python(function: Callable[P, R]) -> Callable[P, R]:
@@ -44,6 +46,16 @@ def accepting() -> str:
     return option("--accept-loss (accept-loss = true)", "accept_loss=True")
 
 
+@contextmanager
+def speaking_of(run: str) -> Iterator[None]:
+    """Let `warn` name a run: for several runs whose lines go to one place."""
+    before = _RUN.set(f"{run}: ")
+    try:
+        yield
+    finally:
+        _RUN.reset(before)
+
+
 def warn(text: str) -> None:
     """Say something in a line on standard error, as the ``hetfl`` command does."""
-    print(f"hetfl: {text}", file=sys.stderr)
+    print(f"hetfl: {_RUN.get()}{text}", file=sys.stderr)

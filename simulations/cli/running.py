@@ -176,8 +176,8 @@ def tune(
 ) -> None:
     """Try settings of a method and keep those with the best accuracy on validation samples. Needs optuna.
 
-    Runs that have ended are not repeated: the same command goes on. Test samples have no say; keep seeds for the
-    comparison that were not tuned on.
+    Runs that have ended are not repeated: run the same command again to continue. Test samples have no say; keep seeds
+    for the comparison that were not tuned on.
 
     Example: hetfl tune fedhe --clients 10 --rounds 50 --set partition=dirichlet:0.3 --out tuned/fedhe; then hetfl run
     fedhe --recipe tuned/fedhe/best.toml --seed 1

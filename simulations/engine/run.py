@@ -147,7 +147,7 @@ def _stoppable(grid: "LocalEngine") -> Iterator[None]:
         if grid.stop_requested:
             raise KeyboardInterrupt
         grid.stop_requested = True
-        os.write(2, b"\nfinishing this round; once more to stop at once\n")
+        os.write(2, b"\nFinishing this round. Press Ctrl-C again to stop immediately.\n")
 
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         yield

@@ -40,38 +40,62 @@ def doubts(runs: Sequence[Run]) -> list[str]:
     Parameters
     ----------
     runs : sequence of Run
-        One, or those of a comparison: client k of one is client k of the others. What does not hold in all of them says
-        in which.
+        One, or those of a comparison: client k of one is client k of the others, with other data under another seed.
+        What does not hold in all of them says in which. Classes that differ between seeds are not named.
     """
     names = {client["partition"]: name_of(client) for run in runs for client in run.clients}
-    rows, found = defaultdict[int, list[int]](list), defaultdict[int, dict[str, list[str]]](dict)
+    rows, few = defaultdict[int, list[int]](list), set[int]()
+    found = defaultdict[int, dict[str, dict[str, list[Run]]]](dict)
     for run in runs:
         tested = any(client["test"] for client in run.clients)
         for client in run.clients:
-            if (test := client["test"]) is not None and test < FEWEST_TEST_ROWS and (test or tested):
-                rows[client["partition"]].append(test)
-            for line in _of_classes(client):
-                found[client["partition"]].setdefault(line, []).append(method_of(run))
+            number = client["partition"]
+            if (test := client["test"]) is not None and (test or tested):
+                rows[number].append(test)
+                few |= {number} if test < FEWEST_TEST_ROWS else set()
+            for kind, line in _of_classes(client):
+                found[number].setdefault(kind, {}).setdefault(line, []).append(run)
 
     def said(client: int) -> Iterator[str]:
-        if few := rows[client]:
-            span = " to ".join(map(str, dict.fromkeys((min(few), max(few)))))
-            yield f"{span if max(few) else 'no'} test row{'s' * (max(few) != 1)}"
-        for line, methods in found[client].items():
-            yield line if len(methods) == len(runs) else f"{line} ({', '.join(dict.fromkeys(methods))})"
+        if client in few:
+            least, most = min(rows[client]), max(rows[client])
+            span = str(most or "no") if least == most else f"{least} to {most}"
+            yield f"{span} test row{'s' * (most != 1)}"
+        for kind, lines in found[client].items():
+            holding = [run for several in lines.values() for run in several]
+            if len(lines) > 1 and len({_seed(run) for run in holding}) > 1:
+                lines = {kind: holding}
+            yield from (_placed(line, several, runs) for line, several in lines.items())
 
-    doubtful = sorted(rows.keys() | found.keys())
+    doubtful = sorted(few | found.keys())
     lines = [f"{called(client, names[client])}: {'; '.join(said(client))}" for client in doubtful]
     return [*lines[:MOST_NOTED], *([f"and {len(lines) - MOST_NOTED} more"] if len(lines) > MOST_NOTED else [])]
 
 
-def _of_classes(client: ClientRecord) -> Iterator[str]:
+def _of_classes(client: ClientRecord) -> Iterator[tuple[str, str]]:
+    """Yield what is doubtful about a client's classes, without their names and with them."""
     if len(recall := client.get("recall") or {}) == 1:
-        yield f"all test rows are of {_listed([*recall])}"
+        yield "all test rows are of one class", f"all test rows are of {_listed([*recall])}"
     if untested := client.get("untested"):
-        yield f"no test row of {_listed(untested)}, on which it trains"
+        yield "no test row of some classes on which it trains", f"no test row of {_listed(untested)}, on which it trains"
     if unpredicted := client.get("unpredicted"):
-        yield f"never predicts {_listed(unpredicted)}"
+        yield "never predicts some classes", f"never predicts {_listed(unpredicted)}"
+
+
+def _placed(line: str, holding: Sequence[Run], runs: Sequence[Run]) -> str:
+    """Say of what holds in some of all runs under which seeds, and with which methods where not with all of these."""
+    if len(holding) == len(runs):
+        return line
+    seeds, every = {_seed(run) for run in holding}, {_seed(run) for run in runs}
+    if len(every) > 1:
+        line = f"in {f'seed {min(seeds)}' if len(seeds) == 1 else f'{len(seeds)} of {len(every)} seeds'} {line}"
+    if len(holding) < sum(_seed(run) in seeds for run in runs):
+        line += f" ({', '.join(dict.fromkeys(map(method_of, holding)))})"
+    return line
+
+
+def _seed(run: Run) -> int:
+    return run.summary["seed"]
 
 
 def _listed(names: Sequence[str]) -> str:

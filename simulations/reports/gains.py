@@ -156,16 +156,17 @@ def _gains(values: pd.DataFrame, measure: Measure, baseline: str) -> pd.DataFram
     frame.loc[tested, "p_corrected"] = holm(frame.p[tested].tolist())
     shown = frame.difference.gt(0).map({True: "helps", False: "harms"})
     frame["verdict"] = shown.where(frame.p_corrected < LEVEL, "unclear")
-    frame["words"] = [_words(gain, *VERBS[baseline]) for gain in frame.itertuples()]
+    frame["words"] = [_words(gain, *VERBS[baseline], tested.sum()) for gain in frame.itertuples()]
     return frame
 
 
-def _words(gain: Any, better: str, worse: str) -> str:
+def _words(gain: Any, better: str, worse: str, comparisons: int) -> str:
     if gain.verdict == "helps":
         return f"{better} {gain.name} by {points(gain.difference)} points {interval(gain.low, gain.high)}"
     if gain.verdict == "harms":
         return f"{worse} {gain.name} by {points(-gain.difference)} points {interval(-gain.high, -gain.low)}"
-    return f"{gain.name}: no difference that these runs can show: {_difference(gain, ' points')}"
+    corrected = f" after correction for {comparisons} comparisons" * bool(gain.p < LEVEL)
+    return f"{gain.name}: no significant difference{corrected}: {_difference(gain, ' points')}"
 
 
 def _difference(gain: Any, unit: str = "") -> str:
@@ -184,9 +185,10 @@ def _sentence(gains: pd.DataFrame, mean: Estimate, baseline: str) -> str:
     among = "" if measure == ACCURACY.words else f" in {measure}"
     said = f"{method} {better} {helped or 'none'} of {clients}, {worse} {harmed or 'none'}{among}"
     if unclear == len(gains):
-        said = f"{method}: a difference from {baseline}{among} can be shown for none of {clients}"
+        any_client = f"any of the {clients}" if len(gains) > 1 else "the only client"
+        said = f"{method}: no significant difference from {baseline}{among} for {any_client}"
     elif unclear:
-        said += f", for {'one' if unclear == 1 else unclear} no difference can be shown"
+        said += f", no significant difference for {unclear}"
     if mean.source == "seeds":
         said += f"; mean over clients {with_interval(mean, ' points')}"
     return f"{said}."
@@ -206,7 +208,7 @@ def _notes(gains: pd.DataFrame, measure: Measure, found: Pairing, means: Mapping
     return (
         f"Percentage points of final test {measure.words} against {found.baseline}, with a 95 % interval each.",
         *(line for source, line in said.items() if source in set(gains.source)),
-        *([f"The words hold at 5 % after Holm's correction for {tested} comparisons."] if tested else []),
+        *([f'"helps" and "harms": significant at the 5 % level after Holm\'s correction for {tested} comparisons.'] if tested else []),
         *_upper_marks(means),
     )
 
@@ -238,7 +240,7 @@ def gains_table(answer: Answer) -> Table:
     clients = gains.groupby("client")
     facts = {
         "client": clients.name.first(),
-        "test": clients.rows.min().map("{:,}".format),
+        "test" if gains.seeds.max() == 1 else "test (least)": clients.rows.min().map("{:,}".format),
         f"{answer.baseline} %": pd.Series({client: _alone(own.baseline) for client, own in clients}, dtype=object),
     }
     changes = gains.assign(change=[_change(gain) for gain in gains.itertuples()])

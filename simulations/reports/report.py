@@ -84,6 +84,7 @@ def report_page(runs: Sequence[Run]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     groups, several = group_runs(runs), len(runs) > 1
+    titles = {run.folder: f"{group.label}, seed {run.summary['seed']}" for group in groups for run in group.runs}
     splits = {one if isinstance(one, str) else repr(one.to_json()): one for one in map(_split, runs)}.values()
     environment = Environment(
         loader=PackageLoader(__package__, ""),
@@ -99,8 +100,8 @@ def report_page(runs: Sequence[Run]) -> str:
         answer=_answer(runs),
         comparison=compare_table(runs) if several else None,
         doubts=doubts(runs) if several else [],
-        pictures=_pictures([run for run in runs if not curve(run).empty]),
-        parts=[_part(run) for run in runs],
+        pictures=_pictures([run for run in runs if not curve(run).empty], titles),
+        parts=[_part(run, titles[run.folder]) for run in runs],
         splits=[one if isinstance(one, str) else _image(partial(split_figure, one), one.title) for one in splits],
     )
 
@@ -126,12 +127,12 @@ def _answer(runs: Sequence[Run]) -> dict[str, Any] | None:
     }
 
 
-def _pictures(runs: Sequence[Run]) -> list[dict[str, str]]:
+def _pictures(runs: Sequence[Run], titles: Mapping[Path, str]) -> list[dict[str, str]]:
     """Return accuracy over rounds and its cost, if any round was evaluated."""
     if not runs:
         return []
     described = "; ".join(
-        f"{run.name}: accuracy from {percent(points.iloc[0])} to {percent(points.iloc[-1])} %"
+        f"{titles[run.folder]}: accuracy from {percent(points.iloc[0])} to {percent(points.iloc[-1])} %"
         for run in runs
         for points in [curve(run).accuracy]
     )
@@ -150,19 +151,19 @@ def _image(draw: Callable[[], Figure], described: str) -> dict[str, str]:
     return {"source": f"data:image/svg+xml;base64,{b64encode(file.getvalue()).decode()}", "text": described}
 
 
-def _part(run: Run) -> dict[str, Any]:
+def _part(run: Run, title: str) -> dict[str, Any]:
     """Return all that is told of one run."""
     shown = run.summary
     state = "" if shown["rounds"] == run.config["rounds"] else f"{shown['rounds']} of {run.config['rounds']} rounds"
     made = [*shown.get("earlier_versions", []), shown["versions"]]
     said = read_notes(run.folder)
     more = len(said) - MOST_SAID
-    tables = [summary_table(run), client_table(run.name, run.clients), *_recalls(run.clients), *_failures(run)]
+    tables = [summary_table(run), client_table(title, run.clients), *_recalls(run.clients), *_failures(run)]
     defaults = _defaults(str(run.config["algorithm"]))
     changed = [key for key, value in run.config.items() if defaults.get(key) != value]
     return {
         "name": run.name,
-        "title": f"{method_of(run)}, seed {shown['seed']}",
+        "title": title,
         "state": state,
         "tables": [*tables, _settings(run, changed, defaults)],
         "made": "; then ".join(", ".join(map(" ".join, one.items())) for one in made),

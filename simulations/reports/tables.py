@@ -98,9 +98,9 @@ def summary_table(run: Run) -> Table:
 def _lowest(recall: Mapping[str, float]) -> str | None:
     """Return the classes with the lowest recalls, of few all; None where there is none."""
     ordered = sorted(recall.items(), key=lambda one: one[1])
-    more = len(ordered) - SHOWN_CLASSES
+    more = len(ordered) > SHOWN_CLASSES
     said = ", ".join(f"{printable(name, LONGEST_NAME)} {percent(value)}" for name, value in ordered[:SHOWN_CLASSES])
-    return (f"{said}; {more} more, not below" if more > 0 else said) or None
+    return (f"{said} (the lowest {SHOWN_CLASSES} of {len(ordered)} classes)" if more else said) or None
 
 
 def best_of(runs: Sequence[Run]) -> tuple[str, Callable[[Run], float | None]]:

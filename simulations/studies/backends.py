@@ -60,7 +60,7 @@ class LocalBackend:
         """Run or resume a run, and return why it has failed."""
         assert self._pool is not None
         try:
-            return self._pool.submit(run_one, job.folder, job.settings).result()
+            return self._pool.submit(run_one, job.name, job.folder, job.settings).result()
         except BrokenProcessPool:
             raise HetflError(
                 "a process of these runs has died: out of memory, or in a script that starts them outside of "
@@ -155,7 +155,7 @@ class RayBackend:
         for losses in range(MAX_LOSSES + 1):
             if self._stopped:
                 break
-            task = self._task.remote(job.folder.absolute(), job.settings, os.getcwd(), version("hetfl"))
+            task = self._task.remote(job.name, job.folder.absolute(), job.settings, os.getcwd(), version("hetfl"))
             self._running.add(task)
             try:
                 return str(self._ray.get(task))
@@ -177,13 +177,13 @@ class RayBackend:
 
     def stop(self) -> None:
         """Let all runs end their rounds."""
-        warn("the runs finish their rounds; once more to stop at once")
+        warn("the runs finish their rounds. Press Ctrl-C again to stop immediately.")
         self._stopped = True
         for task in [*self._running]:
             self._ray.cancel(task)
 
 
-def _on_machine(folder: Path, settings: dict[str, Value], imports: str, hetfl: str) -> str:
+def _on_machine(name: str, folder: Path, settings: dict[str, Value], imports: str, hetfl: str) -> str:
     """Run or resume a run on a machine of the cluster; return why it did not end, with the machine's name."""
     if version("hetfl") != hetfl:
         raise HetflError(
@@ -193,7 +193,7 @@ def _on_machine(folder: Path, settings: dict[str, Value], imports: str, hetfl: s
         raise HetflError(f"{node()} has no {folder}: set --out to a folder on a file system that all machines share")
     if imports not in sys.path:
         sys.path.append(imports)
-    reason = run_one(folder, settings)
+    reason = run_one(name, folder, settings)
     return f"on {node()}: {reason}" if reason and reason != STOPPED else reason
 
 

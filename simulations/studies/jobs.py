@@ -156,5 +156,5 @@ def run_all(
                 wait(begun)
                 raise
     except KeyboardInterrupt:
-        raise Interrupted("stopped; the same command goes on") from None
+        raise Interrupted("Stopped. Run the same command again to continue.") from None
     return failed

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from rich.console import Console
 
+from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig, Value, parse_value
 from hetfl_flwr.errors import ConfigError
 from simulations.engine.run import process_as_it_was
@@ -248,8 +249,14 @@ def check(wanted: Sequence[Job]) -> None:
     left = [job for job in wanted if not job.finished]
     for job in left:
         if (job.folder / "config.toml").exists():
-            before = config_of(job.folder).to_flat()
-            check_unchanged(job.folder, before, RunConfig.from_flat(job.settings))
+            before, config = config_of(job.folder), RunConfig.from_flat(job.settings)
+            if before.algorithm != config.algorithm:
+                other = job.folder.parent / config.algorithm
+                raise ConfigError(
+                    f"{job.folder} holds a run of {before.algorithm}, not of {config.algorithm}: name another folder, "
+                    f"such as {option(f'--out {shlex.quote(str(other))}', f'out={str(other)!r}')}"
+                )
+            check_unchanged(job.folder, before.to_flat(), config)
     alike: dict[tuple[object, ...], Job] = {}
     for job in left:
         alike.setdefault(tuple((key, value) for key, value in job.settings.items() if key != "seed"), job)

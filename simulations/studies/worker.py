@@ -7,26 +7,27 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from threading import Lock, Thread
 
+from hetfl_flwr.common.notices import speaking_of
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import HetflError, Interrupted
 from hetfl_flwr.node.machine import keep_freed_memory
 from hetfl_flwr.runs.record import CHECKPOINTS
 
-STOPPED = "stopped; the same command goes on with it"
+STOPPED = "stopped; run the same command again to continue"
 """Why an interrupted run has not ended."""
 
 _BUSY = Lock()
 """Held while this process has a run."""
 
 
-def run_one(folder: Path, settings: dict[str, Value]) -> str:
-    """Run or resume a run in this process; return why it did not end, or an empty text."""
+def run_one(name: str, folder: Path, settings: dict[str, Value]) -> str:
+    """Run or resume a run in this process; return why it did not end, or an empty text. Its warnings have its name."""
     from simulations.engine.run import run_locally
 
     chosen: dict[str, Value] = {**settings, "output-dir": str(folder)}
     resume = any((folder / CHECKPOINTS).glob("round-*"))
     try:
-        with _BUSY:
+        with _BUSY, speaking_of(name):
             folder.mkdir(parents=True, exist_ok=True)
             run_locally(chosen, resume=resume, verbose=False, progress=False)
     except Interrupted:

@@ -14,7 +14,7 @@ from clients.fedhe import FedHeClient
 from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clients, read_summary, summary_of
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS
-from simulations.reports.doubts import notes, still_rising
+from simulations.reports.doubts import doubts, notes, still_rising
 from simulations.reports.runs import Run, load_run, selected_accuracy
 from simulations.reports.tables import best_of, summary_table
 from simulations.reports.terminal import lines
@@ -126,6 +126,26 @@ def record(client: int, test: int | None, **known: Any) -> Any:
 
 def noted(clients: list[Any], rounds: list[Round], weights: str = "none") -> list[str]:
     return notes(Run(Path("r"), "r", {"algorithm": "fedhe", "class-weights": weights}, rounds, {}, clients))  # type: ignore[typeddict-item]
+
+
+def test_doubts_of_runs_of_several_seeds_say_in_how_many_they_hold():
+    """Client 0 has other data under another seed. fd fails at a class under one seed; rows are few under one alone."""
+    runs = []
+    for seed, test in enumerate((16, 40, 63)):
+        for method in ("local", "fd"):
+            never = (["ill"] if seed else []) + (["well"] if seed == 2 else [])
+            known = [
+                record(0, test, unpredicted=never),
+                record(1, 50, untested=["ill"]),
+                record(2, 50, unpredicted=["ill"] if (seed, method) == (2, "fd") else [], recall={"ill": 1.0}),
+                record(3, 50, untested=["ill"] if seed == 1 else []),
+            ]
+            runs.append(Run(Path("r"), "r", {"algorithm": method}, [], {"seed": seed}, known))  # type: ignore[typeddict-item]
+    several, all_seeds, one_method, one_seed = doubts(runs)
+    assert ("16 to 63 test rows" in several, "2 of 3 seeds" in several, "ill" in several) == (True, True, False)
+    assert ("class ill" in all_seeds, "seed" in all_seeds) == (True, False)
+    assert one_method.endswith("in seed 2 never predicts class ill (fd)")
+    assert ("in seed 1" in one_seed, "class ill" in one_seed, "fd" in one_seed) == (True, True, False)
 
 
 def test_notes_are_a_line_a_client_and_bounded():

@@ -183,7 +183,7 @@ def test_a_second_ctrl_c_ends_at_once_and_keeps_what_was_reached(here, tmp_path)
     until(lambda: len(entries(run)) == 1, process)
     time.sleep(1)  # between two rounds a first Ctrl-C ends the run; this one is to hit the round itself
     interrupt(process)
-    until(lambda: b"once more to stop at once" in (tmp_path / "err").read_bytes(), process)
+    until(lambda: b"again to stop" in (tmp_path / "err").read_bytes(), process)
     time.sleep(0.2)
     assert process.poll() is None
     interrupt(process)

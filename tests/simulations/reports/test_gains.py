@@ -80,6 +80,13 @@ def test_a_difference_that_many_comparisons_make_by_chance_is_not_said(tmp_path)
     assert gain.low > 0
     assert gain.verdict == "unclear"
     assert "+17.0" in gain.words
+    assert "3 comparisons" in gain.words
+    assert "comparisons" not in said_of(folders).gains.words.iloc[1]
+
+
+def test_of_several_methods_the_words_name_theirs(tmp_path):
+    folders = [*study(tmp_path), *(ended(tmp_path / f"fd{s}", HELPED[s], algorithm="fd", seed=s) for s in HELPED)]
+    assert [text.split()[0].strip(",") for text in gains(folders).words] == ["fedhe"] * 3 + ["fd"] * 3
 
 
 @pytest.mark.parametrize(
@@ -171,6 +178,7 @@ def test_compare_prints_the_table_the_sentences_and_writes_files(tmp_path, hetfl
     study(tmp_path / "runs")
     file = tmp_path / "gains.csv"
     done = hetfl("compare", tmp_path / "runs", "--csv", file)
+    assert "test (least)" in done.out
     assert (done.status, done.err) == (0, "")
     assert re.search(r"client 0 +50 +71\.0 +\+10\.0 \(9\.7 to 10\.4\) helps", done.out)
     assert done.out.index("Gains over local") > done.out.index("accuracy %")

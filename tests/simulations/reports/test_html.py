@@ -32,12 +32,22 @@ def test_one_run(tmp_path: Path) -> None:
     lines = [LINES[0], line(1, [0.4, 0.6], failures=[failure]), line(2, [], failures=[failure]), LINES[3]]
     page = report([make(tmp_path / "run", lines, rounds=9, partition="iid")], tmp_path)
     assert "unfinished: 3 of 9 rounds" in page.words
-    assert [page.column("Clients of run", name) for name in ("before", "after")] == [["0.0", "20.0"], ["70.0", "90.0"]]
+    assert [page.column("Clients of fedhe, seed 0", name) for name in ("before", "after")] == [["0.0", "20.0"], ["70.0", "90.0"]]
     assert page.tables["Failures and refused uploads"][1:] == [["1\u20132", "client 1", "train", "out of memory"]]
     assert ["payload up", "300 bytes"] in page.tables["run"]
     assert [str(one["alt"]).endswith("accuracy from 10.0 to 80.0 %") for one in page.of("img")][:2] == [True, True]
     assert page.column("Settings that differ from the defaults", "key") == ["dataset", "rounds", "output-dir"]
     assert 'partition = "iid"' in page.words
+
+
+def test_of_several_runs_tables_and_pictures_name_method_and_seed(tmp_path: Path) -> None:
+    """Their folders have the same names, as in the sweeps of several methods."""
+    for method in ("fd", "fedhe"):
+        (tmp_path / method).mkdir()
+        make(tmp_path / method / "seed=0", algorithm=method)
+    page = report([tmp_path], tmp_path)
+    assert {"Clients of fd, seed 0", "Clients of fedhe, seed 0"} <= page.tables.keys()
+    assert str(page.of("img")[0]["alt"]).startswith("fd, seed 0: accuracy from ")
 
 
 @pytest.mark.slow
@@ -98,7 +108,7 @@ def test_what_is_there_of_a_run_that_has_hardly_begun(tmp_path: Path) -> None:
     """No round, no client, data that are nowhere: a page that says so."""
     page = report([make(tmp_path / "run", [], dataset="/nowhere/at/all")], tmp_path)
     assert "No round was evaluated" in page.words
-    assert page.tables["Clients of run"][1:] == []
+    assert page.tables["Clients of fedhe, seed 0"][1:] == []
 
 
 def test_what_no_page_can_be_made_of_or_written_to_is_refused(tmp_path: Path, refusal: Any) -> None:

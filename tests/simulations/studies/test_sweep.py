@@ -1,5 +1,6 @@
 """Sweeps: what a text stands for, which runs there are, that they go on, and that what is wrong is said before."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import StringIO
 from threading import Event
@@ -8,7 +9,7 @@ import pytest
 from fixtures.folders.run_folders import finish, make
 from rich.console import Console
 
-from hetfl_flwr import compare, load, run, sweep
+from hetfl_flwr import RoundCallback, compare, load, run, sweep
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
 from simulations.studies.backends import LocalBackend
 from simulations.studies.jobs import Bar, Job, run_all
@@ -106,6 +107,29 @@ def test_other_settings_in_a_run_s_place_are_refused(tmp_path, console, refusal,
     said = refusal(ConfigError, run_sweep, other, {"seed": [0, 1]}, tmp_path, 1, console)
     assert "batch-size = 20, not 50" in said
     assert [path.name for path in tmp_path.iterdir()] == ["seed=0"]
+
+
+def test_a_run_of_another_algorithm_in_the_place_is_named_with_a_folder_that_is_free(tmp_path, console, refusal):
+    make(tmp_path / "seed=0", algorithm="fedproto")
+    said = refusal(ConfigError, run_sweep, SMALL, {"seed": [0, 1]}, tmp_path, 1, console)
+    assert "fedproto" in said
+    assert f"--out {tmp_path}/fedhe" in said
+
+
+class Failing(RoundCallback):
+    def round(self, entry):
+        raise ValueError(str(entry.round))
+
+
+def test_a_line_of_a_run_names_the_run(tmp_path, monkeypatch, capsys):
+    """What runs at the same time writes to one place."""
+    monkeypatch.setattr("simulations.studies.backends.processes", ThreadPoolExecutor)
+    settings = {**SMALL, "callbacks": f"{__name__}:Failing"}
+    wanted = [Job(f"local seed={seed}", tmp_path / str(seed), {**settings, "seed": seed}) for seed in (0, 1)]
+    with (backend := LocalBackend(2)).open(wanted):
+        assert [backend.run(job) for job in wanted] == ["", ""]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "Failing" in line]
+    assert [line.split(": ")[1] for line in lines] == ["local seed=0", "local seed=1"]
 
 
 @pytest.mark.slow
