@@ -77,7 +77,7 @@ def _of_classes(client: ClientRecord) -> Iterator[tuple[str, str]]:
     if len(recall := client.get("recall") or {}) == 1:
         yield "all test rows are of one class", f"all test rows are of {_listed([*recall])}"
     if untested := client.get("untested"):
-        yield "no test row of some classes on which it trains", f"no test row of {_listed(untested)}, on which it trains"
+        yield "no test row of some classes it trains on", f"no test row of {_listed(untested)}, on which it trains"
     if unpredicted := client.get("unpredicted"):
         yield "never predicts some classes", f"never predicts {_listed(unpredicted)}"
 

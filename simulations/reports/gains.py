@@ -208,7 +208,7 @@ def _notes(gains: pd.DataFrame, measure: Measure, found: Pairing, means: Mapping
     return (
         f"Percentage points of final test {measure.words} against {found.baseline}, with a 95 % interval each.",
         *(line for source, line in said.items() if source in set(gains.source)),
-        *([f'"helps" and "harms": significant at the 5 % level after Holm\'s correction for {tested} comparisons.'] if tested else []),
+        *([f'"helps", "harms": significant at 5 % after Holm\'s correction for {tested} comparisons.'] if tested else []),
         *_upper_marks(means),
     )
 

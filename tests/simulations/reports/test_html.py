@@ -32,7 +32,10 @@ def test_one_run(tmp_path: Path) -> None:
     lines = [LINES[0], line(1, [0.4, 0.6], failures=[failure]), line(2, [], failures=[failure]), LINES[3]]
     page = report([make(tmp_path / "run", lines, rounds=9, partition="iid")], tmp_path)
     assert "unfinished: 3 of 9 rounds" in page.words
-    assert [page.column("Clients of fedhe, seed 0", name) for name in ("before", "after")] == [["0.0", "20.0"], ["70.0", "90.0"]]
+    assert [page.column("Clients of fedhe, seed 0", name) for name in ("before", "after")] == [
+        ["0.0", "20.0"],
+        ["70.0", "90.0"],
+    ]
     assert page.tables["Failures and refused uploads"][1:] == [["1\u20132", "client 1", "train", "out of memory"]]
     assert ["payload up", "300 bytes"] in page.tables["run"]
     assert [str(one["alt"]).endswith("accuracy from 10.0 to 80.0 %") for one in page.of("img")][:2] == [True, True]
