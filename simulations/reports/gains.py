@@ -205,10 +205,11 @@ def _notes(gains: pd.DataFrame, measure: Measure, found: Pairing, means: Mapping
         "none": f"One seed, or equal differences under all, give no interval of {measure.words}: run several.",
     }
     tested = gains.p.count()
+    corrected = f'"helps" and "harms": significant at the 5 % level after Holm\'s correction for {tested} comparisons.'
     return (
         f"Percentage points of final test {measure.words} against {found.baseline}, with a 95 % interval each.",
         *(line for source, line in said.items() if source in set(gains.source)),
-        *([f'"helps", "harms": significant at 5 % after Holm\'s correction for {tested} comparisons.'] if tested else []),
+        *([corrected] if tested else []),
         *_upper_marks(means),
     )
 
