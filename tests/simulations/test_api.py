@@ -112,7 +112,7 @@ def test_an_interrupt_keeps_the_round_and_says_how_to_go_on(tmp_path, monkeypatc
     folder = str(tmp_path / "run")
     with pytest.raises(Interrupted, match=re.escape(f"go on with: run('fedhe', out={folder!r}, resume=True)")):
         run("fedhe", **long, out=folder)
-    assert "finishing this round" in capfd.readouterr().err
+    assert "Finishing this round" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGINT) is handler
     assert "2 of 4 rounds" in repr(load(folder))
     monkeypatch.undo()
