@@ -11,6 +11,7 @@ from hashlib import blake2b
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from flwr.app import Context
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from hetfl_flwr.node.meter import Meter
 from hetfl_flwr.node.node import Node, kept_of
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.seeding import seeded
+from hetfl_flwr.text import brief
 from hetfl_flwr.wire.codec import check_halves, halved
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.privacy import private_upload
@@ -303,7 +305,7 @@ class Holder:
         aside = {} if live else {key: tensor for key, tensor in kept.items() if key.startswith(ASIDE)}
         tensors = live[2] if live else {**aside, **networks(self.client), **moments}
         figures = {name: n for name, n in self._saved.numbers.items() if name.startswith(ASIDE)}
-        self._write(ClientState(tensors, {**self.client.numbers, **figures}, round))
+        self._write(ClientState(tensors, {**_plain(self.client.numbers, self._name), **figures}, round))
         if live is None and self._built is not None:
             kept = self._saved.tensors
             stays = all(kept[key] is tensor for key, tensor in aside.items())
@@ -460,6 +462,23 @@ def digest_of(model: nn.Module) -> int:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return int.from_bytes(digest.digest(), "big")
+
+
+def _plain(numbers: Mapping[str, object], where: str) -> dict[str, int | float]:
+    """Return what an algorithm keeps in ``self.numbers``, those of NumPy as Python's.
+
+    Raises
+    ------
+    StateError
+        It is no number, or not under a text.
+    """
+    found = dict[str, int | float]()
+    for name, value in numbers.items():
+        plain = value.item() if isinstance(value, np.generic) else value
+        if not (isinstance(name, str) and isinstance(plain, int | float)):
+            raise StateError(f"{where}: self.numbers has {brief(value)} under {brief(name)}: keep numbers, by names")
+        found[name] = plain
+    return found
 
 
 def _own(download: Arrays) -> Arrays:
