@@ -27,7 +27,7 @@ from hetfl_flwr.methods import build_client, names
 from hetfl_flwr.models import ZOO, network_of
 from hetfl_flwr.models.split_model import constant_buffers, constants_held
 from hetfl_flwr.node.meter import Meter
-from hetfl_flwr.node.node import Node, kept_of
+from hetfl_flwr.node.node import INPUTS, Node, kept_of
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.seeding import seeded
 from hetfl_flwr.text import brief
@@ -447,12 +447,17 @@ def forget(context: Context) -> None:
 
 
 def networks(client: "KnowledgeClient") -> dict[str, Tensor]:
-    """Return the entries of the state dicts of what survives between rounds, under the networks' names."""
-    return {
-        f"{name}.{key}": tensor
-        for name, module in client.modules().items()
-        for key, tensor in module.state_dict().items()
-    }
+    """Return the entries of the state dicts of what survives between rounds, under the networks' names.
+
+    Raises
+    ------
+    ConfigError
+        A network has a name under which something else is kept.
+    """
+    modules = client.modules()
+    if taken := [name for name in modules if f"{name}.".startswith((*ASIDE, INPUTS))]:
+        raise ConfigError(f"{client.node}: modules() has a network {taken[0]!r}: take another name, this one is taken")
+    return {f"{name}.{key}": tensor for name, module in modules.items() for key, tensor in module.state_dict().items()}
 
 
 def digest_of(model: nn.Module) -> int:

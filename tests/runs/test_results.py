@@ -476,6 +476,12 @@ def test_what_a_client_keeps_besides_networks_is_numbers(make_config, run_federa
     assert kept or "client 1 (lenet5): self.numbers has" in lines[2]["failures"][0]["reason"]
 
 
+@pytest.mark.parametrize("name", ["best", "measured", "inputs"])
+def test_a_network_under_a_name_that_is_taken_is_refused(make_config, run_federation, monkeypatch, refusal, name):
+    monkeypatch.setattr(FedHeClient, "modules", lambda self: {"model": self.node.model, name: self.node.model.head})
+    assert f"modules() has a network '{name}'" in refusal(TooFewClients, run_federation, make_config())
+
+
 @pytest.mark.parametrize("array", [np.array(["a"]), np.array([1j]), np.array([None]), None], ids=repr)
 def test_what_a_server_side_returns_is_numbers(make_config, run_federation, monkeypatch, refusal, array):
     monkeypatch.setattr(FedHe, "aggregate", lambda self, state, uploads, round: {**state, "odd": array})
