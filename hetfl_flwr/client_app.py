@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from hetfl_flwr.common.flower import ErrorCode, log
 from hetfl_flwr.common.packages import lacking
-from hetfl_flwr.errors import HetflError, cause, ends_process, place
+from hetfl_flwr.errors import ConfigError, HetflError, cause, ends_process, place
 from hetfl_flwr.node.holder import Holder, forget, holder_of
 from hetfl_flwr.node.machine import check_threads, keep_freed_memory
 from hetfl_flwr.node.node import KeptContext
 from hetfl_flwr.node.registration import registered
+from hetfl_flwr.runs.settings import NOT_POOLED
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.wire.classes import listed, whole
 from hetfl_flwr.wire.codec import check_halves, decode, halved, to_record
@@ -161,6 +162,8 @@ def _client(context: Context, before: str = "") -> Holder:
 
     A process that Flower has started for this app alone is set up, too.
     """
+    if context.run_config.get("pooled") and not simulated():
+        raise ConfigError(NOT_POOLED)
     client = holder_of(context, before)
     if not isinstance(context, KeptContext):  # whose engine sees to its own processes
         check_threads(client.node.config.threads)
