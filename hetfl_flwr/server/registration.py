@@ -136,20 +136,17 @@ class Admission(ABC):
         return self.config.start_timeout or min(self.config.round_timeout, self._longest)
 
     def _looks(self, *, report: bool = False) -> Iterator[bool]:
-        """Yield, again and again, whether the time is up or a stop is requested; then end. Report who is missing."""
+        """Yield False, again and again, until the time is up or a stop is requested, and then True."""
         began = reported = time.monotonic()
-        over = False
-        while not over:
-            over = time.monotonic() > began + self._seconds or is_stopped(self.grid)
-            yield over
-            now = time.monotonic()
-            if report and over:
-                log(WARNING, "waited %.0f s for nodes: %s", now - began, self._missing())
-            elif report and now >= reported + REPORT:
+        while (now := time.monotonic()) <= began + self._seconds and not is_stopped(self.grid):
+            yield False
+            if report and now >= reported + REPORT:
                 log(INFO, "waiting for nodes: %s; %.0f s left", self._missing(), began + self._seconds - now)
                 reported = now
-            if not over:
-                time.sleep(max(pull_interval(self.grid), 0.1))
+            time.sleep(max(pull_interval(self.grid), 0.1))
+        yield True
+        if report:
+            log(WARNING, "waited %.0f s for nodes: %s", now - began, self._missing())
 
     def _missing(self) -> str:
         """Say in words who is not here yet."""
@@ -451,15 +448,10 @@ class Registration(Admission):
         return ""
 
 
-def member_from(answer: Message | str, node: int, *, own: bool = False) -> Member:
-    """Read a registration, or raise a FederationError that says why there is none.
-
-    If all nodes are the user's `own`, a client's name for itself is enough.
-    """
+def member_from(answer: Message | str, node: int) -> Member:
+    """Read a registration, or raise a FederationError that says why there is none."""
     if isinstance(answer, str):
         raise FederationError(answer)
     if answer.has_error():
-        line = reason(answer, node, own=own)
-        named = line.removeprefix(f"node {node}: ")
-        raise FederationError(named if own and named.startswith("client ") else line)
+        raise FederationError(reason(answer, node))
     return Member.from_reply(answer)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from logging import INFO
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from flwr.app import Message, Metadata
@@ -11,7 +10,7 @@ from hetfl_flwr.common.flower import log
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.server.grids import KeepsClients
 from hetfl_flwr.server.member import Failure, Member
-from hetfl_flwr.server.messenger import received
+from hetfl_flwr.server.messenger import reason, received
 from hetfl_flwr.server.registration import SILENT, Admission, Check, member_from
 from hetfl_flwr.wire.messages import REGISTRATION
 
@@ -59,11 +58,12 @@ class Residents(Admission):
         for over in self._looks(report=True):
             new = sorted(set(self.grid.get_node_ids()) - nodes)
             nodes.update(new)
-            queries = [self._query(node) for node in new]
+            queries = list(map(self._query, new))
             self.grid.push_messages(queries)
             asked |= {query.metadata.message_id: query.metadata for query in queries}
-            for node, answer in sorted(received(self.grid, asked).items(), key=itemgetter(0)):
-                self._take_in(answer, node)
+            answers = received(self.grid, asked)
+            for node in sorted(answers):
+                self._take_in(answers[node], node)
             complete = not asked and 0 < self.clients <= len(self.roster) + len(self._refused)
             if complete or self._must_refuse(asked):
                 return
@@ -77,8 +77,10 @@ class Residents(Admission):
 
     def _take_in(self, one: Member | Message | str, node: int = 0) -> None:
         """Put a client on the roster, or keep the reason why it cannot take part."""
+        if isinstance(one, Message) and one.has_error():
+            one = _reason(one, node)
         try:
-            member = one if isinstance(one, Member) else member_from(one, node, own=True)
+            member = one if isinstance(one, Member) else member_from(one, node)
             self.roster.add(member)
         except FederationError as error:
             self._refused.append(Failure(-1, REGISTRATION, str(error), node))
@@ -88,7 +90,14 @@ class Residents(Admission):
         self._note_state(member)
 
 
+def _reason(answer: Message, node: int) -> str:
+    """Return why a node cannot take part; a client's name for itself is enough."""
+    line = reason(answer, node, own=True)
+    named = line.removeprefix(f"node {node}: ")
+    return named if named.startswith("client ") else line
+
+
 def _common(reasons: Sequence[str]) -> str:
     """Return the first reason; without the client's name where it is that of all."""
-    causes = {reason.partition(f", {REGISTRATION}: ")[2] for reason in reasons}
+    causes = {line.partition(f", {REGISTRATION}: ")[2] for line in reasons}
     return causes.pop() or reasons[0] if len(causes) == 1 < len(reasons) else reasons[0]
