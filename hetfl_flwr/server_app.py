@@ -47,7 +47,8 @@ def main(grid: Grid, context: Context) -> None:
             rounds = (AsyncRounds if strategy.asynchronous else SyncRounds)(federation)
             with federation.generators_lent():
                 federation.registration.assemble(strategy.check)
-            results.ledger.begin(strategy.prepare(federation.roster, config), federation.roster)
+            known = strategy.prepare(federation.roster, config)
+            results.ledger.begin(known, federation.roster, carries=strategy.asynchronous)
             if resumed:
                 resumed.restore(results, federation)
             trackers = start_trackers(config, results.folder, federation.roster)

@@ -327,6 +327,8 @@ def _of_numbers(
             what = f"has in {called(infinite)} an infinite {column.name}, or one above 3e38"
             raise _Refused(what, "write a number below that, or nothing where it is missing")
         notes += _said_of_codes(column, numbers, own)
+        if not wanted and IDS.fullmatch(column.name) and column.kind == "number" and _are_whole(numbers):
+            notes.append("called like an id, and read as numbers: ignore-columns leaves it out")
     values = np.unique(numbers[np.isfinite(numbers)])
     constant = len(values) < 2 and not np.isinf(numbers).any()
     if constant:
@@ -371,6 +373,12 @@ def _kind_of(
     elif column.unit:
         said = f"numbers with {column.unit!r}, read as {column.notation} without it"
     return column, () if said.endswith(f"{PLAIN} is written") else (said,)
+
+
+def _are_whole(numbers: FloatArray) -> bool:
+    """Say whether there are several numbers, all of them whole."""
+    known = numbers[~np.isnan(numbers)]
+    return len(np.unique(known)) > 1 and bool((known == np.floor(known)).all())
 
 
 def _said_of_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> list[str]:

@@ -214,7 +214,8 @@ def _named(name: str, reading: Reading) -> DataSet:
     entry = CATALOGUE.get(base)
     if base.startswith(ROTATED_PREFIX):
         raise ConfigError(f"dataset '{name}' is rotated twice: write {ROTATED_PREFIX} once")
-    if not entry and not is_folder(base) and ("/" not in base or Path(base).is_file()):
+    here = Path(base).exists() and not reading.data_dir  # else it may be the layout of the hub
+    if not entry and not is_folder(base) and ("/" not in base or here or Path(base).is_file()):
         if Path(base).exists():
             raise ConfigError(f"unknown dataset '{name}': write {f'./{base}'} to read what lies there")
         raise ConfigError(

@@ -3,10 +3,12 @@
 import csv
 import re
 from array import array
+from codecs import lookup
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
@@ -39,9 +41,12 @@ _REMARKS = re.compile(r"(?:#(?![,;\t|])[^\r\n]*(?:\r\n?|\n))*")  # a column may 
 _TRAILING = re.compile(r"[ \t]+(?=[\r\n]*$)")
 _LINES = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+\Z")
 _WORD = re.compile(r"[^\s,;|\"']*[^\x00-\x7f][^\s,;|\"']*")
+_WESTERN = re.compile(  # letters of cp1252, of which all bytes from c0 on but two are
+    rb"(?<![\x80-\xff])(?:[\xc0-\xff]|(?<=[a-z])[\xc0-\xff]{2}|[\xc0-\xff]{2}(?=[a-z]))(?![\x80-\xff])"
+)
 _ONE_COLUMN = 0.3  # a file is taken for one column unless a separator scores higher
 _NO_HEADER = 0.5  # what blanks count as separators if the first row is no header then
-_FIRST_LETTER, _MOSTLY = 0xC0, 0.9  # bytes of cp1252 from which on all but two are letters
+_MOSTLY = 0.9
 _ZEROS = 0.1  # part of zero bytes above which a text is UTF-16 or UTF-32
 _UNICODE = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _FEWEST = 100  # rows of which columns are made at a time
@@ -172,11 +177,14 @@ def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
     """Return how the letters of a file are written, and a note where that is not UTF-8.
 
     It is as told, else of Unicode by its byte order mark or zeros, else UTF-8, else the most usual plausible encoding.
+    Letters of UTF-8 are read as that where a code page is told: no words of a code page look like them.
     """
     try:
         with opened(path) as file:
             sample = file.read(100_000)
         codec = encoding or _unicode(sample)
+        if encoding and _is_code_page(encoding) and _has_utf8(path):
+            return "utf-8-sig", (f"its letters are UTF-8, and read as that, not as encoding = {encoding}",)
         with TextIOWrapper(opened(path), codec, newline="") as text:
             while text.read(_SAMPLE):
                 pass
@@ -195,7 +203,24 @@ def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
     except UnicodeDecodeError:
         raise DataError(f"'{path}' is neither UTF-8 nor {guess}: save it as UTF-8") from None
     number, word = next((number, found[0]) for number, line in lines if (found := _WORD.search(line)))
-    return guess, (f"not UTF-8, read as {guess}: line {number} has {printable(word, 40)!r}; encoding says otherwise",)
+    doubt = f"if that is wrong, set encoding, such as encoding={'cp1250' if guess == USUAL[0] else USUAL[0]}"
+    return guess, (f"not UTF-8, read as {guess}: line {number} has {printable(word, 40)!r}; {doubt}",)
+
+
+def _is_code_page(encoding: str) -> bool:
+    """Say whether an encoding writes each letter as one byte."""
+    every = bytes(range(0x80, 0x100))
+    return len(every.decode(encoding, "replace")) == len(every) and lookup(encoding).name != "utf-8"
+
+
+def _has_utf8(path: Path) -> bool:
+    """Say whether a file is UTF-8, with letters that are not ASCII."""
+    try:
+        with TextIOWrapper(opened(path), "utf-8", newline="") as text:
+            plain = [part.isascii() for part in iter(partial(text.read, _SAMPLE), "")]
+        return not all(plain)
+    except UnicodeDecodeError:
+        return False
 
 
 def _unicode(sample: bytes) -> str:
@@ -213,11 +238,11 @@ def _unicode(sample: bytes) -> str:
 def _guessed(data: bytes) -> str:
     """Return the most usual of the plausible encodings.
 
-    A detector needs more letters than a column of names may have: letters that stand alone among those of ASCII are
-    taken for those of Western Europe.
+    A detector needs more letters than a column of names may have: letters that stand alone among those of ASCII, or two
+    by two in a word of these, are taken for those of Western Europe.
     """
-    letters = re.findall(rb"[\x80-\xff]+", data)
-    if sum(len(found) == 1 and found[0] >= _FIRST_LETTER for found in letters) > _MOSTLY * len(letters):
+    letters = len(re.findall(rb"[\x80-\xff]+", data))
+    if len(_WESTERN.findall(data)) > _MOSTLY * letters:
         return USUAL[0]
     lines = [line for line in data.splitlines() if not line.isascii()][:2000]
     likely = [match.encoding for match in from_bytes(b"\n".join(lines))]

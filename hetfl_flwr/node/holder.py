@@ -11,6 +11,7 @@ from hashlib import blake2b
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from flwr.app import Context
 from torch import Tensor, nn
@@ -26,9 +27,10 @@ from hetfl_flwr.methods import build_client, names
 from hetfl_flwr.models import ZOO, network_of
 from hetfl_flwr.models.split_model import constant_buffers, constants_held
 from hetfl_flwr.node.meter import Meter
-from hetfl_flwr.node.node import Node, kept_of
+from hetfl_flwr.node.node import INPUTS, Node, kept_of
 from hetfl_flwr.node.state import ClientState
 from hetfl_flwr.seeding import seeded
+from hetfl_flwr.text import brief
 from hetfl_flwr.wire.codec import check_halves, halved
 from hetfl_flwr.wire.messages import EXAMPLES
 from hetfl_flwr.wire.privacy import private_upload
@@ -303,7 +305,7 @@ class Holder:
         aside = {} if live else {key: tensor for key, tensor in kept.items() if key.startswith(ASIDE)}
         tensors = live[2] if live else {**aside, **networks(self.client), **moments}
         figures = {name: n for name, n in self._saved.numbers.items() if name.startswith(ASIDE)}
-        self._write(ClientState(tensors, {**self.client.numbers, **figures}, round))
+        self._write(ClientState(tensors, {**_plain(self.client.numbers, self._name), **figures}, round))
         if live is None and self._built is not None:
             kept = self._saved.tensors
             stays = all(kept[key] is tensor for key, tensor in aside.items())
@@ -445,12 +447,17 @@ def forget(context: Context) -> None:
 
 
 def networks(client: "KnowledgeClient") -> dict[str, Tensor]:
-    """Return the entries of the state dicts of what survives between rounds, under the networks' names."""
-    return {
-        f"{name}.{key}": tensor
-        for name, module in client.modules().items()
-        for key, tensor in module.state_dict().items()
-    }
+    """Return the entries of the state dicts of what survives between rounds, under the networks' names.
+
+    Raises
+    ------
+    ConfigError
+        A network has a name under which something else is kept.
+    """
+    modules = client.modules()
+    if taken := [name for name in modules if f"{name}.".startswith((*ASIDE, INPUTS))]:
+        raise ConfigError(f"{client.node}: modules() has a network {taken[0]!r}: take another name, this one is taken")
+    return {f"{name}.{key}": tensor for name, module in modules.items() for key, tensor in module.state_dict().items()}
 
 
 def digest_of(model: nn.Module) -> int:
@@ -460,6 +467,23 @@ def digest_of(model: nn.Module) -> int:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return int.from_bytes(digest.digest(), "big")
+
+
+def _plain(numbers: Mapping[str, object], where: str) -> dict[str, int | float]:
+    """Return what an algorithm keeps in ``self.numbers``, those of NumPy as Python's.
+
+    Raises
+    ------
+    StateError
+        It is no number, or not under a text.
+    """
+    found = dict[str, int | float]()
+    for name, value in numbers.items():
+        plain = value.item() if isinstance(value, np.generic) else value
+        if not (isinstance(name, str) and isinstance(plain, int | float)):
+            raise StateError(f"{where}: self.numbers has {brief(value)} under {brief(name)}: keep numbers, by names")
+        found[name] = plain
+    return found
 
 
 def _own(download: Arrays) -> Arrays:

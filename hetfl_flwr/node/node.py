@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Context
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hetfl_flwr.config import AUTO, BUNDLED, FIT, RunConfig, Value, for_node, one_model
+from hetfl_flwr.config import BUNDLED, FIT, RunConfig, Value, for_node, one_model
 from hetfl_flwr.data import Augmented, ClientData, Samples, load_client_data
 from hetfl_flwr.errors import ConfigError, ModelError
 from hetfl_flwr.learning.quality import balanced_weights
@@ -21,6 +21,7 @@ from hetfl_flwr.node.fitting import Fit, device_speed, fit, fit_once
 from hetfl_flwr.node.machine import find_device
 from hetfl_flwr.node.pool import Pool, PublicSampleStore
 from hetfl_flwr.node.state import ClientState, ContextStore, MemoryStore, Stamp, StateStore, run_store
+from hetfl_flwr.server.global_model import small_model_for
 from hetfl_flwr.wire.privacy import simulated
 from hetfl_flwr.wire.spec import Arrays
 
@@ -441,13 +442,10 @@ def small_model(key: str, name: str, node: Node) -> SplitModel:
     ModelError
         The model does not fit the client's data; the line names the key and a model that does.
     """
-    config, spec = node.config, node.data.spec
-    fits = one_model(spec.kind)
+    spec = node.data.spec
     try:
-        named = fits if name == AUTO else name
-        built = build_model(
-            named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias, stem=config.stem
-        )
+        built = small_model_for(spec, name, node.config)
     except ModelError as error:
+        fits = one_model(spec.kind)
         raise ModelError(f"{key}: {error}; set {key} to auto, or to a model that fits, such as {fits}") from None
-    return mixed(built.to(node.device), config.mixed_precision)
+    return mixed(built.to(node.device), node.config.mixed_precision)

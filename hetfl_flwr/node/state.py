@@ -65,7 +65,13 @@ class ClientState:
 def encode(state: ClientState, stamp: Stamp) -> bytes:
     """Write state, stamp and a checksum of all of it as one blob."""
     numbers = {name: as_json(number) for name, number in state.numbers.items()}
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
+    tensors, seen = dict[str, torch.Tensor](), set[int]()
+    for name, tensor in state.tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        if (place := own.untyped_storage().data_ptr()) in seen:  # a weight in two places: a blob has none
+            own = own.clone()
+        seen.add(place)
+        tensors[name] = own
     values = {"stamp": asdict(stamp), "numbers": numbers, "round": state.round, "inputs": state.inputs}
     return sealed(STATE, values, tensors, save)
 

@@ -122,10 +122,10 @@ class RunFolder(RoundCallback):
 
     def _begin(self) -> None:
         if self._holds_run():
-            going_on = option("--resume", "resume=True")
-            raise RunFolderError(
-                f"{self.folder} already holds a run: go on with it by {going_on}, or name another folder"
-            )
+            going_on = f"go on with it by {option('--resume', 'resume=True')}, or"
+            if not any((self.folder / CHECKPOINTS).glob("round-*")):
+                going_on = "it ended before its first checkpoint: remove it, or"
+            raise RunFolderError(f"{self.folder} already holds a run: {going_on} name another folder")
         with self.writing():
             self._write_settings()
             (self.folder / UPLOADS_FILE).unlink(missing_ok=True)

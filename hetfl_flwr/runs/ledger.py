@@ -61,11 +61,12 @@ class Ledger:
         self._latest: dict[int, dict[str, float]] = {}
         self._samples: dict[int, int] = {}
         self._members: dict[int, Member] = {}
+        self._carries = False
         self._changes = -1  # of the roster, when the members were taken from it
 
-    def begin(self, arrays: Arrays, members: Iterable[Member]) -> None:
-        """Take in what the server knows before round 1, and its clients."""
-        self.arrays = arrays
+    def begin(self, arrays: Arrays, members: Iterable[Member], *, carries: bool) -> None:
+        """Take in what the server knows before round 1, its clients, and whether their older figures go on counting."""
+        self.arrays, self._carries = arrays, carries
         self._members = {member.client_id: member for member in members}
 
     def add(self, number: int, seconds: float, played: RoundResult, federation: Federation) -> Round:
@@ -95,7 +96,7 @@ class Ledger:
             not_averaged=played.not_averaged,
         )
         if measured:
-            self._latest = {**self._latest, **measured} if played.carry else measured
+            self._latest = {**self._latest, **measured} if self._carries else measured
             self._average(entry)
         self.rounds.append(entry)
         self.done, self.arrays = number, played.arrays
@@ -167,10 +168,12 @@ class Ledger:
     def clients(self) -> Iterator[ClientRecord]:
         """Yield one object a client: model, samples, accuracy before and after, bytes."""
         names = distinct({client: member.name for client, member in self._members.items()})
-        nothing = Traffic()
+        nothing, latest = Traffic(), dict[int, Round]()
+        for entry in self.rounds if self._carries else ():
+            latest |= {int(client): entry for client, own in entry.clients.items() if "accuracy" in own}
         for client, member in sorted(self._members.items()):
             yield client_of(
-                self.rounds,
+                [*self.rounds[:1], latest[client]] if client in latest else self.rounds,
                 client,
                 member.class_names,
                 name=names[client] or None,

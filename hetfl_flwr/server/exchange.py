@@ -348,9 +348,9 @@ class Exchange(ABC):
         """Return what is under way, which stays so; by default nothing: it is lost with the server."""
         return UnderWay()
 
-    def restore(self, under_way: UnderWay) -> None:
-        """Go on where `hold` was."""
-        return
+    def restore(self, under_way: UnderWay) -> list[str]:
+        """Go on where `hold` was; return what is lost by that."""
+        return []
 
     def take(self) -> tuple[Sent, Outcome]:
         """Wait for the next answer; return what it is to, and what came of it alone."""

@@ -4,6 +4,7 @@ from logging import WARNING
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.config import AUTO, RunConfig, one_model
+from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, ModelError
 from hetfl_flwr.models import ZOO, SplitModel, build_model, network_of, parse_models, trainable_count
 from hetfl_flwr.server.member import Member
@@ -121,7 +122,11 @@ def small_global_model(name: str, roster: Roster, config: RunConfig) -> SplitMod
     ModelError
         As `hetfl_flwr.models.build_model`.
     """
-    spec = next(iter(roster)).spec
+    return small_model_for(next(iter(roster)).spec, name, config)
+
+
+def small_model_for(spec: DataSpec, name: str, config: RunConfig) -> SplitModel:
+    """Return the model of `small_global_model` for some data, as the server and each client build it."""
     named = one_model(spec.kind) if name == AUTO else name
     return build_model(
         named, spec, seed=config.seed, scope=("global",), head_bias=config.head_bias, stem=config.stem, bounded=True

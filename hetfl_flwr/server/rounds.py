@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import MessageType
 
 from hetfl_flwr.config import RunConfig
@@ -16,6 +17,7 @@ from hetfl_flwr.server.grids import KeepsClients, engine_of, is_stopped
 from hetfl_flwr.server.member import Failure, Member
 from hetfl_flwr.server.messenger import LOST
 from hetfl_flwr.server.roster import draw, draw_to_evaluate
+from hetfl_flwr.text import brief
 from hetfl_flwr.wire.spec import Arrays, frozen
 
 if TYPE_CHECKING:
@@ -36,8 +38,6 @@ class RoundResult:
     """Replies, failures and cost of training (with the sharing of public samples) and of evaluation."""
     left_out: list[Failure] = field(default_factory=list)
     """Clients that have left, could not take part, or came back without what they had learned."""
-    carry: bool = False
-    """Whether clients that were not evaluated in this round count with what they had before."""
     able: int = 0
     """How many clients could be asked to train."""
     not_averaged: list[int] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Rounds(ABC):
         """Share public samples if the algorithm needs them, and evaluate before any training: round 0."""
         noted, shared = self._registration.notes(), self.federation.samples.share()
         with read_only(), self.federation.generators_lent():
-            return RoundResult(arrays, shared, self._evaluation.evaluate(0, arrays), noted, carry=self._carry)
+            return RoundResult(arrays, shared, self._evaluation.evaluate(0, arrays), noted)
 
     @abstractmethod
     def resume(self, under_way: UnderWay) -> None:
@@ -88,7 +88,7 @@ class Rounds(ABC):
         """
         if is_stopped(self.federation.grid):
             raise Interrupted
-        played = RoundResult(arrays, carry=self._carry, left_out=self._registration.notes())
+        played = RoundResult(arrays, left_out=self._registration.notes())
         played.left_out += self._registration.welcome(number, self._strategy.check)
         with read_only(), self.federation.generators_lent():
             self._play(number, played)
@@ -97,8 +97,6 @@ class Rounds(ABC):
             played.lost = any(failure.node in gone or failure.reason.endswith(LOST) for failure in failures)
         played.not_averaged = self._strategy.left_out.taken()
         return played
-
-    _carry = False
 
     @abstractmethod
     def _play(self, number: int, played: RoundResult) -> None:
@@ -112,7 +110,7 @@ class SyncRounds(Rounds):
         """Share public samples again: they were counted when the run began."""
         self.federation.samples.share()
         self._evaluation.restore(under_way.numbers.get("measured", {}))
-        self._exchange.restore(under_way)
+        self._registration.note(self._exchange.restore(under_way))
 
     def under_way(self) -> UnderWay:
         """Return where the engine stands, and what need not be measured again: between rounds, nothing is under way."""
@@ -154,8 +152,6 @@ class AsyncRounds(Rounds):
     answered them are ahead of it.
     """
 
-    _carry = True
-
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
         config = self._config
@@ -189,7 +185,7 @@ class AsyncRounds(Rounds):
             self._sent = max([self._sent, *(min(member.round, most) for member in roster)]) + len(roster)
             return
         self._to_evaluate = {member.node for member in roster if member.client_id in numbers["to evaluate"]}
-        self._exchange.restore(under_way)
+        self._registration.note(self._exchange.restore(under_way))
 
     def _play(self, number: int, played: RoundResult) -> None:
         """Take in as many uploads as there are clients, each answered at once."""
@@ -297,7 +293,21 @@ class Evaluation:
 def aggregate(strategy: "KnowledgeStrategy", number: int, replies: Sequence[Reply], arrays: Arrays) -> Arrays:
     """Return what the server knows after these replies; what it knew before where none of them weighs anything."""
     weighty = [reply for reply in replies if reply.samples]
-    return frozen(strategy.learn(arrays, weighty, number)) if weighty else arrays
+    return server_state(strategy.learn(arrays, weighty, number), strategy.name) if weighty else arrays
+
+
+def server_state(arrays: Arrays, algorithm: str) -> Arrays:
+    """Return what a server side knows from now on, read-only.
+
+    Raises
+    ------
+    ConfigError
+        It is something else than named arrays of numbers.
+    """
+    for name, array in arrays.items():
+        if not isinstance(name, str) or np.asarray(array).dtype.kind not in "biuf":
+            raise ConfigError(f"{algorithm}: its server state has {brief(array)} as {brief(name)}: expected numbers")
+    return frozen(arrays)
 
 
 def is_due(number: int, config: RunConfig) -> bool:

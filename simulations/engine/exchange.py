@@ -217,8 +217,8 @@ class LocalExchange(Exchange):
         numbers = {"clock": self.clock, "places": self._places, "rows": self._engine.rows(), "flights": flights}
         return UnderWay({"engine": numbers}, arrays)
 
-    def restore(self, under_way: UnderWay) -> None:
-        """Go on where `hold` was.
+    def restore(self, under_way: UnderWay) -> list[str]:
+        """Go on where `hold` was; return what is lost by that.
 
         Raises
         ------
@@ -226,7 +226,7 @@ class LocalExchange(Exchange):
             The data of a client have changed since, and without ``accept-loss``.
         """
         numbers = under_way.numbers["engine"]
-        self._engine.check_rows(numbers["rows"])
+        lost = self._engine.check_rows(numbers["rows"])
         self.clock, self._places = numbers["clock"], numbers["places"]
         members = {member.client_id: member for member in self.roster}
         for one in numbers["flights"]:
@@ -241,6 +241,7 @@ class LocalExchange(Exchange):
                 flight.reply = Reply(member.client_id, one["metrics"], frozen(up), one["classes"])
             self._flights[place] = flight
             heappush(self._due, (one["when"], place))
+        return lost
 
     def _land(self, flight: Flight) -> float:
         """Wait for a client's answer, and check it; return the seconds that it takes beyond those known before."""

@@ -206,10 +206,10 @@ class LocalEngine(Grid):
             found |= some
         return found
 
-    def check_rows(self, before: Mapping[str, str]) -> None:
-        """Refuse data that are not those of before; warn of them with ``accept-loss``."""
+    def check_rows(self, before: Mapping[str, str]) -> list[str]:
+        """Refuse data that are not those of before; with ``accept-loss`` warn of them, and return what differs."""
         if before.get(EVERY) == self.rows()[EVERY]:
-            return
+            return []
         rows = self.rows(sorted(int(client_id) for client_id in before if client_id != EVERY))
         found = {
             client_id: unlike(digest, rows[client_id]) for client_id, digest in before.items() if client_id != EVERY
@@ -221,10 +221,11 @@ class LocalEngine(Grid):
         elif len(found) < len(self._nodes):
             what = "the data of clients that have not been asked yet are not those of before"
         else:
-            return
+            return []
         if not self.config.accept_loss:
             raise StateError(f"{what}: the run would go on with other results; {accepting()} goes on like that")
         warn(what)
+        return [what]
 
     def _settle(self) -> None:
         """Take in all that is under way."""

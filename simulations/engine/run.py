@@ -89,17 +89,21 @@ def run_locally(
 
 @contextmanager
 def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
-    """Set this process up for a federation, and back: Flower's log and bars shown or not, and torch's threads."""
+    """Set this process up for a federation, and back: Flower's log and bars shown or not, torch's threads and types."""
     import torch
 
     from hetfl_flwr.common.flower import FLOWER_LOGGER
     from hetfl_flwr.runs.progress import visible
 
     level, threads, shown = FLOWER_LOGGER.level, torch.get_num_threads(), visible.set(bars)
+    dtype = torch.get_default_dtype()
     FLOWER_LOGGER.setLevel(level if log else "CRITICAL")
+    torch.set_default_dtype(torch.float32)
     try:
-        yield
+        with torch.enable_grad():
+            yield
     finally:
+        torch.set_default_dtype(dtype)
         FLOWER_LOGGER.setLevel(level)
         torch.set_num_threads(threads)
         visible.reset(shown)

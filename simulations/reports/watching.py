@@ -149,4 +149,4 @@ def _together(facts: Mapping[str, Any]) -> str:
 def standing(folder: Path) -> RunState:
     """Read a run folder as it stands; raises as `simulations.reports.runs.load_run`."""
     writer = writer_of(folder)  # first: a run that ends in between was running
-    return RunState(load_run(folder, tell=lambda line: None), str(writer or ""))
+    return RunState(load_run(folder, tell=lambda line: None), writer)

@@ -81,7 +81,7 @@ def amplified(noise_multiplier: float, rate: float, rounds: int, delta: float = 
 
     In each round a fixed number of the clients is sampled without replacement. What a round gives away at epsilon of 0
     or more is then `rate` times what it would at log(1 + (exp(epsilon) - 1) / rate): Balle, Barthe and Gaboardi,
-    "Privacy Amplification by Subsampling: Tight Analyses via Couplings and Divergences", NeurIPS 2018, theorem 10.
+    "Privacy Amplification by Subsampling: Tight Analyses via Couplings and Divergences", NeurIPS 2018, theorem 9.
     Below 0 the two data sets change places, and the curve of both sides is what is composed: Lebeda, Regehr, Kamath and
     Steinke, "Avoiding Pitfalls for Privacy Accounting of Subsampled Mechanisms under Composition", SaTML 2025, show
     what goes wrong with one side alone, or with the formulas of Poisson sampling.

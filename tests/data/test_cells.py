@@ -319,7 +319,11 @@ class TestKinds:
 
 
 PRIMES = [row * 7919 % 10007 for row in range(100)]
+CALLED_SO = "index of another order", "of two rows each"
+"""Cases in which a column is kept that is called like an id: this is noted."""
+
 IDS = {
+    "of two rows each": ("patient_id", [row // 2 * 7 for row in range(120)], True),
     "count up": ("patient", list(range(100, 140)), False),
     "texts": ("patient", written("{:05d}"), False),
     "words": ("patient", written("P{}"), False),
@@ -347,7 +351,7 @@ def test_ids_are_ignored_aloud_and_nothing_else_is(case):
     name, cells, kept = IDS[case]
     found = column(cells, name=name)
     assert (len(found.input_names) > 1) == kept
-    assert noted(found, f"'{name}'") == (not kept)
+    assert noted(found, f"'{name}'") == (not kept or case in CALLED_SO)
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

@@ -185,6 +185,9 @@ def test_a_separator_at_the_end_of_each_row_but_the_header_shifts_nothing(tmp_pa
     [
         ("cp1252", "Zürich Genève Malmö Besançon Düsseldorf Orléans"),
         ("cp1252", "Zoë Ann Bob"),
+        ("cp1252", "Größe Ann Bob"),
+        ("cp1252", "Körpergröße"),
+        ("cp1252", "créée Füße"),
         ("cp1251", "Москва Казань Пермь Тверь Самара Воронеж"),
         ("shift_jis", "東京都 大阪府 京都府 北海道 福岡県 沖縄県"),
         ("gb18030", "北京市 上海市 广州市 深圳市 成都市 杭州市"),
@@ -271,6 +274,20 @@ class TestKeys:
         assert noted(own(path), "encoding")
         for encoding in ("utf-8", "utf-16", "klingon"):
             assert encoding in refusal(DataError, own, path, encoding=encoding)
+
+    def test_of_a_folder_files_of_utf8_stay_so_beside_those_of_the_code_page_that_is_told(self, tmp_path):
+        """Four hospitals: three write the code page, one UTF-8."""
+        table = pd.DataFrame({"Größe": range(1, 41), "y": ["männlich", "weiblich"] * 20})
+        for number, encoding in enumerate(["cp1252", "cp1252", "utf-8", "cp1252"]):
+            (tmp_path / f"{number}.csv").write_bytes(table.to_csv(index=False).encode(encoding))
+        found = own(tmp_path, encoding="cp1252")
+        assert (found.input_names, sorted(found.class_names)) == (("Größe",), ["männlich", "weiblich"])
+        assert noted(found, "UTF-8")
+
+    def test_letters_of_several_bytes_are_what_they_are_told_to_be_also_where_they_look_like_utf8(self, tmp_path):
+        path = tmp_path / "t.csv"
+        path.write_bytes("联通,y\n1,a\n2,b\n".encode("gb18030"))
+        assert [*cells_of(path, "gb18030")[0]] == ["联通", "y"]
 
     @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32-be"])
     @pytest.mark.parametrize("name", ["Ann", "Zoë"])
@@ -666,3 +683,11 @@ def test_remarks_longer_than_what_is_looked_at_first_are_left_out(tmp_path):
     path = tmp_path / "long.csv"
     path.write_text("# one remark with words\n" * 20_000 + "a;b\n" + "".join(f"{row};x{row}\n" for row in range(3)))
     assert cells_of(path)[0] == {"a": ["0", "1", "2"], "b": ["x0", "x1", "x2"]}
+
+
+def test_a_folder_that_is_here_is_not_taken_for_a_data_set_of_the_hub(tmp_path, monkeypatch, refusal):
+    """Its name may be that of one; below data-dir it is the layout of the hub."""
+    lay(tmp_path / "my" / "hospitals", {"t.csv": FRAME})
+    monkeypatch.chdir(tmp_path)
+    assert "./my/hospitals" in refusal(ConfigError, own, "my/hospitals")
+    assert len(own("./my/hospitals").labels) == len(own("my/hospitals", data_dir=".").labels) == ROWS

@@ -48,9 +48,11 @@ def test_a_head_tied_to_the_body_is_refused_where_one_of_them_travels(tmp_path, 
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.parametrize("settings", [{}, {"state-dir": "state"}])
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedhe"])
-def test_a_head_tied_to_the_body_stays_so_elsewhere(tmp_path, algorithm):
-    result = run(algorithm, **SMALL, models=Tied, out=tmp_path / "run")
+def test_a_head_tied_to_the_body_stays_so_elsewhere(tmp_path, monkeypatch, algorithm, settings):
+    monkeypatch.chdir(tmp_path)
+    result = run(algorithm, **SMALL, models=Tied, out=tmp_path / "run", settings=settings)
     model = result.node(0).model
     assert model.head.weight is model.body.body.weight
     assert result.summary["failures"] == 0

@@ -111,6 +111,17 @@ def test_views_and_parameters_are_saved_by_value():
     assert torch.equal(found.tensors["row"], torch.tensor([0.0, 1.0, 2.0]))
 
 
+def test_a_weight_in_two_places_is_saved_in_both(new_store):
+    weight = torch.arange(4.0)
+    new_store().save(ClientState({"body": weight, "head": weight, "half": weight[:2]}), STAMP)
+    found = new_store().load(STAMP, "client 3").tensors
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        "body": [0, 1, 2, 3],
+        "head": [0, 1, 2, 3],
+        "half": [0, 1],
+    }
+
+
 @pytest.mark.parametrize("field", list(asdict(STAMP)))
 def test_the_state_of_something_else_is_refused_by_what_was_found_and_expected(refusal, field):
     value = getattr(STAMP, field)

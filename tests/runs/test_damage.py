@@ -456,8 +456,10 @@ def test_data_that_have_changed_stop_the_resume_by_the_client_and_may_be_accepte
     assert "client 0 and 2 more: the training samples, labels or names are not those of before" in line
     assert "--accept-loss" in line
     assert contents(folder) == before
-    go_on(folder, accept_loss=True)
+    go_on(folder, accept_loss=True, rounds=5)
     assert "client 0 and 2 more: the training samples" in capsys.readouterr().err
+    [noted] = [one["reason"] for entry in entries(folder) for one in entry["failures"]]
+    assert "client 0 and 2 more: the training samples" in noted
     go_on(folder, rounds=6)
 
 

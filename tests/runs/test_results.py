@@ -1,10 +1,12 @@
 import platform
 import resource
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fixtures.federations.grids import Meddled, Watched
 from fixtures.folders.reached import clients_of, reached, summary_of
@@ -12,6 +14,7 @@ from fixtures.tiers import exhaustive
 from flwr.app import Error, Message, MetricRecord
 from safetensors.numpy import load_file
 
+from clients.fedhe import FedHeClient
 from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.errors import (
     ConfigError,
@@ -33,6 +36,7 @@ from hetfl_flwr.runs.record import (
 from hetfl_flwr.runs.settings import new_folder
 from hetfl_flwr.seeding import generator
 from simulations.testing.contract import entries
+from strategies.fedhe import FedHe
 
 SUMMARY = [
     *(
@@ -449,3 +453,64 @@ def test_resuming_a_run_that_is_done_changes_nothing(make_config, run_federation
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     run_federation(config.with_values({"resume": True}))
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [(np.float32(0.5), True), (np.int64(3), True), ("s", False), ([1], False), (None, False)],
+    ids=repr,
+)
+def test_what_a_client_keeps_besides_networks_is_numbers(make_config, run_federation, monkeypatch, value, kept):
+    """Else it fails by name in the round in which it keeps something else; NumPy's are kept as Python's."""
+    learn = FedHeClient.learn
+
+    def keeping(self, download, round):
+        if self.node.client_id == 1 and round == 2:
+            self.numbers["x"] = value
+        return learn(self, download, round)
+
+    monkeypatch.setattr(FedHeClient, "learn", keeping)
+    lines = entries(run_federation(make_config(rounds=3)))
+    found = [(one["partition"], line["round"]) for line in lines for one in line["failures"]]
+    assert found == ([] if kept else [(1, 2)])
+    assert kept or "client 1 (lenet5): self.numbers has" in lines[2]["failures"][0]["reason"]
+
+
+@pytest.mark.parametrize("name", ["best", "measured", "inputs"])
+def test_a_network_under_a_name_that_is_taken_is_refused(make_config, run_federation, monkeypatch, refusal, name):
+    monkeypatch.setattr(FedHeClient, "modules", lambda self: {"model": self.node.model, name: self.node.model.head})
+    assert f"modules() has a network '{name}'" in refusal(TooFewClients, run_federation, make_config())
+
+
+@pytest.mark.parametrize("array", [np.array(["a"]), np.array([1j]), np.array([None]), None], ids=repr)
+def test_what_a_server_side_returns_is_numbers(make_config, run_federation, monkeypatch, refusal, array):
+    monkeypatch.setattr(FedHe, "aggregate", lambda self, state, uploads, round: {**state, "odd": array})
+    line = refusal(ConfigError, run_federation, make_config())
+    assert line.startswith("fedhe: ")
+    assert "odd" in line
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_said_to_be_one(make_config, run_federation, refusal):
+    folder = run_federation(make_config())
+    shutil.rmtree(folder / "checkpoint")
+    line = refusal(RunFolderError, run_federation, make_config())
+    assert "remove it, or name another folder" in line
+    assert "resume" not in line
+
+
+def test_older_figures_of_an_asynchronous_run_count_for_each_client_as_for_all(
+    make_config, run_federation, monkeypatch
+):
+    assess, asked = FedHeClient.assess, []
+
+    def failing(self, download):
+        asked.append(self.node.client_id)
+        if self.node.client_id == 1 and asked.count(1) > 1:
+            raise ValueError("not again")
+        return assess(self, download)
+
+    monkeypatch.setattr(FedHeClient, "assess", failing)
+    folder = run_federation(make_config(**{"fedhe.mode": "async"}))
+    summary = summary_of(folder)
+    assert None not in summary["accuracy_per_client"]
+    assert summary["accuracy"] == pytest.approx(np.mean(summary["accuracy_per_client"]), abs=1e-12)

@@ -77,13 +77,25 @@ def test_a_wrong_key_is_refused(keys, said, tmp_path, refusal):
 
 
 def test_the_process_is_left_as_it_was(tmp_path):
-    """Log level and threads belong to whoever calls; also after a run that fails."""
+    """Log level, threads and types belong to whoever calls; also after a run that fails."""
     torch.set_num_threads(2)
     level, handler = FLOWER_LOGGER.level, signal.getsignal(signal.SIGINT)
     with pytest.raises(HetflError):
         run("fedavg", **SMALL, out=tmp_path / "run")
     assert (torch.get_num_threads(), FLOWER_LOGGER.level) == (2, level)
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_types_of_the_process_change_no_result(tmp_path):
+    usual = run("fedhe", **SMALL, out=tmp_path / "usual")
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.no_grad():
+            other = run("fedhe", **SMALL, out=tmp_path / "other")
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert other.rounds.accuracy.tolist() == usual.rounds.accuracy.tolist()
 
 
 def test_a_file_that_was_written_anew_is_read_again(tmp_path):

@@ -34,13 +34,8 @@ def run(make_config, run_federation):
 
 
 def hold(folder, process=None, host=None):
-    holder = {
-        "host": host or socket.gethostname(),
-        "pid": process or os.getpid(),
-        "since": "2026-01-02 03:04:05",
-        "run": 7,
-    }
-    (folder / LOCK_FILE).write_text(json.dumps(holder))
+    who = f"process {process or os.getpid()} on {host or socket.gethostname()}"
+    (folder / LOCK_FILE).write_text(f"{who} since 2026-01-02 03:04:05 (run 7)\n")
 
 
 @contextmanager
@@ -86,7 +81,7 @@ def test_a_run_that_goes_on_has_a_writer_and_an_end_in_sight(run):
     with held(run):
         now = standing(run)
         assert not now.ended
-        assert now.writer == f"process {os.getpid()} on {socket.gethostname()} since 2026-01-02 03:04:05"
+        assert now.writer == f"process {os.getpid()} on {socket.gethostname()} since 2026-01-02 03:04:05 (run 7)"
         assert "round 1 of 3" in now.line
         assert now.line.endswith(" s left")
         assert watch(run, "--once")[0] == 0

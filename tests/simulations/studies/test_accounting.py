@@ -29,7 +29,7 @@ def test_the_gaussian_mechanism_is_as_we_have_it(accountant, noise, uploads):
 @pytest.mark.parametrize("noise", [0.5, 2.0, 10.0])
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.5])
 def test_one_round_of_sampled_clients_is_the_closed_form(accountant, noise, rate):
-    """Balle et al. 2018, theorem 10: delta = rate * delta' at exp(epsilon) - 1 = rate * (exp(epsilon') - 1)."""
+    """Balle et al. 2018, theorem 9: delta = rate * delta' at exp(epsilon) - 1 = rate * (exp(epsilon') - 1)."""
     whole = epsilon(noise, 1, 1e-5 / rate)
     assert amplified(noise, rate, 1) == pytest.approx(log1p(rate * expm1(whole)), rel=2e-3, abs=1e-4)
 

@@ -313,7 +313,8 @@ def test_an_upload_of_more_than_one_plain_step_is_no_gradient(cases, keys, why):
     ],
 )
 def test_an_imitation_takes_the_steps_that_its_client_has_taken(lab, monkeypatch, keys, steps):
-    """Over two rounds; two epochs of 40 samples in batches of 30 are four steps, and of 39 two: none is of one sample."""
+    """Over two rounds; two epochs of 40 samples in batches of 30 are four steps, and in batches of 39 two: no step is
+    of one sample."""
     subject = subjects_of(lab.run(lab.config(**KEPT | keys | {"rounds": 2})))[0]
     drawn = []
 
