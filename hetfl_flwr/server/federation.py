@@ -18,7 +18,7 @@ from hetfl_flwr.server.exchange import Exchange
 from hetfl_flwr.server.grids import KeepsClients, engine_of
 from hetfl_flwr.server.messenger import FlowerExchange
 from hetfl_flwr.server.node_keys import NodeKeys
-from hetfl_flwr.server.registration import Origin, Registration
+from hetfl_flwr.server.registration import Admission, Origin, Registration
 from hetfl_flwr.server.residents import Residents
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.server.sharing import SampleSharing
@@ -52,7 +52,7 @@ class Federation:
         Which key belongs to which client.
     roster : Roster
         Who is here.
-    registration : Registration
+    registration : Admission
         Takes nodes in as clients.
     exchange : Exchange
         Sends clients arrays, and judges what they answer.
@@ -81,8 +81,9 @@ class Federation:
             raise ConfigError("node-keys: only nodes of a deployment have keys; leave it out")
         self.roster = Roster()
         self.roster.trained = dict(origin.trained) if origin else {}
-        self.exchange: Exchange = grid.exchange(self) if isinstance(grid, KeepsClients) else FlowerExchange(self)
-        self.registration = Residents(grid, self) if isinstance(grid, KeepsClients) else Registration(self)
+        messages = FlowerExchange(self)
+        self.exchange: Exchange = grid.exchange(self) if isinstance(grid, KeepsClients) else messages
+        self.registration: Admission = Residents(self) if self.own else Registration(self, messages)
         self.samples = SampleSharing(self.exchange, strategy.sharing)
 
     def generators_lent(self) -> AbstractContextManager[None]:

@@ -1,12 +1,13 @@
 """What clients are sent and answer as Flower's messages: the only place where the server writes and reads them."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, RecordDict
+from flwr.serverapp import Grid
 
 from hetfl_flwr.common.flower import SUPERLINK_NODE_ID, ErrorCode
 from hetfl_flwr.errors import PayloadError
@@ -238,6 +239,17 @@ def read(reply: Message, expected: Expected, *, half: bool = False, own: bool = 
         return expected.reply(metrics, {})
     arrays = decode(expected.spec, content.array_records[ARRAYS], str(member), half=half)
     return expected.reply(metrics, frozen(arrays))
+
+
+def received(grid: Grid, asked: MutableMapping[str, Metadata]) -> dict[int, Message | str]:
+    """Return by node the replies that have come, or what is wrong with them; remove the messages that they answer."""
+    answers = dict[int, Message | str]()
+    while asked and (replies := list(grid.pull_messages(asked.keys()))):
+        for reply in replies:
+            if query := asked.pop(reply.metadata.reply_to_message_id, None):
+                unfit, node = misaddressed(reply, query), query.dst_node_id
+                answers[node] = f"node {node}: {unfit}" if unfit else reply
+    return answers
 
 
 def misaddressed(reply: Message, asked: Metadata) -> str:

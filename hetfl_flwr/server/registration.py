@@ -5,20 +5,21 @@ takes it first. Each client has to fit the first one.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from math import inf
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, MessageType, Metadata, RecordDict
 
 from hetfl_flwr.common.flower import log
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.errors import ConfigError, FederationError
-from hetfl_flwr.server.grids import ListsNodes, is_stopped
+from hetfl_flwr.server.grids import ListsNodes, is_stopped, pull_interval
 from hetfl_flwr.server.member import Failure, Member
-from hetfl_flwr.server.messenger import FlowerExchange, misaddressed, reason
+from hetfl_flwr.server.messenger import FlowerExchange, reason, received
 from hetfl_flwr.server.roster import Roster, draw, listed
 from hetfl_flwr.wire.messages import CONFIG, REGISTRATION, ROUND, RUN
 
@@ -61,6 +62,159 @@ class Origin:
     """The round in which each client had trained last, by client id."""
 
 
+class Admission(ABC):
+    """Keeps the roster: takes in clients before the first round and, where they come and go, before each other one.
+
+    Parameters
+    ----------
+    federation : Federation
+        Whose clients they are.
+
+    Attributes
+    ----------
+    clients : int
+        How many clients there are, whether they are online or not. Before the start, 0 where nobody has said it.
+    """
+
+    _longest = inf  # seconds that nodes are waited for, unless start-timeout is set
+    _numbers: Sequence[int] = ()  # the clients', if others than from 0 to clients - 1
+
+    def __init__(self, federation: "Federation") -> None:
+        self.config, self.roster, self.grid = federation.config, federation.roster, federation.grid
+        self.clients = self.config.clients
+        self._origin = federation.origin
+        self._noted: list[Failure] = []
+
+    @abstractmethod
+    def assemble(self, check: Check | None = None) -> None:
+        """Wait for the nodes and take them in.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Raises FederationError for clients that the algorithm cannot work with. In a deployment, it is called with
+            the first client and each other one.
+
+        Raises
+        ------
+        ConfigError
+            A deployment whose operator does not say how many clients there are, or wants more than have keys.
+        FederationError
+            Too few clients, or in a simulation one that cannot take part: names them and the reason.
+        """
+
+    def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
+        """Bring the roster up to date before a round, and return what was noted. By default nobody comes or goes.
+
+        Parameters
+        ----------
+        round : int
+            The round before which this is.
+        check : callable, optional
+            As `assemble`.
+        """
+        return self.notes()
+
+    def gone(self) -> set[int]:
+        """Return the nodes of clients that have left, or restarted, since they registered. By default none has."""
+        return set()
+
+    def notes(self) -> list[Failure]:
+        """Return what was noted about clients since the last call."""
+        noted, self._noted = self._noted, []
+        return noted
+
+    def note(self, losses: Iterable[str]) -> None:
+        """Add what was lost when the run went on to the notes."""
+        self._noted += [Failure(-1, "resume", loss, 0) for loss in losses]
+
+    # --- the start -------------------------------------------------------------------------------
+
+    @property
+    def _seconds(self) -> float:
+        """How long nodes are waited for."""
+        return self.config.start_timeout or min(self.config.round_timeout, self._longest)
+
+    def _looks(self, *, report: bool = False) -> Iterator[bool]:
+        """Yield False, again and again, until the time is up or a stop is requested, and then True."""
+        began = reported = time.monotonic()
+        while (now := time.monotonic()) <= began + self._seconds and not is_stopped(self.grid):
+            yield False
+            if report and now >= reported + REPORT:
+                log(INFO, "waiting for nodes: %s; %.0f s left", self._missing(), began + self._seconds - now)
+                reported = now
+            time.sleep(max(pull_interval(self.grid), 0.1))
+        yield True
+        if report:
+            log(WARNING, "waited %.0f s for nodes: %s", now - began, self._missing())
+
+    def _missing(self) -> str:
+        """Say in words who is not here yet."""
+        numbers, here = self._numbers or range(self.clients), self.roster.client_ids()
+        if not numbers:
+            return f"{len(here)} clients are here"
+        missing = listed([number for number in numbers if number not in here])
+        return f"{len(here)} of {self.config.clients or len(numbers)} clients are here; missing: client {missing}"
+
+    def _query(self, node: int) -> Message:
+        """Return a message that asks a node to register."""
+        content = RecordDict()
+        if self._origin is not None:
+            content[CONFIG] = ConfigRecord({RUN: str(self._origin.run), ROUND: self._origin.round})
+        message = Message(content, node, MessageType.QUERY)
+        message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
+        return message
+
+    def _begin(self, refused: Sequence[Failure]) -> None:
+        """Begin with those who are here, unless they are too few, or all have lost their state."""
+        here, drawn, config = len(self.roster), self._drawn(1), self.config
+        few = f", of whom a round draws {drawn}" if drawn < here else ""
+        wanted = {"start-clients": (config.start_clients, here), "min-clients": (config.min_clients, drawn)}
+        for key, (least, count) in wanted.items():
+            if count < least:
+                reasons = [refusal.reason for refusal in refused[:3]]
+                raise FederationError("; ".join([f"{key} = {least}, but there are {here} clients{few}", *reasons]))
+        self.clients = self.clients or here
+        self._noted += refused
+        self._log_versions(self.roster)
+        before = [member for member in self.roster if self.roster.trained.get(member.client_id)]
+        if self._origin is not None and before and all(map(self._is_behind, before)):
+            raise FederationError(
+                f"no client has its state of run {self._origin.run}: resume needs nodes that were started with "
+                "the state-dir that they had"
+            )
+
+    # --- clients ---------------------------------------------------------------------------------
+
+    def _drawn(self, round: int, busy: Collection[int] = ()) -> int:
+        """Return how many clients a round draws of those that are here, without busy ones."""
+        clients = self.clients or len(self.roster)
+        return sum(member.node not in busy for member in draw(self.roster, self.config, clients, round))
+
+    def _is_behind(self, member: Member) -> bool:
+        return 0 <= member.round < self.roster.trained.get(member.client_id, 0)
+
+    def _note_state(self, member: Member) -> None:
+        """Note that a client comes without what it had learned, if that is so."""
+        if self._is_behind(member):
+            has = f"with its state of round {member.round}" if member.round else "without its state"
+            trained = self.roster.trained[member.client_id]
+            self._note(member, f"comes {has}, but it has trained until round {trained}: see state-dir")
+
+    def _note(self, member: Member, what: str) -> None:
+        self._noted.append(Failure(member.client_id, REGISTRATION, f"{member}: {what}", member.node))
+
+    def _log_versions(self, members: Iterable[Member]) -> None:
+        """Log in one line which clients run other versions than the server; ``clients.json`` has the versions."""
+        here = installed()
+        if others := [member.client_id for member in members if member.versions != here]:
+            log(
+                WARNING,
+                "other versions than the server's, see clients.json, and bits may differ: client %s",
+                listed(others),
+            )
+
+
 @dataclass
 class Node:
     """A node that is online."""
@@ -81,98 +235,55 @@ class Node:
     """Why it is refused, which is reported once. Empty: it is not."""
 
 
-class Registration:
-    """Keeps the roster: asks nodes that come or restart to register, and drops those that have left.
+class Registration(Admission):
+    """Asks nodes of a deployment that come or restart to register, and drops those that have left.
 
     Parameters
     ----------
     federation : Federation
-        Whose clients they are. While replies are waited for in a deployment, new nodes are asked to register.
-
-    Attributes
-    ----------
-    clients : int
-        How many clients there are, whether they are online or not. 0 before the start.
+        Whose clients they are.
+    exchange : FlowerExchange
+        What reaches them. While it waits for replies, new nodes are asked to register.
     """
 
-    def __init__(self, federation: "Federation") -> None:
-        self.config, self.roster, self.clients = federation.config, federation.roster, 0
-        self.grid, self._keys = federation.grid, federation.keys
-        self._exchange = cast(FlowerExchange, federation.exchange)  # `Residents` use none
-        self._origin, self._own = federation.origin, federation.own
-        self._numbers = self._keys.clients if self._keys else range(self.config.clients)
+    _longest = MAX_START
+
+    def __init__(self, federation: "Federation", exchange: FlowerExchange) -> None:
+        super().__init__(federation)
+        self._exchange, self._keys = exchange, federation.keys
+        if self._keys:
+            self._numbers = self._keys.clients
+            self.clients = self.clients or self._numbers[-1] + 1
         self._nodes: dict[int, Node] = {}
-        self._first: Member | None = None
+        self._first: Member | None = None  # None: before the start
         self._number_of: dict[int, int] = {}  # since the start
-        self._noted: list[Failure] = []
         self._next_look = 0.0
-        if isinstance(federation.exchange, FlowerExchange):
-            self._exchange.engaged = lambda: {node for node, known in self._nodes.items() if known.asked}
-            self._exchange.idle = self._look_meanwhile
+        exchange.engaged = lambda: {node for node, known in self._nodes.items() if known.asked}
+        exchange.idle = self._look_meanwhile
 
     def assemble(self, check: Check | None = None) -> None:
-        """Wait for the nodes and register them.
-
-        In the local engine and the simulation all clients are the user's, and one that cannot take part is an error,
-        unless ``clients`` is not set and others can. In a deployment such a client is refused.
-
-        Parameters
-        ----------
-        check : callable, optional
-            Raises FederationError for clients that the algorithm cannot work with. In a deployment, it is called with
-            the first client and each other one.
-
-        Raises
-        ------
-        ConfigError
-            A deployment whose operator does not say how many clients there are, or wants more than have keys.
-        FederationError
-            Too few nodes within ``start-timeout``, or clients that cannot take part: names them and the reason.
-        """
+        """Wait for the nodes and register them; one that cannot take part is refused."""
         self._check_numbers()
-        began = reported = time.monotonic()
-        for refusals in self._looks(None if self._own else check):
-            self._check_own()
-            for refusal in refusals:
-                log(INFO if self._own else WARNING, "not taken in: %s", refusal.reason)
+        for over in self._looks(report=True):
+            for refusal in self._look(check, over=over):
+                log(WARNING, "not taken in: %s", refusal.reason)
             if self._may_begin():
                 break
-            if (now := time.monotonic()) >= reported + REPORT:
-                log(INFO, "waiting for nodes: %s; %.0f s left", self._missing(), began + self._seconds - now)
-                reported = now
-        else:
-            log(WARNING, "waited %.0f s for nodes: %s", time.monotonic() - began, self._missing())
-        self._check_enough()
-        self.clients = self._announced or len(self.roster)
+        self._begin(self._refused())
         self._first = self.roster.first
         self._number_of = {member.node: member.client_id for member in self.roster}
-        self._noted += self._refused()
-        self._log_versions(self.roster)
-        before = [member for member in self.roster if self.roster.trained.get(member.client_id)]
-        if self._origin is not None and before and all(map(self._is_behind, before)):
-            raise FederationError(
-                f"no client has its state of run {self._origin.run}: resume needs nodes that were started with "
-                "the state-dir that they had"
-            )
 
     def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
         """Drop nodes that left, ask new and restarted ones to register, and return what was noted.
 
-        In a deployment nobody waits for their answers, unless the round can draw fewer clients than ``min-clients``.
-
-        Parameters
-        ----------
-        round : int
-            The round before which this is.
-        check : callable, optional
-            As `assemble`.
+        Nobody waits for their answers, unless the round can draw fewer clients than ``min-clients``.
         """
         refused, waits = list[Failure](), False
-        for refusals in self._looks(check):
-            refused += refusals
-            if self._all_have_answered() if self._own else self._is_enough(round):
+        for over in self._looks():
+            refused += self._look(check, over=over)
+            if self._drawn(round, self._exchange.overdue()) >= self.config.min_clients:
                 break
-            if not (waits or self._own):
+            if not waits:
                 here = len(self.roster), self.config.min_clients, self._seconds
                 log(WARNING, "%d clients are online, too few for min-clients = %d: waiting up to %.0f s", *here)
             waits = True
@@ -180,39 +291,17 @@ class Registration:
             refused[MAX_NAMED:] = [Failure(-1, REGISTRATION, f"{more} more nodes were refused", 0)]
         return [*self.notes(), *sorted(refused, key=lambda refusal: refusal.reason)]
 
-    def notes(self) -> list[Failure]:
-        """Return what was noted about clients since the last call."""
-        noted, self._noted = self._noted, []
-        return noted
-
-    def note(self, losses: Iterable[str]) -> None:
-        """Add what was lost when the run went on to the notes."""
-        self._noted += [Failure(-1, "resume", loss, 0) for loss in losses]
-
     def gone(self) -> set[int]:
-        """Return the nodes of clients that have left, or restarted, since they registered."""
+        """Look who is online, and return the nodes of clients that have left, or restarted, since they registered."""
         self._update()
         here = {node for node, known in self._nodes.items() if known.here}
         return {member.node for member in self.roster} - here
 
     # --- the start -------------------------------------------------------------------------------
 
-    @property
-    def _seconds(self) -> float:
-        """How long nodes are waited for."""
-        longest = self.config.round_timeout
-        return self.config.start_timeout or (longest if self._own else min(longest, MAX_START))
-
-    @property
-    def _announced(self) -> int:
-        """How many clients there are, as the operator or the user's own nodes say; 0 where nobody has said it."""
-        if self.config.clients or self._keys:
-            return self.config.clients or self._numbers[-1] + 1
-        return max((member.clients for member in self.roster if self._own), default=0)
-
     def _check_numbers(self) -> None:
         clients, quorum, listed = self.config.clients, self.config.start_clients, len(self._numbers)
-        if not (self._own or self._keys or clients or quorum):
+        if not (self._keys or clients or quorum):
             raise ConfigError(
                 "a deployment does not learn from its nodes how many clients there are: set clients, start-clients "
                 "or node-keys"
@@ -223,8 +312,6 @@ class Registration:
     def _may_begin(self) -> bool:
         """Return whether the run may begin without waiting any longer."""
         here, config = len(self.roster), self.config
-        if self._own:
-            return self._all_have_answered() and 0 < self._announced <= here + len(self._refused())
         if 0 < config.start_clients <= here and self._drawn(1) >= config.min_clients:
             return True
         if 0 < (config.clients or len(self._numbers)) <= here:
@@ -232,66 +319,11 @@ class Registration:
         failed = {known.client_id for known in self._nodes.values() if known.refusal and not known.asked}
         return self._keys is not None and {*self.roster.client_ids(), *failed}.issuperset(self._numbers)
 
-    def _check_own(self) -> None:
-        """Refuse to begin where the user's own clients cannot take part: each of ``clients``, or all there are.
-
-        Raises
-        ------
-        FederationError
-            The first reason; without the client's name where it is that of all, as of a file that all of them read.
-        """
-        if not self._own or (not self.config.clients and len(self.roster)):
-            return
-        if reasons := [refusal.reason for refusal in self._refused()]:
-            raise self._first_of(reasons)
-
-    def _first_of(self, reasons: Sequence[str]) -> FederationError:
-        """Return the first of some clients' reasons; without the client's name where it is that of all there are."""
-        causes = {reason.partition(f", {REGISTRATION}: ")[2] for reason in reasons}
-        shared = len(causes) == 1 < len(reasons) and not len(self.roster)
-        return FederationError(causes.pop() or reasons[0] if shared else reasons[0])
-
-    def _check_enough(self) -> None:
-        """Refuse to begin with too few clients.
-
-        Raises
-        ------
-        FederationError
-            Names the key that asks for more, and why some were refused.
-        """
-        here, drawn, config = len(self.roster), self._drawn(1), self.config
-        few = f", of whom a round draws {drawn}" if drawn < here else ""
-        wanted = {"start-clients": (config.start_clients, here), "min-clients": (config.min_clients, drawn)}
-        for key, (least, count) in wanted.items():
-            if count < least:
-                reasons = [refusal.reason for refusal in self._refused()[:3]]
-                raise FederationError("; ".join([f"{key} = {least}, but there are {here} clients{few}", *reasons]))
-
-    def _missing(self) -> str:
-        """Say in words who is not here yet."""
-        numbers, here = self._numbers or range(self._announced), self.roster.client_ids()
-        if not numbers:
-            return f"{len(here)} clients are here"
-        missing = listed([number for number in numbers if number not in here])
-        return f"{len(here)} of {self.config.clients or len(numbers)} clients are here; missing: client {missing}"
-
     # --- nodes -----------------------------------------------------------------------------------
 
-    def _looks(self, check: Check | None) -> Iterator[list[Failure]]:
-        """Take nodes in again and again until the time is up; yield each time which were refused."""
-        deadline = time.monotonic() + self._seconds
-        while True:
-            over = time.monotonic() > deadline or is_stopped(self.grid)
-            self._drop_departed(self._update())
-            self._ask()
-            yield [*self._refusals(check, over=over)]
-            if over:
-                return
-            time.sleep(max(self._exchange.poll, 0.1))
-
     def _look_meanwhile(self) -> None:
-        """In a deployment, ask nodes that have come or restarted during a round, and collect answers."""
-        if not self._own and time.monotonic() >= self._next_look:
+        """Ask nodes that have come or restarted during a round, and collect answers."""
+        if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + NEWCOMERS
             self._update()
             self._ask()
@@ -317,9 +349,9 @@ class Registration:
         """Remove clients whose nodes have left from the roster; before the start, those that have restarted, too."""
         self._exchange.forget_late(online)
         for member in list(self.roster):
-            if member.node not in online or not (self.clients or self._nodes[member.node].here):
+            if member.node not in online or not (self._first or self._nodes[member.node].here):
                 self.roster.remove(member.node)
-                if self.clients:
+                if self._first:
                     self._note(member, "its node has left")
 
     def _ask(self) -> None:
@@ -330,38 +362,25 @@ class Registration:
                 continue
             known.at = now
             if self._keys and known.client_id < 0:
-                known.answer = "its key is not in node-keys"
+                known.answer = f"node {node}: its key is not in node-keys"
             else:
                 queries.append(self._query(node))
                 known.asked = queries[-1].metadata
         if queries:
             self.grid.push_messages(queries)
-        asked = {known.asked.message_id: node for node, known in self._nodes.items() if known.asked}
-        while asked and (replies := list(self.grid.pull_messages(asked.keys()))):
-            for reply in replies:
-                node = asked.pop(reply.metadata.reply_to_message_id, -1)
-                if node in self._nodes and (query := self._nodes[node].asked):
-                    self._nodes[node].answer, self._nodes[node].asked = misaddressed(reply, query) or reply, None
-                    self._exchange.answers_again(node)
+        asked = {known.asked.message_id: known.asked for known in self._nodes.values() if known.asked}
+        for node, answer in received(self.grid, asked).items():
+            self._nodes[node].answer, self._nodes[node].asked = answer, None
+            self._exchange.answers_again(node)
 
-    def _query(self, node: int) -> Message:
-        """Return a message that asks a node to register."""
-        content = RecordDict()
-        if self._origin is not None:
-            content[CONFIG] = ConfigRecord({RUN: str(self._origin.run), ROUND: self._origin.round})
-        message = Message(content, node, MessageType.QUERY)
-        message.metadata.ttl = max(message.metadata.ttl, self.config.round_timeout)
-        return message
+    def _look(self, check: Check | None, *, over: bool) -> Iterator[Failure]:
+        """Ask nodes that come, drop those that have left, and take in those that have answered; yield the refusals.
 
-    def _all_have_answered(self) -> bool:
-        return not any(known.asked and not known.refusal for known in self._nodes.values())
-
-    def _refusals(self, check: Check | None, *, over: bool) -> Iterator[Failure]:
-        """Take in the nodes that have answered, or refuse them; refuse those that have been silent for long.
-
-        A silent node is refused until it answers. The user's own have time until it is over.
+        A silent node is refused, after a while or when the time is over, until it answers.
         """
-        since = inf if over else -inf if self._own else time.monotonic() - SILENCE
+        self._drop_departed(self._update())
+        self._ask()
+        since = inf if over else time.monotonic() - SILENCE
         for node, known in sorted(self._nodes.items()):
             answer, known.answer = known.answer, None
             if answer is None and not (known.asked and not known.refusal and known.at <= since):
@@ -370,7 +389,7 @@ class Registration:
                 if answer is None:
                     raise FederationError(f"node {node}: {SILENT}")
                 self.roster.remove(node)
-                self._admit(_member(answer, node, own=self._own), check)
+                self._admit(member_from(answer, node), check)
                 known.here, known.refusal = True, ""
             except FederationError as error:
                 before, known.refusal, known.at = known.refusal, str(error), time.monotonic()
@@ -386,15 +405,6 @@ class Registration:
         ]
 
     # --- clients ---------------------------------------------------------------------------------
-
-    def _drawn(self, round: int, busy: Collection[int] = ()) -> int:
-        """Return how many clients a round draws of those that are here, without busy ones."""
-        clients = self.clients or self._announced or len(self.roster)
-        return sum(member.node not in busy for member in draw(self.roster, self.config, clients, round))
-
-    def _is_enough(self, round: int) -> bool:
-        """Return whether a round draws ``min-clients`` clients that are not busy."""
-        return self._drawn(round, self._exchange.overdue()) >= self.config.min_clients
 
     def _admit(self, member: Member, check: Check | None) -> None:
         """Put a client on the roster.
@@ -414,13 +424,10 @@ class Registration:
             except FederationError as error:
                 self.roster.remove(member.node)
                 raise FederationError(f"{member}: does not fit the first client: {error}") from None
-        if self.clients:
+        if self._first:
             self._number_of[member.node] = member.client_id
             self._log_versions([member])
-        if self._is_behind(member):
-            has = f"with its state of round {member.round}" if member.round else "without its state"
-            trained = self.roster.trained[member.client_id]
-            self._note(member, f"comes {has}, but it has trained until round {trained}: see state-dir")
+        self._note_state(member)
 
     def _false_claim(self, member: Member) -> str:
         """Return why a node cannot be the client that it says it is; empty: it can."""
@@ -428,7 +435,7 @@ class Registration:
         before, shared = self._number_of.get(member.node, number), self.roster.shared_rows(member)
         if self._keys and number != listed:
             return f"its key is that of client {listed} in node-keys"
-        if not (self._own or self._keys) and 0 < self.config.clients <= number:
+        if not self._keys and 0 < self.config.clients <= number:
             return f"there are {self.config.clients} clients, with numbers from 0: see partition-id and clients"
         if number != before:
             return f"in this run it has been client {before}"
@@ -440,32 +447,11 @@ class Registration:
             )
         return ""
 
-    def _is_behind(self, member: Member) -> bool:
-        return 0 <= member.round < self.roster.trained.get(member.client_id, 0)
 
-    def _note(self, member: Member, what: str) -> None:
-        self._noted.append(Failure(member.client_id, REGISTRATION, f"{member}: {what}", member.node))
-
-    def _log_versions(self, members: Iterable[Member]) -> None:
-        """Log in one line which clients run other versions than the server; ``clients.json`` has the versions."""
-        here = installed()
-        if others := [member.client_id for member in members if member.versions != here]:
-            log(
-                WARNING,
-                "other versions than the server's, see clients.json, and bits may differ: client %s",
-                listed(others),
-            )
-
-
-def _member(reply: Message | str, node: int, *, own: bool) -> Member:
-    """Read a registration, or raise a FederationError that says why there is none.
-
-    If all nodes are the user's `own`, a client's name for itself is enough.
-    """
-    if isinstance(reply, str):
-        raise FederationError(f"node {node}: {reply}")
-    if reply.has_error():
-        line = reason(reply, node, own=own)
-        named = line.removeprefix(f"node {node}: ")
-        raise FederationError(named if own and named.startswith("client ") else line)
-    return Member.from_reply(reply)
+def member_from(answer: Message | str, node: int) -> Member:
+    """Read a registration, or raise a FederationError that says why there is none."""
+    if isinstance(answer, str):
+        raise FederationError(answer)
+    if answer.has_error():
+        raise FederationError(reason(answer, node))
+    return Member.from_reply(answer)

@@ -1,53 +1,103 @@
-"""Admission without messages: the clients of a Grid that keeps them are here from the start, and none leaves."""
+"""Admission where all nodes are the user's own: they are here from the start, and none leaves."""
 
+from collections.abc import Collection, Sequence
+from logging import INFO
 from typing import TYPE_CHECKING
 
+from flwr.app import Message, Metadata
+
+from hetfl_flwr.common.flower import log
+from hetfl_flwr.errors import FederationError
 from hetfl_flwr.server.grids import KeepsClients
-from hetfl_flwr.server.member import Failure
-from hetfl_flwr.server.registration import Check, Registration
+from hetfl_flwr.server.member import Failure, Member
+from hetfl_flwr.server.messenger import reason, received
+from hetfl_flwr.server.registration import SILENT, Admission, Check, member_from
+from hetfl_flwr.wire.messages import REGISTRATION
 
 if TYPE_CHECKING:
     from hetfl_flwr.server.federation import Federation
 
 
-class Residents(Registration):
-    """Takes in the clients of a Grid that keeps them.
+class Residents(Admission):
+    """Takes in the clients of the local engine and of Flower's simulation.
 
     Parameters
     ----------
-    grid : KeepsClients
-        Says who they are.
     federation : Federation
-        Whose clients they are.
+        Whose clients they are. A Grid that keeps them says who they are; in others, they are asked by message.
     """
 
-    def __init__(self, grid: KeepsClients, federation: "Federation") -> None:
+    def __init__(self, federation: "Federation") -> None:
         super().__init__(federation)
-        self._grid = grid
+        self._refused: list[Failure] = []
 
     def assemble(self, check: Check | None = None) -> None:
-        """Take in all clients.
+        """Take in all clients; whether they fit each other is checked when the strategy prepares.
 
         Raises
         ------
         FederationError
-            There are too few of them, or one cannot take part: the reason, without its name where it is that of all.
+            There are too few of them; or one of ``clients`` cannot take part or, where that is not set, none can: the
+            first reason, without the client's name where it is that of all, as of a file that all of them read.
         """
-        reasons = list[str]()
-        for member in self._grid.members():
-            if isinstance(member, str):
-                reasons.append(member)
-            else:
-                self.roster.add(member)
-        if reasons:
-            raise self._first_of(reasons)
-        self.clients = len(self.roster)
-        self._check_enough()
+        if isinstance(self.grid, KeepsClients):
+            for one in self.grid.members():
+                self._take_in(one)
+        else:
+            self._ask()
+        if self._must_refuse():
+            reasons = [failure.reason for failure in self._refused]
+            raise FederationError(reasons[0] if len(self.roster) else _common(reasons))
+        for failure in self._refused:
+            log(INFO, "not taken in: %s", failure.reason)
+        self._begin(self._refused)
 
-    def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
-        """Return what was noted: nobody comes or goes."""
-        return self.notes()
+    def _ask(self) -> None:
+        """Ask all nodes by message, until as many as there are have answered, or one that has to take part cannot."""
+        nodes, asked = set[int](), dict[str, Metadata]()
+        for over in self._looks(report=True):
+            new = sorted(set(self.grid.get_node_ids()) - nodes)
+            nodes.update(new)
+            queries = list(map(self._query, new))
+            self.grid.push_messages(queries)
+            asked |= {query.metadata.message_id: query.metadata for query in queries}
+            answers = received(self.grid, asked)
+            for node in sorted(answers):
+                self._take_in(answers[node], node)
+            complete = not asked and 0 < self.clients <= len(self.roster) + len(self._refused)
+            if complete or self._must_refuse(asked):
+                return
+            if over:
+                for query in asked.values():
+                    self._take_in(f"node {query.dst_node_id}: {SILENT}", query.dst_node_id)
 
-    def gone(self) -> set[int]:
-        """Return no node."""
-        return set()
+    def _must_refuse(self, asked: Collection[str] = ()) -> bool:
+        """Return whether one cannot take part that has to: each of ``clients``, or one of those that there are."""
+        return bool(self._refused) and (self.config.clients > 0 or not (asked or len(self.roster)))
+
+    def _take_in(self, one: Member | Message | str, node: int = 0) -> None:
+        """Put a client on the roster, or keep the reason why it cannot take part."""
+        if isinstance(one, Message) and one.has_error():
+            one = _reason(one, node)
+        try:
+            member = one if isinstance(one, Member) else member_from(one, node)
+            self.roster.add(member)
+        except FederationError as error:
+            self._refused.append(Failure(-1, REGISTRATION, str(error), node))
+            return
+        if not self.config.clients:
+            self.clients = max(self.clients, member.clients)
+        self._note_state(member)
+
+
+def _reason(answer: Message, node: int) -> str:
+    """Return why a node cannot take part; a client's name for itself is enough."""
+    line = reason(answer, node, own=True)
+    named = line.removeprefix(f"node {node}: ")
+    return named if named.startswith("client ") else line
+
+
+def _common(reasons: Sequence[str]) -> str:
+    """Return the first reason; without the client's name where it is that of all."""
+    causes = {line.partition(f", {REGISTRATION}: ")[2] for line in reasons}
+    return causes.pop() or reasons[0] if len(causes) == 1 < len(reasons) else reasons[0]

@@ -32,9 +32,10 @@ PIXELS, LABEL = 64, 8  # bytes of one digit and of its label
 
 
 class Joining(LocalEngine):
-    """Has its last node from the moment that one says so; its clients register by messages."""
+    """A deployment that has its last node from the moment that one says so."""
 
     exchange = None  # type: ignore[assignment]
+    engine = "deployment"
     joined = False
 
     def get_node_ids(self) -> list[int]:
@@ -143,7 +144,7 @@ def test_sharing_again_costs_nothing(shared):
 def test_one_that_joins_late_gets_all_and_the_others_get_only_its_rows(make_config, make_federation):
     config = make_config(clients=3)
     grid = Joining(config, run=7)
-    federation = Federation(grid, config.with_values({"clients": 2}), build_strategy(config))
+    federation = Federation(grid, config.with_values({"start-clients": 2}), build_strategy(config))
     federation.registration.assemble()
     sharing_in(federation).share()
     assert list(federation.roster.public_samples) == [0, 1]

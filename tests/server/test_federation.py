@@ -23,7 +23,7 @@ from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server import grids, messenger
 from hetfl_flwr.server.member import Failure
-from hetfl_flwr.server.registration import Origin, _member
+from hetfl_flwr.server.registration import Origin, member_from
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire import codec
 from hetfl_flwr.wire.codec import wire_bytes
@@ -108,12 +108,9 @@ def test_more_clients_are_demanded_than_are_drawn(refusal):
     assert RunConfig(clients=0, start_clients=20, fraction=0.5, min_clients=5).min_clients == 5
 
 
-@pytest.mark.parametrize(
-    ("own", "said"), [(True, "client 0 (mlp): broke"), (False, 'node 55 says: "client 0 (mlp): broke"')]
-)
-def test_a_stranger_s_error_is_not_said_in_another_client_s_name(refusal, own, said):
+def test_a_stranger_s_error_is_not_said_in_another_client_s_name(refusal):
     reply = fails("client 0 (mlp): broke")(Message(RecordDict(), 55, "query"))
-    assert refusal(FederationError, _member, reply, 55, own=own) == said
+    assert refusal(FederationError, member_from, reply, 55) == 'node 55 says: "client 0 (mlp): broke"'
 
 
 def test_what_a_node_says_cannot_end_its_quotation_and_is_heard_as_its_client_alone(refusal):
@@ -136,33 +133,23 @@ def test_a_dead_node_s_reason_is_flower_s_own():
     assert failure.reason == "client 1 (mlp): Node Unavailable"
 
 
-def welcomed(federation):
-    """Welcome nodes. In a deployment nobody waits for their answers: they take part from the next round on."""
-    return federation.welcome(1) + (federation.welcome(1) if federation.grid.engine == "deployment" else [])
-
-
-ENGINES = pytest.mark.parametrize("engine", ["local", "deployment"])
-
-
-@ENGINES
-def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten(engine):
-    federation = federation_of(member(0), member(1), engine=engine, clients=3, start_clients=2)
+def test_a_late_joiner_is_welcomed_once_and_a_leaver_is_forgotten():
+    federation = federation_of(member(0), member(1), clients=3, start_clients=2)
     del federation.grid.members[100]
     federation.grid.members[98] = member(2)
     called = len(federation.grid.pushed)
-    assert welcomed(federation) == [Failure(0, "client registration", "client 0 (mlp): its node has left", 100)]
+    assert federation.welcome(1) == [Failure(0, "client registration", "client 0 (mlp): its node has left", 100)]
     assert client_ids(federation.roster) == [1, 2]
     assert [message.metadata.dst_node_id for message in federation.grid.pushed[called:]] == [98]
-    assert welcomed(federation) == []
+    assert federation.welcome(1) == []
     assert len(federation.grid.pushed) == called + 1
 
 
-@ENGINES
-def test_a_node_that_comes_back_under_another_id_takes_its_partition_up_again(engine):
-    federation = federation_of(member(0), member(1), engine=engine)
+def test_a_node_that_comes_back_under_another_id_takes_its_partition_up_again():
+    federation = federation_of(member(0), member(1))
     del federation.grid.members[99]
     federation.grid.members[5] = member(1, node=5)
-    assert [failure.node for failure in welcomed(federation)] == [99]
+    assert [failure.node for failure in federation.welcome(1)] == [99]
     assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 5)]
 
 
@@ -187,47 +174,51 @@ def test_without_a_number_of_clients_one_that_cannot_take_part_is_left_out(refus
     assert refusal(FederationError, Federation(post, RunConfig(clients=0)).assemble) == "client 1, no data"
 
 
-def dated(*members, engine):
+def test_a_simulation_hears_all_nodes_before_it_says_that_none_can_take_part():
+    """Client 0 says at once that it cannot; the others take their time."""
+    post, late = Post([member(0), member(1), member(2)]), []
+    post.engine, nodes = "simulation", post.get_node_ids
+    post.register = lambda message: (
+        fails("no data")(message) if message.metadata.dst_node_id == 100 else late.append(Post.register(post, message))
+    )
+    post.get_node_ids = lambda: post._replies.extend(late) or nodes()
+    federation = Federation(post, RunConfig(clients=0))
+    federation.assemble()
+    assert client_ids(federation.roster) == [1, 2]
+
+
+def dated(*members):
     """Return an assembled federation whose Grid knows since when nodes are there, and these moments by node."""
     since = {one.node: "noon" for one in members}
     post = Post(members)
-    post.engine = engine
     post.get_nodes = lambda: [SimpleNamespace(node_id=node, last_activated_at=at) for node, at in since.items()]
     federation = Federation(post, RunConfig(clients=len(members), round_timeout=0.05))
     federation.assemble()
     return federation, since
 
 
-@ENGINES
-def test_a_node_that_dies_when_it_is_asked_again_is_no_client_any_more(engine):
-    federation, since = dated(member(0), member(1), engine=engine)
+def test_a_node_that_dies_when_it_is_asked_again_is_no_client_any_more():
+    federation, since = dated(member(0), member(1))
     since[99] = "one"
     federation.grid.register = lambda message: Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
-    [unavailable] = welcomed(federation)
+    [unavailable] = federation.welcome(1)
     assert (unavailable.node, "gone" in unavailable.reason) == (99, True)
     assert client_ids(federation.roster) == [0]
 
 
-@ENGINES
-def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has(engine):
+def test_a_node_that_has_restarted_is_asked_again_and_says_what_it_still_has():
     """It holds nobody's public samples any more, and comes without the model that it had trained until round 1."""
-    members = member(0, round=1, holds=[1]), member(1, round=1, holds=[0])
-    federation, since = dated(*members, engine=engine)
+    federation, since = dated(member(0, round=1, holds=[1]), member(1, round=1, holds=[0]))
     exchange(federation)
     assert federation.roster.trained == {0: 1, 1: 1}
     called = len(federation.grid.pushed)
     since[99], federation.grid.members[99] = "one", member(1, round=0, holds=[])
-    assert welcomed(federation) == [
-        Failure(
-            1,
-            "client registration",
-            "client 1 (mlp): comes without its state, but it has trained until round 1: see state-dir",
-            99,
-        )
-    ]
+    [failure] = federation.welcome(1)
+    assert (failure.client_id, failure.stage, failure.node) == (1, "client registration", 99)
+    assert failure.reason == "client 1 (mlp): comes without its state, but it has trained until round 1: see state-dir"
     assert [message.metadata.dst_node_id for message in federation.grid.pushed[called:]] == [99]
     assert federation.roster.of(99).holds == ()
-    assert welcomed(federation) == []
+    assert federation.welcome(1) == []
 
 
 @pytest.mark.parametrize(("newest", "left"), [((4, 4), None), ((4, 0), 1), ((0, 3), 0), ((0, 0), "all")])
@@ -243,16 +234,19 @@ def test_a_run_that_is_gone_on_with_names_clients_without_their_state(refusal, n
     assert [failure.client_id for failure in federation.notes()] == ([] if left is None else [left])
 
 
-def test_in_a_simulation_all_are_waited_for_and_who_does_not_answer_or_fit_is_left_out():
-    federation = federation_of(member(0), member(1), engine="simulation")
-    federation.grid.members |= {7: member(1, node=7), 6: member(2, node=6)}
-    federation.grid.answers[6] = never
-    reasons = [failure.reason for failure in federation.welcome(1)]
-    assert reasons == [
+def test_in_a_simulation_who_does_not_answer_in_time_or_has_anothers_number_is_left_out():
+    post = Post([member(0), member(1), member(1, node=7), member(2, node=6)])
+    post.engine, known = "simulation", post.register
+    post.register = lambda message: None if message.metadata.dst_node_id == 6 else known(message)
+    federation = Federation(post, RunConfig(clients=0, round_timeout=0.05))
+    federation.assemble()
+    assert [failure.reason for failure in federation.welcome(1)] == [
+        "partition-id 1 is claimed by two nodes, 7 and 99",
         "node 6: no answer yet: it is loading its data, or has to be started again if its log says nothing new",
-        "partition-id 1 is claimed by two nodes, 99 and 7",
     ]
-    assert client_ids(federation.roster) == [0, 1]
+    assert [(one.client_id, one.node) for one in federation.roster] == [(0, 100), (1, 7)]
+    assert federation.welcome(1) == []
+    assert len(post.pushed) == 4
 
 
 def test_clients_must_agree_on_the_classes(refusal):

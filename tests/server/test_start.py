@@ -170,11 +170,10 @@ def test_who_is_missing_is_said_again_and_again(clock, caplog):
     assert lines[-1] == f"waited 100 s for nodes: {missing}"
 
 
-@pytest.mark.parametrize("engine", ["local", "simulation"])
 @pytest.mark.parametrize("keys", [{}, {"clients": 2, "start_clients": 1}, {"clients": 3, "start_clients": 1}])
-def test_where_all_nodes_are_the_users_own_they_say_how_many_there_are_and_all_are_heard(clock, engine, keys):
-    """Whatever the quorum: the bits of these engines do not depend on who answers first."""
-    post = post_of(*honest(3), engine=engine)
+def test_in_a_simulation_the_nodes_say_how_many_there_are_and_all_are_heard(clock, keys):
+    """Whatever the quorum: its bits do not depend on who answers first."""
+    post = post_of(*honest(3), engine="simulation")
     replies, looks = [], []
 
     def one_by_one(numbers):
@@ -212,9 +211,8 @@ def test_a_bad_registration_costs_the_others_nothing_and_is_named(clock, caplog,
     assert (failure.node, failure.client_id) == (one.node, -1)
     assert failure.reason.startswith(reason)
     assert f"not taken in: {failure.reason}" in caplog.messages
-    for engine in ("local", "simulation"):  # all nodes are the user's own
-        post = post_of(*honest(3), one, engine=engine, answers=answers)
-        assert refusal(FederationError, started, post, clients=4).startswith(reason)
+    post = post_of(*honest(3), one, engine="simulation", answers=answers)
+    assert refusal(FederationError, started, post, clients=4).startswith(reason)
 
 
 @pytest.mark.parametrize("cause", ["it was restarted", "the number is free", "it could not be reached for a moment"])

@@ -21,8 +21,6 @@ REGISTRATION = MessageType.QUERY
 class Deployed(Scripted):
     """Nodes of a deployment."""
 
-    engine = "deployment"
-
     def come(self, client_id: int) -> None:
         """Let the node of a client appear for the first time."""
         self._nodes.append(FIRST_NODE + client_id)
