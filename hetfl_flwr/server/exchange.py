@@ -392,9 +392,12 @@ class Exchange(ABC):
 
     def reject_outliers(self, result: Outcome, kind: str) -> None:
         """Move replies whose uploads are far larger than those of others from the good ones to the failures."""
+        here = self.roster.client_ids()
+        self.guard.keep(here)
+        far = self.guard.reject_outliers(result.sizes, others_follow=len(here) >= MIN_KNOWN)
+        if not far:
+            return
         members = {member.client_id: member for member in self.roster}
-        self.guard.keep(members.keys())
-        far = self.guard.reject_outliers(result.sizes, others_follow=len(members) >= MIN_KNOWN)
         result.replies = [reply for reply in result.replies if reply.client_id not in far]
         for client_id, why in far.items():
             line = f"{members[client_id]}: {why}: set aside (outlier-factor = {self.config.outlier_factor:g})"
