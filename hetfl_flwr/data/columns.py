@@ -420,9 +420,10 @@ def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str
     repeated = named and different > max(MOST_VALUES, count / 5)
     if not (counting or again or repeated or (named and different == count)):
         return ""
+    several = "; rows of one may be both in training and in test" * bool(repeated and different < count and not again)
     return (
-        f"{different} different values in {count} training rows, as ids are: it is ignored; numeric-columns or "
-        "categorical-columns keeps it"
+        f"{different} different values in {count} training rows, as ids are: it is ignored{several}; numeric-columns "
+        "or categorical-columns keeps it"
     )
 
 

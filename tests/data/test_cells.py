@@ -352,6 +352,7 @@ def test_ids_are_ignored_aloud_and_nothing_else_is(case):
     found = column(cells, name=name)
     assert (len(found.input_names) > 1) == kept
     assert noted(found, f"'{name}'") == (not kept or case in CALLED_SO)
+    assert noted(found, "both in training and in test") == (case == "repeated")
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
