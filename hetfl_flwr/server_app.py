@@ -74,7 +74,7 @@ def _federate(results: RunFolder, federation: Federation, rounds: Rounds, callba
         log(INFO, "\t├── privacy: %s, one a round; %s", *terms)
     if results.engine != "local":
         going_on = resume_command(results.folder, results.engine, config.algorithm)
-        log(INFO, "\t├── if it is stopped: %s; for more rounds, change rounds in that file", going_on)
+        log(INFO, "\t├── if it is stopped (for more rounds, change rounds in the file): %s", going_on)
     after = ledger.done if config.resume else None
     run = RunInfo(config, results.folder, results.engine, ledger.dataset, after, tuple(ledger.rounds))
     all_callbacks = [results, *callbacks]

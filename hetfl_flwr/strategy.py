@@ -6,13 +6,14 @@ from functools import cached_property
 from logging import INFO, WARNING
 from typing import Literal, final
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from hetfl_flwr.common.flower import aggregate_metricrecords, log
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.errors import PayloadError
+from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.learning.aggregation import Average, parse_robust
 from hetfl_flwr.learning.training import most_drawn
 from hetfl_flwr.seeding import seeded
@@ -22,6 +23,7 @@ from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.member import Member, Sharing
 from hetfl_flwr.server.messenger import read, written
 from hetfl_flwr.server.roster import Roster
+from hetfl_flwr.text import brief
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import EXAMPLES, METRICS
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen
@@ -188,13 +190,21 @@ class KnowledgeStrategy(Strategy, ABC):
         self.check(roster)
         self.roster = roster
         with seeded(config.seed, "initial"):
-            self._sent: Arrays = frozen(self.initial(roster))
+            self._sent: Arrays = frozen(self._checked(self.initial(roster)))
         return self._sent
 
     @final
     def learn(self, server_state: Arrays, replies: Sequence[Reply], round: int) -> Arrays:
         """Let the algorithm aggregate what clients have uploaded."""
-        return self.aggregate(server_state, [reply.upload for reply in replies], round)
+        return self._checked(self.aggregate(server_state, [reply.upload for reply in replies], round))
+
+    def _checked(self, arrays: Arrays) -> Arrays:
+        """Refuse a server state that is something else than named arrays of numbers."""
+        for name, array in arrays.items() if isinstance(arrays, Mapping) else [("server state", arrays)]:
+            if not isinstance(name, str) or np.asarray(array).dtype.kind not in "biuf":
+                what = f"its server state has {brief(array)} as {brief(name)}, expected numbers"
+                raise ConfigError(f"{self.name}: {what}")
+        return arrays
 
     def summary(self) -> None:
         """Log the hyper-parameters."""
@@ -221,7 +231,9 @@ class KnowledgeStrategy(Strategy, ABC):
         answers = self._read_replies(MessageType.TRAIN, replies)
         if not answers:
             return None, None
-        return to_record(self.learn(self._sent, answers, server_round)), _averaged(answers)
+        learnt = self.learn(self._sent, answers, server_round)
+        self.left_out.log(self.name, server_round, self.left_out.taken())
+        return to_record(learnt), _averaged(answers)
 
     @final
     def configure_evaluate(

@@ -29,8 +29,8 @@ def environment() -> dict[str, str]:
     -------
     dict of str to str
         The versions of `PACKAGES`, and of `OPTIONAL` where they are installed; ``commit``, from a clone of this
-        project, with ``-dirty`` where a Python file differs from it; ``python``; ``processor``, the architecture and
-        the vector instructions that torch uses.
+        project, with ``-dirty`` where a Python file differs from it; ``python``; ``processor``, the architecture, the
+        vector instructions that torch uses and, on Linux, the maker: its libraries choose their code by these.
 
     Examples
     --------
@@ -46,8 +46,17 @@ def environment() -> dict[str, str]:
     if made := commit(Path(__file__).parents[2]):
         found["commit"] = made
     found["python"] = platform.python_version()
-    found["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    found["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {_maker()}".strip()
     return found
+
+
+def _maker() -> str:
+    """Return who has made this machine's processor, as Linux tells; else nothing."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("vendor_id"):
+                return line.rpartition(":")[2].strip()
+    return ""
 
 
 def commit(root: Path) -> str:

@@ -210,7 +210,7 @@ def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
 def _is_code_page(encoding: str) -> bool:
     """Say whether an encoding writes each letter as one byte."""
     every = bytes(range(0x80, 0x100))
-    return len(every.decode(encoding, "replace")) == len(every) and lookup(encoding).name != "utf-8"
+    return len(every.decode(encoding, "replace")) == len(every) and not lookup(encoding).name.startswith(("utf", "hz"))
 
 
 def _has_utf8(path: Path) -> bool:

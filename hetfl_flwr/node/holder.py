@@ -91,6 +91,11 @@ class Optimizers:
             self._ended = names, found, tensors
         return self._ended[2]
 
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of those that are saved."""
+        return self._spare.keys()
+
     def get(self, name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimizer of a name: the one that there is, or else a new one."""
         optimizer = self._spare.pop(name, None)
@@ -455,7 +460,8 @@ def networks(client: "KnowledgeClient") -> dict[str, Tensor]:
         A network has a name under which something else is kept.
     """
     modules = client.modules()
-    if taken := [name for name in modules if f"{name}.".startswith((*ASIDE, INPUTS))]:
+    others = [*ASIDE, INPUTS, *(f"{name}." for name in client._optimizers.names)]
+    if taken := [name for name in modules if f"{name}.".startswith(tuple(others))]:
         raise ConfigError(f"{client.node}: modules() has a network {taken[0]!r}: take another name, this one is taken")
     return {f"{name}.{key}": tensor for name, module in modules.items() for key, tensor in module.state_dict().items()}
 

@@ -124,7 +124,8 @@ class RunFolder(RoundCallback):
         if self._holds_run():
             going_on = f"go on with it by {option('--resume', 'resume=True')}, or"
             if not any((self.folder / CHECKPOINTS).glob("round-*")):
-                going_on = "it ended before its first checkpoint: remove it, or"
+                reached = (self.folder / SUMMARY_FILE).exists()
+                going_on = "without a checkpoint:" if reached else "it ended before its first checkpoint: remove it, or"
             raise RunFolderError(f"{self.folder} already holds a run: {going_on} name another folder")
         with self.writing():
             self._write_settings()

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import socket
 from contextlib import suppress
 from datetime import datetime
@@ -30,7 +31,8 @@ def holder_of(folder: Path) -> str:
 def writer_of(folder: Path) -> str:
     """Return which process writes a folder; empty where none does, such as one of this machine that has ended."""
     holder = holder_of(folder)
-    if f" on {socket.gethostname()} since " not in holder:
+    elsewhere = re.search(r" on (\S+) since ", holder)
+    if elsewhere and elsewhere[1] != socket.gethostname():
         return holder
     try:
         with (folder / LOCK_FILE).open("rb") as file:
@@ -38,7 +40,7 @@ def writer_of(folder: Path) -> str:
     except FileNotFoundError:
         return ""
     except OSError:
-        return holder
+        return holder or "another process"
     return ""
 
 

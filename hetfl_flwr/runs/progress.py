@@ -22,7 +22,6 @@ from hetfl_flwr.runs.record import NOTES_FILE, Round, Summary
 from hetfl_flwr.server.member import MAX_NOTES
 from hetfl_flwr.server.roster import Roster, listed, unlike_columns
 from hetfl_flwr.text import quoted
-from hetfl_flwr.wire.naming import called
 
 visible: ContextVar[bool] = ContextVar("visible", default=True)
 """Whether bars, and lines in their place, are shown."""
@@ -119,7 +118,7 @@ class Watch(RoundCallback):
         self._bytes = sum(entry.bytes_up + entry.bytes_down for entry in run.rounds)
         if run.after is not None:
             log(INFO, "goes on after round %d of %d", run.after, run.config.rounds)
-        self._rounds, self._algorithm, self._robust = run.config.rounds, run.config.algorithm, run.config.robust
+        self._rounds = run.config.rounds
         console = Console(stderr=True, soft_wrap=True, highlight=False)
         lines = not FLOWER_LOGGER.isEnabledFor(INFO)  # else the log has one a round
         label = f"{run.config.algorithm} on {run.dataset}"
@@ -139,9 +138,6 @@ class Watch(RoundCallback):
                 log(WARNING, "round=%d %s reason=%r", entry.round, where, failure.reason)
             else:
                 warn_or_log(f"round {entry.round}: {failure.reason}")
-        if entry.not_averaged:
-            left_out = ", ".join(map(called, entry.not_averaged))
-            log(INFO, "%s, round %d: %s leaves out %s", self._algorithm, entry.round, self._robust, left_out)
         accuracy = [] if entry.accuracy is None else [f"accuracy {entry.accuracy:.1%}"]
         if self._bar is not None:
             self._bar.update(entry.round, figures=", ".join([*accuracy, decimal(self._bytes)]))

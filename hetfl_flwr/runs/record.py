@@ -170,12 +170,12 @@ class ClientRecord(TypedDict):
 
 
 def resume_command(folder: Path, engine: str | None, algorithm: str) -> str:
-    """Return the command with which a run of an engine continues; of a deployment also what its ``NAME`` stands for."""
+    """Return the command with which a run continues; of a deployment first what its ``NAME`` stands for."""
     if engine == "local":
         return f"hetfl run {algorithm} --out {quote(str(folder))} --resume"
     file = quote(str(folder / RESUME_FILE))
     if engine == "deployment":
-        return f"flwr run . NAME --stream --run-config {file}; NAME is the SuperLink's name in Flower's config.toml"
+        return f"with NAME as Flower's config.toml calls the SuperLink, flwr run . NAME --stream --run-config {file}"
     return f"flwr run . --run-config {file}"
 
 

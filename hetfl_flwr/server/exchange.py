@@ -176,6 +176,8 @@ class Expected:
     """The largest numbers of samples."""
     evaluated: bool = False
     """Whether it is asked to measure its model."""
+    why: str = ""
+    """Why there may be no more samples; empty: it is registered with so many."""
 
     def reply(self, metrics: Mapping[str, Any], arrays: Arrays) -> Reply:
         """Return an answer that has been checked."""
@@ -189,7 +191,7 @@ class Expected:
         wrong = "" if len(metrics) <= MAX_METRICS else f"{len(metrics)} metrics, expected at most {MAX_METRICS}"
         for name, value in metrics.items():
             wrong = wrong or self._wrong(name, value)
-        rows = f"the {'test ' * self.evaluated}samples it is registered with, or {ROWS_FACTOR:g} times the median's"
+        rows = self.why or f"the {'test ' * self.evaluated}samples it is registered with"
         wrong = wrong or _wrong_count(EXAMPLES, metrics.get(EXAMPLES), self.most.samples, rows)
         wrong = wrong or _wrong_count(SEEN, metrics.get(SEEN, 0), self.most.seen, "what a round draws of its samples")
         if wrong:
@@ -226,6 +228,9 @@ def _wrong_count(name: str, number: object, most: int, why: str) -> str:
     if not isinstance(number, int) or not 0 <= number <= MAX_SAMPLES:
         return f"metric '{name}' is {brief(number)}, expected a number of samples"
     return "" if number <= most else f"metric '{name}' is {number}, expected at most {most}, {why}"
+
+
+_BELIEVED = f"{ROWS_FACTOR:g} times the median client's: see outlier-factor"
 
 
 def _believed(counts: Iterable[int]) -> int:
@@ -404,7 +409,7 @@ class Exchange(ABC):
             result.fail(members[client_id], kind, line)
 
     def expected(self, sent: Sent) -> Expected:
-        """Return what the answer to a message is held against; of training, found out once until somebody joins."""
+        """Return what the answer to a message is held against, found out once until somebody comes or goes."""
         member = sent.member
         if sent.kind == SHARE:
             rows = min(member.public, MOST_SHARED)
@@ -414,11 +419,13 @@ class Exchange(ABC):
             if self.guard.factor:
                 trained, tested = (_believed(map(attrgetter(rows), self.roster)) for rows in ("train", "test"))
                 self._believed = {MessageType.TRAIN: trained, MessageType.EVALUATE: tested}
-        if (key := (sent.kind, member.client_id)) not in self._seats:
-            expected = held_against(self.strategy, sent.kind, member)
-            samples = min(expected.most.samples, self._believed.get(sent.kind, MAX_SAMPLES))
-            self._seats[key] = replace(expected, most=expected.most._replace(samples=samples))
-        return self._seats[key]
+        seat = self._seats.get((sent.kind, member.client_id))
+        if seat is None or seat.member is not member:  # a reply to a message from before its node has restarted
+            seat = held_against(self.strategy, sent.kind, member)
+            if (most := self._believed.get(sent.kind, MAX_SAMPLES)) < seat.most.samples:
+                seat = replace(seat, most=seat.most._replace(samples=most), why=_BELIEVED)
+            self._seats[sent.kind, member.client_id] = seat
+        return seat
 
     def _accept(self, sent: Sent, reply: Reply, outcome: Outcome) -> None:
         """Put a checked reply with the good ones; measure what it uploads."""

@@ -1,13 +1,16 @@
 """Whose uploads a robust average leaves out: said by name, since an honest client's may be among them."""
 
 from collections.abc import Iterable, Sequence
+from logging import INFO
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_flwr.common.flower import log
 from hetfl_flwr.learning.aggregation import Average
 from hetfl_flwr.server.exchange import Upload
+from hetfl_flwr.wire.naming import called
 
 
 class LeftOut:
@@ -54,6 +57,12 @@ class LeftOut:
         """Collect those of whose uploads something is not averaged, and return ``kept`` (K,)."""
         self._clients |= {client_id for client_id, its in zip(client_ids, kept, strict=True) if not its}
         return kept
+
+    def log(self, algorithm: str, round: int, clients: Sequence[int]) -> None:
+        """Log whose uploads something has been left out of in a round."""
+        if clients:
+            form, called_so = self._robust.form, ", ".join(map(called, clients))
+            log(INFO, "%s, round %d: %s leaves out %s", algorithm, round, form, called_so)
 
     def taken(self) -> list[int]:
         """Return the clients of whose uploads something has been left out since the last call."""

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from flwr.app import MessageType
 
 from hetfl_flwr.config import RunConfig
@@ -17,7 +16,6 @@ from hetfl_flwr.server.grids import KeepsClients, engine_of, is_stopped
 from hetfl_flwr.server.member import Failure, Member
 from hetfl_flwr.server.messenger import LOST
 from hetfl_flwr.server.roster import draw, draw_to_evaluate
-from hetfl_flwr.text import brief
 from hetfl_flwr.wire.spec import Arrays, frozen
 
 if TYPE_CHECKING:
@@ -96,6 +94,7 @@ class Rounds(ABC):
             gone, failures = self._registration.gone(), played.trained.failures
             played.lost = any(failure.node in gone or failure.reason.endswith(LOST) for failure in failures)
         played.not_averaged = self._strategy.left_out.taken()
+        self._strategy.left_out.log(self._config.algorithm, number, played.not_averaged)
         return played
 
     @abstractmethod
@@ -293,21 +292,7 @@ class Evaluation:
 def aggregate(strategy: "KnowledgeStrategy", number: int, replies: Sequence[Reply], arrays: Arrays) -> Arrays:
     """Return what the server knows after these replies; what it knew before where none of them weighs anything."""
     weighty = [reply for reply in replies if reply.samples]
-    return server_state(strategy.learn(arrays, weighty, number), strategy.name) if weighty else arrays
-
-
-def server_state(arrays: Arrays, algorithm: str) -> Arrays:
-    """Return what a server side knows from now on, read-only.
-
-    Raises
-    ------
-    ConfigError
-        It is something else than named arrays of numbers.
-    """
-    for name, array in arrays.items():
-        if not isinstance(name, str) or np.asarray(array).dtype.kind not in "biuf":
-            raise ConfigError(f"{algorithm}: its server state has {brief(array)} as {brief(name)}: expected numbers")
-    return frozen(arrays)
+    return frozen(strategy.learn(arrays, weighty, number)) if weighty else arrays
 
 
 def is_due(number: int, config: RunConfig) -> bool:

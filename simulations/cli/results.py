@@ -131,13 +131,15 @@ def watch(
 
     console, now = make_console(), standing(folder)
     if not json and (once or sys.stdout.isatty()):
-        if not once:
-            with Live(now.whole, console=console, auto_refresh=False, transient=True) as live:
-                while not now.ended:
-                    time.sleep(every)
-                    now = standing(folder)
-                    live.update(now.whole, refresh=True)
-        console.print(now.whole, soft_wrap=True)  # a command in it can be pasted
+        try:
+            if not once:
+                with Live(now.whole, console=console, auto_refresh=False, transient=True) as live:
+                    while not now.ended:
+                        time.sleep(every)
+                        now = standing(folder)
+                        live.update(now.whole, refresh=True)
+        finally:
+            console.print(now.whole, soft_wrap=True)  # a command in it can be pasted
     else:
         said = -1
         while True:

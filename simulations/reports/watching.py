@@ -108,7 +108,7 @@ class RunState:
         file = (folder / RESUME_FILE).exists()
         engine = self.run.summary["engine"] if file else "local"
         command = resume_command(folder, engine, str(self.run.config["algorithm"]))
-        return f"go on with: {command}" + "; for more rounds, change rounds in that file" * file
+        return "for more rounds, change rounds in the file; " * file + f"go on with: {command}"
 
     def _clients(self) -> list[Row]:
         rows: dict[int, Row] = {}

@@ -22,7 +22,7 @@ from fixtures.tiers import exhaustive
 from scipy.io import savemat
 
 from hetfl_flwr.data import Reading, Split, data_spec, most_clients, rows
-from hetfl_flwr.data.text_tables import read_text_table
+from hetfl_flwr.data.text_tables import encoding_of, read_text_table
 from hetfl_flwr.errors import ConfigError, DataError
 
 NAMES = ["age", "name", "y"]
@@ -283,6 +283,8 @@ class TestKeys:
         found = own(tmp_path, encoding="cp1252")
         assert (found.input_names, sorted(found.class_names)) == (("Größe",), ["männlich", "weiblich"])
         assert noted(found, "UTF-8")
+        (tmp_path / "0.csv").write_bytes(table.to_csv(index=False).encode("utf-8-sig"))
+        assert encoding_of(tmp_path / "0.csv", "utf-8-sig") == ("utf-8-sig", ())
 
     def test_letters_of_several_bytes_are_what_they_are_told_to_be_also_where_they_look_like_utf8(self, tmp_path):
         path = tmp_path / "t.csv"

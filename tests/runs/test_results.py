@@ -478,26 +478,33 @@ def test_what_a_client_keeps_besides_networks_is_numbers(make_config, run_federa
     assert kept or "client 1 (lenet5): self.numbers has" in lines[2]["failures"][0]["reason"]
 
 
-@pytest.mark.parametrize("name", ["best", "measured", "inputs"])
+@pytest.mark.parametrize("name", ["best", "measured", "inputs", "optimizer"])
 def test_a_network_under_a_name_that_is_taken_is_refused(make_config, run_federation, monkeypatch, refusal, name):
     monkeypatch.setattr(FedHeClient, "modules", lambda self: {"model": self.node.model, name: self.node.model.head})
     assert f"modules() has a network '{name}'" in refusal(TooFewClients, run_federation, make_config())
 
 
 @pytest.mark.parametrize("array", [np.array(["a"]), np.array([1j]), np.array([None]), None], ids=repr)
-def test_what_a_server_side_returns_is_numbers(make_config, run_federation, monkeypatch, refusal, array):
+def test_what_a_server_side_returns_is_numbers(make_config, run_federation, monkeypatch, tmp_path, refusal, array):
+    monkeypatch.chdir(tmp_path)
+    initial = FedHe.initial
     monkeypatch.setattr(FedHe, "aggregate", lambda self, state, uploads, round: {**state, "odd": array})
     line = refusal(ConfigError, run_federation, make_config())
-    assert line.startswith("fedhe: ")
+    monkeypatch.setattr(FedHe, "initial", lambda self, roster: {**initial(self, roster), "odd": array})
+    first = refusal(ConfigError, run_federation, make_config(output_dir="elsewhere"))
+    assert line.startswith("fedhe: its server state has ")
     assert "odd" in line
+    assert first == line
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_is_said_to_be_one(make_config, run_federation, refusal):
     folder = run_federation(make_config())
     shutil.rmtree(folder / "checkpoint")
-    line = refusal(RunFolderError, run_federation, make_config())
-    assert "remove it, or name another folder" in line
-    assert "resume" not in line
+    finished = refusal(RunFolderError, run_federation, make_config())
+    (folder / "summary.json").unlink()
+    ended = refusal(RunFolderError, run_federation, make_config())
+    assert [("name another folder" in line, "resume" in line) for line in (finished, ended)] == [(True, False)] * 2
+    assert ["remove" in line for line in (finished, ended)] == [False, True]
 
 
 def test_older_figures_of_an_asynchronous_run_count_for_each_client_as_for_all(

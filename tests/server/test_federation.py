@@ -15,13 +15,14 @@ from fixtures.federations.post import (
     never,
     reply_with,
 )
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 
 from hetfl_flwr import server_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server import grids, messenger
+from hetfl_flwr.server.exchange import Sent
 from hetfl_flwr.server.member import Failure
 from hetfl_flwr.server.registration import Origin, member_from
 from hetfl_flwr.server.roster import Roster
@@ -392,6 +393,17 @@ def test_replies_to_something_else_are_passed_over():
     federation.grid._replies.append(late)
     [reply] = exchange(federation).replies
     assert reply.samples == 5
+
+
+@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
+def test_an_answer_is_held_against_the_member_that_was_asked(kind):
+    """Its node may have registered anew since, and an answer to what it was sent before may come between."""
+    federation = federation_of(member(0), member(1), member(2))
+    old, new = federation.roster.of(99), member(1, train=50, test=50)
+    federation.roster.remove(99)
+    federation.roster.add(new)
+    for one in (old, new, old):
+        assert federation.exchange.expected(Sent(one, kind, 1, {})).member is one
 
 
 def test_a_message_lives_as_long_as_the_round_may_take():

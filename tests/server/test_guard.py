@@ -452,7 +452,7 @@ def test_who_registers_endless_rows_owns_no_mean(tmp_path, run_federation):
     for entry in entries(run_federation(its, Boasting(its, "train", {"num-examples": 2**39})))[1:]:
         [failure] = entry["failures"]
         assert failure["partition"] == 1
-        assert "num-examples" in failure["reason"]
+        assert failure["reason"].endswith("1000 times the median client's: see outlier-factor")
 
 
 @pytest.mark.parametrize("keys", [{"algorithm": "fedavg"}, {"algorithm": "fedhe", "fedhe.mode": "async"}])
@@ -476,9 +476,8 @@ def test_what_the_guards_know_is_part_of_a_checkpoint(tmp_path, run_federation):
     run_federation(its)
     parts = Checkpoint.read(run_federation(its.with_values({"rounds": 3, "resume": True})))
     whole = Checkpoint.read(run_federation(its.with_values({"rounds": 3, "output-dir": str(tmp_path / "b")})))
-    for kind in ("sizes",):
-        assert parts.at["counts"][kind] == whole.at["counts"][kind]
-        assert parts.at["counts"][kind].keys() == {0, 1, 2}
+    assert parts.at["counts"]["sizes"] == whole.at["counts"]["sizes"]
+    assert parts.at["counts"]["sizes"].keys() == {0, 1, 2}
 
 
 def test_where_few_are_drawn_the_first_uploads_are_not_taken_on_trust():

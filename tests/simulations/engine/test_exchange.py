@@ -156,6 +156,16 @@ def test_a_strategy_of_flower_s_trains_the_same_clients(lab, tmp_path):
         np.testing.assert_allclose(array, ours[name], atol=1e-5)
 
 
+def test_flower_s_own_loop_names_whom_a_robust_average_leaves_out(lab, caplog):
+    caplog.set_level("INFO", logger="flwr")
+    config = lab.config(algorithm="fedhe", models="mlp", clients=4, robust="multikrum:1")
+    federation = lab.federation(config)
+    strategy = federation.strategy
+    strategy.start(federation.grid, to_record(strategy.prepare(federation.roster, config)), num_rounds=1)
+    assert "fedhe, round 1: multikrum leaves out client" in caplog.text
+    assert strategy.left_out.taken() == []
+
+
 @pytest.mark.parametrize("lie", [np.nan, "shape"])
 def test_flower_s_own_loop_goes_on_without_a_client_that_fails_or_lies(lie, lab, monkeypatch):
     config = lab.config(algorithm="fedhe", models="mlp", clients=3)
