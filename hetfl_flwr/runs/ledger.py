@@ -169,8 +169,9 @@ class Ledger:
         """Yield one object a client: model, samples, accuracy before and after, bytes."""
         names = distinct({client: member.name for client, member in self._members.items()})
         nothing, latest = Traffic(), dict[int, Round]()
-        for entry in self.rounds if self._carries else ():
-            latest |= {int(client): entry for client, own in entry.clients.items() if "accuracy" in own}
+        for entry in self.rounds:
+            if self._carries and entry.accuracy is not None:
+                latest |= {int(client): entry for client, own in entry.clients.items() if "accuracy" in own}
         for client, member in sorted(self._members.items()):
             yield client_of(
                 [*self.rounds[:1], latest[client]] if client in latest else self.rounds,
