@@ -175,7 +175,7 @@ def resume_command(folder: Path, engine: str | None, algorithm: str) -> str:
         return f"hetfl run {algorithm} --out {quote(str(folder))} --resume"
     file = quote(str(folder / RESUME_FILE))
     if engine == "deployment":
-        return f"with NAME as Flower's config.toml calls the SuperLink, flwr run . NAME --stream --run-config {file}"
+        return f"(NAME: the SuperLink's in Flower's config.toml) flwr run . NAME --stream --run-config {file}"
     return f"flwr run . --run-config {file}"
 
 

@@ -81,9 +81,13 @@ class Federation:
             raise ConfigError("node-keys: only nodes of a deployment have keys; leave it out")
         self.roster = Roster()
         self.roster.trained = dict(origin.trained) if origin else {}
-        messages = FlowerExchange(self)
-        self.exchange: Exchange = grid.exchange(self) if isinstance(grid, KeepsClients) else messages
-        self.registration: Admission = Residents(self) if self.own else Registration(self, messages)
+        self.exchange: Exchange
+        self.registration: Admission
+        if isinstance(grid, KeepsClients):
+            self.exchange, self.registration = grid.exchange(self), Residents(self)
+        else:
+            self.exchange = messages = FlowerExchange(self)
+            self.registration = Residents(self) if self.own else Registration(self, messages)
         self.samples = SampleSharing(self.exchange, strategy.sharing)
 
     def generators_lent(self) -> AbstractContextManager[None]:

@@ -392,6 +392,7 @@ def test_an_upload_at_the_limit_is_set_aside_by_name(name, keys, tmp_path, run_f
     [failure] = failures
     assert (failure["partition"], failure["stage"]) == (1, "train")
     assert "times the clients' median" in failure["reason"]
+    assert "outlier-factor" in failure["reason"]  # the key that says how far
 
 
 class Normalizing(torch.nn.Module):
