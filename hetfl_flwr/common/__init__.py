@@ -1,1 +1,1 @@
-"""What all modules may use: files, notices, packages, versions, arithmetic, Flower. Nothing here learns."""
+"""Utilities for all modules: files, notices, packages, versions, arithmetic, Flower. No training code."""

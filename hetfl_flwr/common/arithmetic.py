@@ -1,4 +1,4 @@
-"""Threads of arithmetic, of which the lowest bits of sums depend."""
+"""The number of torch's threads, on which the lowest bits of sums depend."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Let torch use so many threads in the body of a ``with``: the same bits in any process, however many it has.
+    """Set torch's number of threads in the body of a ``with``, so that bits do not depend on the process.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The format of what a run keeps: a safetensors file that names its kind and holds a checksum of all of its bytes.
+"""The format of a run's binary files: safetensors, with the file's kind and a checksum of all of its bytes.
 
 The file's metadata is one JSON object under the name of the kind. Its first value is the checksum, which is computed
 with `BLANK` in its place, so that any program can read the file as plain safetensors.
@@ -23,16 +23,16 @@ LAYOUT = 5
 """Version of the layout of all kinds of files."""
 
 BLANK = "0" * 64
-"""What stands in place of the checksum while it is computed."""
+"""Placeholder for the checksum while it is computed."""
 
 
 class Blob(NamedTuple):
-    """What a file holds.
+    """The content of a file.
 
     Parameters
     ----------
     values : dict of str to Any
-        What JSON can hold.
+        Values that JSON supports.
     arrays : dict of str to array
         Arrays or tensors, in the order in which they were written.
     checksum : str
@@ -53,14 +53,14 @@ def pack(kind: str, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
 def sealed(
     kind: str, values: Mapping[str, Any], arrays: Mapping[str, Any], save: Callable[[Any, dict[str, str]], bytes]
 ) -> bytes:
-    """Return the content of a file whose arrays one of safetensors' own functions writes."""
+    """Return the content of a file whose arrays are serialised by one of safetensors' functions."""
     text = json.dumps({"checksum": BLANK, "layout": LAYOUT, **values, "names": list(arrays)}, allow_nan=False)
     content = save(arrays, {kind: text})
     return content.replace(BLANK.encode(), _checksum(content).encode(), 1)
 
 
 def unpack(content: bytes, kind: str, load: Callable[[bytes], dict[str, Any]] = load_numpy) -> Blob:
-    """Return what a file holds.
+    """Decode the content of a file.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def verified(content: bytes, kind: str) -> dict[str, Any]:
 
 
 def read_blob(path: Path, kind: str) -> Blob:
-    """Return what a file on the disk holds.
+    """Read a file.
 
     Raises
     ------

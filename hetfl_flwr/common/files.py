@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def read_file(path: Path) -> bytes:
-    """Return what a file holds. Nothing is waited for that another program is to write.
+    """Return the content of a file, without waiting for another program to write it.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def read_file(path: Path) -> bytes:
 
 
 def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file, whole or in parts, through a temporary one beside it: flushed to disk, then renamed.
+    """Write a file, whole or in parts, through a temporary one in its folder: flushed to disk, then renamed.
 
     Temporary files of processes that were killed while they wrote this one are removed.
     """
@@ -54,7 +54,7 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def as_json(number: float) -> float | str:
-    """Return a number as JSON can hold it: one that is not finite is a text, which `float` reads.
+    """Return a number as JSON supports it: one that is not finite is a text, which `float` reads.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What this project takes from Flower beyond its public API, each with its reason: look here first at a new release.
+"""All uses of Flower beyond its public API, each with its reason: check these first at a new release.
 
 The public API is `flwr.app`, `flwr.clientapp` and `flwr.serverapp` with `flwr.serverapp.strategy`, which every module
 imports by itself.
@@ -60,12 +60,12 @@ def act_as_server(run: int) -> None:
 
 
 def acts_as_server() -> bool:
-    """Say whether messages that this process writes are a server's."""
+    """Return whether messages that this process writes are a server's."""
     return TaskIdentity._node_id == SUPERLINK_NODE_ID
 
 
 def simulates_clients() -> bool:
-    """Say whether this process is an actor of Flower's simulation engine; a node whose own code uses Ray is none."""
+    """Return whether this process is an actor of Flower's simulation engine; a node whose own code uses Ray is not."""
     ray = sys.modules.get("ray")
     if "flwr.simulation.ray_transport.ray_actor" not in sys.modules or not getattr(ray, "is_initialized", bool)():
         return False

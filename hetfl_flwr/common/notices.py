@@ -1,4 +1,4 @@
-"""What must be read whether Flower's log is shown or not, and how options are called in it."""
+"""Messages that appear whether Flower's log is shown or not, and how they name options."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ _RUN = ContextVar("run", default="")
 
 
 def called_in_python(function: Callable[P, R]) -> Callable[P, R]:
-    """Let messages call options as arguments in Python while a function runs, and not as flags of ``hetfl``."""
+    """Let messages name options as Python arguments, not as flags of ``hetfl``, while a function runs."""
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -29,7 +29,7 @@ def called_in_python(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def option(flag: str, argument: str) -> str:
-    """Return an option as it is written where the user is: a flag of ``hetfl``, or an argument in Python.
+    """Return an option as the user writes it: a flag of ``hetfl``, or an argument in Python.
 
     Examples
     --------
@@ -42,13 +42,13 @@ def option(flag: str, argument: str) -> str:
 
 
 def accepting() -> str:
-    """Return how a loss is accepted."""
+    """Return the option that accepts a loss."""
     return option("--accept-loss (accept-loss = true)", "accept_loss=True")
 
 
 @contextmanager
 def speaking_of(run: str) -> Iterator[None]:
-    """Let `warn` name a run: for several runs whose lines go to one place."""
+    """Let `warn` name a run, where several runs share standard error."""
     before = _RUN.set(f"{run}: ")
     try:
         yield
@@ -57,5 +57,5 @@ def speaking_of(run: str) -> Iterator[None]:
 
 
 def warn(text: str) -> None:
-    """Say something in a line on standard error, as the ``hetfl`` command does."""
+    """Print a line on standard error, as the ``hetfl`` command does."""
     print(f"hetfl: {_RUN.get()}{text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Which packages Python finds: this project's own under their names, and those that come with an extra."""
+"""Which packages Python finds: those of this project, and those of its extras."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ from types import ModuleType
 from hetfl_flwr.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The folder that this project's packages lie in."""
+"""The folder of this project's packages."""
 
 EXTRAS = {
     **dict.fromkeys(("ray", "sklearn"), "simulation"),
@@ -31,14 +31,14 @@ _IMPORTED = {"pillow": "PIL"}
 
 
 def lacking(error: BaseException) -> ConfigError | None:
-    """Return what to tell a user instead of an error, where it says that a package of this project is not installed."""
+    """Return a message for the user where an error says that a package of an extra is not installed."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     wanted = f"hetfl[{EXTRAS[package]}]" if package in EXTRAS else _required().get(package)
     return ConfigError(f"{package} is not installed: pip install '{wanted}'") if wanted else None
 
 
 def _required() -> dict[str, str]:
-    """Return what this project requires of others, by the names that are imported."""
+    """Return this project's requirements by import name."""
     try:
         lines = [line for line in requires("hetfl") or [] if ";" not in line]
     except PackageNotFoundError:  # an app bundle on a node that has none
@@ -47,7 +47,7 @@ def _required() -> dict[str, str]:
 
 
 def own_package(name: str) -> ModuleType:
-    """Import one of this project's packages; nothing of another one is run.
+    """Import one of this project's packages; no code of another package of that name is run.
 
     Raises
     ------
@@ -69,9 +69,9 @@ def own_package(name: str) -> ModuleType:
 
 
 def working_directory_last() -> None:
-    """Let models and algorithms in the working directory be found, behind all that is installed.
+    """Append the working directory to Python's path, so that models and algorithms there are found.
 
-    So a folder there that is called like a package of this project, or of anybody else's, hides none.
+    As it comes last, a folder there hides no installed package of the same name.
     """
     here = Path.cwd()
     if here != ROOT:

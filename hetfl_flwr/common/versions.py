@@ -1,4 +1,4 @@
-"""What a run's bits depend on beside its settings: packages, the interpreter, the processor and this project's code."""
+"""What a run's bits depend on besides its settings: packages, interpreter, processor and this project's code."""
 
 import platform
 import subprocess
@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("hetfl", "flwr", "torch", "numpy")
-"""Packages whose versions every client tells the server."""
+"""Packages whose versions every client reports to the server."""
 
 OPTIONAL = ("torchvision", "scipy", "scikit-learn", "pandas", "pillow")
 """Packages that some data sets, models or methods use."""
@@ -23,7 +23,7 @@ def installed() -> dict[str, str]:
 
 @cache
 def environment() -> dict[str, str]:
-    """Return what the bits of a result depend on in this process, by name.
+    """Return what the bits of this process's results depend on, by name.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def environment() -> dict[str, str]:
 
 
 def _maker() -> str:
-    """Return who has made this machine's processor, as Linux tells; else nothing."""
+    """Return the maker of this machine's processor where Linux names it; else an empty text."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("vendor_id"):
@@ -60,7 +60,7 @@ def _maker() -> str:
 
 
 def commit(root: Path) -> str:
-    """Return the commit of a clone; empty where a folder is none, or git is not installed."""
+    """Return the commit of a clone; empty where the folder is not a clone, or git is not installed."""
     if not (root / ".git").exists():
         return ""
     git = ["git", "-C", str(root)]
@@ -73,7 +73,7 @@ def commit(root: Path) -> str:
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return in words what two environments differ in; empty where they are equal.
+    """Return in words how two environments differ; empty where they are equal.
 
     Examples
     --------

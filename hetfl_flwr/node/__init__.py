@@ -1,4 +1,4 @@
-"""A client's surroundings on its node: data, model, state and public samples of others, and the process that it is in.
+"""A client on its node: data, model, state, others' public samples, and the process.
 
-Nothing here knows which engine runs it, or what an algorithm does.
+Independent of the engine and of the algorithm.
 """

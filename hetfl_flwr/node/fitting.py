@@ -1,9 +1,9 @@
-"""``models = "fit"``: the largest of a client's candidates that its device trains within its limits.
+"""``models = "fit"``: the largest candidate that a client's device trains within its limits.
 
-Each candidate takes a few training steps on samples of the client's own, from the smallest on. How long a round takes
-is the time of a step, times the mini-batches of a round; what a method does beside, such as distillation, comes on top.
-A simulated device has a speed (``client-speed``): the time of a step is then its floating-point operations over that,
-and the choice the same on every machine.
+Each candidate takes a few training steps on the client's samples, from the smallest on. The time of a round
+is the time of a step times the mini-batches of a round; further work of a method, such as distillation, is not
+included. A simulated device has a speed (``client-speed``): the time of a step is then its floating-point operations
+over the speed, and the choice the same on every machine.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from hetfl_flwr.models import SplitModel, parse_models, trainable_count
 from hetfl_flwr.seeding import seeded
 
 TIMED = 3
-"""Steps of which the median counts, after one that warms up."""
+"""Timed steps, whose median counts, after one warm-up step."""
 
 MB = 1e6
 
@@ -35,7 +35,7 @@ CHOICE = "hetfl-choice"
 
 @dataclass(frozen=True)
 class Fit:
-    """The model that was chosen, and why: a line for people."""
+    """The chosen model, and why, in a line."""
 
     model: str
     reason: str
@@ -43,7 +43,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a candidate takes.
+    """The costs of a candidate.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ class Trial:
     seconds : float
         Of a round of training.
     memory : float
-        Bytes of its weights, their gradients, the optimizer's moments, and what a step keeps for the way back. The
-        process itself is not in it.
+        Bytes of its weights, their gradients, the optimizer's moments, and the activations that a step keeps for
+        backward. The process itself is not included.
     """
 
     model: str
@@ -64,39 +64,39 @@ class Trial:
     memory: float
 
     def excess(self, config: RunConfig) -> float:
-        """Return how many times a limit it takes, the worse of both; at most 1 where it keeps them."""
+        """Return the larger ratio of a cost to its limit; at most 1 where both limits are met."""
         limits = ((self.seconds, config.fit_seconds), (self.memory, MB * config.fit_memory))
         return max(taken / limit for taken, limit in limits if limit)
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return the costs in words."""
         return f"{self.model} takes {self.seconds:.3g} s a round and {self.memory / MB:.3g} MB"
 
 
 def fit(
     config: RunConfig, samples: Samples, build: Callable[[str], SplitModel], client_id: int, speed: float | None
 ) -> Fit:
-    """Choose the largest of ``fit-models`` that keeps ``fit-seconds`` and ``fit-memory``.
+    """Choose the largest of ``fit-models`` within ``fit-seconds`` and ``fit-memory``.
 
     Parameters
     ----------
     config : RunConfig
-        As it holds on the client.
+        The client's config.
     samples : Samples
-        What it trains on.
+        Its training samples.
     build : callable
         Builds a model by its name, on the client's device.
     client_id : int
         Which client it is.
     speed : float or None
-        Floating-point operations a second of a simulated device. None: steps are timed.
+        Floating-point operations per second of a simulated device. None: steps are timed.
 
     Raises
     ------
     ConfigError
-        None of them keeps the limits: names the one that comes nearest, and what it takes.
+        None of them meets the limits: names the closest one, and its costs.
     ModelError
-        One of them does not take the data.
+        One of them does not fit the data.
     """
     candidates = [(trainable_count(build(name)), name) for name in dict.fromkeys(parse_models(config.fit_models))]
     trials = [_tried(config, samples, build, name, speed) for _, name in sorted(candidates)]
@@ -113,7 +113,7 @@ def fit(
 
 
 def fit_once(context: Context, choose: Callable[[], Fit]) -> Fit:
-    """Return what was chosen before in this run, as a client's Context has it; else choose now."""
+    """Return the earlier choice of this run from a client's Context; else choose now."""
     kept, run = context.state.config_records.get(CHOICE, ConfigRecord()), str(context.run_id)
     if kept.get("run") == run:
         return Fit(str(kept["model"]), str(kept["reason"]))
@@ -123,7 +123,7 @@ def fit_once(context: Context, choose: Callable[[], Fit]) -> Fit:
 
 
 def device_speed(config: RunConfig, client_id: int) -> float:
-    """Return the floating-point operations a second of a simulated client's device.
+    """Return the speed of a simulated client's device in floating-point operations per second.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def _measured(
 
 @contextmanager
 def _kept_for_backward(model: SplitModel) -> Iterator[dict[int, int]]:
-    """Collect the bytes that a forward pass keeps for the way back, by where they lie; the weights are not in it."""
+    """Collect the bytes that a forward pass keeps for backward, by address; weights are not included."""
     weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
     kept: dict[int, int] = {}
 

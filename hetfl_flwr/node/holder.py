@@ -1,7 +1,7 @@
-"""A client and all that it needs to answer: it is brought to what it saved last, learns or measures, and is saved.
+"""A client, from message to message: its state is restored, it trains or evaluates, and its state is saved.
 
-A client may be built anew for each message, or stay. One that stays gives the same bits: before each message it is made
-what it was when it had just been built, with the state that was saved.
+A client may be built for each message, or stay in memory. One that stays gives the same bits: before each message it is
+reset to its attributes just after building, with the saved state.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,25 +43,25 @@ BEST = "best."
 """Prefix of the best model's tensors and metrics."""
 
 BESIDE, DOWNLOAD = "best+", "download"
-"""What the names begin with of what the best model was measured with: other networks, and what the server sent."""
+"""Prefix of what the best model was measured with: other networks, and the server's download."""
 
 MEASURED = "measured."
-"""Prefix, in a state folder, of what the client was measured with last."""
+"""Prefix, in a state folder, of the download that the client was evaluated with last."""
 
 ASIDE = (BEST, BESIDE, MEASURED)
-"""What the names begin with of what a client keeps beside its state of the last round."""
+"""Prefixes of what a client keeps in addition to its state of the last round."""
 
 LEARNS, TRAINS = attrgetter("requires_grad"), attrgetter("training")
-"""Whether a parameter learns, and whether a layer is in training mode."""
+"""Whether a parameter requires gradients, and whether a layer is in training mode."""
 
 
 class Optimizers:
-    """A client's optimizers: each has the moments that were saved after the last round.
+    """A client's optimizers, with the moments that were saved after the last round.
 
     Parameters
     ----------
     config : RunConfig
-        Says what optimizers are, and whether the moments of what the server replaces are lost.
+        Defines the optimizer, and whether moments of replaced weights are reset.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -73,13 +73,13 @@ class Optimizers:
         self._ended: tuple[list[str], list[object], dict[str, Tensor]] = [], [], {}
 
     def begin(self, saved: Mapping[str, Tensor], *, same: bool) -> None:
-        """Begin a message with what was saved. `same`: it is what `end` was called for last."""
+        """Begin a message with the saved state. `same`: it is the one that `end` was called for last."""
         self._saved, self._handed, self._replaced = saved, {}, []
         if not same:
             self._spare = {}
 
     def end(self) -> dict[str, Tensor]:
-        """Return what is to be saved of those that were asked for since `begin`: the same dict for the same tensors."""
+        """Return the tensors to save of the optimizers used since `begin`: the same dict for the same tensors."""
         self._drop_moments()
         self._spare = self._handed
         names, states = list(self._handed), [one.state for one in self._handed.values()]
@@ -93,11 +93,11 @@ class Optimizers:
 
     @property
     def names(self) -> Iterable[str]:
-        """The names of those that are saved."""
+        """The names of the saved optimizers."""
         return self._spare.keys()
 
     def get(self, name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimizer of a name: the one that there is, or else a new one."""
+        """Return the optimizer of a name, created at the first call."""
         optimizer = self._spare.pop(name, None)
         if optimizer is None:
             return self.load(name, make_optimizer(self._config, parameters))
@@ -106,12 +106,12 @@ class Optimizers:
         return self._hand(name, optimizer)
 
     def load(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Give an optimizer its moments of the last round; those of this one are saved."""
+        """Load the moments of the last round into an optimizer; its moments of this round are saved."""
         load_optimizer(optimizer, under(f"{name}.", self._saved))
         return self._hand(name, optimizer)
 
     def replaced(self, parameters: list[nn.Parameter]) -> None:
-        """Take note of what the server has replaced: its moments are lost, unless the run config keeps them."""
+        """Record which weights the server has replaced: their moments are reset, unless the run config keeps them."""
         if self._config.moments == "reset":
             self._replaced += parameters
             self._drop_moments()
@@ -129,25 +129,25 @@ class Optimizers:
 
 
 class Holder:
-    """Brings a client to its saved state, lets it answer, and saves what it has become.
+    """Restores a client's state, lets it answer a message, and saves its state.
 
     Parameters
     ----------
     client : KnowledgeClient
         The client.
     stays : bool
-        Whether it answers more than one message. Then it has just been built.
+        Whether it answers more than one message.
 
     Attributes
     ----------
     nbytes : int
-        The bytes of its networks; 0 where it does not stay.
+        The bytes of its networks; 0 if it does not stay.
     pool : object
-        Which public samples there were when it was built: what it declares may depend on them.
+        The public samples at the time of building: the client's declarations may depend on them.
     half : bool
         Whether arrays travel in half precision.
     uploads_as_learnt : bool
-        Whether what it learns leaves the node as it is, neither clipped nor noised nor in half precision.
+        Whether uploads leave the node unchanged: neither clipped nor noised nor in half precision.
     """
 
     def __init__(self, client: "KnowledgeClient", *, stays: bool = False) -> None:
@@ -164,21 +164,21 @@ class Holder:
 
     @cached_property
     def down(self) -> PayloadSpec:
-        """What the server sends to train with."""
+        """Declaration of the download for training."""
         return interned(self.client.download_spec())
 
     @cached_property
     def up(self) -> PayloadSpec:
-        """What the client sends after training."""
+        """Declaration of the upload."""
         return interned(self.client.upload_spec())
 
     @cached_property
     def assess(self) -> PayloadSpec:
-        """What the server sends to measure with."""
+        """Declaration of the download for evaluation."""
         return interned(self.client.assess_spec())
 
     def train(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Learn for a round from a download that has been checked; return the upload, as it travels, and metrics."""
+        """Train for a round with a checked download; return the upload, as it travels, and metrics."""
         if not self._costs:
             upload, metrics = self.learn(_own(download), round)
         else:
@@ -188,7 +188,7 @@ class Holder:
         return upload if self.uploads_as_learnt else self._released(upload, download, round), metrics
 
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
-        """Let the client learn for a round from arrays of its own; return its upload, checked, and metrics."""
+        """Let the client train for a round with copies of the arrays; return its checked upload, and metrics."""
         client, node = self.client, self.node
         self.restore()
         with seeded(node.config.seed, node.client_id, round, "train"):
@@ -209,14 +209,14 @@ class Holder:
         return upload, metrics
 
     def measure(self, download: Arrays, round: int | None) -> Metrics:
-        """Measure with a download that has been checked.
+        """Evaluate with a checked download.
 
         Parameters
         ----------
         download : mapping of str to array
-            What the server sent.
+            The arrays that the server has sent.
         round : int or None
-            The round. None: the last one in which the client has trained.
+            The round. None: the last round in which the client has trained.
 
         Returns
         -------
@@ -240,9 +240,9 @@ class Holder:
         return {**metrics, "loss": float(metrics["loss"]), EXAMPLES: int(metrics[EXAMPLES])}
 
     def predictor(self, download: Arrays) -> nn.Module:
-        """Return what is measured of the client after it was sent this: it is brought to its state, and measures.
+        """Restore the client's state and evaluate with a download; return the model that is measured.
 
-        With ``keep-best`` it is what was measured of the best model; the client then has that.
+        With ``keep-best`` it is the best model, which the client then has.
 
         Raises
         ------
@@ -266,9 +266,9 @@ class Holder:
             return client.predictor().eval()
 
     def restore(self) -> None:
-        """Bring the client to what was saved after the last round; where nothing was, to what it was built as.
+        """Restore the state that was saved after the last round; if there is none, the client's initial state.
 
-        Until it is saved it is taken to be something else.
+        Until the next save it counts as changed.
         """
         client, saved = self.client, self.node.read_state()
         same = saved is not None and saved is self._saved
@@ -283,12 +283,12 @@ class Holder:
                 self._load(name, module, under(f"{name}.", saved.tensors))
 
     def _load(self, name: str, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-        """Put what was kept of a network into it, if anything was.
+        """Load the saved tensors of a network, if there are any.
 
         Raises
         ------
         StateError
-            It is of a network with other weights.
+            They belong to a network with other weights.
         """
         if not tensors:
             return
@@ -304,7 +304,7 @@ class Holder:
         module.load_state_dict(tensors)
 
     def save(self, round: int) -> None:
-        """Save what is to survive, beside the best model so far and what the client was measured with last."""
+        """Save what survives the message, with the best model so far and the download of the last evaluation."""
         moments, kept = self.client._optimizers.end(), self._saved.tensors
         live = self._live if self._live and self._live[0] is kept and self._live[1] is moments else None
         aside = {} if live else {key: tensor for key, tensor in kept.items() if key.startswith(ASIDE)}
@@ -333,7 +333,7 @@ class Holder:
         self._saved = self.node.write_state(state) or state
 
     def _keep_measured(self, download: Arrays, predictor: nn.Module) -> None:
-        """In a state folder, keep what this client was measured with, and a digest of what has predicted."""
+        """In a state folder, save the download of an evaluation, and a digest of the measured model."""
         saved = self._saved
         others = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith(MEASURED)}
         sent = {f"{MEASURED}{name}": torch.from_numpy(array) for name, array in download.items()}
@@ -341,7 +341,7 @@ class Holder:
         self._write(ClientState({**others, **sent}, {**saved.numbers, **numbers}, saved.round))
 
     def _best(self, download: Arrays, metrics: Metrics, round: int) -> Metrics:
-        """Return the metrics of the best model so far on the validation samples, after keeping it if it is this one."""
+        """Return the validation metrics of the best model so far, and keep the current model if it is the best."""
         node, saved = self.node, self._saved
         score = {"own": "validation-accuracy", "domains": "validation-acc"}[node.config.best_on]
         before = {key.removeprefix(BEST): n for key, n in saved.numbers.items() if key.startswith(BEST)}
@@ -369,7 +369,7 @@ class Holder:
 
 
 class _Built:
-    """What a client is that has just been built: its attributes, its networks' weights, and what each is set to."""
+    """A client as built: its attributes, and its networks' weights and modes."""
 
     def __init__(self, client: "KnowledgeClient") -> None:
         client.node.model.train()
@@ -387,7 +387,7 @@ class _Built:
         self.nbytes = sum(one.nbytes for one in tensors.values())
 
     def put_back(self, client: "KnowledgeClient") -> None:
-        """Make a client what it was; but for the weights that a state holds, if one was saved."""
+        """Reset a client, except for the weights that a saved state holds."""
         vars(client).clear()
         vars(client).update(self._attributes)
         client.numbers = dict(self._numbers)
@@ -406,7 +406,7 @@ class _Built:
 
 
 def renewed_tensors(module: nn.Module) -> list[Tensor]:
-    """Return what a download that replaces a network as a whole brings anew."""
+    """Return the tensors that a download replaces where it replaces a whole network."""
     constant = constant_buffers(module)
     return [one for name, one in module.state_dict(keep_vars=True).items() if name not in constant]
 
@@ -419,14 +419,14 @@ def _copied(tensors: list[Tensor]) -> _Copies | None:
 
 
 def holder_of(context: Context, before: str = "") -> Holder:
-    """Return the client of a Context, kept where its Context or its process keeps it.
+    """Return the client of a Context, from the cache of the Context or of the process if it is there.
 
     Parameters
     ----------
     context : Context
         The node's.
     before : str
-        The run that this one goes on with, if any: its state folder says which model was chosen.
+        The run that this one resumes, if any: its state folder records the chosen model.
 
     Raises
     ------
@@ -447,17 +447,17 @@ def holder_of(context: Context, before: str = "") -> Holder:
 
 
 def forget(context: Context) -> None:
-    """Let a client be built again from what it has saved, as after an error."""
+    """Drop a client, so that the next message builds it from its saved state, as after an error."""
     kept_of(context).holder = None
 
 
 def networks(client: "KnowledgeClient") -> dict[str, Tensor]:
-    """Return the entries of the state dicts of what survives between rounds, under the networks' names.
+    """Return the state dicts of the networks that survive between rounds, under the networks' names.
 
     Raises
     ------
     ConfigError
-        A network has a name under which something else is kept.
+        A network's name is reserved.
     """
     modules = client.modules()
     others = [*ASIDE, INPUTS, *(f"{name}." for name in client._optimizers.names)]
@@ -476,12 +476,12 @@ def digest_of(model: nn.Module) -> int:
 
 
 def _plain(numbers: Mapping[str, object], where: str) -> dict[str, int | float]:
-    """Return what an algorithm keeps in ``self.numbers``, those of NumPy as Python's.
+    """Return an algorithm's ``self.numbers``, NumPy's as Python's.
 
     Raises
     ------
     StateError
-        It is no number, or not under a text.
+        A value is not a number, or a key is not a text.
     """
     found = dict[str, int | float]()
     for name, value in numbers.items():
@@ -493,7 +493,7 @@ def _plain(numbers: Mapping[str, object], where: str) -> dict[str, int | float]:
 
 
 def _own(download: Arrays) -> Arrays:
-    """Return copies: whatever a client does to them, others have been sent the same arrays."""
+    """Return copies, since other clients are sent the same arrays."""
     return {name: array.copy() for name, array in download.items()}
 
 

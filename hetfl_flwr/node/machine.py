@@ -1,4 +1,4 @@
-"""The machine that a client runs on: its device, threads of arithmetic, and memory.
+"""The machine of a client: device, threads and memory.
 
 Freed memory stays with the process, so that the arrays of one training step are not fetched again for the next: the GNU
 C library gives large freed arrays back to the system at once, and the next step takes them again, page by page. With
@@ -6,8 +6,8 @@ networks whose layers are of some megabytes a step is up to a third longer for i
 process. So it is for processes that this project starts, or Flower for it: the ``hetfl`` command, the workers of the
 local engine, a ClientApp. A Python program that imports this project stays as it is.
 
-More threads than cores slow each other down, in every engine. It is told, not changed: how many threads a client has is
-part of what makes bits equal.
+More threads than cores slow each other down, in every engine. A warning says so, and nothing is changed: the number of
+threads is part of what determines the bits.
 """
 
 import ctypes
@@ -26,12 +26,12 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Numbers of the two settings in malloc.h."""
 
 KEPT = 2**30
-"""Bytes that one array may have, and that may be free, before they are given back."""
+"""Bytes of one array, and of free memory, up to which memory is not returned to the system."""
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let this process keep what it frees, up to a gigabyte; return whether its C library can.
+    """Let this process keep freed memory, up to a gigabyte; return whether its C library supports it.
 
     Results are the same. Where ``MALLOC_TRIM_THRESHOLD_`` and its like are in the environment, they are overruled.
     """
@@ -47,7 +47,7 @@ def find_device(name: str) -> "torch.device":
     Raises
     ------
     ConfigError
-        It is not here: says which are.
+        It is not available: names those that are.
     """
     import torch  # slow, and commands that say something at once need the rest of this module
 
@@ -69,7 +69,7 @@ def cores() -> int:
 
 @cache
 def check_threads(threads: int) -> None:
-    """Say in the log, once a process, that a client has more threads than its process has cores.
+    """Warn, once a process, that a client has more threads than its process has cores.
 
     ``OMP_NUM_THREADS`` is a process's share of them, where it is set; Ray sets it to the CPUs of an actor.
     """

@@ -1,6 +1,6 @@
-"""What a round of training costs a client: seconds, memory, floating-point operations, energy. Nothing of it is learnt.
+"""What a round of training costs a client: seconds, memory, floating-point operations, energy.
 
-A figure that a device does not tell is left out: an accelerator's memory where there is none, energy wherever neither
+A figure that is not available is left out: an accelerator's memory where there is none, energy where neither
 NVML nor RAPL can be read.
 """
 
@@ -20,14 +20,14 @@ import torch
 from hetfl_flwr.wire.cost_metrics import CPU_SECONDS, DEVICE_MEMORY, FLOPS, JOULES, MEMORY, WALL_SECONDS
 
 PEAK, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-"""Where Linux tells the peak memory of a process, and where the peak is made to begin anew."""
+"""Where Linux reports the peak memory of a process, and where the peak is reset."""
 
 POWERCAP = Path("/sys/class/powercap")
-"""Where Linux tells the energy of a processor (RAPL), in microjoules, for those who may read it."""
+"""Where Linux reports the energy of a processor (RAPL), in microjoules, if the user may read it."""
 
 
 class Meter:
-    """Measures what is done while it is entered.
+    """Context manager that measures the costs of its body.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Meter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End, and read what has been used."""
+        """End, and read the costs."""
         try:
             self._synchronize()
             for reading in reversed(self._readings):
@@ -115,9 +115,9 @@ def _peak() -> int:
 
 @cache
 def _joules(device: torch.device) -> list[tuple[Callable[[], float], float]]:
-    """Return what tells the joules that this machine has used so far, and at which number each begins anew.
+    """Return the energy counters of this machine, and the value at which each wraps around.
 
-    These are its processors, and the model's device. All that runs on them counts.
+    These are its processors', and the model's device's. Everything that runs on them counts.
     """
     packages = [path for path in sorted(POWERCAP.glob("intel-rapl:*")) if path.name.count(":") == 1]
     sources = [(partial(_rapl, path / "energy_uj"), partial(_rapl, path / "max_energy_range_uj")) for path in packages]

@@ -1,4 +1,4 @@
-"""What a client side works with on its node: run config, data, model and state store; and what of it stays."""
+"""What a client side works with: run config, data, model and state store; and what stays in memory."""
 
 import os
 from collections.abc import Mapping
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from hetfl_flwr.node.holder import Holder
 
 KEEP = "HETFL_KEEP"
-"""Environment variable: ``resident`` in a process that answers several messages of one app."""
+"""Environment variable, ``resident`` in a process that answers several messages of one app."""
 
 INPUTS = "inputs."
-"""Prefix of the tensors, in a state folder, that say what a client's inputs are."""
+"""Prefix of the tensors, in a state folder, that describe a client's inputs."""
 
 
 class Surroundings(TypedDict):
-    """What a `Node` has besides its model."""
+    """The fields of a `Node` besides its model."""
 
     config: RunConfig
     client_id: int
@@ -50,21 +50,21 @@ class Surroundings(TypedDict):
 
 
 class Kept:
-    """What is kept of a client for its next message.
+    """What is cached of a client for its next message.
 
     Parameters
     ----------
     store : StateStore
-        Where the client's state lies if no state folder is set.
+        Store of the client's state if no state folder is set.
     stays : bool
         Whether the client answers more than one message.
 
     Attributes
     ----------
     around : Surroundings or None
-        What its node has besides a model. None: not known yet.
+        The node's fields besides the model. None: not built yet.
     holder : Holder or None
-        The client. None: it is built for the next message.
+        The client. None: built for the next message.
     """
 
     def __init__(self, store: StateStore, *, stays: bool) -> None:
@@ -73,7 +73,7 @@ class Kept:
         self.holder: Holder | None = None
 
     def move(self, context: Context) -> None:
-        """Go on in the node's Context of another message."""
+        """Continue with the Context of another message."""
         if self.around is not None:
             self.around["public_samples"].move(context)
             if isinstance(store := self.around["store"], ContextStore):
@@ -86,16 +86,16 @@ class KeptContext(Context):
     Parameters
     ----------
     *args, **keys
-        As those of Context.
+        Arguments of Context.
     file : StateStore, optional
-        Where the state lies when it is not in memory. Default: in the Context itself.
+        Store of the state while it is not in memory. Default: the Context itself.
 
     Attributes
     ----------
     store : MemoryStore
-        Where the state lies.
+        Store of the state.
     kept : Kept
-        What stays of the client.
+        What is cached of the client.
     """
 
     def __init__(self, *args: Any, file: StateStore | None = None, **keys: Any) -> None:
@@ -105,18 +105,18 @@ class KeptContext(Context):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its networks, of its state, and of what the client was sent to keep and has made of it."""
+        """The bytes of its networks, of its state, and of others' public samples, raw and prepared."""
         kept = self.kept
         own = 2 * self.store.nbytes + (kept.holder.nbytes if kept.holder else 0)
         return own + (2 * kept.around["public_samples"].nbytes if kept.around else 0)
 
 
 _of_process: dict[str, Kept] = {}
-"""The client of a process that stays, by the config and the node of its app."""
+"""The client of a warm process, by its app's config and node."""
 
 
 def kept_of(context: Context) -> Kept:
-    """Return what is kept of a client: by its Context where it can, or else by the process, if it stays."""
+    """Return what is cached of a client: by its Context where that is possible, else by the process, if it stays."""
     if isinstance(context, KeptContext):
         return context.kept
     if os.environ.get(KEEP) != "resident":
@@ -132,12 +132,12 @@ def kept_of(context: Context) -> Kept:
 
 @dataclass(frozen=True)
 class Node:
-    """One client's surroundings.
+    """One client's data, model and state store.
 
     Parameters
     ----------
     config : RunConfig
-        The run config as it holds here.
+        The run config, with this client's values.
     client_id, clients : int
         Which client this is, and of how many.
     model_name : str
@@ -147,15 +147,15 @@ class Node:
     data : ClientData
         Training, validation and test samples; which of the training samples are public.
     store : StateStore
-        Where the client's state lies between rounds.
+        Store of the client's state between rounds.
     stamp : Stamp
-        Whose state that is: of which run, algorithm, model and client.
+        Identifies that state: its run, algorithm, model and client.
     public_samples : PublicSampleStore
-        Where the public samples of others lie.
+        Store of others' public samples.
     why : str
-        Why it has this model, where it has chosen it itself (``models = "fit"``); else empty.
+        Why this model was chosen (``models = "fit"``); else empty.
     predictor : nn.Module, optional
-        Of a client that was read back from a run: what was measured of it, from inputs to logits. Often it is `model`.
+        Of a client that was loaded from a run: the measured model, from inputs to logits. Often it is `model`.
     """
 
     config: RunConfig
@@ -172,7 +172,7 @@ class Node:
 
     @classmethod
     def from_context(cls, context: Context, before: str = "") -> "Node":
-        """Build the node's surroundings from Flower's Context.
+        """Build the node from Flower's Context.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ class Node:
 
     @classmethod
     def without_data(cls, context: Context, data: ClientData) -> "Node":
-        """Build the node's surroundings around data that say what inputs are and hold none: see `unpack_inputs`."""
+        """Build the node around data without samples, which describe the inputs alone: see `unpack_inputs`."""
         around = _surroundings(context, ContextStore(context), data)
         return cls(model=_new_model(around), **around)
 
@@ -208,7 +208,7 @@ class Node:
         """Return the mean cross-entropy of the client's own labels: a scalar, weighted as ``class-weights`` says.
 
         The weights are those of the client's training samples, and the sum over a batch is divided by its samples, so
-        that over an epoch each class weighs what it should, however a batch is made up.
+        that over an epoch each class has its intended weight, whatever the batches.
 
         Parameters
         ----------
@@ -222,7 +222,7 @@ class Node:
 
     @cached_property
     def class_weights(self) -> Tensor | None:
-        """What a sample of each class weighs in `data_loss`, (C,) float32; None: all the same."""
+        """The weight of a sample of each class in `data_loss`, (C,) float32; None: all equal."""
         if self.config.class_weights == "none":
             return None
         return balanced_weights(self.data.train.class_counts(self.data.spec.classes))
@@ -244,12 +244,12 @@ class Node:
 
     @property
     def device(self) -> torch.device:
-        """Where the model lies."""
+        """The model's device."""
         return self.model.head.weight.device
 
     @property
     def dtype(self) -> str:
-        """What the inputs are stored as, such as ``"uint8"``."""
+        """The dtype of the stored inputs, such as ``"uint8"``."""
         return str(self.data.public.stored()[0].dtype).removeprefix("torch.")
 
     @property
@@ -258,13 +258,13 @@ class Node:
         return self.public_samples.pool(self.client_id, self.data)
 
     def own_public_samples(self, *, labelled: bool) -> Arrays:
-        """Return this client's public samples as they are stored, to be shared."""
+        """Return this client's public samples as stored, for sharing."""
         inputs, labels = self.data.public.stored()
         arrays = {"inputs": inputs.numpy()}
         return {**arrays, "labels": labels.numpy()} if labelled else arrays
 
     def keep_public_samples(self, record: ArrayRecord) -> int:
-        """Check and keep public samples of others; return how many came.
+        """Check and keep others' public samples; return how many there are.
 
         Raises
         ------
@@ -274,11 +274,11 @@ class Node:
         return self.public_samples.keep(record, self.data.spec, self.dtype, half=self.config.half)
 
     def read_state(self) -> ClientState | None:
-        """Return what was saved after the last round, or None before the first."""
+        """Return the state that was saved after the last round, or None before the first."""
         return self.store.load(self.stamp, self)
 
     def write_state(self, state: ClientState) -> ClientState | None:
-        """Save what must survive until the next round; in a state folder, with what it takes to read it back.
+        """Save the state until the next round; in a state folder, with what is needed to load the client from it.
 
         Returns what `read_state` returns from now on, where that is known.
         """
@@ -289,7 +289,7 @@ class Node:
 
     @cached_property
     def _inputs(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The client's config, what its inputs are, how they are scaled, and a digest of its data; no samples."""
+        """The client's config, the form and scaling of its inputs, and a digest of its data; no samples."""
         arrays = self.data.train.arrays
         values = {
             "config": self.config.model_copy(update={"clients": self.clients, "state_dir": ""}).to_flat(),
@@ -312,7 +312,7 @@ class Node:
         return values, {f"{INPUTS}{name}": tensor for name, tensor in tensors.items()}
 
     def __str__(self) -> str:
-        """Return how messages call it."""
+        """Return its name in messages."""
         return f"client {self.client_id} ({self.model_name})"
 
 
@@ -344,14 +344,14 @@ def _surroundings(
 
 @lru_cache(maxsize=16)
 def _parsed(*values: tuple[str, Value]) -> RunConfig:
-    """Return a run config, which the clients of a process have in common."""
+    """Return the run config, shared by the clients of a process."""
     return RunConfig.from_flat(dict(values))
 
 
 def _model_name(
     context: Context, config: RunConfig, client_id: int, clients: int, data: ClientData, before: str
 ) -> tuple[str, str]:
-    """Return the model of a client, and why it has this one, if it has chosen it itself."""
+    """Return the name of a client's model, and why it was chosen (``models = "fit"``)."""
     if config.models != FIT:
         order = drawn_order(config.seed, clients) if config.assignment == "random" else ()
         return assign(config.models, client_id, order), ""
@@ -391,7 +391,7 @@ def _built(config: RunConfig, name: str, data: ClientData, client_id: int) -> Sp
 
 
 def _check_trainable(model: nn.Module, name: str, samples: int, client_id: int) -> None:
-    """Refuse one training sample where batch norm would have to take its standard deviation."""
+    """Refuse a single training sample for a model with batch norm."""
     if samples == 1 and has_batch_norm(model):
         raise ConfigError(
             f"client {client_id} has one training sample, and batch norm in its model '{name}' needs two: use fewer "
@@ -400,7 +400,7 @@ def _check_trainable(model: nn.Module, name: str, samples: int, client_id: int) 
 
 
 def _with_data(config: RunConfig) -> RunConfig:
-    """Return the config with a data set; a node on a machine of its own trains on none that nobody has named."""
+    """Return the config with a data set; a node on a machine of its own has no default data set."""
     if config.dataset or simulated():
         return config.with_data()
     raise ConfigError(
@@ -424,9 +424,9 @@ def _identity(node_config: Mapping[str, Value]) -> tuple[int, int]:
 
 
 def small_model(key: str, name: str, node: Node) -> SplitModel:
-    """Build the model that clients have beside their own, as the server builds it.
+    """Build the small model that each client has in addition to its own, as the server builds it.
 
-    Its width is its own, and its first weights are those of `hetfl_flwr.server.global_model.small_global_model`.
+    It has its own width, and the initial weights of `hetfl_flwr.server.global_model.small_global_model`.
 
     Parameters
     ----------
@@ -435,7 +435,7 @@ def small_model(key: str, name: str, node: Node) -> SplitModel:
     name : str
         A model, as in ``models``; "auto": the first of what ``models = "auto"`` stands for.
     node : Node
-        The client's surroundings.
+        The client's node.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""The pool: public samples that clients have shared, the same for all who hold it.
+"""The pool: the public samples that clients have shared, the same for all clients that hold it.
 
-Rows travel as they are stored (bytes of pixels, columns of a table); whoever receives them prepares them as it
+Rows travel as they are stored (bytes of pixels, columns of a table); each receiver prepares them as it
 prepares its own. A client keeps what it was sent in Flower's ``Context.state``, under the run's id.
 """
 
@@ -24,7 +24,7 @@ from hetfl_flwr.wire.spec import Dim
 class Pool:
     """All public samples that a client knows: its own and those it was sent.
 
-    Rows are numbered as `index` says; so a number means the same row to everyone who holds all blocks.
+    Rows are numbered by `index`, so that a number means the same row to all clients that hold all blocks.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Pool:
 
     @cached_property
     def index(self) -> PublicIndex:
-        """How the rows are numbered, and whose they are."""
+        """The numbers of the rows, and their owners."""
         return PublicIndex({client_id: len(block) for client_id, block in self.blocks.items()})
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Pool:
 
 
 class PublicSampleStore:
-    """Where a client keeps the public samples of others.
+    """A client's store of others' public samples.
 
     Parameters
     ----------
@@ -72,9 +72,9 @@ class PublicSampleStore:
     Attributes
     ----------
     current : object
-        Another one whenever other rows are kept.
+        A new object whenever the rows change.
     nbytes : int
-        The bytes of the rows that are kept.
+        The bytes of the stored rows.
     """
 
     def __init__(self, context: Context) -> None:
@@ -83,7 +83,7 @@ class PublicSampleStore:
         self._renew()
 
     def move(self, context: Context) -> None:
-        """Go on in the node's Context of another message, which has the rows that were kept here."""
+        """Continue with the Context of another message, which has the same rows."""
         self._context = context
 
     def _renew(self) -> None:
@@ -100,7 +100,7 @@ class PublicSampleStore:
         Returns
         -------
         int
-            How many rows came.
+            How many rows were received.
 
         Raises
         ------
@@ -121,11 +121,11 @@ class PublicSampleStore:
         return rows
 
     def client_ids(self) -> list[int]:
-        """Return the clients whose rows are kept here."""
+        """Return the clients whose rows are stored."""
         return sorted(_blocks(self._record))
 
     def pool(self, own: int, data: ClientData) -> Pool:
-        """Return the pool: the rows kept here, and the client's own. It is made once, until more rows come."""
+        """Return the pool of the stored rows and the client's own, cached until more rows arrive."""
         if self._pool is None:
             public = data.public
             blocks = {own: public}

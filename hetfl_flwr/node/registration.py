@@ -1,4 +1,4 @@
-"""What a client says of itself when it registers, and the state that it goes on from."""
+"""A client's registration, and the state from which it resumes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,16 +27,16 @@ MOST_LOGGED = 100
 
 
 def registered(holder: Holder, context: Context, before: str = "", round: int = 0) -> Member:
-    """Return who a client is and what it has, after bringing it to the state that it goes on from.
+    """Return a client's registration, after restoring the state from which it resumes.
 
     Parameters
     ----------
     holder : Holder
-        The client, which has just been built.
+        The client, as built.
     context : Context
         The node's.
     before : str
-        The run that this one goes on with, if any.
+        The run that this one resumes, if any.
     round : int
         A round after which the server has written a checkpoint of that run.
 
@@ -87,10 +87,10 @@ def registered(holder: Holder, context: Context, before: str = "", round: int = 
 
 
 def state_to_go_on_from(node: Node, before: str = "", round: int = 0) -> ClientState | None:
-    """Return the state that a client goes on from, which its node reads from now on.
+    """Return the state from which a client resumes, and make it the node's current state.
 
-    In a state folder it is the state of this run; or, where there is none, that of the run that this one goes on with.
-    With ``accept-loss``, a damaged one is what was kept, or none.
+    In a state folder it is the state of this run or, where there is none, that of the run that this one resumes.
+    With ``accept-loss``, the kept copy replaces a damaged state, or no state.
 
     Raises
     ------
@@ -118,10 +118,10 @@ def state_to_go_on_from(node: Node, before: str = "", round: int = 0) -> ClientS
 
 
 def _has_other_data(node: Node, state: ClientState) -> bool:
-    """Say whether a client's data are other than when it saved a state, and this is no obstacle.
+    """Return whether a client's data have changed since it saved a state, where that is allowed.
 
-    A node on a machine of its own is told, and goes on: its data may have grown, and who runs it is not who could
-    accept the loss.
+    A node on a machine of its own logs a warning and goes on: its data may have grown, and its operator may not be the
+    one who could accept the loss.
     """
     different = unlike(state.inputs["data"], node.data.digest) if state.inputs else ""
     if not different:
@@ -146,7 +146,7 @@ def _intact(node: Node, read: Callable[[], bytes | None], stamp: Stamp, where: s
 
 
 def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
-    """Return the names of a client's classes and inputs; those that stay here stand in this node's log."""
+    """Return the names of a client's classes and inputs; names that are not shared appear in this node's log."""
     arrays = node.data.train.arrays
     names = arrays.class_names or tuple(map(str, range(node.data.spec.classes)))
     if not share:
@@ -158,9 +158,9 @@ def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
 
 
 def _notes(node: Node, *, share: bool) -> tuple[str, ...]:
-    """Return what others are told of a client: why it has its model, and, if shared, what its data were taken for.
+    """Return a client's notes for others: why it has its model, and, if shared, how its data were interpreted.
 
-    What stays here stands in this node's log.
+    Notes that are not shared appear in this node's log.
     """
     notes = [*node.data.train.arrays.facts, *node.data.train.arrays.notes]
     if not share:

@@ -1,6 +1,6 @@
-"""What a client keeps between rounds, as one blob under a stamp that says whose it is, and where that blob lies.
+"""A client's state between rounds: one blob, with a stamp that identifies its owner, and its stores.
 
-A ClientApp is rebuilt for every message, so whatever must survive is written as one safetensors blob. A stamp that
+A ClientApp is rebuilt for every message, so its state is written as one safetensors blob. A stamp that
 does not fit raises: state never leaks between runs, algorithms, models or clients.
 """
 
@@ -32,7 +32,7 @@ RECORD = "hetfl-state"
 
 @dataclass(frozen=True)
 class Stamp:
-    """Whose state a blob is. Every field must fit on reading."""
+    """Identifies the owner of a blob. Every field must match on reading."""
 
     run: str
     algorithm: str
@@ -42,18 +42,19 @@ class Stamp:
 
 @dataclass
 class ClientState:
-    """What survives between rounds.
+    """The state between rounds.
 
     Parameters
     ----------
     tensors : dict of tensors
         Networks and optimizers, under dotted names.
     numbers : dict of numbers
-        Counters and scalars that an algorithm keeps.
+        Counters and scalars of the algorithm.
     round : int
-        The round in which it was written.
+        The round in which it was saved.
     inputs : dict, optional
-        In a state folder: the client's config and what its model takes, so that the state can be read without its data.
+        In a state folder: the client's config and the form of its inputs, so that the state can be loaded without its
+        data.
     """
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class ClientState:
 
 
 def encode(state: ClientState, stamp: Stamp) -> bytes:
-    """Write state, stamp and a checksum of all of it as one blob."""
+    """Encode state, stamp and a checksum as one blob."""
     numbers = {name: as_json(number) for name, number in state.numbers.items()}
     tensors, seen = dict[str, torch.Tensor](), set[int]()
     for name, tensor in state.tensors.items():
@@ -77,12 +78,12 @@ def encode(state: ClientState, stamp: Stamp) -> bytes:
 
 
 def decode(content: bytes, stamp: Stamp, where: str) -> ClientState:
-    """Read a blob after checking its checksum and its stamp.
+    """Decode a blob after checking its checksum and its stamp.
 
     Raises
     ------
     DamagedError
-        The blob is not as it was written.
+        The blob has changed since it was written.
     StateError
         It belongs to another run, algorithm, model or client: names which, found and expected.
     """
@@ -106,10 +107,10 @@ def _check_stamp(found: Mapping[str, object], stamp: Stamp, where: str) -> None:
 
 
 class StateStore(ABC):
-    """Where a client's state lies, as a blob."""
+    """A store of a client's state, as a blob."""
 
     where: str
-    """What messages call the place."""
+    """The store's name in messages."""
 
     def load(self, stamp: Stamp, who: object) -> ClientState | None:
         """Return the state, or None where nothing was saved yet; a stamp that does not fit raises StateError."""
@@ -131,19 +132,19 @@ class StateStore(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Remove the blob, if there is one, and what was kept."""
+        """Remove the blob, if there is one, and the kept one."""
 
     def keep(self) -> None:
-        """Keep what was written last beside what is written next, where another run may go on with it."""
+        """Keep the last blob in addition to the next one, for a run that resumes this one."""
         return
 
     def kept(self) -> bytes | None:
-        """Return what was kept, or None."""
+        """Return the kept blob, or None."""
         return None
 
 
 class ContextStore(StateStore):
-    """State in Flower's Context: survives between rounds, goes with the run.
+    """State in Flower's Context: survives between rounds, ends with the run.
 
     Runs of one series share a node's Context, so the blob's key names the run, and another run's blob is dropped.
     """
@@ -173,11 +174,11 @@ class FileStore(StateStore):
     Parameters
     ----------
     folder : Path
-        Made when something is written.
+        Created at the first write.
     client_id : int
         Which client.
     lasting : bool
-        Whether it is to survive the machine's failure, too. False: it goes with the run, and nothing waits for the
+        Whether it must survive a failure of the machine, too. False: it ends with the run, and no write waits for the
         disk.
     """
 
@@ -200,14 +201,14 @@ class FileStore(StateStore):
             raise StateError(f"{self.where}: cannot be written: {error.strerror}") from None
 
     def give(self, path: Path) -> str | None:
-        """Write the content to a file that is not there yet; or give it a second name.
+        """Write the content to a new file, or give it a second name.
 
-        What is written here later is another file, and changes nothing there. It survives the machine's failure.
+        Later writes do not change that file. It survives a failure of the machine.
 
         Returns
         -------
         str or None
-            The checksum that the content names; None where there is no content.
+            The checksum in the content; None where there is no content.
         """
         if not self._path.exists():
             return None
@@ -236,11 +237,11 @@ class FileStore(StateStore):
             unfinished.unlink(missing_ok=True)
 
     def kept(self) -> bytes | None:
-        """Return what was kept, or None."""
+        """Return the kept blob, or None."""
         return _content(self._kept)
 
     def model(self) -> str | None:
-        """Return the model that the state is of; None where there is no state that can be read."""
+        """Return the state's model; None where there is no readable state."""
         try:
             content = self.read()
             return None if content is None else str(verified(content, STATE)["stamp"]["model"])
@@ -248,7 +249,7 @@ class FileStore(StateStore):
             return None  # who reads the state says what is wrong with it
 
     def check_writable(self) -> None:
-        """Raise StateError where nothing could be written; nothing is left of the attempt."""
+        """Raise StateError if the folder is not writable, and leave no file behind."""
         folder = self._path.parent
         made = [path for path in (folder, *folder.parents) if not path.exists()]
         try:
@@ -272,12 +273,12 @@ class FileStore(StateStore):
 
 
 class MemoryStore(StateStore):
-    """State as tensors of this process, copied on the way in and only read on the way out.
+    """State as tensors of this process, copied when saved.
 
     Parameters
     ----------
     under : StateStore
-        Where it lies when it is not in memory: it comes from there, and goes there when it is flushed.
+        The store behind it: state is loaded from there, and flushed to it.
 
     Attributes
     ----------
@@ -295,7 +296,7 @@ class MemoryStore(StateStore):
         self._flushed = True
 
     def load(self, stamp: Stamp, who: object) -> ClientState | None:
-        """Return the state; its tensors are not to be changed, and have other values once another is saved."""
+        """Return the state; its tensors are read-only for the caller, and are overwritten by the next `save`."""
         if self._saved is None:
             state = self._under.load(stamp, who)
             if state is None:
@@ -308,9 +309,9 @@ class MemoryStore(StateStore):
         return state
 
     def save(self, state: ClientState, stamp: Stamp) -> ClientState:
-        """Keep a copy, in the tensors of the last one where they are alike; return it.
+        """Keep a copy, in the tensors of the last one if these match; return it.
 
-        Who saves the same tensors again passes the same mapping of them.
+        To save the same tensors again, pass the same mapping.
         """
         known = self._saved[0].tensors if self._saved else {}
         if self._copied is None or self._copied[0] is not state.tensors:
@@ -332,28 +333,28 @@ class MemoryStore(StateStore):
         return self._under.read() if self._flushed else encode(*self._saved)  # type: ignore[misc]
 
     def write(self, blob: bytes) -> None:
-        """Take a blob, to be decoded when it is asked for."""
+        """Store a blob, decoded on demand."""
         self._under.write(blob)
         self.drop()
 
     def flush(self) -> None:
-        """Let the store below have the state as well, if it has an older one."""
+        """Write the state to the store behind, if that has an older one."""
         if not self._flushed:
             self._under.write(encode(*self._saved))  # type: ignore[misc]
             self._flushed = True
 
     def drop(self) -> None:
-        """Forget what is in memory: the store below knows better."""
+        """Drop the state in memory in favour of the store behind."""
         self._saved, self._copied, self._flushed, self.nbytes = None, None, True, 0
 
     def forget(self) -> None:
-        """Forget the state."""
+        """Drop the state."""
         self._under.forget()
         self.drop()
 
 
 def run_store(config: RunConfig, run: str, client_id: int) -> FileStore:
-    """Return where a client's state of some run lies on disk."""
+    """Return the store of a client's state of some run on disk."""
     return FileStore(Path(config.state_dir) / f"run-{run}", client_id)
 
 
@@ -363,16 +364,16 @@ def state_file(folder: Path, client_id: int) -> Path:
 
 
 def prune(config: RunConfig, client_id: int, needed: Collection[str]) -> list[str]:
-    """Remove a client's files of old runs from its state folder, as ``state-keep`` says; return which runs these were.
+    """Remove a client's files of old runs from its state folder, as set by ``state-keep``; return these runs.
 
     Parameters
     ----------
     config : RunConfig
-        Says which folder, and how many runs stay, those in which the client has saved last.
+        Sets the folder, and how many runs stay: those in which the client has saved last.
     client_id : int
-        Whose; the files of other clients stay.
+        The client; the files of others stay.
     needed : collection of str
-        Ids of runs that stay in any case; they count among these.
+        Ids of runs that always stay; they are included in the number.
     """
     state_dir, keep = Path(config.state_dir), config.state_keep
     found: dict[str, list[Path]] = {}
@@ -399,7 +400,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _replace_scratch(path: Path, content: bytes) -> None:
-    """Write a file of this process's own through a temporary one: whoever holds the older one keeps it."""
+    """Replace a file through a temporary one; readers of the older file keep it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".unfinished")
     temporary.write_bytes(content)

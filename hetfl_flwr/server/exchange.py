@@ -1,7 +1,7 @@
-"""What clients are sent and what they answer: counted, checked once and compared, however it travels.
+"""Exchanges with clients: what they are sent and answer is counted, checked once and compared, however it travels.
 
 Arrays go through an `Exchange`. Which one it is depends on the Grid: the local engine has its own, which hands arrays
-over by reference; for all others they travel in Flower's messages.
+over by reference; with all others they travel in Flower's messages.
 """
 
 import re
@@ -40,23 +40,23 @@ FRACTIONS = {
 """Metrics that are fractions in [0, 1]."""
 
 MAX_SAMPLES = 2**53
-"""More samples than a client has; sums of weights up to here are exact in float64."""
+"""Upper limit of a client's samples; sums of weights up to it are exact in float64."""
 
 LONGEST_REASON = 500
-"""Characters of a failure's reason that are kept: what it quotes may come from the client, and be of any length."""
+"""Characters of a failure's reason that are kept: it may quote the client, at any length."""
 
 MAX_METRICS = 100
-"""Metrics that one reply may have."""
+"""Maximum number of metrics in a reply."""
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+([ ./:][A-Za-z0-9_-]+)*")
-"""Names that every tracker takes, too."""
+"""Metric names that every tracker accepts."""
 
 
 Downloads = Sequence[tuple[Member, Arrays]]
-"""What each of some clients is sent."""
+"""Clients, each with the arrays that it is sent."""
 
 BUSY = "still busy with an earlier message"
-"""Why a node was sent nothing: it has not answered what it was sent before."""
+"""Why a node was sent nothing: it has not answered an earlier message."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Traffic:
     wire_down: int = 0
 
     def add(self, other: "Traffic") -> None:
-        """Count another exchange in."""
+        """Add the cost of another exchange."""
         for name, number in vars(other).items():
             setattr(self, name, getattr(self, name) + number)
 
@@ -110,7 +110,7 @@ class Reply:
 
     @property
     def samples(self) -> int:
-        """How many training samples it has, or it has measured on."""
+        """How many training samples it has, or how many test samples it was measured on."""
         return int(self.metrics[EXAMPLES])
 
     @property
@@ -120,12 +120,12 @@ class Reply:
 
     @property
     def upload(self) -> Upload:
-        """What an algorithm is given."""
+        """The upload as the algorithm receives it."""
         return Upload(self.client_id, self.arrays, self.samples)
 
 
 class Most(NamedTuple):
-    """The largest numbers of samples that a client may say when it has trained.
+    """The largest numbers of samples that a client may report after training.
 
     Parameters
     ----------
@@ -140,19 +140,19 @@ class Most(NamedTuple):
 
 
 ANY = Most()
-"""No client has more samples than that."""
+"""The limits of every client."""
 
 
 @dataclass(eq=False)
 class Sent:
-    """What a client has been sent and has not answered."""
+    """A request that a client has not answered yet."""
 
     member: Member
     """The client."""
     kind: str
     """The type of the message."""
     number: int
-    """The round that the client is told; of `SHARE`, whether labels are asked for."""
+    """The round as the client receives it; of `SHARE`, whether labels are requested."""
     download: Arrays
     """The arrays, as they travel."""
     traffic: Traffic = field(default_factory=Traffic)
@@ -160,24 +160,24 @@ class Sent:
 
     @property
     def stage(self) -> str:
-        """What was asked for, as failures call it."""
+        """The kind of request, as failures name it."""
         return STAGES.get(self.kind, self.kind)
 
 
 @dataclass
 class Expected:
-    """What an answer of a client is held against."""
+    """What a client's answer is checked against."""
 
     member: Member
     """The client."""
     spec: PayloadSpec | None = None
-    """What it is to upload. None: nothing."""
+    """The declaration of its upload. None: it uploads nothing."""
     most: Most = ANY
     """The largest numbers of samples."""
     evaluated: bool = False
     """Whether it is asked to measure its model."""
     why: str = ""
-    """Why there may be no more samples; empty: it is registered with so many."""
+    """Why there may be no more samples; empty: because it has registered with so many."""
 
     def reply(self, metrics: Mapping[str, Any], arrays: Arrays) -> Reply:
         """Return an answer that has been checked."""
@@ -187,7 +187,7 @@ class Expected:
         return Reply(self.member.client_id, numbers, arrays, numbered(metrics))
 
     def check(self, metrics: Mapping[str, object]) -> None:
-        """Raise `PayloadError` unless metrics may be used."""
+        """Raise `PayloadError` unless the metrics are valid."""
         wrong = "" if len(metrics) <= MAX_METRICS else f"{len(metrics)} metrics, expected at most {MAX_METRICS}"
         for name, value in metrics.items():
             wrong = wrong or self._wrong(name, value)
@@ -215,7 +215,7 @@ class Expected:
 
 
 def held_against(strategy: "KnowledgeStrategy", kind: str, member: Member) -> Expected:
-    """Return what a client's answer is held against when it was asked to train, to evaluate, or for nothing."""
+    """Return what a client's answer is checked against when it was asked to train, to evaluate, or for nothing."""
     if kind == MessageType.TRAIN:
         return Expected(member, interned(strategy.upload_spec(member)), strategy.most_samples(member))
     if kind == MessageType.EVALUATE:
@@ -234,7 +234,7 @@ _BELIEVED = f"{ROWS_FACTOR:g} times the median client's: see outlier-factor"
 
 
 def _believed(counts: Iterable[int]) -> int:
-    """Return the most samples that a client is believed to have, beside these numbers of all clients."""
+    """Return the most samples that a client may plausibly have, given these numbers of all clients."""
     known = [count for count in counts if count]
     return int(ROWS_FACTOR * median(known)) if len(known) >= MIN_KNOWN else MAX_SAMPLES
 
@@ -246,46 +246,46 @@ def _is_name(name: str) -> bool:
 
 @dataclass
 class Outcome:
-    """What came of an exchange."""
+    """The outcome of an exchange."""
 
     replies: list[Reply] = field(default_factory=list)
-    """Those that may be used."""
+    """The valid replies."""
     failures: list[Failure] = field(default_factory=list)
-    """Why others may not, or did not come."""
+    """Why others are invalid, or missing."""
     traffic: dict[int, Traffic] = field(default_factory=dict)
     """What it cost."""
     sizes: dict[int, Sizes] = field(default_factory=dict)
-    """How large the uploads were, for the guard."""
+    """The sizes of the uploads, for the guard."""
 
     def ordered(self) -> "Outcome":
-        """Return it with everything in the order of the clients, whoever's reply came first."""
+        """Return it with everything in the order of the clients, in whatever order replies came."""
         by = attrgetter("client_id")
         return Outcome(sorted(self.replies, key=by), sorted(self.failures, key=by), dict(sorted(self.traffic.items())))
 
     def add(self, other: "Outcome") -> None:
-        """Count failures and cost of another exchange in; its replies have been used."""
+        """Add the failures and the cost of another exchange, whose replies have been used."""
         self.failures += other.failures
         for client_id, traffic in other.traffic.items():
             self.traffic.setdefault(client_id, Traffic()).add(traffic)
 
     def fail(self, member: Member, stage: str, why: str) -> None:
-        """Take note that a client has sent nothing that may be used."""
+        """Record that a client has sent nothing valid."""
         line = printable(why, LONGEST_REASON)
         self.failures.append(Failure(member.client_id, stage, line, member.node))
 
 
 @dataclass(frozen=True)
 class UnderWay:
-    """What is under way between two rounds."""
+    """The messages under way between two rounds."""
 
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    """What JSON can hold."""
+    """The part that is JSON."""
     arrays: Arrays = field(default_factory=dict)
-    """What clients have been sent and have answered."""
+    """The arrays that clients have been sent and have uploaded."""
 
 
 class Exchange(ABC):
-    """Sends arrays to clients and takes in what they answer.
+    """Sends arrays to clients and receives their answers.
 
     Parameters
     ----------
@@ -330,42 +330,42 @@ class Exchange(ABC):
 
     @abstractmethod
     def _post(self, sent: Sequence[Any]) -> None:
-        """Post what is sent, and say what that costs; what many are sent is one object."""
+        """Send the requests and record their cost; arrays for several clients are one object."""
 
     @abstractmethod
     def _take(self, outcome: Outcome) -> Sent:
-        """Wait for the next answer, and add what came of it; return what it is to."""
+        """Wait for the next answer, add its outcome to the exchange, and return the request that it answers."""
 
     @property
     @abstractmethod
     def waiting(self) -> Collection[Sent]:
-        """What is under way."""
+        """The requests under way."""
 
     def busy(self) -> set[int]:
-        """Return the nodes that have not answered an earlier message: they are sent nothing more."""
+        """Return the nodes that have not answered an earlier message: they are sent nothing else."""
         return set()
 
     def drop_departed(self) -> None:
-        """Wait no longer for clients that have left. By default none leaves."""
+        """Stop waiting for clients that have left. By default none leaves."""
         return
 
     def hold(self) -> UnderWay:
-        """Return what is under way, which stays so; by default nothing: it is lost with the server."""
+        """Return the messages under way, which stay under way; by default none: they are lost with the server."""
         return UnderWay()
 
     def restore(self, under_way: UnderWay) -> list[str]:
-        """Go on where `hold` was; return what is lost by that."""
+        """Restore what `hold` has returned; return what is lost."""
         return []
 
     def take(self) -> tuple[Sent, Outcome]:
-        """Wait for the next answer; return what it is to, and what came of it alone."""
+        """Wait for the next answer; return the request that it answers, and its outcome alone."""
         self._measured, outcome = {}, Outcome()
         sent = self._take(outcome)
         self.reject_outliers(outcome, sent.kind)
         return sent, outcome
 
     def ask(self, kind: str, number: int, downloads: Downloads) -> Outcome:
-        """Send clients arrays, wait for all answers, and set aside those that cannot be used.
+        """Send clients arrays, wait for all answers, and set invalid ones aside.
 
         Parameters
         ----------
@@ -386,7 +386,7 @@ class Exchange(ABC):
         return result.ordered()
 
     def refuse_busy(self, members: Iterable[Member], kind: str, result: Outcome) -> list[Member]:
-        """Return those members that can be sent something; the others, which are busy, are failures."""
+        """Return the members that are not busy; busy ones are failures."""
         busy, free = self.busy(), list[Member]()
         for member in members:
             if member.node in busy:
@@ -409,7 +409,7 @@ class Exchange(ABC):
             result.fail(members[client_id], kind, line)
 
     def expected(self, sent: Sent) -> Expected:
-        """Return what the answer to a message is held against, found out once until somebody comes or goes."""
+        """Return what the answer to a message is checked against; computed once until a client comes or goes."""
         member = sent.member
         if sent.kind == SHARE:
             rows = min(member.public, MOST_SHARED)
@@ -428,7 +428,7 @@ class Exchange(ABC):
         return seat
 
     def _accept(self, sent: Sent, reply: Reply, outcome: Outcome) -> None:
-        """Put a checked reply with the good ones; measure what it uploads."""
+        """Add a checked reply to the valid ones, and measure its upload."""
         if sent.kind == MessageType.TRAIN:
             expected = self.expected(sent)
             assert expected.spec is not None
@@ -441,12 +441,12 @@ class Exchange(ABC):
 
 
 def blamed(said: str, who: Member | int, *, code: int = 0, own: bool = True) -> str:
-    """Return in a line what a member, or a node by its id, says of an error that it has come to.
+    """Return in a line the error that a member, or a node by its id, has reported.
 
-    What the client calls itself is repeated only where it is what the server knows it as, and what a node says is
+    The name that the client gives itself is repeated only where the server knows it by that name, and a node's text is
     quoted, unless it is the user's `own`.
     """
-    longest = LONGEST_REASON if isinstance(who, Member) else LONGEST_TEXT  # who cannot register says all that is wrong
+    longest = LONGEST_REASON if isinstance(who, Member) else LONGEST_TEXT  # a refusal to register lists all reasons
     line = printable(" ".join(said.split()), longest)
     by = str(who) if isinstance(who, Member) else f"node {who}"
     of = f"{by}: "
@@ -460,7 +460,7 @@ def blamed(said: str, who: Member | int, *, code: int = 0, own: bool = True) -> 
 
 @contextmanager
 def read_only() -> Iterator[None]:
-    """Let torch share read-only arrays without a warning: nobody writes to what came from somebody else."""
+    """Let torch share read-only arrays without a warning: received arrays are never written to."""
     with catch_warnings():
         filterwarnings("ignore", "The given NumPy array is not writable")
         yield

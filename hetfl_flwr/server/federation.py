@@ -1,4 +1,4 @@
-"""The clients as the server sees them: who is here, how they are reached, and what they have shared.
+"""The clients as the server sees them: who takes part, how they are reached, and what they have shared.
 
 Node ids are random in every run; the stable identity of a client is its client id. Everything here is ordered by
 client id and drawn from the run's own generators, so that the same config, seed and versions give the same bits in
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Federation:
-    """A Grid with clients that register, are sent arrays and answer.
+    """A Grid whose clients register, receive arrays and answer.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Federation:
     strategy : KnowledgeStrategy
         Says what clients upload and share.
     origin : Origin, optional
-        The run that this one goes on with.
+        The run that this one resumes.
     uploads : UploadCounts, optional
         Where uploads are counted.
 
@@ -51,13 +51,13 @@ class Federation:
     keys : NodeKeys or None
         Which key belongs to which client.
     roster : Roster
-        Who is here.
+        The clients that take part.
     registration : Admission
-        Takes nodes in as clients.
+        Admits nodes as clients.
     exchange : Exchange
-        Sends clients arrays, and judges what they answer.
+        Sends clients arrays, and checks their answers.
     samples : SampleSharing
-        Knows whose public samples are where.
+        Knows which client has whose public samples.
 
     Raises
     ------
@@ -91,5 +91,5 @@ class Federation:
         self.samples = SampleSharing(self.exchange, strategy.sharing)
 
     def generators_lent(self) -> AbstractContextManager[None]:
-        """Lend the global generators where clients may be in this process: what both sides draw in it is seeded."""
+        """Lend the global generators where clients may run in this process: both sides' draws are seeded."""
         return generators_lent() if isinstance(self.grid, KeepsClients) else nullcontext()

@@ -1,4 +1,4 @@
-"""Models that the server builds: the clients' own where they have one, or a small one that all have beside theirs."""
+"""Models that the server builds: the clients' common model, or the small one that each has in addition to its own."""
 
 from logging import WARNING
 
@@ -15,24 +15,24 @@ from hetfl_flwr.wire.weights import fingerprint
 def global_model(roster: Roster, config: RunConfig, *, bodies: bool = False) -> SplitModel:
     """Return the clients' one model with the weights that it has before round 1.
 
-    What nodes have registered is not taken on trust. Built is what the first of them has registered, among models of
-    the zoo and those that the run config lists: no node can make the server run other code. It is no larger than
-    `build_model` allows. Where it is not the model that the node says it has, what the next one has registered is
-    built: one that lies in a field keeps nobody from the run.
+    What nodes have registered is not trusted. The server builds the model that the first of them has registered, among
+    models of the zoo and those that the run config lists: no node can make the server run other code. It is no larger
+    than `build_model` allows. Where it is not the model that the node says it has, what the next one has registered is
+    built: one false field does not end the run.
 
     Parameters
     ----------
     roster : Roster
-        The clients, at least one. Their weights, or their bodies', are known to have one fingerprint.
+        The clients, at least one. Their weights, or their bodies', have one fingerprint.
     config : RunConfig
         The run.
     bodies : bool
-        Whether only the body's weights are exchanged.
+        Whether the clients exchange the bodies' weights alone.
 
     Raises
     ------
     FederationError
-        No client names a model that may be built; or nothing that was built is what clients have registered.
+        No client names a model that may be built, or no model that was built is as registered.
     ModelError
         The model is too large, cannot be built, or does not fit the data that the client has registered.
     """
@@ -75,8 +75,8 @@ def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
     """Return the models that clients have registered, by their names, with the weights that they have before round 1.
 
     Each is a `global_model` of those clients that name it. One that cannot be built, as it is neither of the zoo nor of
-    the run config's list or is another one here, is left out with a warning, so that a client that lies keeps nobody
-    from the run; unless no model is left. Of one whose weights are other than the built model's a warning tells, too.
+    the run config's list or is another one here, is left out with a warning, so that no false registration ends
+    the run; an error is raised only where no model is left. Weights that differ from the built model's are a warning.
 
     Parameters
     ----------
@@ -105,13 +105,13 @@ def models_by_name(roster: Roster, config: RunConfig) -> dict[str, SplitModel]:
 
 
 def small_global_model(name: str, roster: Roster, config: RunConfig) -> SplitModel:
-    """Return a model that all clients have beside their own, with the weights that it has before round 1.
+    """Return the small model that each client has in addition to its own, with the weights that it has before round 1.
 
     Parameters
     ----------
     name : str
-        A model, as in ``models``; "auto": the first of what ``models = "auto"`` stands for. It is of the run config:
-        nodes say nothing but what their data are.
+        A model, as in ``models``; "auto": the first of what ``models = "auto"`` stands for. It comes from the run
+        config: nodes determine only the form of the data.
     roster : Roster
         The clients, at least one, with inputs of one shape.
     config : RunConfig
@@ -136,7 +136,7 @@ def small_model_for(spec: DataSpec, name: str, config: RunConfig) -> SplitModel:
 def _check_registered(member: Member, model: SplitModel, *, bodies: bool) -> None:
     """Refuse what a client has registered if it is not the model of that name that the server has built for its data.
 
-    Of bodies nothing but the weights is looked at: the head counts among a client's parameters.
+    Of bodies only the weights are compared: a client's number of parameters includes its head.
     """
     if bodies:
         same = member.body == fingerprint(model.body)

@@ -1,4 +1,4 @@
-"""What a Grid may offer beyond Flower's own interface."""
+"""Optional capabilities of a Grid, beyond Flower's interface."""
 
 from collections.abc import Iterable, Set
 from pathlib import Path
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from hetfl_flwr.server.member import Member
 
 FLOWER_ENGINES = {"InMemoryGrid": "simulation", "HttpGrid": "deployment"}
-"""What runs the clients behind Flower's own Grids, by the names of their classes."""
+"""The engine behind each of Flower's Grids, by class name."""
 
 DEPLOYMENT_POLL = 0.25
-"""Seconds between two looks for replies, for a Grid that does not say its own interval."""
+"""Default poll interval, in seconds, of a Grid that does not set its own."""
 
 
 @runtime_checkable
@@ -28,31 +28,31 @@ class ListsNodes(Protocol):
 
 @runtime_checkable
 class KeepsClients(Protocol):
-    """A Grid that has its clients itself: it hands them arrays, and keeps their states."""
+    """A Grid that holds its clients: it hands them arrays, and keeps their states."""
 
     def members(self) -> list["Member | str"]:
-        """Return who they are, by client id, or why one cannot take part; after such a one, some may be missing."""
+        """Return the clients by id, or why one cannot take part; after such an error, some may be missing."""
 
     def exchange(self, federation: "Federation") -> "Exchange":
-        """Return what reaches them."""
+        """Return the exchange that reaches the clients."""
 
     def save_clients(self, folder: Path) -> dict[int, str]:
         """Write every client's state; return the digest of each, by client id."""
 
     def load_clients(self, folder: Path, client_ids: Set[int]) -> None:
-        """Take up the state of each of these clients, and forget that of all others."""
+        """Restore the state of each of these clients, and drop that of all others."""
 
 
 def engine_of(grid: Grid) -> str:
-    """Return what runs the clients behind a Grid: ``local``, ``simulation`` or ``deployment``."""
+    """Return the engine behind a Grid: ``local``, ``simulation`` or ``deployment``."""
     return getattr(grid, "engine", "") or FLOWER_ENGINES.get(type(grid).__name__, "deployment")
 
 
 def is_stopped(grid: Grid) -> bool:
-    """Say whether the user has asked that no further round begins."""
+    """Return whether the user has asked to stop before the next round."""
     return getattr(grid, "stop_requested", False)
 
 
 def pull_interval(grid: Grid) -> float:
-    """Return the seconds between two looks for replies; 0: looking waits by itself."""
+    """Return the poll interval in seconds; 0: the Grid's own call waits."""
     return getattr(grid, "pull_interval", DEPLOYMENT_POLL)

@@ -1,8 +1,8 @@
-"""The guard: sets aside an upload that is far larger than those of the other clients.
+"""The guard: rejects an upload that is far larger than those of the other clients.
 
-It is on by default and needs no tuning. It holds against uploads that are far too large: a client that has diverged,
-uses another unit or scales what it sends. It does not hold against wrong uploads of the usual size; for these an
-algorithm's ``robust`` is there.
+It is on by default and needs no tuning. It protects against uploads that are far too large: from a client that has
+diverged, uses another unit or scales its upload. It does not protect against wrong uploads of the usual size: for these
+an algorithm has ``robust``.
 """
 
 from collections.abc import Collection, Mapping, Sequence, Set
@@ -19,32 +19,32 @@ from hetfl_flwr.wire.factors import product
 from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, PayloadSpec, learnt
 
 MIN_KNOWN = 3
-"""With fewer sizes than this, none of them is the odd one."""
+"""Minimum number of sizes for a comparison."""
 
 MOST_KNOWN = 1000
-"""Clients whose sizes are kept to compare others' with, but for those of one round: the ones that came last."""
+"""Clients whose sizes are kept for comparison, the latest ones; those of one round are all kept."""
 
 ROWS_FACTOR = 1000.0
 """The factor for public samples, where a column of few rows may differ a lot, such as capital gains, and for numbers of
 samples."""
 
 MAX_SIZE = 100.0
-"""Size above which an array is not taken before it can be compared."""
+"""Size above which an array is rejected before it can be compared."""
 
 WIDEST = 30.0
-"""Times the median up to which the clients' own spread, or few numbers, may widen the bound."""
+"""Limit of the bound, in medians, where the clients' spread or few numbers widen it."""
 
 MAX_MORE = 4.0
-"""Times by which more training than the median client's may raise the bound, and by which few numbers may."""
+"""Limit of the factor by which more training than the median client's, or few numbers, raise the bound."""
 
 DEVIATIONS = 3.0
-"""Standard deviations, of the logarithms, within which a size is never far."""
+"""Standard deviations of the logarithms within which a size is never an outlier."""
 
 SLIGHT = 0.05
-"""Part of an array's own size up to which a change of it is not far where most clients do not change it at all."""
+"""Fraction of an array's size up to which a change is no outlier where most clients do not change it at all."""
 
 TINY = 1e-30
-"""Sums of squares in single precision up to this are inexact."""
+"""Sums of squares in single precision are inexact up to this value."""
 
 MAD_TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution, in median absolute deviations."""
@@ -57,21 +57,21 @@ class Size(NamedTuple):
     """Root mean square of its nonzero entries; of an `ArraySpec.update`, that of the nonzero changes. 0: all are zero.
     """
     work: float = 0
-    """How much training is behind it: of a change the square root of this round's samples, as a random walk grows, else
-    the client's uploads so far, this one among them. 0: not counted yet.
+    """The amount of training behind it: of a change the square root of this round's samples, as a random walk grows,
+    else the client's uploads so far, this one among them. 0: not counted yet.
     """
     usual: float = 0.0
-    """Values up to this are never far: `ArraySpec.usual`; of a change, see ``most``."""
+    """Values up to this are never outliers: `ArraySpec.usual`; of a change, see ``most``."""
     numbers: int = 0
-    """How many entries it is taken of. 0: of so many that it is exact."""
+    """The number of entries that it is computed from. 0: so many that it is exact."""
     still: float = MAX_SIZE
-    """Values up to this are not far where most clients' are 0: of a change, `SLIGHT` times the size of what was sent,
-    or of 1 where only zeros were; else `MAX_SIZE`.
+    """Values up to this are no outliers where most clients' are 0: of a change, `SLIGHT` times the size of what was
+    sent, or of 1 where only zeros were; else `MAX_SIZE`.
     """
     most: float = inf
-    """Of a change, the largest value among the client's uploads so far; else infinity. Values up to the median of it
-    are never far: once training has settled, honest changes differ by more than the factor, and each may still be as
-    large as most clients' have once been.
+    """Of a change, the largest value among the client's uploads so far; else infinity. Values up to its median
+    are never outliers: once training has settled, honest changes differ by more than the factor, and each may still be
+    as large as those of most clients were earlier.
     """
 
     @property
@@ -87,19 +87,19 @@ Sizes = Mapping[str, Size]
 class Guard:
     """Compares the sizes of uploads, array by array, with the newest sizes of the clients that have uploaded last.
 
-    Of these there are `MOST_KNOWN`, or as many as have come together, if they are more.
+    It keeps the sizes of `MOST_KNOWN` clients, or of all clients of a round, if these are more.
 
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
-    2013), a size is far if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`, or,
+    2013), a size is an outlier if it is above ``m * max(factor, min(exp(3 s), 30))`` and above `Size.usual`, or,
     of a change, the median of `Size.most`. The bound is raised by ``exp(3 / sqrt(2 n))``, four times and up
     to 30 m at most, where the size is taken of n entries: few numbers vary, such as the two of a bias.
     For a client with more training behind it than the median client the bound is raised in proportion, four times at
-    most: what a client says of its training is held against the run config and its registered rows, and the rows are
-    its own word. Sizes of 0 are left out of m and s. Where most clients have one, in arrays that do not learn, such as
-    frozen layers and constant buffers, a size is far if it is above `Size.still`; where `MIN_KNOWN` clients or
-    more are known, but fewer sizes are left, if it is above that and `MAX_SIZE`. Small sizes are never far: they move
-    no mean.
+    most: the amount of training that a client reports is checked against the run config and its registered rows, and
+    the rows are its own word. Sizes of 0 are left out of m and s. Where most clients have one, in arrays that do not
+    learn, such as frozen layers and constant buffers, a size is an outlier if it is above `Size.still`; where
+    `MIN_KNOWN` clients or more are known, but fewer sizes are left, if it is above that and `MAX_SIZE`. Small sizes are
+    never outliers: they move no mean.
 
     Fewer than half of the clients in m leave it among the honest sizes, whatever they send. So no size is taken that is
     above 120 times the largest honest one, or four times the factor where that is more, or `Size.usual`; up to there
@@ -132,15 +132,15 @@ class Guard:
         self.newest: dict[int, Sizes] = {}
 
     def reject_outliers(self, came: Mapping[int, Sizes], *, others_follow: bool = False) -> dict[int, str]:
-        """Return the clients whose uploads are far from the others', each with the reason.
+        """Return the clients whose uploads are outliers, each with the reason.
 
         Parameters
         ----------
         came : mapping
-            The sizes of new uploads, by client: those of a round, or the one that has come.
+            The sizes of new uploads, by client: those of a round, or of a single upload.
         others_follow : bool
-            Whether sizes of more clients are still to come, so that it pays to take no risk: until `MIN_KNOWN` are
-            known, a size above `MAX_SIZE` is far, too, and known from then on.
+            Whether sizes of more clients are still to come: then, until `MIN_KNOWN` are
+            known, a size above `MAX_SIZE` is an outlier, too, and known from then on.
         """
         if self.factor == 0 or not came:
             return {}
@@ -161,7 +161,7 @@ class Guard:
         return dict(sorted(reasons.items()))
 
     def _counted(self, client: int, sizes: Sizes) -> Sizes:
-        """Return the sizes of an upload that is counted among its client's."""
+        """Return the sizes of an upload, with the client's uploads so far taken into account."""
         before = self.newest.get(client, {})
         counted = dict[str, Size]()
         for name, (value, work, usual, numbers, still, most) in sizes.items():
@@ -170,7 +170,7 @@ class Guard:
         return counted
 
     def keep(self, clients: Set[int]) -> None:
-        """Forget the sizes of clients that are not there any more."""
+        """Drop the sizes of clients that have left."""
         if not self.newest.keys() <= clients:
             self.newest = {client: sizes for client, sizes in self.newest.items() if client in clients}
 
@@ -194,7 +194,7 @@ def _from_json(size: Sequence[Any]) -> Size:
 
 
 class _Known:
-    """All clients' newest sizes of one array, and which size is far from them."""
+    """All clients' newest sizes of one array, and which sizes are outliers."""
 
     def __init__(self, sizes: Collection[Size], factor: float, *, early: bool) -> None:
         self.sizes, self.factor, self.early = sizes, factor, early
@@ -202,14 +202,14 @@ class _Known:
 
     @property
     def near(self) -> float:
-        """A value up to which no size is far, found out fast. Below 0: unknown."""
+        """A value up to which no size is an outlier, for a fast check. Below 0: unknown."""
         count = len(self.heard)
         if self.early or count < MIN_KNOWN or 2 * count < len(self.sizes):
             return -1.0
         return 0.999 * self.factor * sqrt(self.heard[(count - 1) // 2]) * sqrt(self.heard[count // 2])
 
     def far(self, size: Size) -> str | None:
-        """Return in what a size is far; None where it is not."""
+        """Return why a size is an outlier; None where it is not."""
         clients, heard = len(self.sizes), len(self.heard)
         if self.early and size.value > MAX_SIZE:
             return f"more than {MAX_SIZE:g}, and too few clients are known to compare it with"
@@ -244,27 +244,27 @@ class _Known:
 
 
 def _has_learnt(sizes: Sizes) -> bool:
-    """Return whether an upload has anything but zeros: else it is not compared."""
+    """Return whether an upload has nonzero entries: else it is not compared."""
     return any([size.value > 0 for size in sizes.values()])  # noqa: C419  # a list is faster here
 
 
 def measure(
     upload: Arrays, spec: PayloadSpec, sent: Arrays, samples: int, known: dict[int, float] | None = None
 ) -> dict[str, Size]:
-    """Return the sizes of an upload's arrays: of all that hold amounts, not numbers of rows or distributions.
+    """Return the sizes of an upload's arrays: of those that hold amounts, not row numbers or distributions.
 
-    A matrix is measured as what it comes to, whether it has come whole or as factors.
+    A matrix that is sent as factors is measured as their product.
 
     Parameters
     ----------
     upload, sent : mapping of str to array
-        What a client has sent, and what it was sent for that.
+        What a client has sent, and what it had been sent before.
     spec : PayloadSpec
         The upload's declaration.
     samples : int
         How many samples the client has trained on, repeats included.
     known : dict, optional
-        Remembers `Size.still` of the arrays that many were sent, by their ids.
+        Caches `Size.still` of arrays that several clients were sent, by their ids.
     """
     sizes, known, work = dict[str, Size](), {} if known is None else known, sqrt(max(samples, 1))  # 0: not counted yet
     for one in spec.amounts:
@@ -285,15 +285,15 @@ def measure(
 
 
 def measure_learnt(name: str, values: NDArray[Any]) -> dict[str, Size]:
-    """Return the size of an array that somebody has learnt, as `measure`; what is not finite counts as infinite."""
+    """Return the size of a learnt array, as `measure`; values that are not finite count as infinite."""
     spec = PayloadSpec((learnt(name, values.shape, usual=TRAINED_SIZE),))
     return measure({name: np.where(np.isfinite(values), values, np.inf)}, spec, {}, 0)
 
 
 def measure_rows(inputs: NDArray[Any]) -> dict[str, Size]:
-    """Return the sizes of public samples (N, *shape): of each column of a table, of other numbers as a whole.
+    """Return the sizes of public samples (N, *shape): of each column of a table, of other numbers together.
 
-    Bytes of pixels and tokens have none: they are bounded.
+    Pixels and tokens are bounded and have no size.
     """
     if inputs.dtype.kind != "f":
         return {}

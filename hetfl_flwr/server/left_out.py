@@ -1,4 +1,4 @@
-"""Whose uploads a robust average leaves out: said by name, since an honest client's may be among them."""
+"""Which clients' uploads a robust average leaves out: reported by name, as honest clients may be among them."""
 
 from collections.abc import Iterable, Sequence
 from logging import INFO
@@ -16,7 +16,7 @@ from hetfl_flwr.wire.naming import called
 class LeftOut:
     """Collects the clients whose uploads a robust average leaves out.
 
-    "median" leaves out nobody, nor does "trimmed" of coordinates.
+    "median" leaves out no client, nor does "trimmed" of coordinates.
 
     Examples
     --------
@@ -35,7 +35,7 @@ class LeftOut:
     def kept(
         self, client_ids: Iterable[int], arrays: Sequence[NDArray[Any]], has: Sequence[NDArray[np.bool_]] | None = None
     ) -> NDArray[np.bool_]:
-        """Return whose uploads, of K clients, are averaged, as `Average.kept`, and collect the others."""
+        """Return which of K clients' uploads are averaged, as `Average.kept`, and collect the others."""
         return self.note(client_ids, self._robust.kept(arrays, has))
 
     def kept_uploads(self, uploads: Sequence[Upload]) -> list[Upload]:
@@ -47,24 +47,24 @@ class LeftOut:
         return [one for one, its in zip(uploads, kept, strict=True) if its]
 
     def kept_rows(self, client_ids: Iterable[int], rows: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return those rows, one of each client, that are averaged, and collect the other clients."""
+        """Return the rows, one a client, that are averaged, and collect the other clients."""
         if self._robust.form != "multikrum" or len(rows) == 0:
             return list(rows)
         kept = self.kept(client_ids, [np.stack(rows)])
         return [row for row, its in zip(rows, kept, strict=True) if its]
 
     def note(self, client_ids: Iterable[int], kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Collect those of whose uploads something is not averaged, and return ``kept`` (K,)."""
+        """Collect the clients whose uploads are not averaged in full, and return ``kept`` (K,)."""
         self._clients |= {client_id for client_id, its in zip(client_ids, kept, strict=True) if not its}
         return kept
 
     def log(self, algorithm: str, round: int, clients: Sequence[int]) -> None:
-        """Log whose uploads something has been left out of in a round."""
+        """Log which clients' uploads were left out in a round, in part or in full."""
         if clients:
             form, called_so = self._robust.form, ", ".join(map(called, clients))
             log(INFO, "%s, round %d: %s leaves out %s", algorithm, round, form, called_so)
 
     def taken(self) -> list[int]:
-        """Return the clients of whose uploads something has been left out since the last call."""
+        """Return the clients whose uploads were left out since the last call, in part or in full."""
         taken, self._clients = sorted(self._clients), set()
         return taken

@@ -1,4 +1,4 @@
-"""A client as the server knows it, and what an algorithm may need of its public samples."""
+"""A client as the server knows it, and what an algorithm may require of public samples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -18,10 +18,10 @@ from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import MOST_NAMES, called
 
 MAX_CLIENTS = 1_000_000
-"""More clients than a federation has."""
+"""Upper limit of a federation's clients."""
 
 MAX_ROWS = 2**40
-"""More samples than a client has."""
+"""Upper limit of a client's samples."""
 
 
 def _printable(text: str) -> str:
@@ -37,22 +37,22 @@ def _bounded(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Text = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
-"""One line of a stranger."""
+"""One line of text from a node."""
 
 Version = Annotated[str, Field(max_length=50, pattern=r"^[\w.+!-]*$")]
-"""A version of a package, which stands in the server's own words."""
+"""A version of a package, which the server's messages quote."""
 
 Name = Annotated[Text, Field(max_length=LONGEST_NAME)]
-"""What a stranger calls itself; empty: nothing."""
+"""The name that a node gives itself; empty: none."""
 
 Names = Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES), FailFast()]
-"""Names of a stranger's classes or columns, or their digests."""
+"""Names of a node's classes or columns, or their digests."""
 
 MAX_NOTES, LONGEST_NOTE = 200, 600
-"""Lines that a client says of its data, and characters of one, at most."""
+"""Maximum number of a client's notes on its data, and of the characters of each."""
 
 Note = Annotated[str, Field(max_length=LONGEST_NOTE), AfterValidator(_printable)]
-"""A line that a stranger says of its data."""
+"""A node's note on its data."""
 
 Rows = Annotated[int, Field(strict=True, ge=0, le=MAX_ROWS)]
 """A number of samples."""
@@ -60,7 +60,7 @@ Rows = Annotated[int, Field(strict=True, ge=0, le=MAX_ROWS)]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A client as it has registered. What it says is checked by `from_reply`, which says the ranges.
+    """A client as it has registered. `from_reply` checks the registration and documents the ranges.
 
     Parameters
     ----------
@@ -69,38 +69,38 @@ class Member:
     client_id, clients : int
         Which client it is, and of how many.
     model : str
-        Name of its model. What it is made of stays at home, save for `parameters` and `weights`.
+        Name of its model. The architecture stays on the node, except for `parameters` and `weights`.
     parameters, width, classes : int
         Trainable numbers, embedding width D and classes C.
     shape : tuple of int
         Shape of one input.
     vocabulary : int
-        Different tokens of its texts; 0 where its data are none.
+        Different tokens of its texts; 0 for other data.
     weights, body : str
         Fingerprint of the names, shapes and dtypes of the model's weights, and of its body's alone: equal for clients
-        whose weights, or whose bodies', can be averaged.
+        whose weights, or bodies' weights, can be averaged.
     dtype : str
-        What its inputs are stored as, such as ``"uint8"``: the form in which public samples travel.
+        The dtype of its stored inputs, such as ``"uint8"``: the form in which public samples travel.
     train, public, validation, test : int
         Numbers of samples; the public ones are among those it trains on.
     round : int
-        The round that its saved state is of. 0: it has none; -1: its algorithm keeps nothing.
+        The round of its saved state. 0: it has none; -1: its algorithm keeps none.
     holds : tuple of int
-        Ids of the clients whose public samples it has been brought.
+        Ids of the clients whose public samples it has received.
     dataset : str
-        What it calls its data: as the run config does, a name of the catalogue, or ``own``.
+        Its name for its data: as in the run config, a name of the catalogue, or ``own``.
     name : str
-        What it calls itself: whose data it has, or what its operator says. Empty: nothing. Others may have the same.
+        Its own name: whose data it has, or what its operator has set. Empty: none. Not unique.
     class_digests, input_digests : tuple of str
         Digests of the names of its classes and, of a table, of its inputs, in order; or one digest of all of them
         where they are many. See `hetfl_flwr.wire.naming`. Of texts whose words are numbered by the data, one of the
         words.
     class_names, input_names : tuple of str
-        The names themselves; empty where they stay on the node.
+        The names in plain text; empty where they stay on the node.
     owners : int
         How many owners its rows have, where ``partition`` goes by owners; else 0.
     notes : tuple of str
-        What was done with its data that nobody has asked for, a line each; empty where names stay on the node.
+        Notes on how its data were interpreted, a line each; empty where names stay on the node.
     hetfl, flwr, torch : str
         Versions of these packages where it runs.
     """
@@ -157,11 +157,11 @@ class Member:
 
     @property
     def spec(self) -> DataSpec:
-        """What its model fits."""
+        """The data that its model fits."""
         return DataSpec(self.shape, self.classes, self.vocabulary)
 
     def values(self) -> dict[str, Any]:
-        """Return what it says, by the names above."""
+        """Return the fields by the names above."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def to_record(self) -> ConfigRecord:
@@ -202,7 +202,7 @@ class Member:
         return member
 
     def __str__(self) -> str:
-        """Return how messages call it."""
+        """Return its name in messages."""
         return called(self.client_id, self.name, self.model)
 
 
@@ -212,7 +212,7 @@ _STRANGE = "not a registration reply; does it run another version of this app?"
 
 
 def _wrong(error: ValidationError) -> str:
-    """Return what is wrong with a registration, without what it says itself."""
+    """Return what is wrong with a registration, without quoting it."""
     first = error.errors(include_input=False, include_url=False)[0]
     field = str(first["loc"][0])
     if first["type"] == "missing":
@@ -222,7 +222,7 @@ def _wrong(error: ValidationError) -> str:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What an algorithm needs of the clients' public samples; exchanged once, before the first round.
+    """What an algorithm requires of the clients' public samples; exchanged once, before the first round.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What clients are sent and answer as Flower's messages: the only place where the server writes and reads them."""
+"""The exchange by Flower's messages: the only place where the server writes and reads them."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from hetfl_flwr.server.federation import Federation
 
 LOST = "its node has left or restarted before it answered"
-"""Why a message is waited for no longer."""
+"""Why the server stops waiting for a message."""
 
 MAX_ENTRIES = 100_000
-"""Arrays and other entries that one reply may have, in all of its records."""
+"""Maximum number of arrays and other entries in all records of a reply."""
 
 
 @dataclass(eq=False)
 class InFlight(Sent):
-    """What a node has been sent as a message, and its reply until that is taken."""
+    """A request that was sent as a message, and its reply until that is processed."""
 
     asked: Metadata | None = None
     """The message's."""
     deadline: float = inf
-    """How long its reply is waited for."""
+    """Until when the server waits for the reply."""
     reply: Message | str | None = None
-    """What has come, or why nothing will."""
+    """The reply, or why there will be none."""
 
 
 class FlowerExchange(Exchange):
     """Exchanges arrays by Flower's messages. A node is sent one message at a time.
 
-    A node that has restarted is asked to register besides: its answer shows that the message before is lost.
+    A node that has restarted is asked to register again: its answer shows that the message before is lost.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class FlowerExchange(Exchange):
         return self._waiting.values()
 
     def overdue(self) -> set[int]:
-        """Return the nodes whose answers nobody waits for any longer, or who have been asked who they are."""
+        """Return the nodes whose answers are no longer waited for, or which have been asked to register."""
         if self._late:  # a reply that comes after its round belongs to a server state that is gone
             self._pull(self._late)
         return {*self._late.values(), *self.engaged()}
@@ -111,7 +111,7 @@ class FlowerExchange(Exchange):
                 one.reply = LOST
 
     def drop_departed(self) -> None:
-        """Wait no longer for clients that have left."""
+        """Stop waiting for clients that have left."""
         for message in [message for message, one in self._waiting.items() if one.member.node not in self.roster]:
             self._late[message] = self._waiting.pop(message).member.node
 
@@ -136,7 +136,7 @@ class FlowerExchange(Exchange):
             self._waiting[message.metadata.message_id] = one
 
     def _take(self, outcome: Outcome) -> Sent:
-        """Wait for the next answer. A node that has not answered in time is busy until its late reply is in."""
+        """Wait for the next answer. A node that has not answered in time is busy until its late reply arrives."""
         while not (came := next((message for message, one in self._waiting.items() if one.reply is not None), "")):
             self._pull(self._waiting)
             for message, one in self._waiting.items():
@@ -151,7 +151,7 @@ class FlowerExchange(Exchange):
         return sent
 
     def _pull(self, messages: Iterable[str]) -> None:
-        """Receive the replies to messages that have come."""
+        """Receive the replies that have arrived."""
         for reply in list(self.grid.pull_messages(list(messages))):
             message = reply.metadata.reply_to_message_id
             self._late.pop(message, None)
@@ -159,7 +159,7 @@ class FlowerExchange(Exchange):
                 one.reply = reply
 
     def judge(self, sent: InFlight, outcome: Outcome) -> None:
-        """Decode and check a reply, count its cost, and add what came of it; a text says why there is none."""
+        """Decode and check a reply, count its cost, and add its outcome; a text says why there is no reply."""
         member, reply = sent.member, sent.reply
         outcome.traffic[member.client_id] = sent.traffic
         try:
@@ -177,7 +177,7 @@ class FlowerExchange(Exchange):
 
 
 def written(kind: str, number: int, member: Member, arrays: ArrayRecord) -> Message:
-    """Return a message to a client."""
+    """Build the message to a client."""
     records: dict[str, Any] = {} if kind == SHARE else {ARRAYS: arrays}
     if kind != POOL:
         records[CONFIG] = ConfigRecord({LABELLED: bool(number)} if kind == SHARE else {ROUND: number})
@@ -185,13 +185,13 @@ def written(kind: str, number: int, member: Member, arrays: ArrayRecord) -> Mess
 
 
 def weighed(message: Message) -> Traffic:
-    """Return what it costs to send a message."""
+    """Return the cost of a message."""
     numbers, payload, wire = payload_numbers(message), payload_bytes(message), wire_bytes(message)
     return Traffic(numbers_down=numbers, bytes_down=payload, wire_down=wire)
 
 
 def cost(reply: Message, member: Member) -> Traffic:
-    """Return what a reply costs.
+    """Return the cost of a reply.
 
     Raises
     ------
@@ -212,11 +212,11 @@ def read(reply: Message, expected: Expected, *, half: bool = False, own: bool = 
     Parameters
     ----------
     reply : Message
-        What came.
+        The reply.
     expected : Expected
-        What it is held against.
+        What it is checked against.
     half : bool
-        Whether arrays must have come in half precision. They have their declared dtypes all the same.
+        Whether arrays must arrive in half precision. They are returned in their declared dtypes.
     own : bool
         Whether all nodes are the user's own: see `reason`.
 
@@ -242,7 +242,7 @@ def read(reply: Message, expected: Expected, *, half: bool = False, own: bool = 
 
 
 def received(grid: Grid, asked: MutableMapping[str, Metadata]) -> dict[int, Message | str]:
-    """Return by node the replies that have come, or what is wrong with them; remove the messages that they answer."""
+    """Return the replies that have arrived by node, or what is wrong with them; remove their messages."""
     answers = dict[int, Message | str]()
     while asked and (replies := list(grid.pull_messages(asked.keys()))):
         for reply in replies:
@@ -253,7 +253,7 @@ def received(grid: Grid, asked: MutableMapping[str, Metadata]) -> dict[int, Mess
 
 
 def misaddressed(reply: Message, asked: Metadata) -> str:
-    """Say that a reply is no answer to what was asked; empty where it is one, or Flower's own error."""
+    """Return why a reply does not answer its request; empty where it does, or is Flower's own error."""
     came = reply.metadata
     if reply.has_error() and came.src_node_id == SUPERLINK_NODE_ID:  # such as that a node is not there any more
         return ""
@@ -263,13 +263,13 @@ def misaddressed(reply: Message, asked: Metadata) -> str:
 
 
 def reason(reply: Message, who: Member | int, *, own: bool = False) -> str:
-    """Return in a line why there is no answer, and from whom: a member, or a node by its id; see `blamed`."""
+    """Return in a line why a member, or a node by its id, has not answered; see `blamed`."""
     trusted = own or reply.metadata.src_node_id == SUPERLINK_NODE_ID
     return blamed(reply.error.reason or "", who, code=reply.error.code, own=trusted)
 
 
 def _check_bounds(content: RecordDict, member: Member) -> None:
-    """Refuse a reply of too many entries before any of them is looked at."""
+    """Refuse a reply with too many entries before any of them is read."""
     metrics = sum(map(len, content.metric_records.values()))
     entries = len(content) + sum(map(len, content.values()))
     if metrics > MAX_METRICS or entries > MAX_ENTRIES:

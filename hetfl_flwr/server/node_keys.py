@@ -1,4 +1,4 @@
-"""Which key belongs to which client of a deployment: the list that the server holds each registration against."""
+"""Which key belongs to which client of a deployment: the list against which the server checks registrations."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def read_node_keys(path: Path) -> dict[int, str]:
     Raises
     ------
     ConfigError
-        The file cannot be read or is no such list, or one key is listed for two clients: names the entry.
+        The file cannot be read or is not such a list, or one key is listed for two clients: names the entry.
     """
     try:
         entries = load_toml(path)
@@ -62,7 +62,7 @@ class NodeKeys:
 
     @property
     def clients(self) -> list[int]:
-        """The clients that are listed."""
+        """The listed clients."""
         return sorted(self._numbers.values())
 
     def number(self, key: bytes) -> int:
@@ -74,7 +74,7 @@ class NodeKeys:
 
 
 def canonical(text: object) -> bytes | None:
-    """Return a public key in OpenSSH's format as PEM; None of what is none."""
+    """Return a public key in OpenSSH's format as PEM; None if it is not one."""
     try:
         return _pem(load_ssh_public_key(text.encode())) if isinstance(text, str) else None
     except (ValueError, UnsupportedAlgorithm):

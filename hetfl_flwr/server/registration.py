@@ -1,4 +1,4 @@
-"""Admission: nodes are asked to register, and each is taken in as a client or refused by name.
+"""Admission: nodes are asked to register, and each is admitted as a client or refused by name.
 
 By keys, or first come: a number belongs to the node whose key is listed for it or, without a list, to the node that
 takes it first. Each client has to fit the first one.
@@ -33,10 +33,10 @@ MAX_START = 600.0
 """Seconds that a deployment waits for nodes, at most, unless ``start-timeout`` is set."""
 
 REPORT = 30.0
-"""Seconds until the log lists missing clients again."""
+"""Seconds between two log lines that list missing clients."""
 
 SILENCE = 60.0
-"""Seconds after which a node of a deployment that has not answered is named."""
+"""Seconds after which a silent node of a deployment is named in the log."""
 
 RETRY = 10.0
 """Seconds after which a refused node is asked again: the number that it wants may be free by then."""
@@ -45,25 +45,25 @@ NEWCOMERS = 5.0
 """Seconds between two checks for new nodes while a round of a deployment is running."""
 
 MAX_NAMED = 20
-"""Refused nodes that are named one by one before a round."""
+"""Maximum number of refused nodes that are named before a round."""
 
 SILENT = "no answer yet: it is loading its data, or has to be started again if its log says nothing new"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The run that this one goes on with, where the clients have its state on their disks."""
+    """The run that this one resumes, where the clients have its state on their disks."""
 
     run: int
-    """Its id."""
+    """The run's id."""
     round: int
-    """The round after which the server goes on; `NEWEST` where clients are not in step with it."""
+    """The round after which the server resumes; `NEWEST` where clients are not in step with it."""
     trained: Mapping[int, int]
     """The round in which each client had trained last, by client id."""
 
 
 class Admission(ABC):
-    """Keeps the roster: takes in clients before the first round and, where they come and go, before each other one.
+    """Maintains the roster: admits clients before the first round and, where they come and go, before each later one.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Admission(ABC):
     Attributes
     ----------
     clients : int
-        How many clients there are, whether they are online or not. Before the start, 0 where nobody has said it.
+        How many clients there are, online or not. Before the start, 0 where it is unknown.
     """
 
     _longest = inf  # seconds that nodes are waited for, unless start-timeout is set
@@ -87,7 +87,7 @@ class Admission(ABC):
 
     @abstractmethod
     def assemble(self, check: Check | None = None) -> None:
-        """Wait for the nodes and take them in.
+        """Wait for the nodes and admit them.
 
         Parameters
         ----------
@@ -98,13 +98,13 @@ class Admission(ABC):
         Raises
         ------
         ConfigError
-            A deployment whose operator does not say how many clients there are, or wants more than have keys.
+            A deployment whose operator has not set how many clients there are, or has set more than have keys.
         FederationError
             Too few clients, or in a simulation one that cannot take part: names them and the reason.
         """
 
     def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
-        """Bring the roster up to date before a round, and return what was noted. By default nobody comes or goes.
+        """Update the roster before a round, and return what was noted. By default no client comes or goes.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class Admission(ABC):
 
     @property
     def _seconds(self) -> float:
-        """How long nodes are waited for."""
+        """Seconds to wait for nodes."""
         return self.config.start_timeout or min(self.config.round_timeout, self._longest)
 
     def _looks(self, *, report: bool = False) -> Iterator[bool]:
@@ -149,7 +149,7 @@ class Admission(ABC):
             log(WARNING, "waited %.0f s for nodes: %s", now - began, self._missing())
 
     def _missing(self) -> str:
-        """Say in words who is not here yet."""
+        """Return in words which clients are missing."""
         numbers, here = self._numbers or range(self.clients), self.roster.client_ids()
         if not numbers:
             return f"{len(here)} clients are here"
@@ -157,7 +157,7 @@ class Admission(ABC):
         return f"{len(here)} of {self.config.clients or len(numbers)} clients are here; missing: client {missing}"
 
     def _query(self, node: int) -> Message:
-        """Return a message that asks a node to register."""
+        """Build the message that asks a node to register."""
         content = RecordDict()
         if self._origin is not None:
             content[CONFIG] = ConfigRecord({RUN: str(self._origin.run), ROUND: self._origin.round})
@@ -166,7 +166,7 @@ class Admission(ABC):
         return message
 
     def _begin(self, refused: Sequence[Failure]) -> None:
-        """Begin with those who are here, unless they are too few, or all have lost their state."""
+        """Start with the clients that are here, unless they are too few, or all have lost their state."""
         here, drawn, config = len(self.roster), self._drawn(1), self.config
         few = f", of whom a round draws {drawn}" if drawn < here else ""
         wanted = {"start-clients": (config.start_clients, here), "min-clients": (config.min_clients, drawn)}
@@ -187,7 +187,7 @@ class Admission(ABC):
     # --- clients ---------------------------------------------------------------------------------
 
     def _drawn(self, round: int, busy: Collection[int] = ()) -> int:
-        """Return how many clients a round draws of those that are here, without busy ones."""
+        """Return how many clients a round draws of those that are here and not busy."""
         clients = self.clients or len(self.roster)
         return sum(member.node not in busy for member in draw(self.roster, self.config, clients, round))
 
@@ -195,7 +195,7 @@ class Admission(ABC):
         return 0 <= member.round < self.roster.trained.get(member.client_id, 0)
 
     def _note_state(self, member: Member) -> None:
-        """Note that a client comes without what it had learned, if that is so."""
+        """Note a client that joins without what it had learned."""
         if self._is_behind(member):
             has = f"with its state of round {member.round}" if member.round else "without its state"
             trained = self.roster.trained[member.client_id]
@@ -220,19 +220,19 @@ class Node:
     """A node that is online."""
 
     since: str
-    """Since when it is online, where the Grid knows it."""
+    """Time since which it is online, where the Grid knows it."""
     client_id: int
     """The client that its key is listed for in ``node-keys``. -1: none, or there is no list."""
     asked: Metadata | None = None
-    """The message that asks it to register; None where it has been answered."""
+    """The message that asks it to register; None where the node has answered."""
     answer: Message | str | None = None
-    """What it has answered, or why that is no answer, until it is taken in or refused."""
+    """Its answer, or why the answer is invalid, until it is admitted or refused."""
     at: float = -inf
-    """When it was asked or refused."""
+    """Time at which it was asked or refused."""
     here: bool = False
     """Whether it is a client."""
     refusal: str = ""
-    """Why it is refused, which is reported once. Empty: it is not."""
+    """Why it is refused, reported once. Empty: it is not refused."""
 
 
 class Registration(Admission):
@@ -243,7 +243,7 @@ class Registration(Admission):
     federation : Federation
         Whose clients they are.
     exchange : FlowerExchange
-        What reaches them. While it waits for replies, new nodes are asked to register.
+        Reaches the nodes. While it waits for replies, new nodes are asked to register.
     """
 
     _longest = MAX_START
@@ -276,7 +276,7 @@ class Registration(Admission):
     def welcome(self, round: int, check: Check | None = None) -> list[Failure]:
         """Drop nodes that left, ask new and restarted ones to register, and return what was noted.
 
-        Nobody waits for their answers, unless the round can draw fewer clients than ``min-clients``.
+        Their answers are not waited for, unless the round can draw fewer clients than ``min-clients``.
         """
         refused, waits = list[Failure](), False
         for over in self._looks():
@@ -292,7 +292,7 @@ class Registration(Admission):
         return [*self.notes(), *sorted(refused, key=lambda refusal: refusal.reason)]
 
     def gone(self) -> set[int]:
-        """Look who is online, and return the nodes of clients that have left, or restarted, since they registered."""
+        """Poll which nodes are online, and return those of clients that have left, or restarted."""
         self._update()
         here = {node for node, known in self._nodes.items() if known.here}
         return {member.node for member in self.roster} - here
@@ -310,7 +310,7 @@ class Registration(Admission):
             raise ConfigError(f"clients = {most}: more than the {listed} in node-keys")
 
     def _may_begin(self) -> bool:
-        """Return whether the run may begin without waiting any longer."""
+        """Return whether the run may start without further waiting."""
         here, config = len(self.roster), self.config
         if 0 < config.start_clients <= here and self._drawn(1) >= config.min_clients:
             return True
@@ -329,7 +329,7 @@ class Registration(Admission):
             self._ask()
 
     def _update(self) -> Collection[int]:
-        """Look which nodes are online; forget those that have left or restarted, and add new ones."""
+        """Poll which nodes are online; drop those that have left or restarted, and add new ones."""
         grid, keys = self.grid, self._keys
         if isinstance(grid, ListsNodes):
             online = {
@@ -355,7 +355,7 @@ class Registration(Admission):
                     self._note(member, "its node has left")
 
     def _ask(self) -> None:
-        """Ask nodes that are new, or were refused a while ago, to register, and receive the answers that have come."""
+        """Ask nodes that are new, or were refused a while ago, to register, and receive their answers."""
         now, queries = time.monotonic(), list[Message]()
         for node, known in sorted(self._nodes.items()):
             if known.asked or known.answer or known.here or now < known.at + RETRY:
@@ -374,7 +374,7 @@ class Registration(Admission):
             self._exchange.answers_again(node)
 
     def _look(self, check: Check | None, *, over: bool) -> Iterator[Failure]:
-        """Ask nodes that come, drop those that have left, and take in those that have answered; yield the refusals.
+        """Ask new nodes, drop those that have left, and admit those that have answered; yield the refusals.
 
         A silent node is refused, after a while or when the time is over, until it answers.
         """
@@ -407,7 +407,7 @@ class Registration(Admission):
     # --- clients ---------------------------------------------------------------------------------
 
     def _admit(self, member: Member, check: Check | None) -> None:
-        """Put a client on the roster.
+        """Add a client to the roster.
 
         Raises
         ------

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Residents(Admission):
-    """Takes in the clients of the local engine and of Flower's simulation.
+    """Admits the clients of the local engine and of Flower's simulation.
 
     Parameters
     ----------
     federation : Federation
-        Whose clients they are. A Grid that keeps them says who they are; in others, they are asked by message.
+        Whose clients they are. A Grid that holds its clients lists them; others are asked by message.
     """
 
     def __init__(self, federation: "Federation") -> None:
@@ -32,7 +32,7 @@ class Residents(Admission):
         self._refused: list[Failure] = []
 
     def assemble(self, check: Check | None = None) -> None:
-        """Take in all clients; whether they fit each other is checked when the strategy prepares.
+        """Admit all clients; whether they fit each other is checked when the strategy prepares.
 
         Raises
         ------
@@ -72,11 +72,11 @@ class Residents(Admission):
                     self._take_in(f"node {query.dst_node_id}: {SILENT}", query.dst_node_id)
 
     def _must_refuse(self, asked: Collection[str] = ()) -> bool:
-        """Return whether one cannot take part that has to: each of ``clients``, or one of those that there are."""
+        """Return whether a required client cannot take part: each of ``clients``, or one of those that there are."""
         return bool(self._refused) and (self.config.clients > 0 or not (asked or len(self.roster)))
 
     def _take_in(self, one: Member | Message | str, node: int = 0) -> None:
-        """Put a client on the roster, or keep the reason why it cannot take part."""
+        """Add a client to the roster, or record why it cannot take part."""
         if isinstance(one, Message) and one.has_error():
             one = _reason(one, node)
         try:
@@ -91,7 +91,7 @@ class Residents(Admission):
 
 
 def _reason(answer: Message, node: int) -> str:
-    """Return why a node cannot take part; a client's name for itself is enough."""
+    """Return why a node cannot take part, naming the client alone."""
     line = reason(answer, node, own=True)
     named = line.removeprefix(f"node {node}: ")
     return named if named.startswith("client ") else line

@@ -1,4 +1,4 @@
-"""The clients of a federation as the server knows them: who is drawn, and whether an algorithm can work with them."""
+"""The clients of a federation as the server knows them: which are drawn, and whether an algorithm supports them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TypeVar
@@ -15,17 +15,17 @@ T = TypeVar("T")
 
 
 class Roster:
-    """The clients that are in the federation now, by client id. Grows when one joins late, shrinks when one leaves.
+    """The current clients, by client id. Grows when one joins late, shrinks when one leaves.
 
     Attributes
     ----------
     public_samples : dict
         The public samples that clients have shared, by client id, as `hetfl_flwr.wire.samples.public_samples` declares
-        them. Those of a client that leaves stay: everybody knows them.
+        them. Those of a client that leaves stay: all clients have them.
     trained : dict
         The round in which each client has trained last, by client id; of a client that has left, too.
     changes : int
-        How often a member has come or gone.
+        How often a member has joined or left.
     """
 
     def __init__(self, members: Iterable[Member] = ()) -> None:
@@ -52,7 +52,7 @@ class Roster:
 
     @property
     def first(self) -> Member | None:
-        """The member that was taken in before all others that are here; None where nobody is."""
+        """The member that joined first, of those that are here; None where there is none."""
         return next(iter(self._by_node.values()), None)
 
     def client_ids(self) -> Set[int]:
@@ -64,7 +64,7 @@ class Roster:
         return self._by_node[node]
 
     def add(self, member: Member) -> None:
-        """Take in a client, unless its id is taken."""
+        """Add a client, unless its id is taken."""
         other = self._nodes.setdefault(member.client_id, member.node)
         if other != member.node:
             raise FederationError(f"partition-id {member.client_id} is claimed by two nodes, {other} and {member.node}")
@@ -73,7 +73,7 @@ class Roster:
         self.changes += 1
 
     def remove(self, node: int) -> None:
-        """Forget a client, if its node is a member."""
+        """Remove a client, if its node is a member."""
         member = self._by_node.pop(node, None)
         if member is not None:
             del self._nodes[member.client_id]
@@ -81,12 +81,12 @@ class Roster:
             self.changes += 1
 
     def shared_rows(self, member: Member) -> int:
-        """Return how many public samples everybody knows of a client; before it has shared them, those that it has."""
+        """Return how many public samples a client has shared; before it has shared them, how many it has."""
         held = self.public_samples.get(member.client_id)
         return member.public if held is None else len(held["inputs"])
 
     def public_rows_of_others(self, member: Member) -> int:
-        """Return how many public samples all others have shared, which a client may have been brought."""
+        """Return how many public samples all others have shared, which a client may have received."""
         others = (block["inputs"] for client_id, block in self.public_samples.items() if client_id != member.client_id)
         return sum(map(len, others))
 
@@ -97,7 +97,7 @@ class Roster:
         Raises
         ------
         FederationError
-            They do not share one, a class has two names, or there is no client.
+            The numbers differ, a class has two names, or there is no client.
         """
         way_out = "if some data lack a class, set classes to the names of all"
         classes = self._shared(lambda member: member.classes, "the same number of classes", way_out)
@@ -111,7 +111,7 @@ class Roster:
         Raises
         ------
         FederationError
-            They do not share one, a column has two names, or there is no client.
+            The shapes differ, a column has two names, or there is no client.
         """
         self._shared(_form, "inputs of the same shape", unlike_columns(list(self)))
         self._check_names(_unlike_inputs)
@@ -148,7 +148,7 @@ class Roster:
         algorithm : str
             Its name.
         suggested : int
-            A width that all could have.
+            A width that all models support.
 
         Raises
         ------
@@ -190,7 +190,7 @@ class Roster:
         Raises
         ------
         FederationError
-            Names the clients that differ and the algorithms that would do.
+            Names the clients that differ and the algorithms that support them.
         """
         weights = {member.body if bodies else member.weights for member in self}
         if len(weights) > 1 and len({member.model for member in self}) == 1:  # then the data make the difference
@@ -209,7 +209,7 @@ class Roster:
     def _shared(
         self, value: Callable[[Member], T], what: str, way_out: str, said: Callable[[Member], object] | None = None
     ) -> T:
-        """Return what all clients have in common, or refuse them by what each has; there must be a client."""
+        """Return what all clients have in common, or refuse them and name what each has; there must be a client."""
         groups: dict[T, list[Member]] = {}
         for member in self:
             groups.setdefault(value(member), []).append(member)
@@ -222,7 +222,7 @@ class Roster:
         raise FederationError(f"clients need {what}: {found or 'no client is here'}" + f"; {way_out}" * bool(way_out))
 
     def _check_names(self, unlike: Callable[[Sequence[Member]], str]) -> None:
-        """Refuse clients that call a class or a column by another name than the first client does."""
+        """Refuse clients whose name of a class or a column differs from the first client's."""
         if said := unlike(list(self)):
             raise FederationError(said)
 
@@ -230,7 +230,7 @@ class Roster:
 def draw(members: Iterable[Member], config: RunConfig, clients: int, round: int) -> list[Member]:
     """Draw the clients of a round: ``fraction`` of those that may train, rounded up, by the run's own generator.
 
-    All may train but ``nonparticipating-fraction``, rounded, of the clients.
+    ``nonparticipating-fraction``, rounded, of the clients never train.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ def listed(numbers: Sequence[int]) -> str:
 
 
 def unlike_columns(members: Sequence[Member]) -> str:
-    """Return a note where two clients have different columns, as a misspelt name makes them; else nothing."""
+    """Return a note where two clients' columns differ, as after a misspelt name; else an empty text."""
     named = [(member, member.input_digests, member.input_names) for member in members if not member.vocabulary]
     return _unlike(
         "column",
@@ -299,7 +299,7 @@ def _unlike_inputs(members: Sequence[Member]) -> str:
 
 
 def _unlike_classes(members: Sequence[Member]) -> str:
-    """Return a note where two clients call their classes differently; else nothing."""
+    """Return a note where two clients name their classes differently; else an empty text."""
     named = [(member, member.class_digests, member.class_names) for member in members]
     return _unlike("class", named, "set classes = 'NAME,NAME,...' to the same names in the same order on each")
 

@@ -1,4 +1,4 @@
-"""How rounds are run: all clients together, or each as it comes."""
+"""How rounds are run: synchronously, or asynchronously."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from hetfl_flwr.strategy import KnowledgeStrategy
 
 MAX_AHEAD = 1_000_000
-"""Messages that a client of an asynchronous run may be ahead of the server's checkpoint; more is not believed."""
+"""Maximum number of messages by which a client of an asynchronous run may be ahead of the server's checkpoint."""
 
 
 @dataclass
 class RoundResult:
-    """What came of a round."""
+    """The result of a round."""
 
     arrays: Arrays
-    """What the server knows after it."""
+    """The server state after it."""
     trained: Outcome = field(default_factory=Outcome)
     evaluated: Outcome = field(default_factory=Outcome)
     """Replies, failures and cost of training (with the sharing of public samples) and of evaluation."""
     left_out: list[Failure] = field(default_factory=list)
-    """Clients that have left, could not take part, or came back without what they had learned."""
+    """Clients that have left, could not take part, or rejoined without what they had learned."""
     able: int = 0
     """How many clients could be asked to train."""
     not_averaged: list[int] = field(default_factory=list)
-    """The clients of whose uploads a robust average has left something out."""
+    """The clients whose uploads a robust average has left out, in part or in full."""
     lost: bool = False
     """Whether it has too few valid replies, and the nodes of some that are missing have left or restarted meanwhile."""
 
@@ -70,11 +70,11 @@ class Rounds(ABC):
 
     @abstractmethod
     def resume(self, under_way: UnderWay) -> None:
-        """Bring everyone back to where they were at a checkpoint, at no cost to the run's bytes."""
+        """Restore server and clients from a checkpoint, without adding to the run's bytes."""
 
     @abstractmethod
     def under_way(self) -> UnderWay:
-        """Return what `resume` needs besides the server state and the clients' states."""
+        """Return what `resume` needs in addition to the server state and the clients' states."""
 
     def play(self, number: int, arrays: Arrays) -> RoundResult:
         """Run one round. With too few valid replies the server state stays as it was.
@@ -99,7 +99,7 @@ class Rounds(ABC):
 
     @abstractmethod
     def _play(self, number: int, played: RoundResult) -> None:
-        """Let clients train, learn from what they upload, and let them measure where that is due."""
+        """Let clients train, aggregate their uploads, and let clients evaluate where that is due."""
 
 
 class SyncRounds(Rounds):
@@ -141,14 +141,14 @@ class AsyncRounds(Rounds):
     """Rounds without a barrier: each client is sent the newest server state as soon as it has uploaded.
 
     A round is as many uploads as there are clients, from any of them. When an evaluation is due, each client is
-    asked for it after its next upload, so that the others go on meanwhile. In the last round nobody is asked for more
-    than is still wanted; what is under way is waited for, and everyone is evaluated.
+    asked for it after its next upload, so that the others go on meanwhile. In the last round no client is asked for
+    more uploads than the round still needs; messages under way are waited for, and all clients are evaluated.
 
-    Clients are sent the number of their message in place of the round. No number is used twice, even in a resumed run.
+    Clients receive the number of their message in place of the round. No number is used twice, even in a resumed run.
 
-    Where the engine keeps the clients, what is under way at a checkpoint is part of it, and a run that goes on is the
-    same as one that was never stopped. Elsewhere messages under way are lost with the server, and clients that have
-    answered them are ahead of it.
+    Where the engine holds the clients, messages under way at a checkpoint are part of it, and a resumed run is the
+    same as one that was never stopped. In other engines messages under way are lost with the server, and clients that
+    have answered them are ahead of it.
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -169,14 +169,14 @@ class AsyncRounds(Rounds):
         self._to_evaluate: set[int] = set()
 
     def under_way(self) -> UnderWay:
-        """Return what clients have been sent and have answered, and where the engine stands."""
+        """Return the messages under way, and the engine's state."""
         client_id = {member.node: member.client_id for member in self.federation.roster}
         to_evaluate = sorted(client_id[node] for node in self._to_evaluate if node in client_id)
         held = self._exchange.hold()
         return UnderWay({"sent": self._sent, "to evaluate": to_evaluate, **held.numbers}, held.arrays)
 
     def resume(self, under_way: UnderWay) -> None:
-        """Take up what was under way; where the engine does not keep it, number messages beyond all that came."""
+        """Restore the messages under way; where these are lost, number messages beyond all earlier ones."""
         roster, numbers = self.federation.roster, under_way.numbers
         self._sent = numbers["sent"]
         if not isinstance(self.federation.grid, KeepsClients):
@@ -187,7 +187,7 @@ class AsyncRounds(Rounds):
         self._registration.note(self._exchange.restore(under_way))
 
     def _play(self, number: int, played: RoundResult) -> None:
-        """Take in as many uploads as there are clients, each answered at once."""
+        """Aggregate as many uploads as there are clients, each as it arrives."""
         exchange, config, members = self._exchange, self._config, list(self.federation.roster)
         exchange.drop_departed()
         waiting = {sent.member.node for sent in exchange.waiting}
@@ -222,7 +222,7 @@ class AsyncRounds(Rounds):
             self._ask(self.federation.roster.of(sent.member.node), number, played)
 
     def _ask(self, member: Member, number: int, played: RoundResult) -> None:
-        """Send a client that has nothing to do its next message: to evaluate where that is due, else to train."""
+        """Send an idle client its next message: to evaluate where that is due, else to train."""
         strategy, exchange = self._strategy, self._exchange
         if member.node in self._to_evaluate and played.trained.replies:
             self._to_evaluate.discard(member.node)
@@ -242,10 +242,10 @@ class AsyncRounds(Rounds):
 
 
 class Evaluation:
-    """Lets clients measure their models; those that have not changed since are not measured again.
+    """Lets clients measure their models; models that have not changed are not measured again.
 
-    That is so where a client has not been asked to train, is sent nothing that it is measured with, and is simulated:
-    a node on a machine of its own may have other test samples by now. What it said last then counts, as if it had been
+    A model has not changed where the client was not asked to train, receives nothing for evaluation, and is simulated:
+    a node on a machine of its own may have other test samples by now. Its last metrics then count, as if it had been
     asked: only the bytes of evaluation tell the difference.
     """
 
@@ -255,19 +255,19 @@ class Evaluation:
         self._known: dict[int, Reply] = {}
 
     def forget(self, members: Iterable[Member]) -> None:
-        """Note that the models of these clients change."""
+        """Record that the models of these clients change."""
         for member in members:
             self._known.pop(member.node, None)
 
     def hold(self) -> dict[str, Any]:
-        """Return what is known, by client id, as JSON can hold it."""
+        """Return the last metrics, by client id, as JSON."""
         return {
             str(reply.client_id): {"metrics": dict(reply.metrics), "classes": dict(reply.classes)}
             for reply in self._known.values()
         }
 
     def restore(self, held: Mapping[str, Any]) -> None:
-        """Know again what `hold` has returned, of those who are here; nothing where a loss of state is accepted."""
+        """Restore what `hold` has returned for the clients that are here, unless a loss of state is accepted."""
         known = {} if self._federation.config.accept_loss else {int(client): one for client, one in held.items()}
         for member in self._federation.roster:
             if one := known.get(member.client_id):
@@ -290,7 +290,7 @@ class Evaluation:
 
 
 def aggregate(strategy: "KnowledgeStrategy", number: int, replies: Sequence[Reply], arrays: Arrays) -> Arrays:
-    """Return what the server knows after these replies; what it knew before where none of them weighs anything."""
+    """Return the server state after these replies; the state before where none of them has any weight."""
     weighty = [reply for reply in replies if reply.samples]
     return frozen(strategy.learn(arrays, weighty, number)) if weighty else arrays
 

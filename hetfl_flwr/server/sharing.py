@@ -14,18 +14,18 @@ from hetfl_flwr.wire.messages import POOL, SHARE, STAGES
 from hetfl_flwr.wire.spec import Arrays
 
 NOTHING: Arrays = {}
-"""What clients are sent that are asked for their samples."""
+"""The arrays in a request for samples: none."""
 
 
 class SampleSharing:
-    """Knows whose public samples the server has, and which client holds whose.
+    """Records whose public samples the server has, and which client holds whose.
 
     Parameters
     ----------
     exchange : Exchange
         Reaches the clients. The ``public_samples`` of its roster are what they have shared.
     sharing : Sharing or None
-        What the algorithm needs of them. None: nothing.
+        What the algorithm requires of them. None: no public samples.
     """
 
     def __init__(self, exchange: Exchange, sharing: Sharing | None) -> None:
@@ -83,7 +83,7 @@ class SampleSharing:
         return brought
 
     def _block(self, client_ids: Iterable[int]) -> Arrays:
-        """Return the samples of some clients, as they are brought to others."""
+        """Return the samples of some clients, as other clients receive them."""
         shared = self._roster.public_samples
         return {f"{name}.{one}": array for one in sorted(client_ids) for name, array in shared[one].items()}
 
@@ -91,7 +91,7 @@ class SampleSharing:
         return set(self._roster.public_samples) - {member.client_id, *member.holds} - self._was_brought(member)
 
     def _was_brought(self, member: Member) -> set[int]:
-        """Return the ids of those whose samples a client was brought since it has registered."""
+        """Return the ids of those whose samples a client has received since it registered."""
         known, client_ids = self._brought.get(member.node, (None, set()))
         return client_ids if known is member else set()
 

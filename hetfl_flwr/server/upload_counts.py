@@ -1,4 +1,4 @@
-"""How many uploads each client has made, on which the epsilon of its privacy depends."""
+"""How many uploads each client has made, which determines its epsilon."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What crosses between clients and server: payload specifications, their coding, messages, names and privacy.
+"""What clients and server exchange: payload specifications, their coding, messages, names and privacy.
 
-No algorithm is named here: each declares its own payloads.
+Independent of the algorithms, each of which declares its own payloads.
 """

@@ -1,7 +1,7 @@
-"""What a client measures class by class: a number a class on the node, a list a kind in a message.
+"""Metrics per class: a number for each class on the node, a list for each kind in a message.
 
-On a node ``recall.3`` is the recall of class 3. In a message ``recall`` is a list of one number a class, NaN where
-there is none, and the kinds that only say yes are lists of the classes of which they say it.
+On a node ``recall.3`` is the recall of class 3. In a message ``recall`` is a list of one number per class, NaN where
+there is none; kinds that are true or false are lists of the classes for which they are true.
 """
 
 import re
@@ -16,7 +16,7 @@ RECALL, UNTESTED, UNPREDICTED = "recall", "untested", "unpredicted"
 test samples and are predicted for none."""
 
 MOST_CLASSES = 256
-"""Classes up to which clients report on each of them."""
+"""Maximum number of classes for which clients report metrics per class."""
 
 _OF_CLASS = re.compile(rf"({RECALL}|{UNTESTED}|{UNPREDICTED})\.(0|[1-9][0-9]{{0,2}})")
 
@@ -38,7 +38,7 @@ def whole(metrics: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def listed(metrics: Mapping[str, Scalar], classes: int) -> dict[str, Scalar | list[float] | list[int]]:
-    """Return metrics as a message holds them: those of single classes in lists, one a kind.
+    """Return metrics in the form of a message: those of single classes in lists, one for each kind.
 
     Parameters
     ----------
@@ -66,14 +66,14 @@ def listed(metrics: Mapping[str, Scalar], classes: int) -> dict[str, Scalar | li
 
 
 def wrong_list(kind: str, value: object, classes: int) -> str | None:
-    """Return what a stranger's list should have been; None where it is that.
+    """Return what is expected of a list in a message; None if it is valid.
 
     Parameters
     ----------
     kind : str
         Name of the metric.
     value : object
-        What came.
+        The received value.
     classes : int
         C, of the client that sent it.
 
@@ -95,7 +95,7 @@ def wrong_list(kind: str, value: object, classes: int) -> str | None:
 
 
 def numbered(lists: Mapping[str, object]) -> dict[str, list[float | None]]:
-    """Return checked lists of a message as a file holds them: None in place of NaN."""
+    """Return checked lists of a message in the form of a file: None in place of NaN."""
     return {
         kind: [None if one != one else one for one in value] for kind, value in lists.items() if isinstance(value, list)
     }

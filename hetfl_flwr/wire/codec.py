@@ -1,4 +1,4 @@
-"""How arrays travel: as .npy files in Flower's records, in full or half precision; nothing is ever unpickled."""
+"""Coding of arrays: .npy files in Flower's records, in full or half precision; never pickles."""
 
 import warnings
 from functools import lru_cache
@@ -16,18 +16,18 @@ from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
 
 NPY_HEADER = 1024
-"""More bytes than the header of any array declared here takes in the .npy format."""
+"""Upper limit of the bytes of an .npy header."""
 
 MAX_FORMS = 10_000
 _known_bytes: dict[tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...], int] = {}
-"""Bytes on the wire of arrays of which no two chunks are equal, by names, dtypes and shapes."""
+"""Cache: bytes on the wire by names, dtypes and shapes, for arrays without equal chunks."""
 
 HALF_LIMIT = float(np.finfo(np.float16).max)
-"""The largest number that half precision has: 65504."""
+"""The largest number in half precision: 65504."""
 
 
 def to_record(arrays: Arrays) -> ArrayRecord:
-    """Wrap named arrays for Flower. No object dtype passes."""
+    """Wrap named arrays for Flower. Object dtypes are refused."""
     return ArrayRecord({name: _wrapped(np.asarray(array)) for name, array in arrays.items()})
 
 
@@ -46,18 +46,18 @@ def _npy_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def decode(spec: PayloadSpec, record: ArrayRecord, where: str, *, half: bool = False) -> dict[str, NDArray[Any]]:
-    """Check a received record, first by what it declares and by its size, then by its content.
+    """Check a received record, first its declaration and size, then its content.
 
     Parameters
     ----------
     spec : PayloadSpec
-        What is expected.
+        The expected payload.
     record : ArrayRecord
-        What came.
+        The received record.
     where : str
-        Who sent it, for the error.
+        The sender, for the error.
     half : bool
-        Whether it must have come in half precision. What is returned has the declared dtypes all the same.
+        Whether it must arrive in half precision. Arrays are returned in the declared dtypes.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def decode(spec: PayloadSpec, record: ArrayRecord, where: str, *, half: bool = F
 
 
 def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """Unwrap arrays that this process itself has wrapped; what came over the wire goes through `decode`."""
+    """Unwrap arrays that this process has wrapped; use `decode` for received ones."""
     return {name: _array(array.data) for name, array in record.items()}
 
 
@@ -137,7 +137,7 @@ def halved(arrays: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def widened(spec: PayloadSpec, arrays: Arrays, where: str) -> dict[str, NDArray[Any]]:
-    """Return arrays that came in half precision in the declared dtypes; others than `halved` are a `PayloadError`."""
+    """Return arrays from half precision in the declared dtypes; raise `PayloadError` if they are not as `halved`."""
     spec.check_names(arrays, where)
     for one in spec.arrays:
         one.halved().check_form(arrays[one.name].dtype, arrays[one.name].shape, where)
@@ -145,7 +145,7 @@ def widened(spec: PayloadSpec, arrays: Arrays, where: str) -> dict[str, NDArray[
 
 
 def check_halves(arrays: Arrays, where: str) -> None:
-    """Raise `PayloadError` where `halved` would cut off a client's numbers."""
+    """Raise `PayloadError` where `halved` would clip a client's numbers."""
     for name, array in arrays.items():
         if array.dtype == np.float32 and np.abs(array).max(initial=0.0) > HALF_LIMIT:
             raise PayloadError(
@@ -155,19 +155,19 @@ def check_halves(arrays: Arrays, where: str) -> None:
 
 
 def payload_bytes(message: Message) -> int:
-    """Return the bytes of a message's arrays alone, as they came: what the papers count."""
+    """Return the bytes of a message's arrays alone, as received: what the papers count."""
     return sum(_content_bytes(array.data) for array in _arrays_of(message))
 
 
 def payload_numbers(message: Message) -> int:
-    """Return how many numbers a message's arrays hold, as they came, whatever the precision of each."""
+    """Return how many numbers a message's arrays hold, in any precision."""
     return sum(_content_numbers(array.data) for array in _arrays_of(message))
 
 
 def arrays_wire_bytes(arrays: Arrays) -> int:
     """Return the bytes of named arrays in a message as Flower serialises them, with the record that holds them.
 
-    They depend on names, dtypes and shapes alone, and are found out once for all that are alike in these; but of chunks
+    They depend on names, dtypes and shapes alone, and are computed once for each combination; but of chunks
     that are equal Flower sends one.
     """
     forms = tuple([(name, one.dtype, one.shape) for name, one in arrays.items()])
@@ -205,7 +205,7 @@ def _arrays_of(message: Message) -> list[Array]:
 
 
 def _content_numbers(npy: bytes) -> int:
-    """Return how many numbers follow the header of the .npy format; 0 of what `decode` will refuse."""
+    """Return how many numbers follow an .npy header; 0 if `decode` will refuse it."""
     try:
         return _content_bytes(npy) // _header(_beginning(npy))[2].itemsize
     except Exception:  # NumPy raises many kinds, and a forged file may provoke any of them
@@ -213,5 +213,5 @@ def _content_numbers(npy: bytes) -> int:
 
 
 def _content_bytes(npy: bytes) -> int:
-    """Return the length of what follows the header of the .npy format, version 1; whatever it is, never an error."""
+    """Return how many bytes follow an .npy header of version 1; never raises."""
     return max(len(npy) - 10 - int.from_bytes(npy[8:10], "little"), 0)

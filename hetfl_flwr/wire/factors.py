@@ -18,7 +18,7 @@ from hetfl_flwr.errors import DivergedError
 from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec
 
 SLIGHT_CHANGE = 0.005
-"""Root mean square up to which the guard finds no change of weights far from others: a twentieth of weights of 0.1."""
+"""Root mean square up to which the guard accepts any change of weights: a twentieth of weights of 0.1."""
 
 
 def factored(spec: PayloadSpec, prefix: str = "", *, changes: bool = False) -> PayloadSpec:
@@ -29,9 +29,9 @@ def factored(spec: PayloadSpec, prefix: str = "", *, changes: bool = False) -> P
     spec : PayloadSpec
         The weights, of known shapes.
     prefix : str
-        What all names begin with.
+        Prefix of all names.
     changes : bool
-        Whether they are changes of weights, of which `hetfl_flwr.server.guard.Guard` lets slight ones pass.
+        Whether they are changes of weights, of which `hetfl_flwr.server.guard.Guard` accepts slight ones.
 
     Examples
     --------
@@ -58,10 +58,10 @@ def factored(spec: PayloadSpec, prefix: str = "", *, changes: bool = False) -> P
 
 
 def factor(arrays: Arrays, spec: PayloadSpec, share: float, prefix: str = "") -> dict[str, NDArray[Any]]:
-    """Return named weights as `factored` declares them.
+    """Encode named weights as `factored` declares them.
 
     Of each matrix the leading singular values and vectors are kept, as few as hold a share of the sum of the squared
-    singular values. Where these are as many numbers as the matrix has, K (m + n) >= m n, it is sent as it is.
+    singular values. Where the factors are no smaller than the matrix, K (m + n) >= m n, it is sent whole.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ def factor(arrays: Arrays, spec: PayloadSpec, share: float, prefix: str = "") ->
     spec : PayloadSpec
         Their declaration.
     share : float
-        In (0, 1]. 1: all matrices as they are, to the bit.
+        In (0, 1]. 1: all matrices whole, to the bit.
     prefix : str
-        What all names begin with.
+        Prefix of all names.
 
     Raises
     ------
@@ -97,9 +97,9 @@ def factor(arrays: Arrays, spec: PayloadSpec, share: float, prefix: str = "") ->
 
 
 def multiplied(packed: Arrays, spec: PayloadSpec, prefix: str = "") -> dict[str, NDArray[Any]]:
-    """Return the weights that `factor` has packed, with the names and shapes of their declaration.
+    """Decode the weights that `factor` has encoded, with the names and shapes of their declaration.
 
-    A matrix of which neither all rows nor factors have come is the product of empty factors: zero.
+    A matrix with neither rows nor factors is the product of empty factors: zero.
     """
     return {one.name: _matrix(packed, one, f"{prefix}{one.name}").reshape(_shape(one)) for one in spec.arrays}
 

@@ -1,4 +1,4 @@
-"""What messages between the server and its clients are made of: names that both ends know."""
+"""Names in the messages between the server and its clients."""
 
 from flwr.app import Message, MessageType
 
@@ -8,30 +8,30 @@ ARRAYS, CONFIG, METRICS, ROUND = "arrays", "config", "metrics", "server-round"
 """Names of records and keys in messages: those of Flower's own strategies."""
 
 EXAMPLES = "num-examples"
-"""Key of a client's metrics that says how many training samples it has, or was measured on; as in Flower's own.
+"""Metric: how many training samples a client has, or was measured on; as in Flower's strategies.
 
 It is n_k of McMahan et al. 2017, by which weights are averaged, however many of them a round's batches hold."""
 
 SEEN = "samples-seen"
-"""Key of a client's metrics that says how many samples it has trained on in a round, repeats included."""
+"""Metric: how many samples a client has trained on in a round, repeats included."""
 
 MEMBER = "member"
 """Name of the record in which a client registers."""
 
 RUN = "run"
-"""Key, beside `ROUND`, of the run that this one goes on with, when a client is asked to register."""
+"""Key of the resumed run in a request to register, in addition to `ROUND`."""
 
 NEWEST = 2**62
-"""A round later than all: clients go on with the newest state that they have."""
+"""A round later than all: clients resume from their newest state."""
 
 SHARE, POOL, LABELLED = "query.seeds", "query.pool", "labelled"
-"""Messages that ask a client for its public samples and that bring it those of others; whether labels are asked for."""
+"""Messages that request a client's public samples, and that bring it those of others; whether labels are requested."""
 
 REGISTRATION = "client registration"
-"""How errors call what clients are asked for first: who they are."""
+"""Name of the first request in errors."""
 
 STAGES = {MessageType.QUERY: REGISTRATION, SHARE: "sharing of public samples", POOL: "sharing of public samples"}
-"""How errors call what a message asks for, where its type says too little."""
+"""Names of other requests in errors, where the type of the message says too little."""
 
 
 def packed(message: Message) -> bytes:

@@ -1,7 +1,7 @@
-"""Names of classes and columns as they leave a node: always as digests, by which they are compared, shown or not.
+"""Names of classes and columns as they leave a node: as digests, which are compared, and, if shared, in plain text.
 
-A digest hides a name from those who cannot guess it: whoever has a list of likely names can try them all.
-A client's own name leaves its node as it is, or not at all.
+A digest hides a name only from those who cannot guess it: a list of likely names can be tried.
+A client's own name leaves its node in plain text, or not at all.
 """
 
 from collections import Counter
@@ -19,14 +19,14 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.text import LONGEST_NAME, printable
 
 MOST_NAMES = 4096
-"""Names of one kind up to which each has a digest of its own; more have one together, and none is shown."""
+"""Maximum number of names of a kind with a digest each; more names have one common digest, and none is shown."""
 
 OWN = "own"
-"""What a data set is called whose name stays on its node."""
+"""The name of a data set whose own name stays on its node."""
 
 
 _BARE = dict.fromkeys(map(ord, '():"\u201c\u201d\u201e\u00ab\u00bb'))
-"""Characters that a client's name loses in messages."""
+"""Characters that are removed from a client's name in messages."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Naming:
     Parameters
     ----------
     digests : tuple of str
-        One each, or one of all.
+        One for each name, or one for all.
     shown : tuple of str
-        The names themselves; empty where they stay at home.
+        The names in plain text; empty where they stay on the node.
     """
 
     digests: tuple[str, ...]
@@ -58,7 +58,7 @@ class Naming:
 
 
 def shares(node_config: Mapping[str, Value], key: str) -> bool:
-    """Say whether a node's own config lets something leave it: by its key ``share-names`` or ``share-recall``.
+    """Return whether a node's own config allows sharing, by its key ``share-names`` or ``share-recall``.
 
     Raises
     ------
@@ -72,9 +72,9 @@ def shares(node_config: Mapping[str, Value], key: str) -> bool:
 
 
 def data_label(dataset: str, node_config: Mapping[str, Value], *, share: bool) -> str:
-    """Return what a node calls its data set.
+    """Return a node's name for its data set.
 
-    That is the run config's own word where the node uses that, a name of the catalogue, or, of any other, `OWN`; with
+    That is the run config's value if the node uses it, a name of the catalogue, or, for any other, `OWN`; with
     ``share``, the last part of its folder or hub id.
     """
     if "dataset" not in node_config or public_data(dataset):
@@ -84,7 +84,7 @@ def data_label(dataset: str, node_config: Mapping[str, Value], *, share: bool) -
 
 
 def client_name(node_config: Mapping[str, Value], dataset: str, own: str, *, share: bool) -> str:
-    """Return what a client calls itself; empty: nothing.
+    """Return a client's own name; empty: none.
 
     That is ``name`` of the node's own config. Else it is whose data it has or, of a folder or file that the node's own
     config names, the last part of its path; both only with `share`.
@@ -96,7 +96,7 @@ def client_name(node_config: Mapping[str, Value], dataset: str, own: str, *, sha
     dataset : str
         Its data set.
     own : str
-        Whose data it has; empty: nobody's in particular.
+        The owner of its data; empty: no single one.
     share : bool
         Whether names of its data may leave the node.
     """
@@ -109,7 +109,7 @@ def client_name(node_config: Mapping[str, Value], dataset: str, own: str, *, sha
 
 
 def called(client_id: int, name: str | None = None, model: str | None = None) -> str:
-    """Return how messages call a client; its name cannot end the brackets that it stands in.
+    """Return a client's name in messages; the name is cleaned of closing brackets.
 
     Examples
     --------
@@ -135,14 +135,14 @@ def distinct(names: Mapping[int, str]) -> dict[int, str]:
 
 
 def _alike(names: Mapping[int, str]) -> list[int]:
-    """Return the clients whose names differ from another's in nothing that a reader sees at once."""
+    """Return the clients whose names look like another's."""
     looks = {client_id: look(name) for client_id, name in names.items()}
     count = Counter(looks.values())
     return [client_id for client_id, one in looks.items() if one and count[one] > 1]
 
 
 def look(name: str) -> str:
-    """Return what a reader sees of a name at once: neither capitals nor how many blanks there are.
+    """Return a name as a reader perceives it: without case, and with single blanks.
 
     Examples
     --------

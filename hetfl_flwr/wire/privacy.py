@@ -1,13 +1,13 @@
 """Local differential privacy: what leaves a client is clipped and gets Gaussian noise before it is sent.
 
-All of an upload that is computed from private data, taken together as one vector, is clipped to the L2 norm
+All arrays of an upload that are computed from private data, together as one vector, are clipped to the L2 norm
 ``C = clipping-norm``; each entry then gets Gaussian noise with standard deviation ``noise-multiplier * C``. Of an array
-that the server has sent in the same declaration, such as weights, the vector holds the change. What is done to the
-result after that (rounding, bounds, the simplex) costs no privacy.
+that the server has sent in the same declaration, such as weights, the vector holds the change. Processing of the
+result (rounding, bounds, the simplex) costs no privacy.
 
 The L2 sensitivity of a clipped upload is 2 C where a client's data are replaced by any others, C where the client is
 left out. Hence the guarantee is a client's, for its data as a whole, towards everyone, the server too: see `epsilon`.
-An upload that is made again after a run was resumed counts again. Metrics, sizes and row numbers are not covered, and
+An upload that is repeated after a resume counts again. Metrics, sizes and row numbers are not covered, and
 public samples only by keys of their own. Noise is floating-point, of a statistical generator, and not hardened against
 attacks on its lowest bits (Mironov, CCS 2012).
 """
@@ -29,10 +29,10 @@ from hetfl_flwr.wire.spec import Arrays, ArraySpec, PayloadSpec
 Rows = NDArray[np.float64]
 
 DELTA = 1e-5
-"""The delta for which reports say epsilon."""
+"""The delta for which reports state epsilon."""
 
 LARGEST_EPSILON = 1e9
-"""Bound of epsilon from which on it is said to be infinite: there the solver runs out of digits, then of range."""
+"""Epsilon above this value is reported as infinite: the solver runs out of digits, then of range."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class GaussianMechanism:
     noise_multiplier: float
 
     def __call__(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        """Return rows (N, F), each cut to the clipping norm by itself, with noise."""
+        """Return rows (N, F), each clipped by itself, with noise."""
         clipped = torch.renorm(torch.from_numpy(rows), p=2, dim=0, maxnorm=self.clipping_norm).numpy()
         released: Rows = clipped + rng.normal(0.0, self.noise_multiplier * self.clipping_norm, rows.shape)
         return released
@@ -64,25 +64,25 @@ class GaussianMechanism:
 def private_upload(
     upload: Arrays, spec: PayloadSpec, sent: Arrays, sent_spec: PayloadSpec, config: RunConfig, *scope: int | str
 ) -> Arrays:
-    """Clip an upload and add noise, if the run config says so.
+    """Clip an upload and add noise, as the run config sets.
 
     Parameters
     ----------
     upload, sent : mapping of str to array
-        What is to leave the client, and what the server has sent it for that.
+        The upload, and what the server has sent in the round.
     spec, sent_spec : PayloadSpec
-        Their declarations. What both declare alike is an update: the change of it is clipped.
+        Their declarations. An array that both declare alike is an update: its change is clipped.
     config : RunConfig
         ``clipping-norm``, ``noise-multiplier``, ``noise-source`` and ``seed``.
     *scope : int or str
-        What upload it is, as in `hetfl_flwr.seeding.generator`.
+        Identifies the upload, as in `hetfl_flwr.seeding.generator`.
 
     Returns
     -------
     mapping of str to array
         Arrays that fit the declaration: floating-point ones and `ArraySpec.sensitive` counts clipped and noised,
-        others as they are. A count is 1 if what was clipped and noised is above the noise's standard deviation, else 0:
-        so clipping alone changes no 1 or 0, and much noise drops more than it makes up.
+        others unchanged. A count becomes 1 if its clipped and noised value is above the noise's standard deviation,
+        else 0: so clipping alone changes no 1 or 0, and much noise drops more than it makes up.
     """
     released = [one for one in spec.arrays if one.sensitive or np.dtype(one.dtype).kind == "f"]
     if config.clipping_norm == 0 or not released:
@@ -101,7 +101,7 @@ def private_upload(
 
 
 def private_rows(rows: Arrays, spec: PayloadSpec, config: RunConfig, *scope: int | str) -> Arrays:
-    """Clip each public sample and add noise, if the run config says so: (N, *shape), on the scale of what is stored.
+    """Clip each public sample and add noise, as the run config sets: (N, *shape), on the scale of the stored values.
 
     A row's L2 sensitivity is 2 C where it is replaced by any other, so the guarantee is a row's, for each time that it
     is shared. Labels are shown as they are.
@@ -200,15 +200,15 @@ def epsilon(noise_multiplier: float, uploads: int, delta: float = DELTA, *, sens
 
 
 SOURCES = {"seed": "the run's seed, which whoever knows it can subtract", "system": "the operating system's entropy"}
-"""What noise is drawn from, in words, by `noise_source`."""
+"""The sources of noise in words, by `noise_source`."""
 
 
 UNKNOWN = "how many uploads a client has made is not known, and no epsilon with it"
-"""What is said in place of `guarantee` where the count of uploads is lost."""
+"""Replaces `guarantee` where the count of uploads is lost."""
 
 
 def guarantee(noise_multiplier: float, uploads: int) -> str:
-    """Say what a noise multiplier guarantees.
+    """Return the guarantee of a noise multiplier, in words.
 
     Examples
     --------
@@ -220,7 +220,7 @@ def guarantee(noise_multiplier: float, uploads: int) -> str:
 
 
 def caveats(source: str) -> str:
-    """Say what a guarantee rests on, and what it does not cover.
+    """Return the assumptions of a guarantee, and what it does not cover.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def caveats(source: str) -> str:
 
 
 def noise_source(chosen: str, engine: str) -> str:
-    """Return what ``noise-source`` means in an engine, as far as nodes have no key of their own: seed or system.
+    """Return the source of noise in an engine, for nodes without a key of their own: seed or system.
 
     Examples
     --------
@@ -242,12 +242,12 @@ def noise_source(chosen: str, engine: str) -> str:
 
 
 def _noise(config: RunConfig, *scope: int | str) -> np.random.Generator:
-    """Return what noise is drawn from: the operating system's entropy, or the run's seed."""
+    """Return the generator of the noise: from the operating system's entropy, or the run's seed."""
     if config.noise_source == "system" or (config.noise_source == "auto" and not simulated()):
         return np.random.default_rng()
     return generator(config.seed, *scope, "noise")
 
 
 def simulated() -> bool:
-    """Say whether this process is known to run simulated clients: the local engine's, or an actor of Flower's."""
+    """Return whether this process runs simulated clients: the local engine's, or an actor of Flower's."""
     return acts_as_server() or simulates_clients()

@@ -1,6 +1,6 @@
-"""Public samples as payloads, and how they are numbered.
+"""Public samples as payloads, and their numbers.
 
-They travel as they are stored; whoever receives them prepares them as it prepares its own.
+They travel as stored; each receiver prepares them as it prepares its own.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec
 Numbers = NDArray[np.int64]
 
 MOST_SHARED = 2**24
-"""Public samples that one client shares at most: what the server takes of a client, and a client of the others."""
+"""Maximum number of public samples of a client, and of those that a client receives from the others."""
 
 
 @dataclass(frozen=True)
 class PublicIndex:
-    """Two names of a public sample: its number in the pool, and its place, which is whose it is and which of those.
+    """Maps between the numbers of public samples in the pool and their places: client, and position at that client.
 
-    Numbers go from 0 through the samples of all clients, one client after the other. Server and clients that know the
+    Samples of all clients are numbered from 0, one client after the other. Server and clients that hold the
     same samples number them alike. When a client joins, samples get other numbers; their places stay.
 
     Parameters
@@ -63,14 +63,14 @@ class PublicIndex:
         return self._starts[np.searchsorted(self._clients[:-1], places[:, 0])] + places[:, 1]
 
     def held(self, places: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Say of each of the places (N, 2) whether there is such a sample: (N,)."""
+        """Return whether each of the places (N, 2) has a sample: (N,)."""
         block = np.searchsorted(self._clients[:-1], places[:, 0])
         held: NDArray[np.bool_] = (self._clients[block] == places[:, 0]) & (places[:, 1] < self._counts[block])
         return held
 
     @cached_property
     def _clients(self) -> Numbers:
-        """The clients, and a last one that stands for all others, and has no sample."""
+        """The clients, and a last one for all others, without samples."""
         return np.array([*self.sizes, -1], np.int64)
 
     @cached_property
@@ -84,13 +84,13 @@ class PublicIndex:
 
 
 def public_samples(rows: int | Dim, spec: DataSpec, dtype: str, *, labelled: bool) -> PayloadSpec:
-    """Declare public samples as they are stored, (N, *shape), and with `labelled` their labels (N,)."""
+    """Declare public samples as stored, (N, *shape), and with `labelled` their labels (N,)."""
     inputs = stored("inputs", rows, spec, dtype)
     labels = ArraySpec("labels", (rows,), "int64", minimum=0, maximum=spec.classes - 1)
     return PayloadSpec((inputs, labels) if labelled else (inputs,))
 
 
 def stored(name: str, rows: int | Dim, spec: DataSpec, dtype: str) -> ArraySpec:
-    """Declare rows as they are stored, without labels: (R, *shape)."""
+    """Declare rows as stored, without labels: (R, *shape)."""
     tokens = (0, spec.vocabulary - 1) if spec.kind == "text" else (None, None)
     return ArraySpec(name, (rows, *spec.shape), dtype, minimum=tokens[0], maximum=tokens[1])

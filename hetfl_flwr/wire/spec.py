@@ -1,6 +1,6 @@
-"""What a payload is: named arrays with declared shapes, dtypes and ranges, checked on receipt.
+"""Payload specifications: named arrays with declared shapes, dtypes and ranges, checked on receipt.
 
-Everything that leaves a client or the server is declared so, by the algorithm that sends it. A receiver checks names,
+The algorithm declares everything that leaves a client or the server. A receiver checks names,
 count, shape, dtype, range and finiteness before use. Shape letters: B batch, C classes, D feature width, K clients,
 R alignment samples.
 """
@@ -30,19 +30,19 @@ HALF_TOLERANCE = 1e-3
 """The same for a distribution in half precision, which rounds each value by up to one part in 2048."""
 
 LEARNT_LIMIT = 1e6
-"""Logits and weights of a larger magnitude have diverged: in a sum or a mean they drown the others or overflow."""
+"""Logits and weights of a larger magnitude have diverged: in a sum or a mean they dominate the others or overflow."""
 
 STATISTIC_LIMIT = 1e18
 """Running statistics of a larger magnitude are rejected: the squares of those up to here fit into float32."""
 
 TRAINED_SIZE = 10.0
-"""Root mean square that logits and representations of trained models reach; those of new ones stay below 1."""
+"""Root mean square that logits and representations of trained models reach; that of new ones is below 1."""
 
 MAX_INTERNED = 1000
-"""Declarations that a process keeps."""
+"""Size of a process's cache of declarations."""
 
 MAX_FORMS = 1000
-"""Dtypes and shapes of a payload that a declaration remembers."""
+"""Size of a declaration's cache of dtypes and shapes."""
 
 COUNTER_LIMIT = 2**53
 """Integer buffers, such as counters of steps, of a larger magnitude are rejected: float64 holds all up to here."""
@@ -50,16 +50,16 @@ COUNTER_LIMIT = 2**53
 
 @dataclass(frozen=True)
 class Dim:
-    """A size that only the sender knows.
+    """A dimension whose size only the sender knows.
 
     Parameters
     ----------
     letter : str
         Its name. In one payload, equal letters are equal sizes.
     most : int
-        Largest size that is accepted; 0 is always accepted.
+        Largest accepted size; 0 is always accepted.
     step : int
-        Sizes are multiples of it: 1, or as `most`, which is all or nothing.
+        Sizes are multiples of it: 1, or `most` for 0 or all.
     """
 
     letter: str
@@ -67,11 +67,11 @@ class Dim:
     step: int = 1
 
     def __repr__(self) -> str:
-        """Return how errors call it."""
+        """Return its name in errors."""
         return f"{self.letter} <= {self.most}" if self.step == 1 else f"{self.letter} 0 or {self.most}"
 
     def takes(self, size: int) -> bool:
-        """Say whether a size is accepted."""
+        """Return whether a size is accepted."""
         return 0 <= size <= self.most and size % self.step == 0
 
 
@@ -84,7 +84,7 @@ class ArraySpec:
     name : str
         Its key on the wire.
     shape : tuple of int or Dim
-        Its exact shape, save for sizes that only the sender knows; ``()`` is a scalar.
+        Its exact shape, except for sizes that only the sender knows; ``()`` is a scalar.
     dtype : str
         Its exact NumPy dtype, such as ``"float32"``.
     minimum, maximum : float, optional
@@ -92,22 +92,22 @@ class ArraySpec:
     sums_to_one : bool
         Each row is a probability distribution: no value below 0, and a sum of 1 within `SIMPLEX_TOLERANCE`.
     nonzero : bool
-        Not all of its values may be 0.
+        Whether all values 0 are refused.
     sensitive : bool
-        Of integers: whether they are counted from private data. Clipping and noise apply to them as to all
-        floating-point numbers, and where there is clipping only whether there are any leaves the client: 1 or 0.
+        Of integers: whether they are counts of private data. Clipping and noise apply to them as to all
+        floating-point numbers, and with clipping only 1 or 0 leaves the client: whether there are any.
     update : bool
-        Whether it is what became of the array of that name and shape that the server has sent, such as weights: then
-        the size of the change counts for `hetfl_flwr.server.guard.Guard`, not its own.
+        Whether it is the new value of the array of that name and shape that the server has sent, such as weights: then
+        `hetfl_flwr.server.guard.Guard` compares the size of the change, not its own.
     usual : float
-        Size that honest clients may reach when others are far below it, because their models or their progress differ:
-        up to there `hetfl_flwr.server.guard.Guard` lets any pass. Of an update it is a twentieth of what was
-        sent, or of the matrices beside it.
+        Size that honest clients may reach while others are far below it, because their models or their progress differ:
+        `hetfl_flwr.server.guard.Guard` accepts any size up to it. Of an update it is a twentieth of what was
+        sent, or of the payload's matrices.
     total : int, optional
         The largest sum of all values, where none is below 0. None: any.
     factors : tuple of str
-        Names of two other arrays of the payload, whose matrix product it is where it comes without rows: then
-        `hetfl_flwr.server.guard.Guard` measures that, and never the two. Default: none.
+        Names of two other arrays of the payload, whose matrix product it is when it has no rows: then
+        `hetfl_flwr.server.guard.Guard` compares the product, and never the two. Default: none.
     """
 
     name: str
@@ -125,17 +125,17 @@ class ArraySpec:
 
     @property
     def is_amount(self) -> bool:
-        """Whether it holds amounts, whose size says something: no probabilities, numbers of rows or yes and no."""
+        """Whether it holds amounts, whose size is comparable: not probabilities, row numbers or flags."""
         kind = np.dtype(self.dtype).kind
         whole = kind in "iu" and self.maximum in (None, COUNTER_LIMIT)
         return whole or (kind == "f" and not self.sums_to_one and self.maximum != 1)
 
     def halved(self) -> "ArraySpec":
-        """Return how this array travels in half precision: float32 as float16, any other as it is."""
+        """Return this declaration in half precision: float32 as float16, any other unchanged."""
         return replace(self, dtype="float16") if self.dtype == "float32" else self
 
     def widened(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return an array that came in half precision in its declared dtype; distributions sum to 1 again."""
+        """Return an array from half precision in its declared dtype; distributions are normalised."""
         wide: NDArray[Any] = array.astype(self.dtype, copy=False)
         if not self.sums_to_one:
             return wide
@@ -144,11 +144,11 @@ class ArraySpec:
         return np.where(rounded, wide / np.where(rounded, sums, 1.0), wide).astype(self.dtype)
 
     def check(self, array: NDArray[Any], where: str) -> None:
-        """Raise `PayloadError` if an array is not what is declared here."""
+        """Raise `PayloadError` if an array does not match the declaration."""
         PayloadSpec((self,)).check_named({self.name: array}, where)
 
     def check_form(self, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> None:
-        """Raise `PayloadError` if dtype or shape of an array are not what is declared here."""
+        """Raise `PayloadError` if dtype or shape of an array do not match the declaration."""
         if dtype != np.dtype(self.dtype):
             raise PayloadError(f"{where}: array '{self.name}' has dtype {dtype}, expected {self.dtype}")
         fits = len(shape) == len(self.shape) and all(
@@ -169,7 +169,7 @@ class ArraySpec:
             raise PayloadError(f"{named} has values above {high:g}")
 
     def _check_more(self, array: NDArray[Any], where: str) -> None:
-        """Raise `PayloadError` where values within their bounds are not together what they are to be."""
+        """Raise `PayloadError` where values within their bounds violate a joint condition, such as their sum."""
         if not array.size:
             return
         if self.sums_to_one:
@@ -212,7 +212,7 @@ class PayloadSpec:
 
     @cached_property
     def amounts(self) -> tuple[ArraySpec, ...]:
-        """The arrays whose sizes say something: amounts, and no factors of others."""
+        """The arrays whose sizes are comparable: amounts, except factors of others."""
         factors = {name for one in self.arrays for name in one.factors}
         return tuple(one for one in self.arrays if one.is_amount and one.name not in factors)
 
@@ -222,7 +222,7 @@ class PayloadSpec:
         return sum(spec.nbytes for spec in self.arrays)
 
     def __add__(self, other: "PayloadSpec") -> "PayloadSpec":
-        """Return the payload that has the arrays of both, these first."""
+        """Return the payload with the arrays of both, this one's first."""
         return PayloadSpec(self.arrays + other.arrays)
 
     def check_named(self, arrays: Arrays, where: str, checked: "PayloadSpec | None" = None) -> dict[str, NDArray[Any]]:
@@ -233,14 +233,14 @@ class PayloadSpec:
         arrays : mapping of str to array
             In the declared order.
         where : str
-            Who sent them, for the error.
+            The sender, for the error.
         checked : PayloadSpec, optional
-            By which they have been checked already: where it declares the same, what is left are largest sums.
+            The declaration by which they have been checked: where it is equal, only largest sums are left to check.
 
         Raises
         ------
         PayloadError
-            Names sender, array, what was expected and what came.
+            Names sender, array, the expected and the received value.
         """
         if checked is not None and self._is_like(checked):
             for spec in self._summed:
@@ -278,30 +278,30 @@ class PayloadSpec:
                 )
 
     def _is_like(self, other: "PayloadSpec") -> bool:
-        """Say whether another declaration is equal: its arrays may have other largest sums."""
+        """Return whether another declaration is equal, up to largest sums."""
         if self._compared[0] is not other:
             self._compared[:] = other, self == other
         return bool(self._compared[1])
 
     @cached_property
     def _compared(self) -> list[object]:
-        """The declaration that this one was compared with last, and whether they are equal."""
+        """The last declaration that this one was compared with, and whether they are equal."""
         return [self, True]
 
     @cached_property
     def _forms(self) -> set[tuple[object, ...]]:
-        """Types, dtypes and shapes that have been found to be as declared."""
+        """Cache of types, dtypes and shapes that match the declaration."""
         return set()
 
     @cached_property
     def _bounded(self) -> list[tuple[ArraySpec, int, float, float]]:
-        """The arrays whose values have bounds, with their places and these."""
+        """The arrays whose values have bounds, with their positions and bounds."""
         ranges = [(spec, place, *spec._range) for place, spec in enumerate(self.arrays)]
         return [one for one in ranges if one[2] > -inf or one[3] < inf]
 
     @cached_property
     def _fulfilling(self) -> list[tuple[ArraySpec, int]]:
-        """The arrays of which more is declared than bounds, with their places."""
+        """The arrays with conditions beyond bounds, with their positions."""
         every = [(spec, place) for place, spec in enumerate(self.arrays)]
         return [one for one in every if one[0].sums_to_one or one[0].nonzero or one[0].total is not None]
 
@@ -311,7 +311,7 @@ class PayloadSpec:
 
     @cached_property
     def _dims(self) -> list[tuple[ArraySpec, int, str]]:
-        """The sizes that only the sender knows."""
+        """The dimensions whose sizes only the sender knows."""
         return [
             (spec, axis, size.letter)
             for spec in self.arrays
@@ -331,7 +331,7 @@ _interned: dict[tuple[Any, ...], PayloadSpec] = {}
 
 
 def interned(spec: PayloadSpec) -> PayloadSpec:
-    """Return the same declaration for all that ask for an equal one: what it has found out about itself is kept."""
+    """Return one object for equal declarations, so that its caches are shared."""
     key = tuple(map(astuple, spec.arrays))
     if key not in _interned and len(_interned) >= MAX_INTERNED:
         _interned.clear()
@@ -339,7 +339,7 @@ def interned(spec: PayloadSpec) -> PayloadSpec:
 
 
 def frozen(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Return arrays that nobody changes any more: read-only, in C order, and no views of what somebody may change."""
+    """Return read-only arrays in C order that are not views of writable ones."""
     kept = {}
     for name, one in arrays.items():
         array = np.asarray(one)
@@ -363,7 +363,7 @@ def prefixed(start: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def under(start: str, arrays: Mapping[str, T]) -> dict[str, T]:
-    """Return the arrays whose names begin so, without that beginning: what `prefixed` was given.
+    """Return the arrays whose names have a prefix, without it: the inverse of `prefixed`.
 
     Examples
     --------
@@ -378,7 +378,7 @@ EMPTY = PayloadSpec()
 
 
 def learnt(name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0) -> ArraySpec:
-    """Declare what a model has learnt, such as logits or weights: float32, no entry beyond `LEARNT_LIMIT`.
+    """Declare learnt values, such as logits or weights: float32, at most `LEARNT_LIMIT` in magnitude.
 
     Examples
     --------
@@ -395,12 +395,12 @@ def learnt(name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0) -> Ar
 def sample_counts(
     name: str, shape: tuple[int | Dim, ...], *, usual: float = 1.0, total: int | None = None
 ) -> ArraySpec:
-    """Declare numbers of private samples: int64, 0 or more, `ArraySpec.sensitive`, and of a largest sum, if any."""
+    """Declare counts of private samples: int64, 0 or more, `ArraySpec.sensitive`, with a largest sum, if any."""
     return ArraySpec(name, shape, "int64", minimum=0, sensitive=True, usual=usual, total=total)
 
 
 def probabilities(name: str, shape: tuple[int | Dim, ...]) -> ArraySpec:
-    """Declare probability distributions, one a row: float32."""
+    """Declare probability distributions, one per row: float32."""
     return ArraySpec(name, shape, "float32", sums_to_one=True)
 
 
@@ -410,5 +410,5 @@ def fractions(name: str, shape: tuple[int | Dim, ...]) -> ArraySpec:
 
 
 def row_numbers(name: str, rows: int | Dim, of: int) -> ArraySpec:
-    """Declare numbers of rows, (R,), of as many as sender and receiver both hold: int32, from 0 to ``of - 1``."""
+    """Declare row numbers (R,) among ``of`` rows that sender and receiver both hold: int32, from 0 to ``of - 1``."""
     return ArraySpec(name, (rows,), "int32", minimum=0, maximum=of - 1)

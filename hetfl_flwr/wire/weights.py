@@ -1,4 +1,4 @@
-"""Models as payloads: what of a model's state dict travels, and how it is taken out and put in."""
+"""Models as payloads: which entries of a state dict travel, how they are read, and how they are loaded."""
 
 from copy import deepcopy
 from hashlib import sha256
@@ -16,8 +16,8 @@ M = TypeVar("M", bound=torch.nn.Module)
 def weights(model: torch.nn.Module) -> PayloadSpec:
     """All floating-point entries of a model's state dict that training changes: parameters and running statistics.
 
-    Integer buffers (batch norm's step counters) stay at home: they have no mean. So do buffers that training does not
-    change, such as a mask. Numbers of 8 or 16 bits travel as float32.
+    Integer buffers (batch norm's step counters) stay on the client: they have no mean. So do buffers that training does
+    not change, such as a mask. Numbers of 8 or 16 bits travel as float32.
     """
     state = model.state_dict()
     return PayloadSpec(tuple(spec for name, spec in _entries(model).items() if state[name].is_floating_point()))
@@ -49,7 +49,7 @@ def state_arrays(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
 
 
 def load_model_arrays(model: torch.nn.Module, arrays: Arrays) -> None:
-    """Put received arrays into a model; entries of its state dict that are not among them stay as they are."""
+    """Load received arrays into a model; other entries of its state dict are unchanged."""
     if arrays:
         state = model.state_dict()  # without gradients
         torch._foreach_copy_([state[name] for name in arrays], [torch.from_numpy(one) for one in arrays.values()])
@@ -63,9 +63,9 @@ def loaded(model: M, arrays: Arrays) -> M:
 
 
 def _entries(model: torch.nn.Module) -> dict[str, ArraySpec]:
-    """Declare each entry of a model's state dict that travels: floating-point numbers to a limit, integers of any size.
+    """Declare each entry of a model's state dict that travels: floating-point numbers up to a limit, any integers.
 
-    Of the models that it is asked of, own ones alone have constant buffers that are known as such.
+    Only models of the user's own have buffers known to be constant.
     """
     constant = constant_buffers(model)
     return {
