@@ -10,7 +10,8 @@ from hetfl_flwr import SEEN, Arrays, Metrics, train
 class AGGClient(LocalClient):
     """Trains on its own data and all public samples with cross-entropy, with one continuing optimizer.
 
-    Each sample counts alike, whoever it is of. A client that is alone trains as `clients.local.LocalClient` does.
+    All samples have the same weight, whichever client they are of. A single client trains as
+    `clients.local.LocalClient`.
 
     Wire   as in `strategies.agg.AGG`.
     State  the model, the optimizer's moments.

@@ -1,4 +1,4 @@
-"""Base of the client sides that train a small model beside their own, each taught by the other."""
+"""Base of the client sides that train a small model together with their own, each teaching the other."""
 
 from collections.abc import Callable
 

@@ -45,7 +45,7 @@ def distance_to_prototypes(embeddings: Tensor, labels: Tensor, prototypes: Tenso
 
 
 class Prototypes(nn.Module):
-    """A prototype of each class, from which the class of an embedding is told.
+    """A prototype of each class, by which embeddings are classified.
 
     The logits are negative squared distances, as in Snell, Swersky and Zemel, "Prototypical Networks for Few-shot
     Learning", NeurIPS 2017, Eq. (2). A class without a prototype is one farther than the farthest that has one.

@@ -1,7 +1,7 @@
-"""Federated learning across heterogeneous models: all that scripts and algorithms of other packages import.
+"""Federated learning across heterogeneous models: the public API for scripts and algorithms.
 
 To run federations: `run`, `load`, `sweep`, `compare`, `gains`, `audit`, `export`, `load_client` and `Result`;
-`RoundCallback` to be told of their rounds. To write an algorithm:
+`RoundCallback` for a hook after each round. To write an algorithm:
 `KnowledgeStrategy` or `WeightStrategy` for the server, `KnowledgeClient` for the clients, `PayloadSpec` for what they
 send each other. To test it: `AlgorithmContract`, `Lab` and the fixture `lab`, which need pytest.
 
@@ -186,7 +186,7 @@ _NAMES = {
     "simulations.testing": ("AlgorithmContract", "Lab"),
     "simulations.testing.lab": ("lab",),
 }
-"""By module, what it offers here."""
+"""The public names by module."""
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -212,6 +212,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names; without pytest not those that need it."""
+    """Return the public names; those that need pytest only where it is installed."""
     offered = _MODULES if find_spec("pytest") else {name for name in _MODULES if "testing" not in _MODULES[name]}
     return sorted({*globals(), *offered})

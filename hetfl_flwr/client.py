@@ -1,4 +1,4 @@
-"""Base of the client sides: what an algorithm writes, and what it works with."""
+"""Base of the client sides: what an algorithm implements, and what it uses."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,11 +33,11 @@ from hetfl_flwr.wire.weights import load_model_arrays
 
 
 class KnowledgeClient(NumPyClient, ABC):
-    """A client that learns from its own data and from what it is sent.
+    """A client that learns from its own data and from the server's downloads.
 
-    An algorithm writes `download_spec`, `upload_spec` and `learn`. It finds its model, data and run config in
+    An algorithm implements `download_spec`, `upload_spec` and `learn`. Its model, data and run config are in
     ``self.node``; the `modules` and everything in ``self.numbers`` survive between rounds, and so does each optimizer
-    that `optimizer` has handed out.
+    that `optimizer` has returned.
 
     Parameters
     ----------
@@ -49,21 +49,21 @@ class KnowledgeClient(NumPyClient, ABC):
     node : Node
         The client's model, data, run config and state store.
     numbers : dict of str to int or float
-        Survives between rounds: put in it what the algorithm has to remember besides networks and optimizers.
+        Survives between rounds: the algorithm's state besides networks and optimizers.
     keeps_state : bool
-        Class attribute: whether anything survives between rounds; False where each download brings all that is needed.
+        Class attribute: whether any state survives between rounds; False if each download holds all that is needed.
         Default: True.
     starts_alike : bool
-        Class attribute: whether clients of one architecture begin with the same weights, those of the server's model of
+        Class attribute: whether clients of one architecture start from the same weights, those of the server's model of
         that architecture where it has one. False: each client draws its own. Default: False.
     has_distillation_term : bool
         Class attribute: whether the loss is two `Terms`, so that ``projection`` can be set. Default: False.
     fine_tunes : bool
-        Class attribute: whether the model is the server's when the client is told to `assess`, so that with
+        Class attribute: whether `assess` measures the server's model, so that with
         ``fine-tune-epochs`` a copy of it is trained and measured. Default: False.
     tuned : str or None
-        Class attribute: the option that ``hetfl tune`` tries beside the learning rate, empty for none. Default: None,
-        the first that is a fraction or a factor.
+        Class attribute: the option that ``hetfl tune`` varies in addition to the learning rate, empty for none.
+        Default: None, the first that is a fraction or a factor.
 
     Raises
     ------
@@ -86,23 +86,23 @@ class KnowledgeClient(NumPyClient, ABC):
         self._fine_tuned: SplitModel | None = None
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Return what survives between rounds besides optimizers and numbers: by default the client's model."""
+        """Return the networks that survive between rounds: by default the client's model."""
         return {"model": self.node.model}
 
     def renewed(self) -> Iterable[nn.Module]:
-        """Return networks that each download replaces as a whole before they are used: by default none.
+        """Return the networks that each download replaces completely before they are used: by default none.
 
-        What they were at first is not put back before each message.
+        Their initial weights are not restored before each message.
         """
         return ()
 
     @abstractmethod
     def download_spec(self) -> PayloadSpec:
-        """Return what the server sends."""
+        """Declare the download."""
 
     @abstractmethod
     def upload_spec(self) -> PayloadSpec:
-        """Return what this client sends."""
+        """Declare the upload."""
 
     @abstractmethod
     def learn(self, download: Arrays, round: int) -> tuple[Arrays, Metrics]:
@@ -111,16 +111,16 @@ class KnowledgeClient(NumPyClient, ABC):
         Parameters
         ----------
         download : mapping of str to array
-            What the server sent, checked against `download_spec`.
+            The download, checked against `download_spec`.
         round : int
             The round, from 1.
 
         Returns
         -------
         tuple
-            What to upload, and metrics, among them ``"samples-seen"``, the samples trained on, repeats included. The
-            number of the client's training samples, ``"num-examples"``, comes with them of itself; an algorithm that
-            averages by something else may say another one.
+            The upload, and metrics, among them ``"samples-seen"``, the samples trained on, repeats included. The
+            number of the client's training samples, ``"num-examples"``, is added automatically; an algorithm that
+            uses other weights may set another number.
         """
 
     def assess(self, download: Arrays) -> Metrics:
@@ -150,39 +150,39 @@ class KnowledgeClient(NumPyClient, ABC):
         return copy
 
     def predictor(self) -> nn.Module:
-        """Return what is measured, from inputs (B, ...) to logits (B, C): by default the model, or its fine-tuned copy.
+        """Return the model to measure, from inputs (B, ...) to logits (B, C): by default the own or a fine-tuned copy.
 
-        It is asked for when the client is told to `assess`, and measured on validation samples and other domains, too.
+        `assess` measures it on the test samples; it is also measured on validation samples and other domains.
         """
         return self.node.model if self._fine_tuned is None else self._fine_tuned
 
     def forward_of(self, model: SplitModel, download: Arrays) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return what a model computes with weights as they travel, from inputs (B, ...): by default the model itself.
+        """Return the function of a model with exchanged weights, from inputs (B, ...): by default the model itself.
 
-        An attacker asks for it to read uploads and to train as the client does.
+        The audit uses it to interpret uploads and to train as the client does.
 
         Parameters
         ----------
         model : SplitModel
-            Of the client's architecture. The function follows its parameters, and has gradients by them.
+            Of the client's architecture. The function uses its parameters, and is differentiable with respect to them.
         download : mapping of str to array
-            What the server sent.
+            The download.
         """
         return model
 
     def assess_spec(self) -> PayloadSpec:
-        """Return what the server sends along when it asks to `assess`: by default nothing."""
+        """Declare the download for evaluation: by default empty."""
         return EMPTY
 
     def local_steps(self, samples: int) -> int:
-        """Return how many steps on so many own samples a round takes: by default, as the run config says.
+        """Return the training steps of a round on a number of own samples: by default, as the run config sets.
 
-        Training does not ask for it; an attacker does, who imitates a client.
+        Training does not use it; the audit does, to imitate a client.
         """
         return batches_a_round(self.node.config, samples)
 
     def epochs(self, round: int, *, samples: int | None = None, times: int = 1) -> Iterator[list[torch.Tensor]]:
-        """Draw this round's mini-batches as the run config says, pass by pass over the data.
+        """Draw this round's mini-batches as the run config sets, pass by pass over the data.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class KnowledgeClient(NumPyClient, ABC):
         samples : int, optional
             Number of samples to draw from; default: the client's training samples.
         times : int
-            How many times the local work that the run config names, 1 or more.
+            Multiple of the run config's local work, 1 or more.
         """
         config = self.node.config
         return draw_epochs(
@@ -209,16 +209,16 @@ class KnowledgeClient(NumPyClient, ABC):
     def train(
         self, batches: Iterable[torch.Tensor], loss: Loss, optimizer: torch.optim.Optimizer | None = None
     ) -> tuple[int, float]:
-        """Step down a loss on the own training samples, as `hetfl_flwr.learning.training.train`.
+        """Minimise a loss on the client's training samples, as `hetfl_flwr.learning.training.train`.
 
-        They are augmented where the run config says so.
+        They are augmented if the run config sets ``augment``.
 
         Parameters
         ----------
         batches : iterable of Tensor
             Positions (B,) of each mini-batch, as `batches` draws them.
         loss : callable
-            From inputs and labels to a scalar, or to two `Terms`, of which the run config's ``projection`` takes care.
+            From inputs and labels to a scalar, or to two `Terms`, which the run config's ``projection`` combines.
         optimizer : Optimizer, optional
             Default: the one whose moments survive between rounds.
 
@@ -236,17 +236,17 @@ class KnowledgeClient(NumPyClient, ABC):
         return self.node.data_loss(self.node.model(inputs), labels)
 
     def load(self, module: nn.Module, arrays: Arrays) -> None:
-        """Put what the server has sent into a network of this client, or into a part of one.
+        """Load received arrays into a network of this client, or into a part of one.
 
         Optimizers lose the moments of the parameters that are replaced, unless the run config has ``moments = "kept"``:
-        they are of other weights. What stays with the client keeps its own.
+        they belong to other weights. Parameters that are not replaced keep theirs.
 
         Parameters
         ----------
         module : Module
-            What is replaced.
+            The network.
         arrays : mapping of str to array
-            Entries of its state dict; others stay as they are.
+            Entries of its state dict; others are unchanged.
         """
         load_model_arrays(module, arrays)
         named = module.named_parameters(remove_duplicate=False)
@@ -255,21 +255,21 @@ class KnowledgeClient(NumPyClient, ABC):
     def optimizer(
         self, name: str = "optimizer", parameters: Iterable[nn.Parameter] | None = None
     ) -> torch.optim.Optimizer:
-        """Return an optimizer as the run config says, with the moments that it had after the last round.
+        """Return the run config's optimizer, with the moments that it had after the last round.
 
-        Those of what `load` replaces are lost.
+        Moments of parameters that `load` replaces are reset.
 
         Parameters
         ----------
         name : str
             Its name in the client's state.
         parameters : iterable of Parameter, optional
-            What it steps; default: the model's. The same in each round.
+            The parameters that it updates; default: the model's. The same in each round.
         """
         return self._optimizers.get(name, self.node.model.parameters() if parameters is None else parameters)
 
     def kept(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Give an optimizer of the algorithm's own the moments that it had after the last round, and keep the new ones.
+        """Restore the moments of an optimizer that the algorithm has built, and save them after the round.
 
         Parameters
         ----------
@@ -282,20 +282,20 @@ class KnowledgeClient(NumPyClient, ABC):
 
     @final
     def fit(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[list[NDArray[Any]], int, Metrics]:
-        """Take up the state, learn, save the state, upload: Flower's own way to ask a client."""
+        """Restore the state, train, save the state, upload: Flower's interface."""
         download = dict(zip(self.download_spec().names, parameters, strict=True))
         upload, metrics = Holder(self).learn(download, int(config[ROUND]))
         return list(upload.values()), int(metrics.pop(EXAMPLES)), metrics
 
     @final
     def evaluate(self, parameters: list[NDArray[Any]], config: Mapping[str, Any]) -> tuple[float, int, Metrics]:
-        """Take up the state and measure; with ``keep-best``, keep the best model so far."""
+        """Restore the state and evaluate; with ``keep-best``, keep the best model so far."""
         download = dict(zip(self.assess_spec().names, parameters, strict=True))
         metrics = Holder(self).measure(download, config.get(ROUND))
         return float(metrics.pop("loss")), int(metrics.pop(EXAMPLES)), metrics
 
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a tensor's values as an array of its own."""
+    """Return a tensor's values as a new array."""
     array: NDArray[Any] = tensor.detach().cpu().numpy().copy()
     return array

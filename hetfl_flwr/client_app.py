@@ -1,6 +1,6 @@
-"""The ClientApp: Flower's messages in, a client that learns or measures, replies out.
+"""The ClientApp: answers Flower's messages by training or evaluating a client.
 
-A client is built anew for every message unless its engine or its process keeps it; what must survive goes through
+A client is built for every message unless its engine or its process caches it; its state goes through
 `hetfl_flwr.node.state`. An error becomes an error reply that names client, stage and round, so that every engine shows
 the same line.
 """
@@ -45,14 +45,14 @@ from hetfl_flwr.wire.spec import PayloadSpec
 
 app = ClientApp()
 
-TOLD = ("builtins", "torch", "hetfl_flwr")
-"""Packages whose errors are called by name where they leave a node."""
+NAMED = ("builtins", "torch", "hetfl_flwr")
+"""Packages whose errors leave a node with the name of their type."""
 
 Handler = Callable[[Message, Context], Message]
 
 
 def _surfaced(handler: Handler) -> Handler:
-    """Turn whatever a handler raises into an error reply with one line."""
+    """Turn any exception of a handler into an error reply with one line."""
 
     @wraps(handler)
     def surfaced(message: Message, context: Context) -> Message:
@@ -68,7 +68,7 @@ def _surfaced(handler: Handler) -> Handler:
 
 
 def complaint(raised: BaseException, context: Context, kind: str, round: object) -> str:
-    """Return what is said of an error that a client has come to, and forget the client; its process ends by others.
+    """Return the error line of an exception, and drop the client; re-raise exceptions that end the process.
 
     Parameters
     ----------
@@ -97,14 +97,14 @@ def complaint(raised: BaseException, context: Context, kind: str, round: object)
 @app.query()
 @_surfaced
 def register(message: Message, context: Context) -> Message:
-    """Answer who this client is and what it has."""
+    """Answer with the client's registration."""
     origin = message.content.config_records.get(CONFIG) or ConfigRecord()
     before = (str(origin[RUN]), int(origin[ROUND])) if origin else ()  # type: ignore[arg-type]
     return Message(RecordDict({MEMBER: member_of(context, *before).to_record()}), reply_to=message)
 
 
 def member_of(context: Context, before: str = "", round: int = 0) -> Member:
-    """Build a client, and return who it is and what it has; see `registered`."""
+    """Build a client, and return its registration; see `registered`."""
     forget(context)  # it begins with what is saved, which may be less than it has
     return registered(_client(context, before), context, before, round)
 
@@ -112,7 +112,7 @@ def member_of(context: Context, before: str = "", round: int = 0) -> Member:
 @app.query(SHARE.removeprefix("query."))
 @_surfaced
 def share(message: Message, context: Context) -> Message:
-    """Hand out this client's public samples, with their labels if they are asked for."""
+    """Answer with this client's public samples, and their labels if requested."""
     node = _client(context).node
     labelled = bool(message.content.config_records[CONFIG][LABELLED])
     declared = public_samples(len(node.data.public), node.data.spec, node.dtype, labelled=labelled)
@@ -129,7 +129,7 @@ def share(message: Message, context: Context) -> Message:
 @app.query(POOL.removeprefix("query."))
 @_surfaced
 def pool(message: Message, context: Context) -> Message:
-    """Take up public samples of other clients."""
+    """Store public samples of other clients."""
     taken = _client(context).node.keep_public_samples(message.content.array_records[ARRAYS])
     return Message(RecordDict({METRICS: MetricRecord({EXAMPLES: taken})}), reply_to=message)
 
@@ -137,7 +137,7 @@ def pool(message: Message, context: Context) -> Message:
 @app.train()
 @_surfaced
 def train(message: Message, context: Context) -> Message:
-    """Let the client learn for a round."""
+    """Train the client for a round."""
     client = _client(context)
     round: Any = message.content.config_records[CONFIG][ROUND]
     upload, metrics = client.train(_received(message, client, client.down), int(round))
@@ -148,7 +148,7 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 @_surfaced
 def evaluate(message: Message, context: Context) -> Message:
-    """Let the client measure."""
+    """Evaluate the client."""
     client = _client(context)
     round: Any = message.content.config_records[CONFIG].get(ROUND)
     metrics = client.measure(_received(message, client, client.assess), round)
@@ -158,7 +158,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _client(context: Context, before: str = "") -> Holder:
-    """Return the client, `before` being the run that this one goes on with, if any.
+    """Return the client; `before` is the run that this one resumes, if any.
 
     A process that Flower has started for this app alone is set up, too.
     """
@@ -177,9 +177,9 @@ def _received(message: Message, client: Holder, spec: PayloadSpec) -> dict[str, 
 
 
 def _outward(error: BaseException) -> str:
-    """Return what leaves this node of an error: its type, and of one of ours a fixed sentence."""
+    """Return the part of an error that leaves this node: its type, and for errors of this project a fixed sentence."""
     kind = type(error)
-    known = kind.__name__.isidentifier() and kind.__module__.partition(".")[0] in TOLD
+    known = kind.__name__.isidentifier() and kind.__module__.partition(".")[0] in NAMED
     name = kind.__name__ if known else "an error of its code"
     line = f"{name}: {error.outward}" if known and isinstance(error, HetflError) else name
     return f"{line}; this node's log says more"

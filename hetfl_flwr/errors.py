@@ -1,4 +1,4 @@
-"""Errors that a user can mend: each carries one clear line that names what is wrong, and where."""
+"""Errors that a user can fix: each has one line that names what is wrong, and where."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class HetflError(Exception):
     Attributes
     ----------
     outward : str
-        Class attribute: what leaves a node in place of the line, which may name paths, columns and cells.
+        Class attribute: the text that leaves a node in place of the line, which may name paths, columns and cells.
     """
 
     outward = "it cannot do what it was asked"
@@ -91,9 +91,9 @@ class RunFolderError(HetflError):
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong with one client in one round; `client_id` is ``partition`` in the files of a run folder.
+    """A failure of one client in one round; `client_id` is ``partition`` in the files of a run folder.
 
-    It is -1 where the client has not said which it is.
+    It is -1 where the client is unknown.
     """
 
     client_id: Annotated[int, Field(ge=-1, lt=10**9, alias="partition")]
@@ -103,7 +103,7 @@ class Failure:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error says; one of syntax without its place, which `place` says in full.
+    """Return the text of an error; of a syntax error without its place, which `place` returns.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def place(error: BaseException) -> str:
 
 
 def ends_process(error: BaseException) -> bool:
-    """Say whether an exit is Flower's own, and not one of somebody's model or callback."""
+    """Return whether an exit is Flower's own, and not one of the user's model or callback."""
     frames = walk_tb(error.__traceback__)
     return isinstance(error, SystemExit) and any(
         str(frame.f_globals.get("__name__")).startswith(EXIT_OF_FLOWER) for frame, _ in frames
@@ -173,8 +173,8 @@ def unknown(kind: str, name: str, valid: Iterable[str], listed: str = "") -> str
 
 
 INTERRUPTED = "interrupted; what was written before stays"
-"""What a command says that the user has ended at once."""
+"""Message of a command that the user has ended at once."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user asked to stop, and no round is half done."""
+    """The user asked to stop; no round is incomplete."""

@@ -101,7 +101,7 @@ def for_flower(config: RunConfig) -> dict[str, Value]:
 
 
 def resolve_models(config: RunConfig) -> RunConfig:
-    """Return the config with ``models`` and ``width`` as they hold; one that leaves neither open comes back itself.
+    """Return the config with ``models`` and ``width`` resolved; a config that sets both is returned itself.
 
     ``auto`` becomes models that take the data, heterogeneous ones wherever the algorithm allows them; a width of 0
     becomes the one that the algorithm needs. The strategy's class says so: none is built.
@@ -127,9 +127,9 @@ def resolve_models(config: RunConfig) -> RunConfig:
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """Return the config with nothing left to the algorithm: its own keys, ``models`` and ``width`` are as they hold.
+    """Return the config with all defaults of the algorithm resolved: its own keys, ``models`` and ``width``.
 
-    It is checked in any case; one that leaves nothing open comes back itself.
+    It is always checked; a config without open values is returned itself.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def find(name: str) -> Algorithm:
 def _check_keywords(side: type[Any], given: int) -> None:
     """Refuse a constructor with an option that cannot be a key: not keyword-only, or without a type or a default.
 
-    The first so many of its parameters are given by whoever builds it.
+    The caller passes the first `given` parameters.
     """
     empty, called = inspect.Parameter.empty, f"{side.__module__}.{side.__qualname__}"
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

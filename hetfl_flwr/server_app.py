@@ -1,4 +1,4 @@
-"""The ServerApp: run config in, strategy built, rounds run, results on disk. The same in every engine."""
+"""The ServerApp: builds the strategy from the run config, runs the rounds, writes the results, in every engine."""
 
 from logging import ERROR, INFO, LogRecord
 from pathlib import Path
@@ -25,7 +25,7 @@ from hetfl_flwr.server.rounds import AsyncRounds, RoundResult, Rounds, SyncRound
 from hetfl_flwr.wire.privacy import UNKNOWN, caveats, guarantee
 
 MAX_LOST = 3
-"""Rounds in a row that a run may lose as nodes leave or restart; with one more, who lets it run learns that it ends."""
+"""Maximum number of consecutive rounds that a run may lose as nodes leave or restart."""
 
 app = ServerApp()
 

@@ -1,4 +1,4 @@
-"""Base of the server sides: what an algorithm writes."""
+"""Base of the server sides: what an algorithm implements."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ Sends = Literal[
 """What leaves a client, in the order in which `hetfl list algorithms` groups by it.
 
 "weights": all of the model's. "parts of weights": the body, the head or some channels. "small models": a model that
-travels, beside one that stays. "prototypes": the mean embedding of each class. "logits": the mean logits of each class.
+travels while another stays. "prototypes": the mean embedding of each class. "logits": the mean logits of each class.
 "representations": of samples that all know. "public samples": these alone, or predictions on them. "nothing".
 """
 
@@ -50,8 +50,8 @@ travels, beside one that stays. "prototypes": the mean embedding of each class. 
 class KnowledgeStrategy(Strategy, ABC):
     """A strategy whose clients exchange knowledge instead of weights.
 
-    An algorithm writes `initial`, `download_for`, `aggregate` and `upload_spec`. All that the server knows is a set of
-    named arrays that passes through these functions and lives nowhere else; that is why a run can be checkpointed and
+    An algorithm implements `initial`, `download_for`, `aggregate` and `upload_spec`. The server state is a set of
+    named arrays that these functions receive and return; nothing else is kept, so that a run can be checkpointed and
     resumed without the algorithm's help.
 
     Attributes
@@ -72,7 +72,7 @@ class KnowledgeStrategy(Strategy, ABC):
     sends : {"weights", "parts of weights", "small models", "prototypes", "logits", "representations", \
 "public samples", "nothing", "something else"}
         Class attribute: what leaves a client in a round. `hetfl list algorithms` groups by it. "parts of weights": the
-        body, the head or some channels; "small models": a model that travels, beside one that stays; "prototypes" and
+        body, the head or some channels; "small models": a model that travels while another stays; "prototypes" and
         "logits": a mean of each class; "representations": embeddings of samples that all know; "public samples": these
         alone, or predictions on them. Default: "something else".
     parts : bool
@@ -81,9 +81,9 @@ class KnowledgeStrategy(Strategy, ABC):
     averages : bool
         Whether uploads are averaged by `robust`, so that the run config's ``robust`` may be set. Default: False.
     robust : Average
-        How uploads are averaged, as the run config's ``robust`` says. Set before `initial` is called.
+        How uploads are averaged, as the run config's ``robust`` sets. Set before `initial` is called.
     left_out : LeftOut
-        Takes note of the clients whose uploads `robust` leaves out.
+        Collects the clients whose uploads `robust` leaves out.
     roster : Roster
         The clients, set before `initial` is called.
     config : RunConfig
@@ -125,7 +125,7 @@ class KnowledgeStrategy(Strategy, ABC):
 
     @cached_property
     def left_out(self) -> LeftOut:
-        """Whose uploads `robust` leaves out."""
+        """The clients whose uploads `robust` leaves out."""
         return LeftOut(self.robust)
 
     @property
@@ -134,7 +134,7 @@ class KnowledgeStrategy(Strategy, ABC):
         return self.config.algorithm if hasattr(self, "config") else type(self).__name__.lower()
 
     def check(self, roster: Roster) -> None:
-        """Refuse a federation in which the algorithm makes no sense. By default: clients must agree on the classes.
+        """Refuse a federation that the algorithm does not support. By default: clients must agree on the classes.
 
         Called before round 1, and with the first client and each one that joins later; in a deployment, where a client
         that does not fit the first one is refused, also with the first and each other one. So it compares clients, and
@@ -149,18 +149,18 @@ class KnowledgeStrategy(Strategy, ABC):
 
     @abstractmethod
     def initial(self, roster: Roster) -> Arrays:
-        """Return what the server knows before round 1."""
+        """Return the server state before round 1."""
 
     @abstractmethod
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Return what a client is sent in a round, as its own side declares it."""
+        """Return a client's download of a round, as the client side declares it."""
 
     @abstractmethod
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Return what a client is to send."""
+        """Declare a client's upload."""
 
     def most_samples(self, member: Member) -> Most:
-        """Return the largest numbers of samples that a client may say when it has trained.
+        """Return the largest numbers of samples that a client may report after training.
 
         By default those of its training samples, and of these in the batches of a round, as the run config has it.
         """
@@ -168,10 +168,10 @@ class KnowledgeStrategy(Strategy, ABC):
 
     @abstractmethod
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
-        """Return what the server knows after uploads, at least one, ordered by client id. Rounds count from 1."""
+        """Return the server state after uploads, at least one, ordered by client id. Rounds count from 1."""
 
     def assess_download_for(self, member: Member, server_state: Arrays) -> Arrays:
-        """Return what a client is sent along when it is asked to measure its model: by default nothing."""
+        """Return a client's download for evaluation: by default empty."""
         return {}
 
     # --- what the server's loop calls
@@ -195,11 +195,11 @@ class KnowledgeStrategy(Strategy, ABC):
 
     @final
     def learn(self, server_state: Arrays, replies: Sequence[Reply], round: int) -> Arrays:
-        """Let the algorithm aggregate what clients have uploaded."""
+        """Aggregate uploads, and check the new server state."""
         return self._checked(self.aggregate(server_state, [reply.upload for reply in replies], round))
 
     def _checked(self, arrays: Arrays) -> Arrays:
-        """Refuse a server state that is something else than named arrays of numbers."""
+        """Refuse a server state that is not named arrays of numbers."""
         for name, array in arrays.items() if isinstance(arrays, Mapping) else [("server state", arrays)]:
             if not isinstance(name, str) or np.asarray(array).dtype.kind not in "biuf":
                 what = f"its server state has {brief(array)} as {brief(name)}, expected numbers"
@@ -227,7 +227,7 @@ class KnowledgeStrategy(Strategy, ABC):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Do as `learn` with the answers to `configure_train`, in any order; what is not as declared is logged."""
+        """As `learn`, with the answers to `configure_train` in any order; invalid answers are logged."""
         answers = self._read_replies(MessageType.TRAIN, replies)
         if not answers:
             return None, None
@@ -239,7 +239,7 @@ class KnowledgeStrategy(Strategy, ABC):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask each client to measure the model that it keeps."""
+        """Ask each client to evaluate its model."""
         known, members = from_record(arrays), self._members(grid)
         downloads = {member: self.assess_download_for(member, known) for member in members}
         return _messages(MessageType.EVALUATE, server_round, downloads)
@@ -250,11 +250,11 @@ class KnowledgeStrategy(Strategy, ABC):
         return _averaged(self._read_replies(MessageType.EVALUATE, replies))
 
     def _members(self, grid: Grid) -> list[Member]:
-        """Return the clients behind a Grid's nodes; nodes that have come since are none."""
+        """Return the clients behind a Grid's nodes; nodes that have joined since have none."""
         return [self.roster.of(node) for node in grid.get_node_ids() if node in self.roster]
 
     def _read_replies(self, kind: str, replies: Iterable[Message]) -> list[Reply]:
-        """Return the answers of clients that are as declared, by client id; log what is wrong with the others."""
+        """Return the valid answers by client id; log what is wrong with the others."""
         answers = list[Reply]()
         for reply in replies:
             node = reply.metadata.src_node_id

@@ -1,4 +1,4 @@
-"""Any text or value as one line of bounded length that a terminal shows as it is."""
+"""Any text or value as one printable line of bounded length."""
 
 import re
 from reprlib import Repr
@@ -11,7 +11,7 @@ LONGEST_NAME = 100
 """Characters of a name that are shown; a metric's name has no more."""
 
 _FORMULA = re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
-"""What spreadsheets take for a formula, in full width, too."""
+"""First characters of a spreadsheet's formula, in full width, too."""
 
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
@@ -52,7 +52,7 @@ def brief(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    r"""Return what somebody else has said as a quotation, which no quotation mark of theirs ends.
+    r"""Return another party's text as a quotation, with its own quotation marks replaced.
 
     Examples
     --------

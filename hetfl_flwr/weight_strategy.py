@@ -53,7 +53,7 @@ class WeightStrategy(KnowledgeStrategy):
         roster.check_same_weights(self.name, for_heterogeneous_models(), bodies=self._bodies)
 
     def initial(self, roster: Roster) -> Arrays:
-        """Draw the initial weights of the global model, or of its body.
+        """Return the initial weights of the global model, or of its body.
 
         Raises
         ------

@@ -104,7 +104,7 @@ class AnswersStrategy(KnowledgeStrategy):
         kept, average = self.left_out.kept(client_ids, [sent]), self.robust.among_kept
         answers = list(sent[kept])
         if self._answers == "softmax":
-            mixed = average.mixture(answers, told=lambda weights: self.left_out.note(client_ids, weights > 0))
+            mixed = average.mixture(answers, on_weights=lambda weights: self.left_out.note(client_ids, weights > 0))
             mean = np.maximum(mixed, np.finfo(np.float32).tiny)  # scores may all be 0
             mean /= mean.sum(axis=1, keepdims=True)
         else:
@@ -118,7 +118,7 @@ class AnswersStrategy(KnowledgeStrategy):
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
         """Send the consensus and the numbers, in the pool as it is now, of its rows and of those to answer next.
 
-        A subset that nobody has answered is asked for again. Numbers change when a client joins, client ids and
+        A subset that no client has answered is requested again. Numbers change when a client joins, client ids and
         positions do not; rows that are in the pool no longer are left out.
         """
         rows = server_state["rows"]

@@ -46,7 +46,7 @@ class ModelsStrategy(KnowledgeStrategy):
         return self.models
 
     def check(self, roster: Roster) -> None:
-        """Refuse different classes or inputs; build the models of those that join late, and forget what nobody has."""
+        """Refuse different classes or inputs; build the models of late clients, and drop models without clients."""
         _ = roster.shape, roster.classes
         if self.models:
             wanted = {*self._first, *(member.model for member in [*self.roster, *roster])}

@@ -42,7 +42,7 @@ def local_prototypes(
     classes, width : int
         C and D.
     counted : bool
-        Whether the server is told how many samples there are.
+        Whether clients send how many samples they have.
     most : int, optional
         How many samples an honest client may count in all. Noise may say one of each class.
     usual : float

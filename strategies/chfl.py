@@ -95,7 +95,7 @@ class CHFL(KnowledgeStrategy):
 
 
 def _heads(uploads: Sequence[Upload]) -> list[NDArray[np.float32]]:
-    """Return the heads that have been sent, weight and bias beside each other, (C, D + 1) each."""
+    """Return the received heads, weight and bias in one matrix, (C, D + 1) each."""
     return [np.column_stack([upload.arrays["weight"], upload.arrays["bias"]]) for upload in uploads]
 
 

@@ -44,7 +44,7 @@ class FedDF(ModelsStrategy):
     training samples, as in FedAvg. From there, on the server, a student of each group is trained towards the mean
     logits of *all* uploaded models f_k, of whatever group, on public samples x without labels: steps of Adam descend
     ``KL(softmax(mean_k f_k(x)) || softmax(student(x)))``. A group of one client begins at its own weights. One upload
-    alone is no ensemble: no step. A group of which nobody has uploaded stays as it is. Logits that are far larger than
+    alone is no ensemble: no step. A group without uploads is unchanged. Logits that are far larger than
     those of the other models, by ``outlier-factor``, are left out of the mean, with a line that names the client.
 
     Wire   both ways the floating-point entries of the state dict of the client's own model: 4 bytes a parameter and
@@ -56,7 +56,7 @@ class FedDF(ModelsStrategy):
            farthest from the others', of all groups; a group that is left out whole goes on from where it was.
     Departs from the paper: its public samples are of another data set, and distillation stops when the accuracy on
     labelled samples of the server's, measured every 100 steps, has not risen for 1,000 of at most 10,000. Here the
-    clients' own public samples serve and nobody has labels: what must rise is the agreement with the ensemble on a
+    clients' own public samples serve and have no labels: what must rise is the agreement with the ensemble on a
     fifth of them that is held out, and all numbers of steps are a twentieth. The mean is among the students of which
     the best is kept; in the authors' published code it is not, by default. The server scales inputs as a client would
     that had the public samples alone.
@@ -134,7 +134,7 @@ class FedDF(ModelsStrategy):
         return {one: logits[one] for one, its in zip(logits, kept, strict=True) if its}
 
     def _mean(self, group: Sequence[Upload]) -> Arrays:
-        """Average the weights of a group, of which nobody may count: then there are none."""
+        """Average the weights of a group; empty if no upload has any weight."""
         if not group:
             return {}
         return self.robust.among_kept.weighted_by_name([one.arrays for one in group], [one.samples for one in group])
@@ -148,7 +148,7 @@ class FedDF(ModelsStrategy):
         far = Guard(self.config.outlier_factor).reject_outliers(sizes)
         for member in self.roster:
             if member.client_id in far:
-                log(WARNING, "feddf: %s: %s on public samples: it teaches nobody", member, far[member.client_id])
+                log(WARNING, "feddf: %s: %s on public samples: it teaches no model", member, far[member.client_id])
         return [array for client_id, array in logits.items() if client_id not in far]
 
 

@@ -130,7 +130,7 @@ class FedHeNN(KnowledgeStrategy):
         factor = mean_kernel_factor(
             [upload.arrays["representations"] for upload in uploads],
             self.robust,
-            told=lambda weights: self.left_out.note(client_ids, weights > 0),
+            on_weights=lambda weights: self.left_out.note(client_ids, weights > 0),
         )
         number = int(server_state["set"]) + 1
         return _known(number, self._draw(number), factor)

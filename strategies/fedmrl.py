@@ -10,7 +10,7 @@ from hetfl_flwr import AUTO, Arrays, Member, ModelName, Roster, WeightStrategy, 
 
 
 class FedMRL(WeightStrategy):
-    """Averages the small model that all clients train beside their own; the others' representations stay at home.
+    """Averages the small model that all clients train together with their own; representations stay on the clients.
 
     ``theta <- sum_k n_k / n * theta_k`` over the clients k of a round, theta the small model with its head, n_k the
     number of training samples.

@@ -28,7 +28,7 @@ from hetfl_flwr import (
 
 
 class FML(KnowledgeStrategy):
-    """Averages the clients' memes, a small model that all have beside their own one.
+    """Averages the clients' memes, a small model that all clients train in addition to their own.
 
     Algorithm 1: ``global = 1/K sum_k meme_k`` over the clients of a round, each with the same weight, whatever its
     number of samples (section 6: privacy and fairness). Running statistics are averaged too; of integer buffers (batch

@@ -19,7 +19,7 @@ def mean_kernel_factor(
     representations: Sequence[NDArray[np.floating]],
     average: Average,
     *,
-    told: Callable[[Matrix], object] | None = None,
+    on_weights: Callable[[Matrix], object] | None = None,
 ) -> Matrix:
     """Return a thin factor of the clients' mean kernel, centred: K_mean of Eq. (5) with w_j = 1 / K, or a robust mean.
 
@@ -32,8 +32,8 @@ def mean_kernel_factor(
         A_j, shape (n, D_j) each; the widths may differ. At least one.
     average : Average
         How kernels are averaged.
-    told : callable, optional
-        Is told what each kernel counts, (K,): 0 where a robust mean leaves it out.
+    on_weights : callable, optional
+        Called with the kernels' weights (K,), 0 where a robust mean leaves one out.
 
     Returns
     -------
@@ -48,8 +48,8 @@ def mean_kernel_factor(
     ((4, 2), [0.0, 4.5, 0.0, -4.5])
     """
     weights = _kernel_weights(representations, average)
-    if told:
-        told(np.array(weights))
+    if on_weights:
+        on_weights(np.array(weights))
     return thin_factor(_less_mean_row(stack_factor(representations, weights)))
 
 

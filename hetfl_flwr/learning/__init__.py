@@ -1,4 +1,4 @@
-"""What algorithms compute with: training, distillation, alignment, aggregation, metrics.
+"""Building blocks of algorithms: training, distillation, alignment, aggregation, metrics.
 
-Functions of tensors and models, and what a client is asked for: nothing here sends, stores or reads a file.
+Functions of tensors and models; nothing here communicates, or reads or writes files.
 """

@@ -1,4 +1,4 @@
-"""Averages of what clients upload: the plain mean, and three that a few wrong uploads cannot move far.
+"""Averages of clients' uploads: the mean, and three that are robust to a few wrong uploads.
 
 Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML
 2018: the coordinate-wise median (Definition 1) and the coordinate-wise trimmed mean (Definition 2). Pillutla, Kakade
@@ -21,12 +21,12 @@ from hetfl_flwr.errors import ConfigError
 Numbers = NDArray[np.float64]
 
 STEPS = 1000
-"""Steps of Weiszfeld's iteration at most: it slows down where the geometric median is one of the points."""
+"""Maximum steps of Weiszfeld's iteration, which is slow where the geometric median is one of the points."""
 
 
 @dataclass(frozen=True)
 class Average:
-    """A way to average what K clients have uploaded; see `parse_robust`.
+    """An average of K clients' uploads; see `parse_robust`.
 
     Parameters
     ----------
@@ -48,11 +48,11 @@ class Average:
 
     @property
     def among_kept(self) -> "Average":
-        """How those are averaged that are `kept`: Multi-Krum's are by their mean, and nobody is left out twice."""
+        """The average of the uploads that are `kept`: of Multi-Krum the mean, so that none is left out twice."""
         return Average("none") if self.form == "multikrum" else self
 
     def kept(self, arrays: Sequence[NDArray[Any]], has: Sequence[NDArray[np.bool_]] | None = None) -> NDArray[np.bool_]:
-        """Say whose uploads are averaged, each judged whole: all, or those that Multi-Krum keeps.
+        """Return which uploads are averaged, each judged whole: all, or those that Multi-Krum keeps.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class Average:
         Returns
         -------
         array
-            Of the same shape; 0 where nobody has an entry. "median": of an even number the mean of the middle two.
+            Of the same shape; 0 where no client has an entry. "median": of an even number the mean of the middle two.
             "trimmed": the mean without the ``int(share * K)`` smallest and as many of the largest values of each
             coordinate. "multikrum": the mean of those that are `kept`.
 
@@ -128,7 +128,7 @@ class Average:
     def weighted(
         self, values: NDArray[Any], weights: Sequence[float], has: NDArray[np.bool_] | None = None
     ) -> NDArray[Any]:
-        """Average arrays as `weighted_mean` does; median and trimmed mean are of each alike, whatever its weight.
+        """Average arrays as `weighted_mean` does; median and trimmed mean ignore the weights.
 
         Of "multikrum" all have to be `kept`: it judges whole uploads, of which these are a part.
         """
@@ -143,7 +143,7 @@ class Average:
         return {name: self.weighted(np.stack([one[name] for one in values]), weights) for name in values[0]}
 
     def total(self, values: Sequence[NDArray[Any]] | NDArray[Any], start: Numbers) -> Numbers:
-        """Add arrays up: ``start`` plus as many times their `mean` as they are; there may be none.
+        """Return ``start`` plus the number of arrays times their `mean`; there may be no arrays.
 
         Examples
         --------
@@ -155,15 +155,15 @@ class Average:
             return sum(values, start)
         return start + len(values) * self.mean(values)
 
-    def mixture(self, values: Sequence[NDArray[Any]], told: Callable[[Numbers], object] | None = None) -> Numbers:
+    def mixture(self, values: Sequence[NDArray[Any]], on_weights: Callable[[Numbers], object] | None = None) -> Numbers:
         """Average arrays of one shape as points of one space, so that the average of distributions is a distribution.
 
         Parameters
         ----------
         values : sequence of array
             One of each client, at least one.
-        told : callable, optional
-            Is told what each client's counts, (K,): 0 where it is left out. Not called with "none".
+        on_weights : callable, optional
+            Called with the clients' weights (K,), 0 where one is left out. Not called with "none".
 
         Returns
         -------
@@ -182,8 +182,8 @@ class Average:
         stack = np.stack(values).astype(np.float64)
         points = stack.reshape(len(stack), -1)
         weights = self.weights(points @ points.T)
-        if told:
-            told(weights)
+        if on_weights:
+            on_weights(weights)
         mixed: Numbers = np.tensordot(weights, stack, 1)
         return mixed
 
@@ -233,9 +233,9 @@ def parse_robust(text: str) -> Average:
         - ``trimmed:SHARE``: holds while at most this part of them is wrong, SHARE above 0 and below 0.5. Of fewer than
           1 / SHARE uploads it cuts none and is the mean;
         - ``multikrum:COUNT``: the mean without the COUNT uploads that are farthest from the others, in each round, also
-          where nobody lies; COUNT is 1 or more. Each upload is judged whole, so one of a few clients that share an
-          array cannot move it, as it moves a median of few. Of 2 COUNT uploads or fewer, less than half are left out;
-          the log says it.
+          if all clients are honest; COUNT is 1 or more. Each upload is judged whole, so one of a few clients that share
+          an array cannot move it, as it moves a median of few. Of 2 COUNT uploads or fewer, less than half are left
+          out; the log says it.
 
     Raises
     ------
@@ -263,7 +263,7 @@ def parse_robust(text: str) -> Average:
 
 
 def weighted_mean(values: NDArray[Any], weights: Sequence[float], has: NDArray[np.bool_] | None = None) -> NDArray[Any]:
-    """Return the weighted mean of arrays, in their dtype: where nobody lacks an entry, Flower's FedAvg to the bit.
+    """Return the weighted mean of arrays, in their dtype: where no entry is missing, Flower's FedAvg to the bit.
 
     Parameters
     ----------
@@ -277,7 +277,7 @@ def weighted_mean(values: NDArray[Any], weights: Sequence[float], has: NDArray[n
     Returns
     -------
     array
-        Shape (...); 0 where nobody has an entry.
+        Shape (...); 0 where no client has an entry.
 
     Examples
     --------
@@ -325,7 +325,7 @@ def geometric_median(products: Numbers) -> Numbers:
 
 
 def multikrum(squares: Numbers, wrong: int) -> NDArray[np.bool_]:
-    """Say which of K points Multi-Krum keeps: all but those that are farthest from the points nearest to them.
+    """Return which of K points Multi-Krum keeps: all but those that are farthest from their nearest points.
 
     Blanchard et al., Section 4, with m = n - f: a point's score is the sum of its squared distances to its
     ``K - wrong - 2`` nearest others, or to the nearest if that is none; the highest scores are left out. The paper

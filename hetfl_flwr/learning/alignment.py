@@ -1,4 +1,4 @@
-"""How alike two representations of the same samples are.
+"""Similarity of two representations of the same samples.
 
 Makhija, Han, Ho and Ghosh, "Architecture Agnostic Federated Learning for Neural Networks", ICML 2022 (FedHeNN); centred
 kernel alignment (CKA) after Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML 2019.

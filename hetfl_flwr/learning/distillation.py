@@ -1,4 +1,4 @@
-"""Losses by which one model teaches another. Pure functions; teachers are detached."""
+"""Distillation losses between a teacher and a student. Pure functions; teachers are detached."""
 
 from math import cos, pi
 

@@ -1,4 +1,4 @@
-"""Gradients of a whole model as one vector, and what to do where two of them conflict. Shape letter P: parameters.
+"""Gradients of a whole model as one vector, and projections of conflicting ones. Shape letter P: parameters.
 
 Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity" (`project`); Yu et al., "Gradient
 Surgery for Multi-Task Learning", NeurIPS 2020 (`pcgrad`). Two gradients conflict where their inner product is below 0:
@@ -51,8 +51,8 @@ def pcgrad(gradient: Tensor, reference: Tensor) -> Tensor:
     Yu et al. 2020, Algorithm 1 with two tasks: ``project(gradient, reference) + project(reference, gradient)``, each
     against the other as it was given; without conflict, ``gradient + reference``. It differs from `project` in that
     it treats both gradients alike: it changes both and returns both. `project` holds the reference fixed, changes the
-    gradient alone and returns that alone; it is the first of the two terms here. So whoever has taken the reference's
-    own step already, as FedH2L's local step does, takes some of it once more with this update.
+    gradient alone and returns that alone; it is the first of the two terms here. So a caller that has taken the
+    reference's own step already, as FedH2L's local step does, takes some of it once more with this update.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def flat_gradient(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def set_gradient(parameters: Iterable[Tensor], vector: Tensor) -> None:
-    """Give all trainable parameters their gradients from one vector: undo `flat_gradient`.
+    """Set the gradients of all trainable parameters from one vector: the inverse of `flat_gradient`.
 
     Every trainable parameter has a gradient afterwards, of its own shape, dtype and device; an optimizer then also
     applies weight decay and momentum to those that had none before.

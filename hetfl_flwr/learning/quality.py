@@ -1,4 +1,4 @@
-"""How well a model tells classes apart, beyond accuracy, and what rare classes weigh in training. All are fractions.
+"""Quality of a classifier beyond accuracy, as fractions, and class weights for training.
 
 The same figures as scikit-learn's, in numpy alone: a node loads no library for them.
 """
@@ -109,7 +109,7 @@ def auc(scores: FloatArray, labels: IntArray) -> float | None:
 
 
 def measure(model: nn.Module, samples: Samples) -> Metrics:
-    """Return what a client reports of a model on some samples, in one pass over them.
+    """Return a client's metrics of a model on some samples, in one pass over them.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def measure(model: nn.Module, samples: Samples) -> Metrics:
 
 
 def _qualities(logits: Tensor, labels: Tensor) -> Metrics:
-    """Return what can be said of logits (N, C), N being 1 or more, beside their accuracy."""
+    """Return the figures of logits (N, C) besides accuracy; N is 1 or more."""
     classes, actual = logits.shape[1], labels.cpu().numpy()
     hits = Hits.of(actual, logits.argmax(1).cpu().numpy(), classes)
     metrics: Metrics = {"balanced-accuracy": hits.balanced_accuracy, "macro-f1": hits.macro_f1}
@@ -141,7 +141,7 @@ def _qualities(logits: Tensor, labels: Tensor) -> Metrics:
 
 
 def baseline(data: ClientData) -> Metrics:
-    """Return what a client reports of its data, whatever its model is; nothing without test samples.
+    """Return a client's metrics of its data, independent of the model; empty without test samples.
 
     Returns
     -------
@@ -161,7 +161,7 @@ def baseline(data: ClientData) -> Metrics:
 
 
 def balanced_weights(counts: Tensor) -> Tensor:
-    """Return what a sample of each class weighs where all classes are to weigh the same together.
+    """Return the weight of a sample of each class that gives all classes the same total weight.
 
     Parameters
     ----------

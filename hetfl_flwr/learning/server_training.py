@@ -60,7 +60,8 @@ class ServerTraining:
         config : RunConfig
             The run config.
         scope : iterable of int
-            What the order of the pairs is drawn from, beside the seed: the round, and the clients that have sent them.
+            Scope of the random order of the pairs, in addition to the seed: the round, and the clients that have sent
+            them.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The one local loop and the one evaluation loop."""
+"""The local training loop and the evaluation loop."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ PROJECTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "qp": lambda distillation, own: own + project(distillation, own),
     "pcgrad": pcgrad,
 }
-"""What the gradients (P,) of two terms become together, by the name of the projection."""
+"""How the gradients (P,) of two terms are combined, by the name of the projection."""
 
 
 def make_optimizer(config: RunConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -60,12 +60,12 @@ def make_optimizer(config: RunConfig, parameters: Iterable[nn.Parameter]) -> tor
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, before_step: Callable[[], None] = lambda: None) -> None:
-    """Take one step down a loss; gradients of before do not count.
+    """Take one optimizer step on a loss, from zero gradients.
 
     Parameters
     ----------
     optimizer : Optimizer
-        What takes it.
+        The optimizer.
     loss : Tensor
         A scalar.
     before_step : callable
@@ -261,7 +261,7 @@ def take_statistics(
 
 @torch.no_grad()
 def outputs(module: nn.Module, samples: Samples, rows: Tensor | None = None) -> Tensor:
-    """Return what a module computes of samples in evaluation mode, (N, ...); its mode is put back.
+    """Return a module's outputs for samples in evaluation mode, (N, ...); its mode is restored.
 
     Parameters
     ----------

@@ -218,7 +218,7 @@ def _own_function(name: str) -> Function:
 
 
 def _takes_one(build: object) -> bool:
-    """Say whether something can be called with one argument; of what is written in C, as `os.abort`, nobody knows."""
+    """Return whether something can be called with one argument; unknown for functions written in C, as `os.abort`."""
     try:
         inspect.signature(build).bind(None)  # type: ignore[arg-type]
     except (TypeError, ValueError):

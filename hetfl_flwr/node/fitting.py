@@ -145,7 +145,7 @@ def _tried(
     model = build(name)
     steps = batches_a_round(config, len(samples))
     try:
-        with seeded(config.seed, "fit", name):  # dropout draws, and nobody else's numbers are to change
+        with seeded(config.seed, "fit", name):  # dropout draws, and must change no other random numbers
             seconds, memory = _measured(config, samples, model, speed, config.fit_seconds / steps or inf)
     except torch.OutOfMemoryError:
         seconds, memory = inf, inf

@@ -1,4 +1,4 @@
-"""One run: its config as it holds, and on disk its records, checkpoints, models and trackers.
+"""One run: its resolved config, and on disk its records, checkpoints, models and trackers.
 
-Nothing here decides what is trained or sent; what compares several runs belongs in ``simulations``.
+Independent of training and communication; comparisons of several runs belong in ``simulations``.
 """

@@ -19,22 +19,22 @@ from hetfl_flwr.runs.record import Round, Summary
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is known of a run when it begins, or goes on.
+    """A run as it begins or resumes.
 
     Parameters
     ----------
     config : RunConfig
-        The run config, with nothing left open.
+        The resolved run config.
     folder : Path
         The run folder.
     engine : str
         ``local``, ``simulation`` or ``deployment``.
     dataset : str
-        What the clients call their data.
+        The clients' name for their data.
     after : int or None
         The round after which a resumed run goes on. None: the run is new, and round 0 comes first.
     rounds : tuple of Round
-        The rounds that a resumed run has already.
+        The earlier rounds of a resumed run.
     """
 
     config: RunConfig
@@ -48,14 +48,14 @@ class RunInfo:
 class RoundCallback(Protocol):
     """Called when a run begins, after each round, and when the run ends.
 
-    A class of your own may derive from this one and write the methods that it needs, or have all three without
+    Derive from this class and override the methods that you need, or define all three without
     deriving from it. The run config names it, ``callbacks = "my_pkg.module:Callback"``, in which case it is built
     without arguments; or `run` takes it as an object, ``run("fedhe", callbacks=[Callback()])``. Callbacks run on the
-    server, one after another, in every engine.
+    server, in order, in every engine.
 
-    The run folder is written first, so a callback finds the round that it is told of in ``rounds.jsonl``. A callback
-    that raises is named in one line and not called again in this run, which goes on without it. What it
-    changes in its arguments changes nothing elsewhere.
+    The run folder is written first, so that a callback finds its round in ``rounds.jsonl``. A callback
+    that raises is named in one line and not called again in this run, which continues. Its changes
+    to its arguments have no effect elsewhere.
 
     Examples
     --------
@@ -74,12 +74,12 @@ class RoundCallback(Protocol):
     """
 
     def begin(self, run: RunInfo) -> None:
-        """Handle a run that begins, or goes on after ``run.after``.
+        """Handle a run that begins, or resumes after ``run.after``.
 
         Parameters
         ----------
         run : RunInfo
-            What is known of it.
+            The run.
         """
         return
 
@@ -102,7 +102,7 @@ class RoundCallback(Protocol):
         summary : Summary
             The contents of ``summary.json``.
         error : BaseException or None
-            What ended the run before its last round; None where nothing did.
+            The error that ended the run before its last round, if any.
         """
         return
 
@@ -121,12 +121,12 @@ def added(callbacks: Sequence[RoundCallback]) -> Iterator[None]:
 
 
 class Guarded(RoundCallback):
-    """Several callbacks as one. One that raises is named in a line and not called again; the others are.
+    """Several callbacks as one. A callback that raises is named in a line and not called again.
 
     Parameters
     ----------
     callbacks : mapping of str to RoundCallback
-        By the name under which a line speaks of it.
+        By the name for messages.
     """
 
     def __init__(self, callbacks: Mapping[str, RoundCallback]) -> None:
@@ -159,9 +159,9 @@ class Guarded(RoundCallback):
 def notifying(
     callbacks: Sequence[RoundCallback], run: RunInfo, summary: Callable[[], Summary]
 ) -> Iterator[Callable[[Round], None]]:
-    """Call callbacks at the begin; yield what calls them after a round; and call them at the end, whatever happens.
+    """Call callbacks at the begin, yield a function that calls them after a round, and always call them at the end.
 
-    They are called in their order. One that raises keeps the others from that round, but none from the end.
+    They are called in order. After one that raises, the others miss that round, but not the end.
     """
 
     def tell(entry: Round) -> None:

@@ -1,4 +1,4 @@
-"""What ``--resume`` needs: the server state and, where the engine keeps them, the clients' states.
+"""Checkpoints for ``--resume``: the server state and, where the engine holds the clients, their states.
 
 A checkpoint is a folder of its own, written under another name and renamed; a reader finds all of it or nothing. Its
 ``knowledge.safetensors`` has the checksums of the clients' files, so that a file that is missing, damaged or of another
@@ -42,7 +42,7 @@ _NAME = re.compile(r"round-(0|[1-9][0-9]{0,17})")
 
 
 class Standing(TypedDict):
-    """Where a run stood after a round, as JSON can hold it.
+    """The state of a run after a round, as JSON.
 
     ``run`` is the run's id, with which the clients' states are stamped, and ``begun`` that under which it was begun:
     another one, once Flower has resumed it. ``counts`` are of each client, by name and client id; ``trained`` is the
@@ -76,7 +76,7 @@ class Checkpoint:
     folder: Path
     """Where it is."""
     at: Standing
-    """Where the run stood."""
+    """The state of the run."""
     arrays: Arrays
     """The server state, what clients are sent, and what is under way."""
 
@@ -92,12 +92,12 @@ class Checkpoint:
 
     @property
     def under_way(self) -> UnderWay:
-        """What is under way between server and clients."""
+        """The messages under way between server and clients."""
         found = {name: array for name, array in self.arrays.items() if name.startswith(UNDER_WAY)}
         return UnderWay(self.at["under_way"], {name.removeprefix(UNDER_WAY): one for name, one in found.items()})
 
     def download(self, client_id: int) -> Arrays:
-        """Return what a client is measured with beside what it keeps; empty where it has never registered."""
+        """Return the download that a client is evaluated with; empty if it has never registered."""
         for clients, names in self.at["downloads"]:
             if client_id in clients:
                 return {name: self.arrays[key] for name, key in names.items()}
@@ -166,7 +166,7 @@ def write_checkpoint(
     downloads : iterable of (int, mapping of str to array)
         What each client is sent to measure with.
     under_way : UnderWay
-        What is under way between server and clients.
+        The messages under way between server and clients.
     grid : Grid
         Writes the clients' states, if it keeps clients.
     """
@@ -222,9 +222,9 @@ def _bits(array: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def choose(run_folder: Path, *, accept_loss: bool) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint that a run goes on from, and what is lost by that.
+    """Return the checkpoint from which a run resumes, and what is lost.
 
-    It is the newest or, if a loss is accepted, the newest that is whole.
+    It is the newest or, if a loss is accepted, the newest intact one.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The folder of a run that is under way: taken, written round by round, and given back where nothing was reached."""
+"""The folder of an active run: locked, written round by round, and removed if the run has no result."""
 
 import os
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ KNOWLEDGE = "knowledge"
 
 
 class Known(TypedDict):
-    """What a checkpoint says of ``rounds.jsonl``: how many bytes its rounds take, and their checksum."""
+    """A checkpoint's record of ``rounds.jsonl``: the bytes of its rounds, and their checksum."""
 
     bytes: int
     checksum: str
@@ -70,7 +70,7 @@ class RunFolder(RoundCallback):
     Attributes
     ----------
     ledger : Ledger
-        What the run has reached so far.
+        The run's results so far.
     begun : int
         The id under which the run was begun.
 
@@ -108,7 +108,7 @@ class RunFolder(RoundCallback):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let other processes write the folder; what was made for a run that has reached nothing is removed."""
+        """Release the folder; remove the files of a run without results."""
         self._lock.release()
         if error is None or self._holds_run():
             return
@@ -140,7 +140,7 @@ class RunFolder(RoundCallback):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Say in one line that the folder cannot be written."""
+        """Turn an OSError into one line: the folder cannot be written."""
         try:
             yield
         except OSError as error:
@@ -176,13 +176,13 @@ class RunFolder(RoundCallback):
             replace_file(self.folder / SUMMARY_FILE, summary_file(ledger.summary()))
 
     def synced(self) -> Known:
-        """Let all rounds reach the disk, and return what there is so far."""
+        """Flush all rounds to disk, and return the record of the file."""
         with self._path.open("a") as file:
             os.fsync(file.fileno())
         return {"bytes": self._bytes, "checksum": self._hash.hexdigest()}
 
     def keep(self, known: Known) -> str:
-        """Read the rounds that a checkpoint knows, and return what is wrong with the file; empty: nothing.
+        """Read the rounds of a checkpoint, and return what is wrong with the file; empty: nothing.
 
         If it is not as the checkpoint knows it, none of its rounds are used.
         """

@@ -1,4 +1,4 @@
-"""What a run has reached so far, in memory: its rounds, what each client has come to, and the server state."""
+"""The results of a run so far, in memory: its rounds, each client's figures, and the server state."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ SEVERAL = "several"
 
 
 class Ledger:
-    """What a run has reached so far.
+    """The results of a run so far.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Ledger:
     uploads : UploadCounts
         How many uploads each client has made.
     noise : str or None
-        What noise on uploads is drawn from, ``seed`` or ``system``; None without noise.
+        Source of the noise on uploads, ``seed`` or ``system``; None without noise.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Ledger:
     done : int
         The last round that has been played.
     arrays : mapping of str to array
-        What the server knows after it.
+        The server state after it.
     versions : list of dict
         What the run was made with, as `environment` has it, with threads and device: the last is this process's.
     """
@@ -65,12 +65,12 @@ class Ledger:
         self._changes = -1  # of the roster, when the members were taken from it
 
     def begin(self, arrays: Arrays, members: Iterable[Member], *, carries: bool) -> None:
-        """Take in what the server knows before round 1, its clients, and whether their older figures go on counting."""
+        """Add the server state before round 1, the clients, and whether their older figures remain valid."""
         self.arrays, self._carries = arrays, carries
         self._members = {member.client_id: member for member in members}
 
     def add(self, number: int, seconds: float, played: RoundResult, federation: Federation) -> Round:
-        """Take in a round that has been played."""
+        """Add a round."""
         trained, evaluated = played.trained, played.evaluated
         if self._changes != (changes := federation.roster.changes):
             self._changes = changes
@@ -79,7 +79,7 @@ class Ledger:
         self._samples |= {client: int(values.pop(EXAMPLES)) for client, values in measured.items()}
         clients = {str(client): dict(values) for client, values in measured.items()}
         for reply in trained.replies:
-            known = clients.setdefault(str(reply.client_id), {})  # what is measured holds beside what training says
+            known = clients.setdefault(str(reply.client_id), {})  # metrics of evaluation stay beside those of training
             known |= {key: value for key, value in reply.metrics.items() if key not in {EXAMPLES, *known}}
         for client_id, traffic in trained.traffic.items():
             self._traffic.setdefault(client_id, Traffic()).add(traffic)
@@ -115,7 +115,7 @@ class Ledger:
         return {client: values[key] for client, values in self._latest.items() if key in values}
 
     def counts(self) -> dict[str, dict[int, Any]]:
-        """Return what is counted of each client so far, as JSON can hold it."""
+        """Return the counts of each client so far, as JSON."""
         return {
             "traffic": {client: asdict(traffic) for client, traffic in self._traffic.items()},
             "latest": self._latest,
@@ -131,7 +131,7 @@ class Ledger:
 
     @property
     def dataset(self) -> str:
-        """What more than half of the clients call their data, else what the run config does, else `SEVERAL`."""
+        """The name of the data for more than half of the clients, else the run config's, else `SEVERAL`."""
         said = Counter(member.dataset for member in self._members.values()).most_common(1)
         shared = [word for word, count in said if 2 * count > len(self._members)]
         return shared[0] if shared else dataset_called(self.config.dataset) or SEVERAL

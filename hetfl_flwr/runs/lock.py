@@ -18,7 +18,7 @@ LOCK_FILE = ".lock"
 """File in a run folder that a process holds while it writes there, with its name in it; removed when it ends."""
 
 PATIENCE = 0.5
-"""Seconds that a lock is waited for: who looks whether it is held takes it for a moment."""
+"""Seconds to wait for a lock: checking whether it is held takes it for a moment."""
 
 
 def holder_of(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar in a terminal or a notebook, a line a minute in a file or a pipe.
+"""Progress of a run: a bar in a terminal or a notebook, a line per minute in a file or a pipe.
 
 Where Flower's log is shown, it has a line a round instead.
 """
@@ -34,16 +34,16 @@ MAX_SHOWN = 50
 
 
 class Bar(AbstractContextManager["Bar"]):
-    """A bar that moves: in a terminal, and in a notebook, where it needs no widgets. Elsewhere a line a minute.
+    """A progress bar in a terminal or a notebook (without widgets). Elsewhere a line per minute.
 
     The lines go to standard error: "round 12 of 50, accuracy 81.3 %, 340 s left".
 
     Parameters
     ----------
     console : Console
-        Where it is shown.
+        The console.
     label : str
-        What it is about.
+        Its label.
     total : int
         The number of rounds.
     lines : bool
@@ -155,7 +155,7 @@ class Watch(RoundCallback):
 
 
 class Notes(RoundCallback):
-    """Shows what clients report of their data and models unasked, each line once, and writes it to ``notes.txt``.
+    """Shows clients' notes on their data and models, each line once, and writes them to ``notes.txt``.
 
     In a deployment each line begins with who has said it first, and of a client that registers again and again no more
     lines are taken than one registration may have.
@@ -173,13 +173,13 @@ class Notes(RoundCallback):
         self._written = 0
 
     def begin(self, run: RunInfo) -> None:
-        """Show what the clients have reported."""
+        """Show the clients' notes."""
         self._path, self._same_columns = run.folder / NOTES_FILE, run.config.features == "all"
         self._strangers = run.engine == "deployment"
         self._show()
 
     def round(self, entry: Round) -> None:
-        """Show what clients have reported that have joined since, and write it down."""
+        """Show and write the notes of clients that have joined since."""
         self._show()
         if len(self._said) > self._written:
             replace_file(self._path, "".join(f"{line}\n" for line in self._said).encode())

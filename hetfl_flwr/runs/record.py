@@ -1,4 +1,4 @@
-"""The files of a run folder: their names, what stands in them, and how they are written and read.
+"""The files of a run folder: their names, their schemas, and how they are written and read.
 
 ``config.toml`` is `hetfl_flwr.config`'s. Accuracies are fractions in [0, 1].
 """
@@ -40,7 +40,7 @@ ROUNDS_FILE = "rounds.jsonl"
 SUMMARY_FILE = "summary.json"
 CLIENTS_FILE = "clients.json"
 NOTES_FILE = "notes.txt"
-"""What was done with the data unasked, a line each; missing where there is nothing to say."""
+"""Notes on how data were interpreted, a line each; missing if there are none."""
 
 UPLOADS_FILE = "upload-counts.safetensors"
 """How many uploads clients were asked for, where their noise is drawn from entropy."""
@@ -54,7 +54,7 @@ RUN_FILES = {
     *(CONFIG_FILE, RESUME_FILE, ROUNDS_FILE, SUMMARY_FILE, CLIENTS_FILE, NOTES_FILE),
     *(UPLOADS_FILE, KEPT_UPLOADS, CHECKPOINTS, SERVER_STATE_FILE),
 }
-"""What a run folder holds that is the run's own."""
+"""The entries of a run folder that belong to the run."""
 
 
 def _whole(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
@@ -84,7 +84,7 @@ QUALITIES = ("balanced_accuracy", "macro_f1", "auc", "majority")
 
 
 class PerClass(TypedDict, total=False):
-    """What a client has measured class by class: recalls, None for a class without test samples; numbers of classes.
+    """A client's metrics per class: recalls, None for a class without test samples; numbers of classes.
 
     ``untested`` are classes that it trains on and has no test sample of, ``unpredicted`` those that it has test samples
     of and never predicts.
@@ -103,8 +103,8 @@ class Round:
     (`global_accuracy`); where the data has domains, over all of them (`acc`), on the own (`bwt`) and on the others
     (`fwt`). None: not measured in this round. ``clock`` is simulated time in seconds, where ``client-seconds`` or a
     simulated link is set. `QUALITIES` are means over the clients; ``classes`` is what each has measured class by class.
-    ``not_averaged`` are the clients of whose uploads a robust average has left something out: it does so in each round,
-    also where nobody lies, so they are no failures.
+    ``not_averaged`` are the clients whose uploads a robust average has left out, in part or in full: it does so in each
+    round, also if all are honest, so they are not failures.
     """
 
     round: Count
@@ -189,7 +189,7 @@ class Summary(TypedDict):
 
     Sums are over the lines of ``rounds.jsonl``, without `lost_rounds`, whose lines are lost. ``costs`` of training are
     summed over the clients as well; of bytes of memory they are the largest. ``recall`` is that of each class, by name,
-    the mean over the clients that have test samples of it. ``versions`` is what the bits of a result depend on beside
+    the mean over the clients that have test samples of it. ``versions`` is what the bits of a result depend on besides
     the settings: see `hetfl_flwr.common.versions.environment`; ``threads`` and ``device`` are the run config's.
     ``earlier_versions`` are those that a resumed run was made with before.
     """

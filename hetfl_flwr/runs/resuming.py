@@ -83,13 +83,13 @@ class Checkpoints(RoundCallback):
 
 
 class Resumption(NamedTuple):
-    """The checkpoint that a run goes on from, and what is lost by that."""
+    """The checkpoint from which a run resumes, and what is lost."""
 
     checkpoint: Checkpoint
     losses: list[str]
 
     def origin(self, grid: Grid, *, asynchronous: bool) -> Origin | None:
-        """Return what clients on other machines must know to go on; a Grid that keeps clients restores them itself.
+        """Return what clients on other machines need to resume; a Grid that holds its clients restores them itself.
 
         They keep what they had at the newest checkpoint: where the server goes back to an older one, they do not.
         """
@@ -135,7 +135,7 @@ class Resumption(NamedTuple):
 
 
 def resumption_of(results: RunFolder) -> Resumption | None:
-    """Return where a run goes on, with its folder's records read; None where it is a new run.
+    """Return the resumption of a run, with its folder's records read; None for a new run.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The config of a run: what a user leaves open settled, what its folder holds of it, and what may change on resume."""
+"""The config of a run: its resolved form, the form in its folder, and what may change on resume."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -34,7 +34,7 @@ MANY_OWNERS = 100
 
 
 def resolved(config: RunConfig, engine: str) -> RunConfig:
-    """Return a config as it holds, with nothing left open.
+    """Return a config with all open values resolved.
 
     Settled are the data set of simulated clients, the run folder, the algorithm's own keys, ``models`` and ``width``;
     in the local engine also the number of clients, and all paths, which are absolute.
@@ -42,7 +42,7 @@ def resolved(config: RunConfig, engine: str) -> RunConfig:
     Parameters
     ----------
     config : RunConfig
-        What the user has said.
+        The user's config.
     engine : str
         ``local``, ``simulation`` or ``deployment``.
 

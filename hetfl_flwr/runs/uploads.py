@@ -1,4 +1,4 @@
-"""What clients were sent and have uploaded, kept in the run folder: a file a round, for whoever audits the run."""
+"""Downloads and uploads of clients, kept in the run folder for an audit: a file per round."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ UPLOADS = "uploads"
 
 @dataclass(frozen=True)
 class KeptUpload:
-    """What one client was sent in a round, and what it has answered."""
+    """A client's download and upload of a round."""
 
     round: int
     client_id: int

@@ -199,7 +199,7 @@ def epsilon(noise_multiplier: float, uploads: int, delta: float = DELTA, *, sens
     return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, most))  # type: ignore[no-untyped-call]
 
 
-SOURCES = {"seed": "the run's seed, which whoever knows it can subtract", "system": "the operating system's entropy"}
+SOURCES = {"seed": "the run's seed, which anyone who knows it can subtract", "system": "the operating system's entropy"}
 """The sources of noise in words, by `noise_source`."""
 
 
