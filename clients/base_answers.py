@@ -1,4 +1,4 @@
-"""Base of the client sides that answer on public samples, and learn from the mean answer of all."""
+"""Base of the client sides that answer on public samples, and learn from all clients' mean answer."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ class AnswersClient(KnowledgeClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     digest_epochs : int
         Passes over the digested rows in a round, 0 or more.
     answers : {"logits", "softmax"}
@@ -45,11 +45,11 @@ class AnswersClient(KnowledgeClient):
         self.own = node.data.train
 
     def download_spec(self) -> PayloadSpec:
-        """Expect the consensus on some public samples, and which rows to answer."""
+        """Declare the consensus on some public samples, and the rows to answer."""
         return public_consensus(len(self.node.pool), self.node.data.spec.classes, self._answers)
 
     def upload_spec(self) -> PayloadSpec:
-        """Send answers on the rows asked for."""
+        """Declare the answers on the requested rows."""
         return public_answers(Dim("A", len(self.node.pool)), self.node.data.spec.classes, self._answers)
 
     def digested(

@@ -23,7 +23,7 @@ class MutualClient(KnowledgeClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     key : str
         The config key that names the small model, for errors.
     name : str

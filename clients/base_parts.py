@@ -1,4 +1,4 @@
-"""Base of the client sides that train a model, or a part of one, for all and keep the rest to themselves."""
+"""Base of the client sides that exchange a model, or a part of one, and keep the rest on the client."""
 
 from torch import nn
 
@@ -22,7 +22,7 @@ def check_head(node: Node, *, bias: bool) -> None:
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     bias : bool
         Whether heads that travel have a bias.
 
@@ -42,9 +42,9 @@ def check_head(node: Node, *, bias: bool) -> None:
 
 
 class SharedPartClient(KnowledgeClient):
-    """Is sent its model or a part of it, sends that back trained, and is measured with it and the rest of its own.
+    """Receives its model or a part of it, returns it trained, and is measured with it and the client's own rest.
 
-    An algorithm may write `shared`, `objective` and `learn`.
+    An algorithm may override `shared`, `objective` and `learn`.
 
     Raises
     ------
@@ -61,11 +61,11 @@ class SharedPartClient(KnowledgeClient):
 
     @property
     def shared(self) -> nn.Module:
-        """What travels: the model."""
+        """The part that is exchanged: by default the model."""
         return self.node.model
 
     def objective(self) -> Loss:
-        """Return what a round steps down, the model being the one that it begins with: the cross-entropy."""
+        """Return the loss of a round, which starts from the current model: by default the cross-entropy."""
         return self.own_loss
 
     def download_spec(self) -> PayloadSpec:
@@ -81,6 +81,6 @@ class SharedPartClient(KnowledgeClient):
         return model_arrays(self.shared), {SEEN: samples, "train-loss": mean_loss}
 
     def assess(self, download: Arrays) -> Metrics:
-        """Measure what came with the own rest, on the own test set."""
+        """Measure the received part with the client's own rest, on its own test set."""
         self.load(self.shared, download)
         return super().assess(download)

@@ -13,8 +13,8 @@ from hetfl_flwr import Node
 class GlobalModelClient(SharedPartClient):
     """Trains the global model on its own data.
 
-    An algorithm may write `objective`. Averaging was published with plain SGD, which has no moments: what becomes of an
-    optimizer's between rounds, where another model replaces the one that it has stepped, is the run config's
+    An algorithm may override `objective`. Averaging was published with plain SGD, which has no moments: what becomes of
+    an optimizer's between rounds, where another model replaces the one that it has stepped, is the run config's
     ``moments``.
 
     State  none; with ``moments = "kept"`` the optimizer's moments.
@@ -22,7 +22,7 @@ class GlobalModelClient(SharedPartClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     exchange_every : int
         How many times the local work of the run config (``local-batches`` or ``local-epochs``) lies between two
         exchanges, 1 or more. A round stays one exchange: it has the same bytes and so many times the steps, so that

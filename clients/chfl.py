@@ -44,7 +44,7 @@ class CHFLClient(KnowledgeClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     mode : {"kd", "avg", "avgkd"}
         "kd": the paper's method. "avg": a round begins with the mean of all heads. "avgkd": both. SOLO is ``local``.
     reduce : {"sum", "mean"}

@@ -29,7 +29,7 @@ class DSFLClient(AnswersClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     digest_epochs : int
         Passes over the digested rows in a round, 0 or more. 0 is local training.
     """

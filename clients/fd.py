@@ -30,7 +30,7 @@ class FDClient(KnowledgeClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     gamma : float
         Weight of the distillation term, 0 or more. 0 is local training.
     """

@@ -26,7 +26,7 @@ class FedGHClient(KnowledgeClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
 
     Raises
     ------

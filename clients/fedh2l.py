@@ -62,7 +62,7 @@ class FedH2LClient(KnowledgeClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     exchange_every : int
         E of the paper: local steps in a round, 1 or more. ``g_loc`` is the sum of their gradients.
     public_labels : bool

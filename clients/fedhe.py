@@ -29,7 +29,7 @@ class FedHeClient(KnowledgeClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     alpha : float
         Weight of the squared difference of raw logits, 0 or more. 0 is local training. The mean over C classes makes
         the same alpha weigh a tenth with 100 classes of what it weighs with 10.

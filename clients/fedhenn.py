@@ -55,7 +55,7 @@ class AligningClient(KnowledgeClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     rad_size
         As in `strategies.fedhenn.FedHeNN`.
     eta0 : float

@@ -58,7 +58,7 @@ class FedKDClient(MutualClient):
     Parameters
     ----------
     node, mentee, energy_start, energy_end
-        The client's surroundings; the others as in `strategies.fedkd.FedKD`.
+        The client's node; the others as in `strategies.fedkd.FedKD`.
     """
 
     tuned = ""  # its numbers say how much is compressed

@@ -34,7 +34,7 @@ class FedMDClient(AnswersClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     pretrain_epochs : int
         Passes over all public samples before the client's first round, 0 or more. 0 leaves this step out.
     pretrain_private_epochs : int

@@ -72,7 +72,7 @@ class FedMRLClient(KnowledgeClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     small : str
         As in `strategies.fedmrl.FedMRL`.
     small_loss : float

@@ -31,7 +31,7 @@ class FedProtoClient(KnowledgeClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     distance_weight : float
         Weight of the distance, lambda in Eq. (7), 0 or more. 0 is local training. 1 in the authors' code, 10 in
         HtFLlib.

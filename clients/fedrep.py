@@ -35,7 +35,7 @@ class FedRepClient(SharedPartClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     head_epochs : int
         Passes of the head over the client's samples in a round, 0 or more, where ``head_batches`` is 0. Both 0: as many
         passes or mini-batches as the body has.

@@ -27,7 +27,7 @@ class FedTGPClient(FedProtoClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     distance_weight : float
         Weight of the distance, 0 or more. 0 is local training. 10 is what the authors' published script has.
     predict : {"head", "prototype", "own-prototype"}

@@ -50,7 +50,7 @@ class FMLClient(MutualClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     meme, share : str
         As in `strategies.fml.FML`.
     alpha, beta : float or str

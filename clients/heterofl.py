@@ -50,7 +50,7 @@ class HeteroFLClient(KnowledgeClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
     mask : bool
         Whether logits of classes that the client does not have are 0 in its loss. Softmax scores of them count still.
     """

@@ -26,7 +26,7 @@ class LGFedAvgClient(SharedPartClient):
     Parameters
     ----------
     node : Node
-        The client's surroundings.
+        The client's node.
 
     Raises
     ------

@@ -55,7 +55,7 @@ def public_answers(rows: int | Dim, classes: int, of: Answers) -> PayloadSpec:
 class AnswersStrategy(KnowledgeStrategy):
     """A strategy that asks all clients for answers on a random subset of the public samples, a new one each round.
 
-    The public set is the union of the clients' public samples; all hold it. An algorithm writes `consensus_of`.
+    The public set is the union of the clients' public samples; all hold it. An algorithm implements `consensus_of`.
 
     Parameters
     ----------

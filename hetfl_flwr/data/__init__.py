@@ -9,9 +9,9 @@
    from names to these arrays; `scaling` brings them to one scale.
 4. Split (`clients`): the training, validation, test and public rows of one client, by `partitions`.
 
-What a user can mend raises one line: `ConfigError` where a key is wrong, `DataError` where a file is.
+An error that a user can fix is one line: `ConfigError` where a key is wrong, `DataError` where a file is.
 
-Nothing here knows of a server, a model or an algorithm.
+Independent of servers, models and algorithms.
 """
 
 from hetfl_flwr.data.augmentation import Augmented

@@ -30,7 +30,7 @@ Batches = Callable[[], Iterable[npt.NDArray[Any]]]
 def kept(
     key: tuple[object, ...], shape: tuple[int, ...], dtype: type[np.generic], batches: Batches
 ) -> npt.NDArray[Any]:
-    """Return an array that is made of batches, at once or some time before.
+    """Return an array made of batches, from the cache if it has it.
 
     A large one lies in a file of the cache folder of the datasets library, which all processes map: it is in memory
     once a machine, and read only as far as it is used. What is written to the array stays in this process.
@@ -82,7 +82,7 @@ def _mapped(path: Path, shape: tuple[int, ...], kind: np.dtype[Any]) -> npt.NDAr
 
 
 def _write(path: Path, shape: tuple[int, ...], kind: np.dtype[Any], batches: Batches) -> None:
-    """Write a file under a name of its own, then give it its name: whoever is first or last, it is whole."""
+    """Write a file through a temporary one, so that concurrent writers leave an intact file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if prod(shape) * kind.itemsize > shutil.disk_usage(path.parent).free:  # before hours are spent on it
         raise OSError(ENOSPC, os.strerror(ENOSPC), str(path.parent))

@@ -27,7 +27,7 @@ class DatasetEntry:
     train_rows, test_rows : int
         Samples in its training split and in its own test split.
     licence : str
-        Its licence, and whose word that is.
+        Its licence, and the source of that statement.
     bundled : callable, optional
         Reads it where it comes with scikit-learn or is made here; None for any other.
     place : str
@@ -40,7 +40,7 @@ class DatasetEntry:
     columns : Reading
         Its columns; one that the run config names instead goes before.
     values : tuple of str or int
-        What labels are in the files, in class order: so classes are the same for all clients, whoever has which.
+        The labels in the files, in class order, so that classes are the same for all clients.
         Empty: 0..C-1.
     names : tuple of str
         What the classes are called, in class order, where the files call them otherwise; empty: as there.

@@ -1,4 +1,4 @@
-"""What one client holds: its training, validation and test samples, and how to tell them from others."""
+"""A client's data: its training, validation and test samples, and digests of them."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,7 +36,7 @@ def _inputs_digest(arrays: Arrays, rows: Tensor) -> str:
 
 
 def unlike(before: str, now: str) -> str:
-    """Return in what a client's data differ by two of their digests, as messages say it; empty: in nothing."""
+    """Return how two digests of a client's data differ, in words; empty: not at all."""
     trained, _, measured = before.partition("-")
     trained_now, _, measured_now = now.partition("-")
     if trained != trained_now:
@@ -46,7 +46,7 @@ def unlike(before: str, now: str) -> str:
 
 @dataclass(frozen=True)
 class ClientData:
-    """What one client holds; no row is in two of its three sets.
+    """A client's data; no row is in two of its three sets.
 
     Parameters
     ----------
@@ -64,8 +64,8 @@ class ClientData:
     others_validation : tuple of Samples
         The validation samples of the same domains.
     name : str
-        Whose data they are: the owners of its rows where the partition goes by owners, else its domain where there are
-        several; empty: nobody's in particular.
+        The owners of its rows where the partition goes by owners, else its domain where there are
+        several; else empty.
     """
 
     spec: DataSpec
@@ -79,7 +79,7 @@ class ClientData:
     name: str = ""
 
     def __repr__(self) -> str:
-        """Return what the client holds: shapes, classes and counts, and no row."""
+        """Return shapes, classes and counts, and no rows."""
         parts = f"  train: {self.train.counts}, {self.public_rows} of them public\n"
         parts += f"  validation: {self.validation.counts}\n  test: {self.test.counts}"
         return f"ClientData: {inputs_in_words(self.spec)}\n{parts}"

@@ -62,7 +62,7 @@ class _Domain:
 
     @property
     def scope(self) -> tuple[int, ...]:
-        """What its draws depend on beside the seed."""
+        """The scope of its random draws, in addition to the seed."""
         return () if self.split.shared_split or self.number == 0 else (self.number,)
 
     @cached_property
@@ -224,7 +224,7 @@ def load_client_data(split: Split, client: int) -> ClientData:
 
 
 def holdings(split: Split) -> list[Holding]:
-    """Return what each client of a split holds, before any rows are pooled; nobody's are looked at.
+    """Return how many samples each client of a split has, before any rows are pooled; no rows are read.
 
     Raises as `load_client_data`, but that a client may have nothing to train on.
     """
@@ -317,7 +317,7 @@ def _terms(arrays: Arrays) -> dict[str, object]:
 
 
 def _pooled(domains: Sequence[_Domain], own: _Domain, cut: _Cut) -> Tensor:
-    """Return a client's training rows of `_together`: its own, then those that others offer and nobody holds out."""
+    """Return a client's training rows of `_together`: its own, then the others' that no client holds out."""
     starts = np.cumsum([0, *(len(domain.arrays.labels) for domain in domains)]).tolist()
     shared = [(domain, start) for domain, start in zip(domains, starts, strict=False) if domain.clients]
     offered = torch.cat([domain.rows[2] + start for domain, start in shared])
@@ -328,7 +328,7 @@ def _pooled(domains: Sequence[_Domain], own: _Domain, cut: _Cut) -> Tensor:
 
 
 def joined(names: Sequence[str]) -> str:
-    """Return several names as one of bounded length; what has no room is counted.
+    """Join names into one of bounded length; names that do not fit are counted.
 
     Examples
     --------

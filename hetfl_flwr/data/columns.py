@@ -22,7 +22,7 @@ IntArray = npt.NDArray[np.int64]
 TEXT = pa.string()
 
 Wanted = Literal["", "category", "number"]
-"""What a column is to be by a key of the run config or by its declared type; empty: nobody says."""
+"""The kind of a column by a key of the run config or by its declared type; empty: not declared."""
 
 MOST_VALUES, MOST_DECLARED = 64, 1000
 """Different values, a missing one among them, of a category; of one that ``categorical-columns`` names."""
@@ -50,7 +50,7 @@ ABSENT = (
     *("-", "--", "..", "*", "na", "n/a", "n.a.", "nd", "n.d."),
     *("none", "nil", "null", "missing", "unknown"),
 )
-"""What people write for it, in small letters, beside more than `FEWEST_BESIDE` different numbers."""
+"""What people write for it, in small letters, in a column with more than `FEWEST_BESIDE` different numbers."""
 
 PLAIN, POINTS, COMMAS = "1234.5", "1,234.5", "1.234,5"
 """Notations of numbers: without thousands separators, with a decimal point, with a decimal comma."""
@@ -126,7 +126,7 @@ _YEARS = 1500, 2100
 _SPARSE = 1.06  # whole numbers that count rows leave out fewer than this
 _SHOWN = 5  # values of a category that a note names
 _OR_LEAVE = ", or name it in categorical-columns or ignore-columns"
-_SAMPLE = 1000  # different texts by which it is told whether any could be dates, or have a unit
+_SAMPLE = 1000  # different texts that are checked for dates and units
 
 
 class _Refused(Exception):
@@ -144,7 +144,7 @@ class Decision:
     column : Column or None
         How its cells become inputs; None where it is left out, or refused.
     notes : tuple of str
-        What was done that nobody asked for.
+        How it was interpreted, as far as no key of the config says so.
     problem, way_out : str
         Why it is refused, and what to do; empty where it is not.
     example : str
@@ -209,7 +209,7 @@ def numbers_among(words: Sequence[str]) -> list[float]:
 
 
 def _in_one_form(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts with each letter, minus and blank in one form, and without what nobody sees."""
+    """Return texts with each letter, minus and blank in one form, and without invisible characters."""
     if pc.all(pc.string_is_ascii(texts)).as_py() is not False:
         return texts
     seen = pc.utf8_normalize(texts, form="NFC")
@@ -261,7 +261,7 @@ def decide(
     plainly: bool = False,
     train_rows: int | None = None,
 ) -> Decision:
-    """Return what a column is, told from the cells of all training rows; those of the test rows must be alike.
+    """Decide what a column is, by the cells of all training rows; those of the test rows must match.
 
     Parameters
     ----------
@@ -428,7 +428,7 @@ def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str
 
 
 def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> _Found:
-    """Return a category of words or truth values that nobody has declared."""
+    """Return a category of words or truth values that is not declared."""
     if len(cells.unique()) < 2:
         return None, ("one value only in the training rows: it is ignored; categorical-columns keeps it",)
     if not is_text(cells.type):
@@ -712,7 +712,7 @@ def _holds(numbers: FloatArray, counts: IntArray) -> bool:
 
 
 def _date_notation(name: str, cells: pa.ChunkedArray, counts: IntArray) -> Column | None:
-    """Return the notation of which most texts are; where others of another read more, or differ, nobody can tell."""
+    """Return the notation of most texts; refuse columns that another notation may fit as well."""
     first, enough = cells.slice(0, _SAMPLE).to_pylist(), (1 - MOST_EXCEPTIONS) * counts.sum()
     likely = [one for one in DATES if one != TYPED and any(DATES[one].fullmatch(text) for text in first)]
     if not likely:

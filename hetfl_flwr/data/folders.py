@@ -1,4 +1,4 @@
-"""Data sets as files on this machine: which files a folder holds, and what their names say."""
+"""Data sets as local files: which files a folder holds, and what their names mean."""
 
 import bz2
 import gzip
@@ -314,7 +314,7 @@ class Listing:
         return splits, (note,)
 
     def images_by_split(self, by_file: bool, labelled: bool) -> tuple[dict[str, list[Path]], dict[Path, str]]:
-        """Return all images by split, and whose each is, which nobody asks for unless ``by_file``.
+        """Return all images by split, and their owners, which are used with ``by_file`` alone.
 
         Images lie in folders ``CLASS``, ``SPLIT/CLASS`` if all are of splits, or ``OWNER/CLASS``; those whose classes
         are written elsewhere, ``labelled``, may lie anywhere, as in folders ``SPLIT``, unless their owners are wanted.

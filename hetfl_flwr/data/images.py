@@ -27,7 +27,7 @@ _GREY = {"1", "L", "LA"}
 _COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
 
 MOST_LOOKED_AT = 20_000
-"""Images that are looked at for what can be told without decoding them."""
+"""Maximum number of images whose headers are read for notes."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _form(source: Source) -> Pixels:
 def _notes(source: Source, channels: int) -> tuple[str, ...]:
     """Count images that are grey among others in colour, or may be transparent, as their heads say.
 
-    Of the catalogue's and of very many nobody looks.
+    Images of the catalogue, and very many images, are not read.
     """
     from PIL import Image
 

@@ -23,7 +23,7 @@ IntArray = npt.NDArray[np.int64]
 Values = tuple[int | str, ...]
 
 MOST_UNDECLARED = 20
-"""Different labels up to which nobody asks whether a column is to be classified."""
+"""Maximum number of different labels that are accepted as classes without a doubt."""
 
 FEWEST_ROWS = {"numbers": 10, "texts": 2}
 """Rows a label, on average, below which a column with more different ones is taken for a quantity, or for a name of
@@ -86,7 +86,7 @@ def _classes(source: Source) -> Classes:
 
 
 def _doubts(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str, ...]:
-    """Refuse values that nobody has declared and that are no classes; return doubts of others."""
+    """Refuse undeclared values that cannot be classes; return doubts about others."""
     column = f"label column '{source.label}' of {source.place}"
     if len(values) < 2:
         raise DataError(

@@ -78,7 +78,7 @@ class Source(Memo):
     values : tuple of str or int
         Label values in class order where the catalogue declares them, else empty.
     notes : tuple of str
-        What was done when it was opened that nobody has asked for.
+        How it was interpreted when it was opened, as far as no key of the config says so.
     owners : tuple of str
         Whose each file of the frame is, where each is one's; else empty.
     channels : tuple of str
@@ -380,7 +380,7 @@ def _from_hub(hub_id: str) -> dict[str, Frame]:
 
 
 def _quietly(read: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what the datasets library reads, without bars of progress where nobody looks at them."""
+    """Return what the datasets library reads, with its progress bars only where they are visible."""
     from datasets.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():

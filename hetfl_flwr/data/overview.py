@@ -1,4 +1,4 @@
-"""What a data set is taken for: its columns, classes and owners, before anybody trains; no image is decoded for it."""
+"""How a data set is interpreted: its columns, classes and owners, before training; images are not decoded."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class ColumnFacts:
     example : str
         Its first cell that is filled.
     why : str
-        How it is read, and what is done with it that nobody asked for.
+        How it is read and interpreted.
     """
 
     name: str
@@ -78,7 +78,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class Overview:
-    """What a data set is taken for.
+    """How a data set is interpreted.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Overview:
     standardised : tuple of str
         Columns that each client brings to mean 0 and deviation 1 over its own training rows.
     notes : tuple of str
-        What was done when it was opened that nobody asked for.
+        How it was interpreted when it was opened, as far as no key of the config says so.
     problem : str
         Why it cannot be learnt from as it is; empty: it can.
     """
@@ -112,7 +112,7 @@ class Overview:
 
     @classmethod
     def of(cls, source: Source, learnt: Sequence[ColumnFacts] = ()) -> "Overview":
-        """Return what a data set is taken for, given the columns of a table that are not ignored."""
+        """Return the overview of a data set, given the columns of a table that are not ignored."""
         reading, known = source.reading, {one.name: one for one in learnt}
         parts = {reading.id_column: "owner", reading.domain_column: "domain", source.label: "label"}
         if source.kind != "table":
@@ -168,7 +168,7 @@ def _aside(source: Source, name: str, part: str) -> ColumnFacts:
     try:
         missing = missing_among(cells, unknown)
         first = "" if part == "image" or missing.all() else cells[int(np.argmin(missing))].as_py()
-    except ValueError:  # texts that are not UTF-8, in a column that nobody reads
+    except ValueError:  # texts that are not UTF-8, in a column that is not used
         missing, first = cells.is_null().to_numpy(), ""
     why = source.nameless.get(name) or "ignore-columns" * source.reading.ignores(name)
     return ColumnFacts(name, part, missing=int(missing.sum()), example=str(first)[:60].strip(), why=why)

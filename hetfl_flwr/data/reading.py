@@ -1,4 +1,4 @@
-"""What of a data set is read, and how: one place for everything that a config says about it."""
+"""Read options of a data set."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -157,7 +157,7 @@ def parse_vocabulary(text: str) -> tuple[str, int]:
     Parameters
     ----------
     text : str
-        ``hashed:V``: a word's token is its hash, the same for everybody; or ``shared:V``: the most frequent words of
+        ``hashed:V``: a word's token is its hash, the same for all clients; or ``shared:V``: the most frequent words of
         the training split. V, tokens in all, is 3 or more.
 
     Raises

@@ -1,4 +1,4 @@
-"""Which column of a data set is what: told from names and features alone, before a row is read and after."""
+"""The roles of columns (label, inputs, owner), by their names and types alone."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -149,14 +149,14 @@ def columns_called(names: Sequence[str]) -> str:
 
 
 def _folded(text: str, *, cased: bool) -> str:
-    """Return what is alike of names that look alike: letters and hyphens in one form, without what nobody sees."""
+    """Return a form of a name that is equal for names that look alike: without case and invisible characters."""
     kinds = [(letter, category(letter)) for letter in normalize("NFKC", text)]
     shown = "".join("-" if kind == "Pd" or letter == _MINUS else letter for letter, kind in kinds if kind != "Cf")
     return " ".join((shown if cased else shown.casefold()).split())
 
 
 def column_called(name: str) -> str:
-    """Return the name of a column, its letters in one form and without what nobody sees."""
+    """Return the name of a column, its letters in one form and without invisible characters."""
     return name if name.isascii() else "".join(one for one in normalize("NFC", name) if category(one) != "Cf")
 
 

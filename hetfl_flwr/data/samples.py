@@ -58,17 +58,17 @@ class Arrays(Memo):
         What the inputs of a table are called, ``COLUMN`` or ``COLUMN=VALUE``; empty: nothing.
     words : callable, optional
         Returns the words that a text's tokens from 2 on stand for, where these depend on the data set; None: a token is
-        the same word for everybody.
+        the same word for all clients.
     columns : tuple of Column
         The columns of a table; empty: each input is a number.
     brightest : float
         The largest stored value of an image's pixels, whatever they are scaled by.
     notes : tuple of str
-        What was done with the data that nobody asked for, a line each.
+        How the data were interpreted, a line each, as far as no key of the config says so.
     overview : Overview, optional
-        What the data set was taken for; None: it is bundled.
+        How the data set was interpreted; None: it is bundled.
     facts : tuple of str
-        What the data set was taken for, in at most five lines; empty: the catalogue says it.
+        How the data set was interpreted, in at most five lines; empty: as in the catalogue.
     """
 
     spec: DataSpec
@@ -137,7 +137,7 @@ def prepared(
 
 
 MOST_READY = 2**28
-"""Bytes of samples that a process keeps ready for models, beside how they are stored."""
+"""Bytes of prepared samples that a process caches in addition to the stored ones."""
 
 
 class _Ready:
@@ -274,7 +274,7 @@ class Samples:
         Parameters
         ----------
         inputs : Tensor
-            (R, *shape), as `stored` gives them, which whoever receives them has checked. Their stored values must mean
+            (R, *shape), as `stored` returns them, already checked. Their stored values must mean
             what they mean here, which holds among the clients of one data set or one rotated family. Of a standardised
             table or series, values more than `MOST_DEVIATIONS` deviations from this client's mean are cut to that.
         labels : Tensor

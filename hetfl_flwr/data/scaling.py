@@ -1,4 +1,4 @@
-"""What inputs are divided by, and what is subtracted then: the scale that ``normalize`` asks for."""
+"""Scaling of inputs, as ``normalize`` sets it: what they are divided by, and what is subtracted."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the inputs of a data set are: all that a model must fit."""
+"""The form of a data set's inputs, which a model must fit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -1,4 +1,4 @@
-"""How samples are split over clients, as the run config says it."""
+"""How samples are split over clients, as the run config sets it."""
 
 from dataclasses import dataclass, field, fields
 from functools import cached_property

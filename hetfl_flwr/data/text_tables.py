@@ -90,7 +90,7 @@ def read_text_table(path: Path, encoding: str = "", header_row: int = 0) -> Fram
     path : Path
         Where it lies.
     encoding : str
-        How its letters are written; empty: told from the file.
+        The encoding; empty: detected.
     header_row : int
         Which row holds the names; 0: found; -1: none, and columns are called 1, 2, ...
     """
