@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
-from fixtures.data.columns import LABELS, ROWS, column, lay, noted, read, standardised
-from fixtures.data.loading import arrays_of, load_client
+from fixtures.data.columns import LABELS, ROWS, column, lay, noted, own, read, standardised
+from fixtures.data.loading import arrays_of, load_client, load_clients
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -26,7 +26,6 @@ from simulations.engine.objects import stored
 
 NUMBERS = list(range(ROWS))
 HALVES = [row / 2 for row in NUMBERS]
-COPY = "its values alone tell the classes"
 
 
 def written(form, numbers=NUMBERS):
@@ -39,10 +38,14 @@ def days(cells, form="ISO8601"):
     return ((moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).tolist()
 
 
+def turns(*cells):
+    """Return a column of cells in turns."""
+    return (list(cells) * ROWS)[:ROWS]
+
+
 def seen(form, *cells):
-    """Return three dates in turns, and what is right of them."""
-    turns = (list(cells) * ROWS)[:ROWS]
-    return turns, days(turns, form)
+    """Return dates in turns, and what is right of them."""
+    return turns(*cells), days(turns(*cells), form)
 
 
 def missing(words, numbers=HALVES):
@@ -52,6 +55,7 @@ def missing(words, numbers=HALVES):
 
 
 DATE = "x (days since 1970)"
+MONTHS = pd.date_range("2024-01-05", periods=12, freq="MS")
 NOTATIONS = {
     "unit": (written("{} y"), NUMBERS, "x (y)", ["'y'"]),
     "unit and comma": (written("{},5kg"), [row + 0.5 for row in NUMBERS], "x (kg)", ["'kg'"]),
@@ -60,21 +64,26 @@ NOTATIONS = {
     "dollars": (written("${:,}.50", range(991, 1031)), [row + 0.5 for row in range(991, 1031)], "x ($)", ["'$'"]),
     "euros": (written("{}.234,5 €", range(1, 41)), [1000 * row + 1234.5 for row in NUMBERS], "x (€)", ["'€'"]),
     "one without the unit": (["3", *written("{} kg")[1:]], [np.nan, *NUMBERS[1:]], "x (kg)", ["1 of 40", "row 2"]),
-    "commas": (["1.234,5", "2,5", "30", "1.000.000,25"] * 10, [1234.5, 2.5, 30, 1000000.25] * 10, "x", ["'x'"]),
-    "points": (["1,234.5", "2.5", "30", "1,000,000.25"] * 10, [1234.5, 2.5, 30, 1000000.25] * 10, "x", ["'x'"]),
-    "blanks and quotes": (["1 234,5", "2,5", "1'000", "+3,5"] * 10, [1234.5, 2.5, 1000, 3.5] * 10, "x", ["'x'"]),
-    "no thousands": (["0,125", *written("1,{:0>3}.5")[1:]], [np.nan, *(row + 1000.5 for row in NUMBERS[1:])], "x", []),
-    "no thousand": (["0.125", *written("{},5")[1:]], [np.nan, *(row + 0.5 for row in NUMBERS[1:])], "x", ["row 2"]),
-    "blanks around": ([" 1", "2.5 ", "-1e3", "7"] * 10, [1, 2.5, -1000, 7] * 10, "x", []),
     **{
-        f"minus {ord(minus):x}": (
-            [str(row - 3).replace("-", minus) for row in HALVES],
-            [r - 3 for r in HALVES],
-            "x",
-            [],
+        kind: (turns(*cells), turns(*numbers), "x", words)
+        for kind, cells, numbers, words in (
+            ("commas", ["1.234,5", "2,5", "30", "1.000.000,25"], [1234.5, 2.5, 30, 1000000.25], ["'x'"]),
+            ("points", ["1,234.5", "2.5", "30", "1,000,000.25"], [1234.5, 2.5, 30, 1000000.25], ["'x'"]),
+            ("blanks and quotes", ["1 234,5", "2,5", "1'000", "+3,5"], [1234.5, 2.5, 1000, 3.5], ["'x'"]),
+            ("groups of India", ["12,34,567.8", "950", "1,05,000"], [1234567.8, 950, 105000], ["'x'"]),
+            ("groups beside a point", ["1,107.5", "950", "12,050"], [1107.5, 950, 12050], ["'x'"]),
+            ("groups of Switzerland", ["1\u2019234.50", "950.25", "2\u2019000"], [1234.5, 950.25, 2000], []),
+            ("blanks around", [" 1", "2.5 ", "-1e3", "7"], [1, 2.5, -1000, 7], []),
+            *((f"minus {ord(sign):x}", [f"{sign}3", "2.5"], [-3, 2.5], []) for sign in "\u2212\u2013\uff0d"),
         )
-        for minus in "\u2212\u2013\uff0d"
     },
+    "no thousands": (
+        ["0,125", *written("1,{:0>3}.5")[1:]],
+        [np.nan, *(row + 1000.5 for row in NUMBERS[1:])],
+        "x",
+        ["1 of 40"],
+    ),
+    "no thousand": (["0.125", *written("{},5")[1:]], [np.nan, *(row + 0.5 for row in NUMBERS[1:])], "x", ["row 2"]),
     **{word: (*missing([word] * 10), "x", ["10 of 40"]) for word in (".", "-", "na", "n.d.", "unknown", "None")},
     "a few words": (*missing(["much"] * 2), "x", ["2 of 40", "row 2 and 1 more"]),
     "ISO": (*seen("ISO8601", "2024-03-31", "1969-12-31", "2000-02-29 12:00"), DATE, ["year-month-day"]),
@@ -88,6 +97,28 @@ NOTATIONS = {
     "SAS": (*seen("%d%b%Y", "31MAR2024", "01feb1999", "05Jun2001"), DATE, ["day month-name year"]),
     "words": (*seen("%B %d, %Y", "March 31, 2024", "February 1, 1999", "June 5, 2001"), DATE, ["month-name day, year"]),
     "names": (*seen("%d-%b-%y", "31-Mar-24", "01-Feb-99", "5-Jun-01"), DATE, ["yy"]),
+    "all months": (
+        *seen(None, *(day.strftime(form) for form in ("%d %B %Y", "%d %b %Y") for day in MONTHS)),
+        DATE,
+        ["month-name"],
+    ),
+    "months cut": (*seen(None, "5 Mar 2024", "6 March 2024", "7 Sept 2024"), DATE, ["month-name"]),
+    **{
+        f"{cells[0]} may have thousands": (turns(*cells), turns(*map(float, cells)), "x", words)
+        for cells, words in (
+            (["2.107", "114", "950"], ["2.107 is read as 2.107", "if that is meant"]),
+            (["1.107", "1037", "1.050"], ["1.107 is read as 1.107", "if that is meant"]),
+            (["2.107", "1.14", "950"], []),
+            (["1.107", "3", "12.050"], []),
+        )
+    },
+    **{
+        f"{first} in front": ([first, *written("2{}")[1:]], [float(first), *map(float, written("2{}")[1:])], "x", words)
+        for first, words in (
+            *((first, ["'x'", repr(first), "categorical-columns"]) for first in ("01234", "-007")),
+            *((first, []) for first in ("0.5", "1234")),
+        )
+    },
     "no date": (
         [*written("2024-01-{:02}", range(1, 29)), *written("2024-03-{:02}", range(1, 12)), "2024-02-30"],
         [*days(written("2024-01-{:02}", range(1, 29)) + written("2024-03-{:02}", range(1, 12))), np.nan],
@@ -101,7 +132,7 @@ NOTATIONS = {
         ["hour:minute"],
     ),
 }
-"""Cells, the right numbers, what the input is called, and what one note says; no note where that is nothing."""
+"""Cells, the right numbers, what the input is called, and what one note says; there is none where that is nothing."""
 
 
 @pytest.mark.parametrize("case", NOTATIONS)
@@ -110,7 +141,7 @@ def test_numbers_and_dates_in_any_notation(case):
     found = column(cells)
     np.testing.assert_allclose(found.inputs[:, 1], np.array(right, float), atol=1e-7)
     assert found.input_names == ("size", name)
-    assert noted(found, *words) == bool(found.notes)
+    assert noted(found, *words) == bool(words) == bool(found.notes)
 
 
 CATEGORIES = {
@@ -124,6 +155,9 @@ CATEGORIES = {
     "missing": (["", "a", "b", "NA"], {}, ("a", "b", None), [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]]),
     "no ink": (["\u2800", "a", "b\u3164", "b"], {}, ("a", "b", None), [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 0]]),
     "two listed": (["f", "m", "", "f"], {"categorical_columns": "x:f|m"}, ("f", "m"), [[0], [1], [0.5], [0]]),
+    "no months": (["5 marraskuu 2024", "6 marraskuu 2024"], {}, ("5 marraskuu 2024", "6 marraskuu 2024"), [[0], [1]]),
+    "TRUE": (["TRUE", "", "TRUE"], {}, ("True", None), [[0], [1], [0]]),
+    **{word: ([word, "", word], {}, (word, None), [[0], [1], [0]]) for word in ("False", "Yes", "N")},
     "two forms": (["Zo\u00eb", "Zoe\u0308", "Al", "Bo"], {}, ("Al", "Bo", "Zo\u00eb"), [[0, 0, 1]] * 2 + [[1, 0, 0]]),
 }
 
@@ -131,7 +165,7 @@ CATEGORIES = {
 @pytest.mark.parametrize("case", CATEGORIES)
 def test_categories_have_an_input_a_value(case):
     cells, keys, values, inputs = CATEGORIES[case]
-    found = column((cells * ROWS)[:ROWS], **keys)
+    found = column(turns(*cells), **keys)
     assert sorted(map(str, found.columns[1].values)) == sorted(map(str, values))
     assert not found.notes
     if inputs:
@@ -196,10 +230,8 @@ def test_types_that_a_file_declares():
     rows = {"few": [3, None], "cost": [Decimal("1.25"), None], "kind": [2, 1], "y": [0, 1]}
     found = read(Dataset.from_dict(rows, features=features), form="parquet")
     assert found.inputs.nan_to_num(-1).tolist() == [[3, 1.25, 1], [-1, -1, 0]]
-    assert read(
-        Dataset.from_dict({"x": NUMBERS, "y": NUMBERS}, features=Features(x=ClassLabel(40), y=ClassLabel(40))),
-        form="parquet",
-    ).groups == (ROWS,)
+    many = Features(x=ClassLabel(40), y=ClassLabel(40))
+    assert read(Dataset.from_dict({"x": NUMBERS, "y": NUMBERS}, features=many), form="parquet").groups == (ROWS,)
 
 
 class TestKinds:
@@ -252,16 +284,17 @@ class TestKinds:
         assert np.array_equal(found.inputs[:, 1], right, equal_nan=True)
         assert not found.notes
 
+    def test_a_column_of_mostly_numbers_says_what_is_none(self, refusal):
+        cells = ["k.A." if row % 10 == 0 else f"{60 + row / 4}" for row in range(200)]
+        assert "'k.A.'" in refusal(DataError, column, cells)
+        for keys in ({"missing_values": "k.A."}, {"numeric_columns": "x"}):
+            assert column(cells, **keys).inputs[:, 1].isnan().sum() == 20
+
     def test_numbers_wanted_of_several_units_are_those_of_most_rows(self):
         cells = [f"{row} kg" if row % 3 else f"{row}000 g" for row in NUMBERS]
         found = column(cells, numeric_columns="x")
         assert np.array_equal(found.inputs[:, 1], [row if row % 3 else np.nan for row in NUMBERS], equal_nan=True)
         assert found.input_names == ("size", "x (kg)")
-
-    @pytest.mark.parametrize(("form", "word"), [("{}", "NULL"), ("{} kg", "kg"), ("{},0", "unknown")])
-    def test_a_code_for_missing_is_noted_in_any_notation_and_beside_words(self, form, word):
-        cells = written(form, [-999 if row % 8 == 0 else row % 13 for row in NUMBERS])
-        assert noted(column([*cells[:-1], word]), "-999 stands in 5 rows", "missing-values=-999")
 
     @pytest.mark.parametrize(
         ("form", "key"), [("{} kg", "999"), ("{},0", "999"), ("{},0", "999.0"), ("${}.00", "999"), ("{}", "999")]
@@ -272,13 +305,6 @@ class TestKinds:
         right = pd.Series([*numbers, 999.0]).replace(999, np.nan)
         assert np.array_equal(found.inputs[:, 1], right, equal_nan=True)
         assert not noted(found, "cannot be read")
-
-    @pytest.mark.parametrize(("first", "doubted"), [("01234", True), ("-007", True), ("0.5", False), ("1234", False)])
-    def test_zeros_in_front_of_numbers_are_doubted(self, first, doubted):
-        cells = [first, *map(str, range(200, 239))]
-        found = column(cells)
-        assert found.inputs[:, 1].tolist() == [*map(float, cells)]
-        assert noted(found, "'x'", repr(first), "categorical-columns") == doubted
 
     def test_values_of_test_rows_alone_are_noted_and_are_no_input(self):
         found = column(["n", "s", "w"] * 13, ["n", "west"])
@@ -302,20 +328,6 @@ class TestKinds:
         lay(tmp_path / "uci" / "ilpd", {"train.csv": rows | {"label": [1, 2] * 20}})
         found = arrays_of("ilpd", data_dir=tmp_path)
         assert (found.input_names, found.notes) == (("patient", "ward=W", "day=2024-01-02"), ())
-
-    @pytest.mark.parametrize(
-        ("cells", "told"),
-        [
-            ([f"class {label}" for label in LABELS], True),
-            ([LABELS.index(label) + 0.5 for label in LABELS], True),
-            ([f"{label}{row % 3 == 0}" for row, label in enumerate(LABELS)], True),  # four values of two classes
-            (["class v" if row == 1 else f"class {label}" for row, label in enumerate(LABELS)], False),
-            ([row / 7 for row in NUMBERS], False),  # all different, as measurements are
-            ([f"ward {row % 8}" for row in NUMBERS], False),
-        ],
-    )
-    def test_a_column_that_is_the_label_once_more_is_noted(self, cells, told):
-        assert noted(column(cells), COPY) == told
 
 
 PRIMES = [row * 7919 % 10007 for row in range(100)]
@@ -366,8 +378,93 @@ def test_names_of_rows_are_not_learnt_from_unless_a_key_names_them(name, form):
     assert read(rows, form=form, numeric_columns=name).input_names == (name, "a")
 
 
+@pytest.mark.parametrize(
+    ("costs", "doses", "doubted"),
+    [
+        *(
+            (costs, ["1,5", "2,25", "3"], True)
+            for costs in (["1.250", "3.400"], ["850", "1.250"], ["850 EUR", "1.250 EUR"])
+        ),
+        (["€850.5", "€1.250"], ["1,5", "2,25", "3"], False),
+        (["1.250", "2.300"], ["1.5", "2.25"], False),
+        (["36.6", "1.250"], ["1,5", "2,5"], False),
+        (["12", "13"], ["1,5", "2,5"], False),
+    ],
+)
+def test_points_may_stand_between_thousands_where_other_columns_have_decimal_commas(tmp_path, costs, doses, doubted):
+    text = pd.DataFrame({"dose": turns(*doses), "cost": turns(*costs), "y": LABELS}).to_csv(sep=";", index=False)
+    assert noted(own(lay(tmp_path, {"t.csv": text})), "decimal commas", "1250") == doubted
+
+
+def wards(folder, count=ROWS, **forms):
+    """Write a file a ward, of cells in a form of its own; the last has a number of rows."""
+    for number, (name, (form, days)) in enumerate(forms.items(), 1):
+        rows = count if number == len(forms) else ROWS
+        cells = [form.format(row % days + 1, row % 7 + 1) for row in range(rows)]
+        lay(folder, {f"{name}.csv": {"x": cells, "y": LABELS[:rows]}})
+    return folder
+
+
+@pytest.mark.parametrize("keys", [{}, {"numeric_columns": "x"}])
+@pytest.mark.parametrize(
+    ("forms", "words"),
+    [
+        (["1{},5", "1{}.5", "1{}.25"], ["'north.csv'", "1.234,5"]),
+        (["1{}.3.2024", "2024-03-1{}", "2024-04-1{}"], ["dates", "day.month.year"]),
+    ],
+)
+def test_a_file_in_another_notation_is_not_lost(tmp_path, refusal, forms, words, keys):
+    north, south, west = ((form, 8) for form in forms)
+    line = refusal(DataError, own, wards(tmp_path, north=north, south=south, west=west), **keys)
+    assert [word for word in words if word not in line] == []
+
+
+def test_dates_of_a_file_that_all_may_be_turned_are_refused_unless_they_are_few(tmp_path, refusal):
+    forms = {"north": ("{}/3/2024", 28), "south": ("{}/{}/2024", 12)}
+    assert "'south.csv' may be month/day/year" in refusal(DataError, own, wards(tmp_path, **forms))
+    assert own(wards(tmp_path / "few", 6, **forms)).inputs.shape == (ROWS + 6, 1)
+
+
+CODED = [-999 if row % 8 == 0 else row % 13 for row in NUMBERS]
+
+
+@pytest.mark.parametrize(
+    ("cells", "words", "told"),
+    [
+        # numbers that may mean none
+        (turns(21, 35, 40, 33, 999), ["missing-values=999 "], True),
+        (turns(21, 35, 40, -888, -999), ["missing-values=-999,-888 "], True),
+        (turns(0.5, 0.25, 0.75, -2147483648), ["missing-values=-2147483648 "], True),
+        (turns(21, 35, 62, 47, 99), ["missing-values"], False),
+        *(
+            ([*written(form, CODED)[:-1], word], ["-999 stands in 5 rows", "missing-values=-999"], True)
+            for form, word in (("{}", "NULL"), ("{} kg", "kg"), ("{},0", "unknown"))
+        ),
+        # numbers that become a category
+        (turns(*(f"{row} {('kg', 'lb')[row % 2]}" for row in range(10, 26))), ["numbers"], True),
+        (turns(*(f"{row} {('kg', 'lb', 'g')[row % 3]}" for row in range(10, 26))), ["numbers"], True),
+        # the label once more
+        ([f"class {label}" for label in LABELS], ["its values alone tell the classes"], True),
+        ([LABELS.index(label) + 0.5 for label in LABELS], ["its values alone tell the classes"], True),
+        ([f"{label}{row % 3 == 0}" for row, label in enumerate(LABELS)], ["its values alone tell the classes"], True),
+        (["class u", *(f"class {label}" for label in LABELS[1:])], ["its values alone tell the classes"], False),
+        ([row / 7 for row in NUMBERS], ["its values alone tell the classes"], False),  # all different, as measured
+        ([f"ward {row % 8}" for row in NUMBERS], ["its values alone tell the classes"], False),
+        # filled for one class alone
+        ([f"{row}.5" if label == "v" else "" for row, label in enumerate(LABELS)], ["where it has a value"], True),
+        ([f"{row}.5" if row > 3 or label == "v" else "" for row, label in enumerate(LABELS)], ["where it has"], False),
+    ],
+)
+def test_columns_that_may_be_read_wrongly_or_tell_too_much_are_noted(cells, words, told):
+    assert noted(column(cells), *words) == told
+
+
 REFUSED = {
     "two numbers": (["1,234", "2,500", "3,100"], ["'x'", "categorical-columns"]),
+    **{
+        f"decimal or not, {cells[0]}": (cells, ["comma may be a decimal point"])
+        for cells in (["4,105", "5.14", "4,033"], ["1,107", "950"], ["3,103", "4.5", "7"])
+    },
     "two dates": (["1/2/2024", "3/4/2024"], ["'x'"]),
     "both orders": (["31/1/2024", "1/31/2024"], ["'x'"]),
     "two notations of dates": (["2024-03-1", "20.03.2024"], ["'x'"]),
@@ -387,7 +484,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_cells_that_may_mean_two_things_are_refused(case, refusal):
     cells, words = REFUSED[case]
-    several = [str(cell).format(row) for row, cell in enumerate((cells * ROWS)[:ROWS])]
+    several = [str(cell).format(row) for row, cell in enumerate(turns(*cells))]
     line = refusal(DataError, column, several)
     assert [word for word in words if word not in line] == []
     assert len(column(several, ignore_columns="x").labels) == ROWS
@@ -403,8 +500,12 @@ def test_numbers_in_another_unit_or_in_none_are_no_numbers_of_a_column(cells):
 
 
 def test_values_that_look_alike_are_two_where_a_key_says_so():
-    cells = (["Bonn", "Oslo", "bonn"] * ROWS)[:ROWS]
-    assert column(cells, categorical_columns="x").input_names == ("size", "x=Bonn", "x=Oslo", "x=bonn")
+    assert column(turns("Bonn", "Oslo", "bonn"), categorical_columns="x").input_names == (
+        "size",
+        "x=Bonn",
+        "x=Oslo",
+        "x=bonn",
+    )
 
 
 def test_test_rows_in_another_notation_are_refused(refusal):
@@ -448,18 +549,12 @@ def test_a_large_table_is_opened_in_seconds(rows, columns, tmp_path):
     assert np.allclose(found.inputs.numpy(), numbers.T, atol=1e-6)
 
 
-@pytest.mark.parametrize("partition", ["natural:ward", "label"])
-def test_zeros_in_front_stay_in_a_long_file_whose_first_rows_have_letters(tmp_path, partition):
+def test_zeros_in_front_stay_in_a_long_file_whose_first_rows_have_letters(tmp_path):
     """pandas with ``dtype=str`` counts four wards; 10,000 rows at a time they are seven."""
     wards = ["A12"] * 500 + [["001", "002", "003"][row % 3] for row in range(20_500)]
     rows = {"a": [row % 97 / 7 for row in range(21_000)], "ward": wards, "y": ["u", "v"] * 10_500}
-    lay(tmp_path, {"rows.csv": rows})
-    right = sorted(pd.read_csv(tmp_path / "rows.csv", dtype=str).ward.unique())
-    if partition == "label":
-        assert list(arrays_of(tmp_path, label_column="ward", ignore_columns="y").class_names) == right
-    else:
-        keys = {"dataset": tmp_path, "num_partitions": 4, "label_column": "y", "partition": partition}
-        assert [load_client(partition_id=client, **keys).name for client in range(4)] == right
+    clients = load_clients(4, dataset=lay(tmp_path, {"t.csv": rows}), label_column="y", partition="natural:ward")
+    assert [data.name for data in clients] == sorted(pd.read_csv(tmp_path / "t.csv", dtype=str).ward.unique())
 
 
 def test_texts_of_parquet_that_are_not_utf_8_are_said_in_one_line(tmp_path, refusal):

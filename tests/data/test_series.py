@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fixtures.data.columns import write_csv
-from fixtures.data.loading import load_client
+from fixtures.data.columns import lay, noted, write_csv
+from fixtures.data.loading import arrays_of, load_client, load_clients
 from fixtures.zoo import assert_is_a_model_of_the_zoo
 from torch.utils.data import TensorDataset
 
@@ -50,114 +50,109 @@ def saved(tmp_path):
     """Return what writes arrays to an .npz file, and returns its path."""
 
     def save(name="data.npz", **columns):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         np.savez(tmp_path / name, **columns)
         return str(tmp_path / name)
 
     return save
 
 
-def whole(dataset, **keys):
-    """Return all rows of a data set as they are stored."""
-    keys = {"partition": "all", "num_partitions": 1, **keys}
-    return load_client(dataset=str(dataset), seed=0, **keys).train.arrays
+@pytest.fixture
+def trained(make_config, run_federation, tmp_path):
+    """Return what trains each client alone for a round, and returns the folder of the run."""
+
+    def train(dataset, name="run", **keys):
+        own = {"algorithm": "local", "rounds": 1, "checkpoint_every": 1, "models": "conv1d:small", "width": 0}
+        return run_federation(make_config(dataset=str(dataset), output_dir=str(tmp_path / name), **own | keys))
+
+    return train
 
 
-def lists(column, name="x", **others):
-    return {name: column.tolist(), **{key: one.tolist() for key, one in others.items()}}
+def same(inputs, expected):
+    return torch.equal(inputs, torch.from_numpy(expected))
+
+
+def every(samples):
+    return samples.batch(torch.arange(len(samples)))[0]
 
 
 class TestReading:
     def test_an_npz_file_has_inputs_labels_and_owners_by_convention(self, arrays, saved):
-        file = saved(**arrays)
-        data = load_client(dataset=file, num_partitions=3, partition_id=1, seed=0, partition="natural:owner")
+        data = load_client(dataset=saved(**arrays), num_partitions=3, partition_id=1, partition="natural:owner")
         assert (data.spec, data.name) == (DataSpec((CHANNEL_COUNT, LENGTH), 3), "bob")
         mine = torch.cat([part.rows for part in (data.train, data.validation, data.test)]).sort().values
         assert mine.tolist() == list(range(20, 40))
-        assert torch.equal(data.train.arrays.inputs, torch.from_numpy(arrays["x"]))
-        assert data.train.arrays.labels.tolist() == arrays["y"].tolist()
-        assert data.train.arrays.notes == ()
+        assert same(data.train.arrays.inputs, arrays["x"])
+        assert (data.train.arrays.labels.tolist(), data.train.arrays.notes) == (arrays["y"].tolist(), ())
 
     def test_its_keys_are_columns(self, arrays, saved):
         file = saved(signal=arrays["x"], other=arrays["x"] + 1, mood=arrays["y"][:, None])
-        keys = {"series_column": "signal", "label_column": "mood"}
-        assert torch.equal(whole(file, **keys).inputs, torch.from_numpy(arrays["x"]))
-        assert torch.equal(whole(file, **{**keys, "series_column": "other"}).inputs, torch.from_numpy(arrays["x"] + 1))
+        for number, name in enumerate(("signal", "other")):
+            assert same(arrays_of(file, series_column=name, label_column="mood").inputs, arrays["x"] + number)
 
     @pytest.mark.parametrize("kind", ["lists", "fixed lists", "array", "json", "jsonl"])
     def test_a_column_of_lists_is_one_series_a_row(self, kind, arrays, tmp_path):
-        rows = lists(arrays["x"], y=arrays["y"])
-        if kind.startswith("json"):
-            records = [dict(zip(rows, cells, strict=True)) for cells in zip(*rows.values(), strict=True)]
-            text = json.dumps(records) if kind == "json" else "\n".join(map(json.dumps, records))
-            (tmp_path / f"data.{kind}").write_text(text)
-        else:
-            inner = datasets.Value("float32")
-            features = {
-                "lists": datasets.List(datasets.List(inner)),
-                "fixed lists": datasets.List(datasets.List(inner, length=LENGTH), length=CHANNEL_COUNT),
-                "array": datasets.Array2D((CHANNEL_COUNT, LENGTH), "float32"),
-            }
+        rows, inner = {"x": arrays["x"].tolist(), "y": arrays["y"].tolist()}, datasets.Value("float32")
+        features = {
+            "lists": datasets.List(datasets.List(inner)),
+            "fixed lists": datasets.List(datasets.List(inner, length=LENGTH), length=CHANNEL_COUNT),
+            "array": datasets.Array2D((CHANNEL_COUNT, LENGTH), "float32"),
+        }
+        if kind in features:
             declared = datasets.Features(x=features[kind], y=datasets.ClassLabel(3))
-            datasets.Dataset.from_dict(rows, features=declared).to_parquet(tmp_path / "data.parquet")
-            kind = "parquet"
-        found = whole(tmp_path / f"data.{kind}")
-        assert torch.equal(found.inputs, torch.from_numpy(arrays["x"]))
+            rows, kind = datasets.Dataset.from_dict(rows, features=declared), "parquet"
+        assert same(arrays_of(lay(tmp_path, {f"data.{kind}": rows}) / f"data.{kind}").inputs, arrays["x"])
+
+    def test_missing_values_hold_in_lists(self, tmp_path, refusal):
+        rows = [{"x": [1.0, -999 if row == 7 else 2.0, row], "y": row % 2} for row in range(ROWS)]
+        place = lay(tmp_path, {"t.json": json.dumps(rows)})
+        assert arrays_of(place).inputs[7, 0, 1] == -999
+        assert "row 8" in refusal(DataError, arrays_of, place, missing_values="-999")
 
     def test_a_flat_list_is_one_channel(self, arrays, saved):
-        found = whole(saved(x=arrays["x"][:, 0], y=arrays["y"]))
+        found = arrays_of(saved(x=arrays["x"][:, 0], y=arrays["y"]))
         assert found.spec.shape == (1, LENGTH)
-        assert torch.equal(found.inputs[:, 0], torch.from_numpy(arrays["x"][:, 0]))
+        assert same(found.inputs, arrays["x"][:, :1])
 
-    def test_fewer_lists_are_the_channels_and_a_note_says_so(self, arrays, saved):
+    def test_fewer_lists_are_the_channels_and_a_note_says_so_unless_a_key_does(self, arrays, saved, refusal):
         turned = saved(x=arrays["x"].swapaxes(1, 2), y=arrays["y"])
-        found = whole(turned)
-        assert torch.equal(found.inputs, torch.from_numpy(arrays["x"]))
-        assert f"{CHANNEL_COUNT} channels" in found.notes[0]
-        asked = whole(turned, series_layout="channels-last")
-        assert torch.equal(asked.inputs, found.inputs)
-        assert asked.notes == ()
-        other = whole(turned, series_layout="channels-first")
-        assert torch.equal(other.inputs, torch.from_numpy(arrays["x"]).swapaxes(1, 2))
-
-    def test_as_many_channels_as_points_are_refused_until_it_is_said(self, arrays, saved, refusal):
-        square = saved(x=arrays["x"][:, :, :3], y=arrays["y"])
-        assert "series-layout" in refusal(DataError, whole, square)
-        first, last = (whole(square, series_layout=f"channels-{one}").inputs for one in ("first", "last"))
+        found, asked = arrays_of(turned), arrays_of(turned, series_layout="channels-last")
+        assert same(found.inputs, arrays["x"])
+        assert same(asked.inputs, arrays["x"])
+        assert (f"{CHANNEL_COUNT} channels" in found.notes[0], asked.notes) == (True, ())
+        assert same(arrays_of(turned, series_layout="channels-first").inputs, arrays["x"].swapaxes(1, 2))
+        square = saved("square.npz", x=arrays["x"][:, :, :3], y=arrays["y"])
+        assert "series-layout" in refusal(DataError, arrays_of, square)
+        first, last = (arrays_of(square, series_layout=f"channels-{one}").inputs for one in ("first", "last"))
         assert torch.equal(first, last.swapaxes(1, 2))
 
     @pytest.mark.parametrize("keys", [{}, {"series_column": "x"}])
     def test_other_columns_are_left_out_with_a_line(self, keys, arrays, saved):
-        [line] = [line for line in whole(saved(**arrays), **keys).facts if "left out" in line]
+        [line] = [line for line in arrays_of(saved(**arrays), **keys).facts if "left out" in line]
         assert "'owner'" in line
 
     def test_a_large_set_is_read_batch_by_batch_into_one_file(self, arrays, saved, monkeypatch, tmp_path):
         monkeypatch.setattr(cache, "SMALL", 0)
         monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path / "cache")
         monkeypatch.setattr(series.Layout, "batch", 7)
-        assert torch.equal(whole(saved(**arrays)).inputs, torch.from_numpy(arrays["x"]))
+        assert same(arrays_of(saved(**arrays)).inputs, arrays["x"])
         assert len([*(tmp_path / "cache").iterdir()]) == 1
 
-    def test_a_folder_of_npz_files_has_splits_or_owners(self, arrays, tmp_path):
-        for folder, names in (("splits", ("train", "test")), ("owners", ("ann", "bob"))):
-            (tmp_path / folder).mkdir()
-            for number, name in enumerate(names):
-                np.savez(tmp_path / folder / f"{name}.npz", x=arrays["x"][number::2], y=arrays["y"][number::2])
-        data = load_client(dataset=str(tmp_path / "splits"), num_partitions=1, seed=0, test="global")
-        assert torch.equal(data.test.stored()[0], torch.from_numpy(arrays["x"][1::2]))
-        keys = {"dataset": str(tmp_path / "owners"), "num_partitions": 2, "seed": 0, "partition": "files"}
-        names = [load_client(partition_id=client, **keys).name for client in range(2)]
-        assert names == ["ann", "bob"]
+    def test_a_folder_of_npz_files_has_splits_or_owners(self, arrays, saved, tmp_path):
+        for number, names in enumerate([("splits/train", "owners/ann"), ("splits/test", "owners/bob")]):
+            for name in names:
+                saved(f"{name}.npz", x=arrays["x"][number::2], y=arrays["y"][number::2])
+        data = load_client(dataset=tmp_path / "splits", test="global")
+        assert same(data.test.stored()[0], arrays["x"][1::2])
+        owners = load_clients(2, dataset=tmp_path / "owners", partition="files")
+        assert [one.name for one in owners] == ["ann", "bob"]
 
     def test_the_kind_is_known_before_a_row_is(self, arrays, saved):
-        file = saved(**arrays)
-        assert kind_of(file) == "series"
-        assert (
-            kind_of("", Reading(series_column="signal"))
-            == kind_of("har")
-            == kind_of("owner/name", Reading(series_column="s"))
-        )
+        assert {
+            *(kind_of(saved(**arrays)), kind_of("", Reading(series_column="signal")), kind_of("har")),
+            *(kind_of("owner/name", Reading(series_column="s")), data_spec(saved(**arrays)).kind),
+        } == {"series"}
         assert data_spec("har") == HAR
-        assert data_spec(file).kind == "series"
 
 
 def spoilt(arrays, row, value):
@@ -182,55 +177,53 @@ class TestRefusals:
     @pytest.mark.parametrize("case", OF_ARRAYS)
     def test_arrays_that_are_no_series(self, case, arrays, saved, refusal):
         make, said = OF_ARRAYS[case]
-        assert said in refusal(DataError, whole, saved(f"{case}.npz", **make(arrays)))
+        assert said in refusal(DataError, arrays_of, saved(f"{case}.npz", **make(arrays)))
 
-    def test_files_that_are_no_series(self, arrays, tmp_path, refusal):
+    def test_files_that_are_no_series(self, arrays, saved, tmp_path, refusal):
         """Nothing is unpickled, and files of two kinds are not mixed."""
-        (tmp_path / "data.npz").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-        folder = write_csv(tmp_path / "both", train="a,label\n1,0\n2,1\n")
-        np.savez(f"{folder}/more.npz", x=arrays["x"], y=arrays["y"])
-        for place in (tmp_path / "data.npz", folder):
-            assert str(place) in refusal(DataError, whole, place)
+        lay(tmp_path, {"data.npz": b"cos\nsystem\n(S'true'\ntR.", "both/train.csv": "a,label\n1,0\n2,1\n"})
+        saved("both/more.npz", x=arrays["x"], y=arrays["y"])
+        for place in (tmp_path / "data.npz", tmp_path / "both"):
+            assert str(place) in refusal(DataError, arrays_of, place)
 
-    def test_lengths_that_differ_are_counted_and_the_first_is_named(self, arrays, tmp_path, refusal):
-        rows = lists(arrays["x"], y=arrays["y"])
-        rows["x"][7][1] = rows["x"][7][1][:9]
-        rows["x"][30] = [[1.0, 2.0]]
-        rows["x"][50] = None
-        datasets.Dataset.from_dict(rows).to_parquet(tmp_path / "data.parquet")
-        line = refusal(DataError, whole, tmp_path / "data.parquet", label_column="y")
-        assert [said for said in ("row 8", "3 x 9 to 16", "3 x 16", "2 more") if said not in line] == []
+    @pytest.mark.parametrize(
+        ("lists", "words"),
+        [
+            (
+                {7: [[1.0] * 16, [1.0] * 9, [1.0] * 16], 30: [[1.0, 2.0]], 50: None},
+                ["row 8", "3 x 9 to 16", "3 x 16", "2 more"],
+            ),
+            ({51: [[None, *[1.0] * 15], *[[1.0] * 16] * 2]}, ["missing", "row 52"]),
+        ],
+    )
+    def test_lists_of_other_lengths_or_with_gaps_are_counted_and_the_first_is_named(
+        self, lists, words, arrays, tmp_path, refusal
+    ):
+        x = [lists.get(row, series) for row, series in enumerate(arrays["x"].tolist())]
+        rows = datasets.Dataset.from_dict({"x": x, "y": arrays["y"]})
+        line = refusal(DataError, arrays_of, lay(tmp_path, {"data.parquet": rows}), label_column="y")
+        assert [word for word in words if word not in line] == []
 
-    def test_rows_with_missing_numbers_are_counted(self, arrays, tmp_path, refusal):
-        rows = lists(arrays["x"], y=arrays["y"])
-        rows["x"][51][0][0] = None
-        datasets.Dataset.from_dict(rows).to_parquet(tmp_path / "data.parquet")
-        line = refusal(DataError, whole, tmp_path / "data.parquet", label_column="y")
-        assert ("missing" in line, "row 52" in line) == (True, True)
-
-    def test_owners_whose_files_differ_in_length_are_named(self, arrays, tmp_path, refusal):
-        (tmp_path / "owners").mkdir()
+    def test_owners_whose_files_differ_in_length_are_named(self, arrays, saved, tmp_path, refusal):
         for name, length in (("ann", 16), ("bob", 12)):
-            np.savez(tmp_path / "owners" / f"{name}.npz", x=arrays["x"][:, :, :length], y=arrays["y"])
-        said = refusal(DataError, whole, tmp_path / "owners", partition="files", num_partitions=2)
+            saved(f"owners/{name}.npz", x=arrays["x"][:, :, :length], y=arrays["y"])
+        said = refusal(DataError, arrays_of, tmp_path / "owners", partition="files", num_partitions=2)
         assert ("59 more" in said, "row 1 of file 'bob'" in said) == (True, True)
 
     @pytest.mark.parametrize("column", ['"[1, 2]"', "3"])
     def test_a_csv_file_has_no_lists(self, column, tmp_path, refusal):
         folder = write_csv(tmp_path / "csv", train=f"s,label\n{column},0\n{column},1\n")
-        assert "lists" in refusal(DataError, whole, folder, series_column="s", label_column="label")
+        assert "lists" in refusal(DataError, arrays_of, folder, series_column="s", label_column="label")
 
-    @pytest.mark.parametrize(
-        ("keys", "said"),
-        [
+    def test_what_is_for_other_data_is_refused(self, arrays, saved, refusal, make_config, make_node):
+        file = saved(**arrays)
+        for keys, said in (
             ({"features": "slices:0.5"}, "features"),
             ({"normalize": "imagenet"}, "mean-image"),
             ({"series_column": "x", "text_column": "x"}, "text-column and series-column"),
-        ],
-    )
-    def test_what_is_for_other_data_is_refused(self, keys, said, arrays, saved, refusal, make_config, make_node):
-        assert said in refusal(ConfigError, whole, saved(**arrays), **keys)
-        assert "rotated-" in refusal(ConfigError, whole, f"rotated-{saved(**arrays)}")
+        ):
+            assert said in refusal(ConfigError, arrays_of, file, **keys)
+        assert "rotated-" in refusal(ConfigError, arrays_of, f"rotated-{file}")
         augmented = make_config(algorithm="local", dataset="waveform", augment="crop", models="conv1d:small")
         assert "augment" in refusal(ConfigError, make_node, augmented, 0)
 
@@ -241,8 +234,8 @@ class TestLongTables:
     KEYS: ClassVar = {"pivot": "patient, hour, sign, value", "label_column": "sick"}
 
     @pytest.fixture
-    def long(self, tmp_path):
-        """Return rows of 8 patients, 5 hours and 2 signs, and what writes them down."""
+    def long(self):
+        """Return rows of 8 patients, 5 hours and 2 signs."""
         draw = np.random.default_rng(0)
         keys = [(f"p{patient}", hour, sign) for patient in range(8) for hour in range(5) for sign in ("pulse", "bp")]
         rows = pd.DataFrame(keys, columns=["patient", "hour", "sign"])
@@ -256,34 +249,30 @@ class TestLongTables:
         wide = long.pivot(index=["patient", "sign"], columns="hour", values="value")
         return np.stack([wide.loc[patient].loc[["bp", "pulse"]] for patient in dict.fromkeys(long.patient)])
 
-    def write(self, rows, path, **keys):
-        rows.to_csv(path, index=False, **keys)
-        return path
-
-    def test_each_series_is_one_row(self, long, tmp_path):
-        found = whole(self.write(long, tmp_path / "long.csv"), **self.KEYS)
+    def test_each_series_is_one_row_and_columns_that_differ_within_one_are_left_out(self, long, tmp_path):
+        found = arrays_of(lay(tmp_path, {"long.csv": long}), **self.KEYS)
         np.testing.assert_array_equal(found.inputs, self.expected(long).astype(np.float32))
         assert found.input_names == ("bp", "pulse")
         sick = long.drop_duplicates("patient").sick
         assert [found.class_names[label] for label in found.labels] == sick.tolist()
-
-    def test_columns_that_differ_within_a_series_are_left_out_with_a_line(self, long, tmp_path):
-        [line] = [line for line in whole(self.write(long, tmp_path / "a.csv"), **self.KEYS).facts if "left out" in line]
+        [line] = [line for line in found.facts if "left out" in line]
         assert ("'nurse'" in line, "'sick'" in line) == (True, False)
 
-    def test_dates_decimal_commas_and_units_are_read_as_in_tables(self, long, tmp_path):
+    def test_dates_decimal_commas_units_and_codes_are_read_as_in_tables(self, long, tmp_path):
         dates = pd.Timestamp("2024-01-31") + pd.to_timedelta(long.hour, unit="D")
-        own = long.assign(hour=dates.dt.strftime("%d.%m.%Y"), value=long.value.map("{:.3f} mV".format))
-        own["value"] = own.value.str.replace(".", ",")
-        found = whole(self.write(own, tmp_path / "long.csv", sep=";"), **self.KEYS)
+        values = long.value.map("{:.3f} mV".format).str.replace(".", ",")
+        own = long.assign(hour=dates.dt.strftime("%d.%m.%Y"), value=values)
+        found = arrays_of(lay(tmp_path, {"long.csv": own.to_csv(sep=";", index=False)}), **self.KEYS)
         np.testing.assert_array_equal(found.inputs, self.expected(long).astype(np.float32))
         assert found.input_names == ("bp (mV)", "pulse (mV)")
+        coded = long.assign(value=[[0.5, 1.5, 2.5, -999][row % 4] for row in range(len(long))])
+        coded = arrays_of(lay(tmp_path / "coded", {"long.csv": coded}), **self.KEYS)
+        assert noted(coded, "column 'value'", "missing-values=-999")
 
     def test_one_channel_needs_no_name_and_series_own_themselves(self, long, tmp_path):
         pulse = long[long.sign == "pulse"]
-        path = self.write(pulse, tmp_path / "long.csv")
         keys = {**self.KEYS, "pivot": "patient,hour,value", "partition": "natural:patient", "num_partitions": 2}
-        data = load_client(dataset=str(path), seed=0, partition_id=0, **keys)
+        data = load_client(dataset=lay(tmp_path, {"long.csv": pulse}), **keys)
         wide = pulse.pivot(index="patient", columns="hour", values="value").loc[[*dict.fromkeys(pulse.patient)]]
         np.testing.assert_array_equal(data.train.arrays.inputs[:, 0], wide.astype(np.float32))
         assert data.name == "p0 + p2 + p4 + p6"
@@ -301,48 +290,41 @@ class TestLongTables:
         ],
     )
     def test_what_is_no_series_is_refused(self, change, said, long, tmp_path, refusal):
-        path = self.write(change(long), tmp_path / "long.csv")
-        assert said in refusal(DataError, whole, path, **self.KEYS)
+        assert said in refusal(DataError, arrays_of, lay(tmp_path, {"long.csv": change(long)}), **self.KEYS)
         assert "SERIES" in refusal(ConfigError, parse_pivot, "patient,hour")
 
     def test_series_of_two_files_are_two(self, long, tmp_path):
-        (tmp_path / "wards").mkdir()
-        for name in ("north", "south"):
-            self.write(long, tmp_path / "wards" / f"{name}.csv")
-        keys = {**self.KEYS, "partition": "files", "num_partitions": 2, "partition_id": 1}
-        data = load_client(dataset=str(tmp_path / "wards"), seed=0, **keys)
+        wards = lay(tmp_path, {"north.csv": long, "south.csv": long})
+        data = load_client(dataset=wards, partition="files", num_partitions=2, partition_id=1, **self.KEYS)
         assert (len(data.train.arrays.labels), data.name) == (16, "south")
-        assert not any("two series" in note for note in data.train.arrays.notes)
-        [note] = [note for note in whole(tmp_path / "wards", **self.KEYS).notes if "two series" in note]
-        assert note.startswith("8 values of column 'patient'")
+        assert not noted(data.train.arrays, "two series")
+        assert noted(arrays_of(wards, **self.KEYS), "8 values of column 'patient'", "two series")
 
-    def test_they_are_predicted_from_a_long_table(self, long, tmp_path, make_config, run_federation, refusal):
-        path = self.write(long, tmp_path / "long.csv")
-        keys = {"dataset": str(path), "models": "conv1d:small", "clients": 2, **self.KEYS}
-        folder = run_federation(make_config(algorithm="local", rounds=1, checkpoint_every=1, **keys))
+    def test_they_are_predicted_from_a_long_table(self, long, tmp_path, trained, refusal):
+        path = lay(tmp_path, {"long.csv": long}) / "long.csv"
+        folder = trained(path, clients=2, **self.KEYS)
         found = predict(folder, path, 0)
         assert [*found.names] == [*dict.fromkeys(long.patient)]
         node = load_trained(folder, 0)
         with torch.no_grad():
-            every = replace(node.data.train, rows=torch.arange(8)).batch(torch.arange(8))[0]
-            scores = node.model(every).softmax(1).max(1).values
+            scores = node.model(every(replace(node.data.train, rows=torch.arange(8)))).softmax(1).max(1).values
         np.testing.assert_allclose(found.scores, scores, rtol=1e-4)
-        other = self.write(long.replace({"sign": {"bp": "temperature"}}), tmp_path / "other.csv")
-        assert "'temperature'" in refusal(DataError, predict, folder, other, 0)
+        lay(tmp_path, {"other.csv": long.replace({"sign": {"bp": "temperature"}})})
+        assert "'temperature'" in refusal(DataError, predict, folder, tmp_path / "other.csv", 0)
+        lay(tmp_path, {"missing.csv": long.assign(value=long.value.where(long.patient != "p3", -999))})
+        found = predict(trained(path, "coded", missing_values="-999", **self.KEYS), tmp_path / "missing.csv", 0)
+        assert (len(found.classes), ["missing" in line for line in found.unreadable]) == (7, [True])
 
 
 class TestScale:
     def test_each_channel_has_mean_0_and_deviation_1_over_the_clients_own_training_rows(self, arrays, saved):
         arrays["x"][:, 2] = 7.25  # a channel that says nothing
-        keys = {"dataset": saved(**arrays), "num_partitions": 3, "seed": 0, "partition": "natural:owner"}
-        data = load_client(partition_id=0, **keys)
+        data, other, _ = load_clients(3, dataset=saved(**arrays), partition="natural:owner")
         mine = arrays["x"][data.train.rows]
         mean, deviation = mine.mean(axis=(0, 2)), mine.std(axis=(0, 2))
         expected = (arrays["x"][data.test.rows] - mean[:, None]) / np.where(deviation > 0, deviation, np.inf)[:, None]
-        inputs, _ = data.test.batch(torch.arange(len(data.test)))
-        torch.testing.assert_close(inputs, torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
-        assert bool((inputs[:, 2] == 0).all())
-        other = load_client(partition_id=1, **keys)
+        torch.testing.assert_close(every(data.test), torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
+        assert not every(data.test)[:, 2].any()
         assert not torch.equal(other.train.arrays.peak, data.train.arrays.peak)
 
     @pytest.mark.parametrize(
@@ -358,36 +340,29 @@ class TestScale:
         """The last channel never changes, and does not count."""
         wide = arrays["x"].astype(np.float64) + offset
         wide[:, 2] = 0.1
-        file = saved(x=wide, y=arrays["y"], owner=arrays["owner"])
-        data = load_client(dataset=file, num_partitions=3, partition_id=0, seed=0, partition="natural:owner")
-        own, stored = wide[data.train.rows], data.train.arrays.inputs
-        assert stored.dtype == kept
+        data = load_client(dataset=saved(**arrays | {"x": wide}), num_partitions=3, partition="natural:owner")
+        own = wide[data.train.rows]
+        assert data.train.arrays.inputs.dtype == kept
         mean, deviation = (moment(own, axis=(0, 2), keepdims=True) for moment in (np.mean, np.std))
         expected = np.where(np.arange(3)[:, None] < 2, (own - mean) / np.where(deviation < 1e-12, 1, deviation), 0)
-        np.testing.assert_allclose(data.train.batch(torch.arange(len(own)))[0], expected, atol=1e-4)
+        np.testing.assert_allclose(every(data.train), expected, atol=1e-4)
 
     def test_none_leaves_them_as_they_are_and_pooled_ones_are_scaled_by_all(self, arrays, saved):
-        keys = {"dataset": saved(**arrays), "num_partitions": 2, "partition_id": 0, "seed": 0}
-        raw = load_client(normalize="none", **keys)
-        rows = torch.arange(len(raw.train))
-        assert torch.equal(raw.train.batch(rows)[0], raw.train.stored()[0])
-        pooled = load_client(pooled=True, **keys)
-        inputs, _ = pooled.train.batch(torch.arange(len(pooled.train)))
+        keys = {"dataset": saved(**arrays), "num_partitions": 2}
+        raw, pooled = load_client(normalize="none", **keys), load_client(pooled=True, **keys)
+        assert torch.equal(every(raw.train), raw.train.stored()[0])
         assert len(pooled.train) > len(raw.train)
-        torch.testing.assert_close(inputs.mean(dim=(0, 2)), torch.zeros(CHANNEL_COUNT), atol=1e-5, rtol=0)
+        means = every(pooled.train).mean(dim=(0, 2))
+        torch.testing.assert_close(means, torch.zeros(CHANNEL_COUNT), atol=1e-5, rtol=0)
 
-    def test_samples_of_others_are_cut_to_what_can_be(self, arrays, saved):
-        mine = load_client(dataset=saved(**arrays), num_partitions=2, partition_id=0, seed=0).train
+    def test_samples_of_others_are_cut_to_what_can_be_and_those_shown_are_scaled_by_themselves(self, arrays, saved):
+        mine = load_client(dataset=saved(**arrays), num_partitions=2).train
         inputs, labels = mine.stored()
         inputs[0, 1, 3] = 1e30
         far = mine.like(inputs, labels).batch(torch.tensor([0]))[0]
         assert float(far.max()) == pytest.approx(MOST_DEVIATIONS, rel=1e-3)
-
-    def test_samples_that_are_shown_are_scaled_by_themselves(self, arrays):
-        inputs = scaled_alone(arrays["x"], DataSpec((CHANNEL_COUNT, LENGTH), 3), "mean-image").batch(
-            torch.arange(ROWS)
-        )[0]
-        torch.testing.assert_close(inputs.std(dim=(0, 2), correction=0), torch.ones(CHANNEL_COUNT))
+        shown = every(scaled_alone(arrays["x"], DataSpec((CHANNEL_COUNT, LENGTH), 3), "mean-image"))
+        torch.testing.assert_close(shown.std(dim=(0, 2), correction=0), torch.ones(CHANNEL_COUNT))
 
 
 class TestModels:
@@ -400,12 +375,9 @@ class TestModels:
         """Of the large one, 128 points become 120, 60, 52 and 26, so 64 x 26 numbers go into its linear layers."""
         convolutions = 9 * 9 * 32 + 32 + 32 * 9 * 64 + 64
         linear = 64 * 26 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 6 + 6
-        assert parameter_count(build_model("conv1d:large", HAR, seed=0)) == convolutions + linear
-        counts = [parameter_count(build_model(name, HAR, seed=0)) for name in NAMES]
-        assert counts == sorted(counts)
-        assert counts[2] > 15 * counts[1] > 75 * counts[0]
-
-    def test_a_width_is_projected_to(self):
+        small, medium, large = (parameter_count(build_model(name, HAR, seed=0)) for name in NAMES)
+        assert large == convolutions + linear
+        assert large > 15 * medium > 75 * small
         assert {build_model(name, HAR, seed=0, width=64).width for name in NAMES} == {64}
 
     def test_models_and_data_of_other_kinds_are_refused(self, refusal):
@@ -452,6 +424,16 @@ def test_methods_that_show_samples_average_or_train_small_models_take_series(alg
     assert all(name.startswith("conv1d") for name in result.clients["model"])
 
 
+class Two(torch.utils.data.Dataset):
+    """Two series of unlike lengths."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, number):
+        return torch.zeros(2, 5 + number), number
+
+
 class TestFromPython:
     @pytest.mark.parametrize("kind", ["arrays", "tensors", "frame", "nested frame", "torch"])
     def test_series_of_python_are_read(self, kind, arrays):
@@ -465,19 +447,11 @@ class TestFromPython:
         }[kind]()
         folder, several = stored(given, "x" if kind == "torch" else "")
         assert not several
-        found = whole(folder)
-        expected = x[:, :1] if kind == "frame" else x
-        assert torch.equal(found.inputs, torch.from_numpy(expected))
+        found = arrays_of(folder)
+        assert same(found.inputs, x[:, :1] if kind == "frame" else x)
         assert found.labels.tolist() == y.tolist()
 
     def test_what_is_no_data_set_of_series_is_refused(self, arrays, refusal):
-        class Two(torch.utils.data.Dataset):
-            def __len__(self):
-                return 2
-
-            def __getitem__(self, number):
-                return torch.zeros(2, 5 + number), number
-
         given = TensorDataset(torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"]))
         assert "series_column" in refusal(DataError, stored, given)
         assert "item 1 of dataset has shape (2, 6)" in refusal(DataError, stored, Two(), "s")
@@ -485,16 +459,14 @@ class TestFromPython:
 
 class TestExport:
     @pytest.fixture
-    def folder(self, arrays, saved, make_config, run_federation):
-        keys = {"dataset": saved(**arrays), "models": "conv1d:small", "width": 0}
-        return run_federation(make_config(algorithm="local", rounds=1, checkpoint_every=1, **keys))
+    def folder(self, arrays, saved, trained):
+        return trained(saved(**arrays))
 
     @pytest.mark.slow
     def test_the_program_gives_the_models_logits_for_stored_series(self, folder, tmp_path):
         node = load_trained(folder, 0)
-        rows = torch.arange(len(node.data.test))
         with torch.no_grad():
-            logits = node.model(node.data.test.batch(rows)[0])
+            logits = node.model(every(node.data.test))
         extra = {"hetfl.json": ""}
         program = torch.export.load(export(folder, 0, tmp_path / "model.pt2"), extra_files=extra).module()
         torch.testing.assert_close(program(node.data.test.stored()[0]), logits, rtol=1e-4, atol=1e-4)
@@ -502,43 +474,19 @@ class TestExport:
         assert (told["kind"], told["shape"], told["dtype"]) == ("series", ["batch", CHANNEL_COUNT, LENGTH], "float32")
 
     def test_a_file_of_series_is_predicted_whichever_way_its_lists_lie(self, folder, arrays, saved):
-        model = partial(predict, folder, client=0)
-        there = model(saved("there.npz", x=arrays["x"]))
-        turned = model(saved("turned.npz", x=arrays["x"].swapaxes(1, 2), number=np.arange(ROWS) + 100))
-        assert there.classes == turned.classes
-        assert there.scores == turned.scores
-        assert there.names[:2] == ["1", "2"]
-        assert turned.ids[0][1][:2] == ["100", "101"]
+        there = predict(folder, saved("there.npz", x=arrays["x"]), 0)
+        number = np.arange(ROWS) + 100
+        turned = predict(folder, saved("turned.npz", x=arrays["x"].swapaxes(1, 2), number=number), 0)
+        assert (turned.classes, turned.scores) == (there.classes, there.scores)
+        assert (there.names[:2], turned.ids[0][1][:2]) == (["1", "2"], ["100", "101"])
 
-    def test_series_far_from_0_are_learnt_and_predicted_as_near_ones(self, arrays, saved, make_config, run_federation):
+    def test_series_far_from_0_are_learnt_and_predicted_as_near_ones(self, arrays, saved, trained):
         """Moved by seconds since 1970, which float32 would round to 128 s."""
-        config, found = make_config(algorithm="local", models="conv1d:small", width=0, rounds=1, checkpoint_every=1), []
+        found = []
         for offset in (0, 1_700_000_000):
             file = saved(f"{offset}.npz", x=arrays["x"].astype(np.float64) + offset, y=arrays["y"])
-            own = {"dataset": file, "output-dir": f"{config.output_dir}-{offset}"}
-            found.append(predict(run_federation(config.with_values(own)), file, 0).scores)
+            found.append(predict(trained(file, str(offset)), file, 0).scores)
         np.testing.assert_allclose(found[1], found[0], atol=1e-3)
-
-    def test_words_for_missing_values_hold_in_a_long_table_too(self, tmp_path, make_config, run_federation):
-        rows = pd.DataFrame([(one, hour, one + hour % 5, "uv"[one % 2]) for one in range(ROWS) for hour in range(8)])
-        rows.columns = ["patient", "hour", "value", "sick"]
-        rows.to_csv(tmp_path / "long.csv", index=False)
-        keys = {"pivot": "patient,hour,value", "label_column": "sick", "missing_values": "-999"}
-        config = make_config(
-            dataset=str(tmp_path / "long.csv"), algorithm="local", rounds=1, checkpoint_every=1, **keys
-        )
-        folder = run_federation(config.with_values({"models": "conv1d:small", "width": 0}))
-        rows.loc[8, "value"] = -999
-        rows.to_csv(tmp_path / "new.csv", index=False)
-        found = predict(folder, tmp_path / "new.csv", 0)
-        assert (len(found.classes), ["missing" in line for line in found.unreadable]) == (ROWS - 1, [True])
-
-    def test_numbers_for_missing_values_hold_in_lists_too(self, arrays, saved, make_config, run_federation):
-        keys = {"models": "conv1d:small", "width": 0, "algorithm": "local", "rounds": 1, "checkpoint_every": 1}
-        folder = run_federation(make_config(dataset=saved(**arrays), missing_values="-999", **keys))
-        arrays["x"][4, 1, 3] = -999
-        found = predict(folder, saved("other.npz", x=arrays["x"]), 0)
-        assert (found.names[3:5], ["row 5 of" in line for line in found.unreadable]) == (["4", "6"], [True])
 
     @pytest.mark.parametrize(
         ("change", "said"),
@@ -553,10 +501,12 @@ class TestExport:
         file = saved("other.npz", x=change(arrays["x"]))
         assert said.format(file=file) in refusal(DataError, predict, folder, file, 0)
 
-    def test_rows_that_are_no_series_are_left_out_and_named(self, folder, arrays, saved):
+    @pytest.mark.parametrize(("value", "keys"), [(np.nan, {}), (-999, {"missing_values": "-999"})])
+    def test_rows_that_are_no_series_are_left_out_and_named(self, value, keys, arrays, saved, trained):
+        folder = trained(saved(**arrays), **keys)
         whole = predict(folder, saved("whole.npz", x=arrays["x"]), 0)
-        arrays["x"][4, 1, 3] = np.nan
-        found = predict(folder, saved("other.npz", x=arrays["x"], number=np.arange(ROWS) + 100), 0)
+        other = spoilt({"x": arrays["x"], "number": np.arange(ROWS) + 100}, 4, value)
+        found = predict(folder, saved("other.npz", **other), 0)
         assert ["row 5 of" in line and "missing" in line for line in found.unreadable] == [True]
         assert found.names[3:5] == ["4", "6"]
         assert found.ids == (("number", [str(row) for row in range(100, 160) if row != 104]),)
@@ -574,47 +524,36 @@ class TestHumanActivity:
             for number, channel in enumerate(CHANNELS):
                 values = rng.normal(size=(12 * len(persons), 128)) + 10 * number
                 np.savetxt(place / split / "Inertial Signals" / f"{channel}_{split}.txt", values, fmt="%16.7e")
-            (place / split / f"y_{split}.txt").write_text(
-                "".join(f"{1 + row % 6}\n" for row in range(12 * len(persons)))
-            )
-            (place / split / f"subject_{split}.txt").write_text("".join(f"{one}\n" * 12 for one in persons))
-        (place / "activity_labels.txt").write_text(
-            "1 WALKING\n2 WALKING_UPSTAIRS\n3 WALKING_DOWNSTAIRS\n4 SITTING\n5 STANDING\n6 LAYING\n"
-        )
-        return place
+            labels = "".join(f"{1 + row % 6}\n" for row in range(12 * len(persons)))
+            subjects = "".join(f"{one}\n" * 12 for one in persons)
+            lay(place, {f"{split}/y_{split}.txt": labels, f"{split}/subject_{split}.txt": subjects})
+        names = ["WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING"]
+        return lay(place, {"activity_labels.txt": "".join(f"{n} {name}\n" for n, name in enumerate(names, 1))})
 
     @pytest.mark.parametrize("way", ["name", "folder", "parent"])
     def test_the_archives_own_files_are_read(self, way, archive, tmp_path):
-        keys = {
-            "name": {"dataset": "har", "data_dir": str(tmp_path)},
-            "folder": {"dataset": str(archive)},
-            "parent": {"dataset": str(archive.parent)},
-        }[way]
-        clients = [
-            load_client(num_partitions=3, partition_id=client, seed=0, partition="natural:person", **keys)
-            for client in range(3)
-        ]
+        place = {"name": "har", "folder": archive, "parent": archive.parent}[way]
+        keys = {"data_dir": str(tmp_path)} if way == "name" else {}
+        clients = load_clients(3, dataset=place, partition="natural:person", **keys)
         assert [client.name for client in clients] == ["1", "2", "3"]
         assert {client.spec for client in clients} == {HAR}
         found = clients[0].train.arrays
         np.testing.assert_allclose(found.inputs.mean(dim=(0, 2)), 10 * np.arange(9), atol=0.2)
         assert found.labels.tolist() == [*range(6)] * 6
-        assert found.class_names[0] == "walking"
-        assert (found.train_rows, len(found.labels)) == (24, 36)
+        assert (found.class_names[0], found.train_rows) == ("walking", 24)
 
     def test_files_that_are_not_there_or_differ_are_refused(self, archive, refusal):
-        assert "uci/har" in refusal(DataError, whole, "har")
-        (archive / "train" / "y_train.txt").write_text("1\n2\n")
-        assert "'activity' of shape (2, 1)" in refusal(DataError, whole, archive)
+        assert "uci/har" in refusal(DataError, arrays_of, "har")
+        lay(archive, {"train/y_train.txt": "1\n2\n"})
+        assert "'activity' of shape (2, 1)" in refusal(DataError, arrays_of, archive)
         (gone := archive / "train" / "Inertial Signals" / "body_gyro_y_train.txt").unlink()
-        assert str(gone) in refusal(DataError, whole, archive)
+        assert str(gone) in refusal(DataError, arrays_of, archive)
 
     @pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder with uci/har")
     def test_thirty_persons_have_their_own_windows_and_learn(self, tmp_path):
         keys = {"dataset": "har", "data_dir": os.environ["HETFL_DATA_DIR"], "partition": "natural:person"}
-        data = load_client(num_partitions=30, partition_id=0, seed=0, **keys)
-        assert data.spec == HAR
-        assert len(data.train.arrays.labels) == 10_299
+        data = load_client(num_partitions=30, **keys)
+        assert (data.spec, len(data.train.arrays.labels)) == (HAR, 10_299)
         result = run("local", rounds=3, models="conv1d:small", out=tmp_path / "run", **keys)
         last = result.clients[result.clients["round"] == 3]
         assert len(last) == 30
