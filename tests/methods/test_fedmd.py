@@ -1,4 +1,4 @@
-"""FedMD: its steps by hand, against a slow reference loop, its subsets and numbers, and its limits."""
+"""FedMD: its steps by hand, against a slow twin, its subsets and numbers."""
 
 from math import exp, log
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import Linear, rows_of, softmax
 from fixtures.federations.members import roster
 from fixtures.federations.nodes import linear_node
-from torch import nn
+from fixtures.twins import Twin, assert_near, descend
+from torch import Tensor, nn
+from torch.nn import functional
 
 from clients.fedmd import FedMDClient
 from hetfl_flwr.config import RunConfig
@@ -38,16 +39,13 @@ def share(members: Roster, sizes: dict[int, int]) -> None:
     }
 
 
-def upload(client_id: int, logits: Any) -> Upload:
-    return Upload(client_id, {"logits": np.array(logits, np.float32)}, samples=1)
+def upload(client_id: int, logits: Any, samples: int = 1) -> Upload:
+    return Upload(client_id, {"logits": np.array(logits, np.float32)}, samples)
 
 
-def sent(strategy: FedMD, server_state: Any, round: int = 1, client: int = 0) -> tuple[list[int], Any, list[int]]:
+def sent(strategy: FedMD, server_state: Any, round: int = 1) -> tuple[list[int], Any, list[int]]:
     """What a client is sent: the rows digested, the consensus on them, the rows asked for."""
-    member = next(one for one in strategy.roster if one.client_id == client)
-    download = strategy.download_for(member, server_state, round)
-    assert [array.dtype for array in download.values()] == [np.int32, np.float32, np.int32]
-    digested, consensus, asked = download.values()
+    digested, consensus, asked = strategy.download_for(next(iter(strategy.roster)), server_state, round).values()
     return digested.tolist(), consensus.tolist(), asked.tolist()
 
 
@@ -57,10 +55,7 @@ def test_the_consensus_is_the_plain_mean_of_those_who_answered():
     """
     strategy, _, start = serving({0: 1, 1: 1, 2: 1})
     assert sent(strategy, start) == ([], [], [0, 1, 2])
-    uploads = [
-        Upload(0, upload(0, [[1, 2], [0, 0], [4, 4]]).arrays, samples=1),
-        Upload(2, upload(2, [[3, 6], [-1, 5], [4, 4]]).arrays, samples=99),
-    ]
+    uploads = [upload(0, [[1, 2], [0, 0], [4, 4]]), upload(2, [[3, 6], [-1, 5], [4, 4]], samples=99)]
     server_state = strategy.aggregate(start, uploads, 1)
     assert sent(strategy, server_state, 2) == ([0, 1, 2], [[2, 4], [-0.5, 2.5], [4, 4]], [0, 1, 2])
 
@@ -238,13 +233,12 @@ def test_answers_are_in_evaluation_mode_and_all_training_is_not(body, trained):
     np.testing.assert_allclose(logits, expected, rtol=1e-6)
 
 
-# Whole runs.
+# Both sides.
 
 
-def test_three_rounds_equal_a_loop_over_samples(halves):
-    """Algorithm 1 as plain loops in float64 with the gradients written out: linear models, absent classes, a part of
-    the public samples in each round; three rounds, of which two digest.
-    """
+def test_three_rounds_equal_a_slow_twin(halves):
+    """Algorithm 1 with absent classes and a part of the public samples in each round; three rounds, of which two
+    digest."""
     own = {"pretrain-epochs": 2, "pretrain-private-epochs": 1, "digest-epochs": 2}
     sides = halves(
         algorithm="fedmd",
@@ -255,41 +249,29 @@ def test_three_rounds_equal_a_loop_over_samples(halves):
         learning_rate=0.05,
         **{"fedmd.public-samples": 31, **{f"fedmd.{key}": value for key, value in own.items()}},
     )
-    public = [row for node in sides.nodes for row in rows_of(node.data.public)]
-    slow = [Reference.of(node) for node in sides.nodes]
-    expected: dict[int, np.ndarray] = {}
+    twins = [Twin(node) for node in sides.nodes]
+    public = [torch.cat(parts) for parts in zip(*(twin.public for twin in twins), strict=True)]
+
+    def classify(twin: Twin, x: Tensor, y: Tensor, *draw: Any, **passes: int) -> None:
+        for rows in twin.rows(*draw, of=len(y), **passes):
+            descend(functional.cross_entropy(twin.model(x[rows]), y[rows]), twin.sgd)
+
+    asked, consensus = torch.zeros(0, dtype=torch.int64), torch.zeros(0, 10)
     for round in (1, 2, 3):
-        draw = generator(sides.config.seed, round, "public")
-        asked = sorted(draw.choice(len(public), 31, replace=False).tolist())
-        answers = [client.round(round, own, public, expected, asked) for client in slow]
-        expected = {row: np.mean([answer[row] for answer in answers], axis=0) for row in asked}
-
+        digested, answers = asked, []
+        draw = generator(sides.config.seed, round, "public").choice(len(public[1]), 31, replace=False)
+        asked = torch.from_numpy(np.sort(draw))
+        for twin in twins:
+            if round == 1:
+                classify(twin, *public, round, "pretrain", epochs=2)
+                classify(twin, twin.x, twin.y, round, "pretrain-private", epochs=1)
+            for rows in twin.rows(round, "digest", of=31, epochs=2) if round > 1 else ():
+                logits = twin.model(public[0][digested[rows]])
+                descend((logits - consensus[rows]).abs().mean(), twin.sgd)
+            classify(twin, twin.x, twin.y, round)
+            answers.append(twin.model(public[0][asked]).detach())
+        consensus = torch.stack(answers).mean(0)
     known, _ = sides.play(3)
-    np.testing.assert_allclose(known["consensus"], list(expected.values()), rtol=1e-4, atol=1e-5)
-    for node, reference in zip(sides.nodes, slow, strict=True):
-        reference.same_as(node.model.head)
-
-
-class Reference(Linear):
-    """A linear model in float64, and its client's data, sample by sample."""
-
-    def round(
-        self, round: int, own: dict[str, int], public: list[Any], consensus: dict[int, np.ndarray], asked: list[int]
-    ) -> dict[int, np.ndarray]:
-        """Take one round, and return the logits of each row asked for."""
-        if round == 1:
-            self.classify(public, round, "pretrain", epochs=own["pretrain-epochs"])
-            self.classify(self.rows, round, "pretrain-private", epochs=own["pretrain-private-epochs"])
-        if consensus:
-            taught = [(public[row][0], target) for row, target in consensus.items()]
-            for batch in self.batches(round, "digest", rows=len(taught), epochs=own["digest-epochs"]):
-                some = [taught[position] for position in batch]
-                slopes = [np.sign(self(x) - target) / 10 for x, target in some]
-                self.step(slopes, [x for x, _ in some], self.config)
-        self.classify(self.rows, round, "batches")
-        return {row: self(public[row][0]) for row in asked}
-
-    def classify(self, rows: list[Any], round: int, purpose: str, **passes: int) -> None:
-        for batch in self.batches(round, purpose, rows=len(rows), **passes):
-            some = [rows[position] for position in batch]
-            self.step([softmax(self(x)) - np.eye(10)[y] for x, y in some], [x for x, _ in some], self.config)
+    np.testing.assert_allclose(known["consensus"], consensus, rtol=1e-4, atol=1e-5)
+    for node, twin in zip(sides.nodes, twins, strict=True):
+        assert_near(node.model, twin.model)
