@@ -21,7 +21,6 @@ from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.methods import build_client
 from hetfl_flwr.node.node import Node
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.contract import entries
@@ -95,12 +94,6 @@ def relay(*signals: tuple[int, float, list[int], Any]) -> list[np.ndarray]:
     ]
 
 
-def sharing(config: RunConfig, make_node: Any, *, labelled: bool = True) -> list[Node]:
-    nodes = [make_node(config, client_id) for client_id in range(config.clients)]
-    share(nodes, labelled=labelled)
-    return nodes
-
-
 def weight(client: Any) -> Any:
     return client.node.model.head.weight.detach().numpy()
 
@@ -144,19 +137,6 @@ def test_the_global_step_has_the_optimizer_of_the_local_one_or_its_own(optimizer
     saved = node.read_state().tensors
     assert float(saved["optimizer.0.step"]) == (7 if optimizers == "one" else 4)
     assert ("global.0.step" in saved) is (optimizers == "two")
-
-
-# The signal
-
-
-def test_a_client_with_fewer_public_rows_than_a_batch_sends_all_of_them():
-    client = FedH2LClient(small([E1, E2, BOTH], [0, 1, 1], {}, public=2))
-    uploaded, _ = fit(client, relay())
-    assert sorted(uploaded["indices"].tolist()) == [0, 1]
-    assert uploaded["posteriors"].shape == (2, 2)
-    strategy = FedH2L()
-    strategy.config, strategy.roster = client.node.config, Roster()
-    assert strategy.upload_spec(member(0, public=2, classes=2)) == client.upload_spec()
 
 
 # Against a slow loop, and the limits
@@ -268,11 +248,13 @@ def slow_fedh2l(
 @pytest.mark.parametrize(("labelled", "simpler"), [(True, AGGClient), (False, LocalClient)])
 def test_without_signals_it_is_training_on_all_rows_that_have_labels(labelled, simpler, make_config, make_node):
     config = make_config(clients=3, models=NORMED, local_batches=2)
-    empty = [np.zeros(0, kind) for kind in (np.int32, np.float32, np.int32, np.int32)]
-    one, other = (sharing(config, make_node, labelled=labelled)[0] for _ in range(2))
-    options: dict[str, Any] = {"exchange_every": 2, "public_labels": labelled}
+    one, other = make_node(config), make_node(config)
+    others = [make_node(config, client_id) for client_id in (1, 2)]
+    share([one, *others], labelled=labelled)
+    share([other, *others], labelled=labelled)
+    nothing = [*relay()[:4], np.zeros((0, 10), np.float32)]
     for round in (1, 2, 3):
-        _, metrics = fit(FedH2LClient(one, **options), [*empty, np.zeros((0, 10), np.float32)], round)
+        _, metrics = fit(FedH2LClient(one, exchange_every=2, public_labels=labelled), nothing, round)
         simple = simpler(other).fit([], {ROUND: round})[2]
         assert (metrics["samples-seen"], metrics["train-loss"]) == (simple["samples-seen"], simple["train-loss"])
         assert (metrics["peers"], metrics["projected"], metrics["public-loss"]) == (0, 0.0, 0.0)
@@ -347,6 +329,7 @@ def test_nothing_to_learn_from_peers_and_a_rate_without_an_optimizer_are_refused
 
 
 def test_a_client_teaches_on_the_rows_that_it_has_shared_whatever_it_says():
+    """They are fewer than a batch."""
     strategy = FedH2L()
     strategy.config, strategy.roster = RunConfig(batch_size=8), roster(1, public=300, classes=2)
     strategy.roster.public_samples = {0: {"inputs": np.zeros((4, 2), np.float32)}}
