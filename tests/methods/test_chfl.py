@@ -1,6 +1,7 @@
-"""CHFL: its equations by hand, against slow reference loops."""
+"""CHFL: its equations by hand, against a slow twin."""
 
-from math import cos, exp, log, pi
+from collections.abc import Iterator
+from math import cos, log, pi
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from fixtures.federations.loops import fit
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
+from fixtures.twins import Twin, assert_near, descend
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -16,10 +18,9 @@ from clients.chfl import CHFLClient
 from hetfl_flwr.errors import ModelError
 from hetfl_flwr.learning.training import draw_epochs
 from hetfl_flwr.node.node import Node
-from hetfl_flwr.seeding import generator, seeded
+from hetfl_flwr.seeding import generator
 from hetfl_flwr.strategy import Upload
 from simulations.testing.contract import entries
-from simulations.testing.lab import NORMED
 from strategies.chfl import CHFL
 
 LINEAR = "fixtures.models:linear"
@@ -70,11 +71,6 @@ def learnt(client: CHFLClient, weight: Any, bias: Any, heads: int, *, round: int
     return metrics
 
 
-def head_of(client: CHFLClient) -> tuple[Any, Any]:
-    head = client.node.model.head
-    return head.weight.detach().numpy(), head.bias.detach().numpy()
-
-
 TEACHER = [[log(730), 0.0], [6 * log(3), 0.0], [0.0, 0.0]]
 """For the input (1, 0): odds of 730 to 729 to 1."""
 
@@ -114,88 +110,70 @@ def test_a_head_without_bias_is_refused_before_anything_is_sent(refusal):
     assert "bias" in refusal(ModelError, CHFLClient, node)
 
 
-# Against slow loops
-
-
-def passes(node: Node, round: int) -> list[list[Tensor]]:
-    config = node.config
-    order = generator(config.seed, node.client_id, round, "batches")
-    size, epochs, batches = config.batch_size, config.local_epochs, config.local_batches
-    return list(draw_epochs(order, len(node.data.train), size, epochs=epochs, batches=batches))
-
-
-def slow_loss_slope(student: Any, teacher: Any, y: int, temperature: float, alpha: float) -> Any:
-    """The gradient of Eq. (5)-(6) in the student's logits, for one sample, class by class, in float64."""
-    C = len(student)
-    p = [exp(z) / sum(exp(other) for other in student) for z in student]
-    slope = [p[c] - (c == y) for c in range(C)]
-    if teacher is None:
-        return np.array(slope)
-    sure = [exp(z) / sum(exp(other) for other in teacher) for z in teacher]
-    rest = [c for c in range(C) if c != y]
-    soft = {c: exp(teacher[c] / temperature) / sum(exp(teacher[r] / temperature) for r in rest) for c in rest}
-    for c in range(C):
-        if c == y:
-            slope[c] += alpha * (p[y] - sure[y])
-        else:
-            share = p[c] / (1 - p[y])
-            slope[c] += alpha * ((sure[y] - p[y]) * share + share - soft[c])
-    return np.array(slope)
+# Both sides
 
 
 @pytest.mark.parametrize(
     ("mode", "reduce", "keys"),
     [
-        ("kd", "sum", {"local_batches": 0, "local_epochs": 2, "batch_size": 20}),
+        ("kd", "sum", {"local_batches": 0, "local_epochs": 2, "batch_size": 100}),
         ("kd", "mean", {"local_batches": 3, "batch_size": 30}),
-        ("avgkd", "sum", {"local_batches": 3, "batch_size": 30}),
+        ("avgkd", "sum", {"local_batches": 0, "local_epochs": 2, "batch_size": 100}),
         ("avg", "sum", {"local_batches": 3, "batch_size": 30}),
     ],
 )
-def test_rounds_equal_a_loop_over_samples(mode, reduce, keys, halves, make_node):
-    """Linear models in float64, sample by sample, with the gradients written out; three clients lack classes."""
+def test_three_rounds_equal_a_slow_twin(mode, reduce, keys, halves):
+    """Bodies with and without batch norm; three clients lack classes. The teacher's logits on all samples of an epoch
+    are taken at its start, in evaluation mode. The optimizer's momentum goes on, save that of a head that is replaced.
+    """
     alpha, beta, rounds = 0.7, 3.0, 3
     sides = halves(
         algorithm="chfl",
-        models=LINEAR,
+        models=f"fixtures.models:normed,{LINEAR}",
         clients=3,
         partition="classes:6",
-        test_fraction=0.8,
         rounds=rounds,
-        optimizer="sgd",
-        learning_rate=0.1,
+        learning_rate=0.05,
+        momentum=0.9,
         **keys,
         **{"chfl.mode": mode, "chfl.reduce": reduce, "chfl.alpha": alpha, "chfl.beta": beta},
     )
-    config, nodes = sides.config, [make_node(sides.config, client_id) for client_id in range(3)]
-    server_state, _ = sides.play(rounds)
-    data = [node.data.train.batch(torch.arange(len(node.data.train))) for node in nodes]
-    heads = [[t.detach().double().numpy().copy() for t in (n.model.head.weight, n.model.head.bias)] for n in nodes]
+    twins, total = [Twin(node) for node in sides.nodes], {}
     for round in range(1, rounds + 1):
-        total = [sum(head[part] for head in heads) for part in (0, 1)]
-        for k, node in enumerate(nodes):
-            if round > 1 and mode in ("avg", "avgkd"):
-                heads[k] = [array / 3 for array in total]
-            teacher = [array / (3 if reduce == "mean" else 1) for array in total]
-            inputs, labels = data[k][0].flatten(1).double().numpy(), data[k][1].tolist()
-            for number, batches in enumerate(passes(node, round)):
-                share = (round - 1 + (number + 1) / config.local_epochs) if config.local_batches == 0 else round
+        mean = {name: array / 3 for name, array in total.items()}
+        teacher = {} if mode == "avg" else mean if reduce == "mean" else total
+        for twin in twins:
+            if round > 1 and mode != "kd":
+                twin.model.head.load_state_dict(mean)
+                for parameter in twin.model.head.parameters():
+                    twin.sgd.state.pop(parameter)
+            for number, batches in enumerate(passes(twin, round), 1):
+                share = (round - 1 + number / 2) if "local_epochs" in keys else round
                 temperature = beta * (1 + cos(pi * share / rounds)) + 1
+                with torch.no_grad():
+                    features = twin.model.eval().body(twin.x)
+                    fixed = functional.linear(features, **teacher) if teacher else None
+                twin.model.train()
                 for rows in batches:
-                    steps = [np.zeros((10, 64)), np.zeros(10)]
-                    for row in rows.tolist():
-                        x, y = inputs[row], labels[row]
-                        distillation = teacher[0] @ x + teacher[1] if round > 1 and mode in ("kd", "avgkd") else None
-                        slope = slow_loss_slope(heads[k][0] @ x + heads[k][1], distillation, y, temperature, alpha)
-                        steps[0] += np.outer(slope, x) / len(rows)
-                        steps[1] += slope / len(rows)
-                    heads[k] = [array - 0.1 * step for array, step in zip(heads[k], steps, strict=True)]
-    for client, (weight, bias) in zip(sides.clients, heads, strict=True):
-        np.testing.assert_allclose(head_of(client)[0], weight, rtol=1e-3, atol=2e-5)
-        np.testing.assert_allclose(head_of(client)[1], bias, rtol=1e-3, atol=2e-5)
-    np.testing.assert_allclose(server_state["weight"], sum(head[0] for head in heads), rtol=1e-3, atol=5e-5)
-    np.testing.assert_allclose(server_state["bias"], sum(head[1] for head in heads), rtol=1e-3, atol=5e-5)
+                    logits, y = twin.model(twin.x[rows]), twin.y[rows]
+                    loss = functional.cross_entropy(logits, y)
+                    if fixed is not None:
+                        loss = loss + alpha * plain_distillation(logits, fixed[rows], y, temperature)
+                    descend(loss, twin.sgd)
+        heads = [twin.model.head.state_dict() for twin in twins]
+        total = {name: sum(head[name] for head in heads) for name in ("weight", "bias")}
+    server_state, _ = sides.play(rounds)
+    for node, twin in zip(sides.nodes, twins, strict=True):
+        assert_near(node.model, twin.model, rtol=1e-3, atol=1e-5)
+    for name, tensor in total.items():
+        np.testing.assert_allclose(server_state[name], tensor, rtol=1e-3, atol=1e-5)
     assert server_state["heads"] == 3
+
+
+def passes(twin: Twin, round: int) -> Iterator[list[Tensor]]:
+    order, config = generator(twin.config.seed, twin.client_id, round, "batches"), twin.config
+    own = {"epochs": config.local_epochs, "batches": config.local_batches}
+    return draw_epochs(order, len(twin.y), config.batch_size, **own)
 
 
 def plain_distillation(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -208,64 +186,6 @@ def plain_distillation(student: Tensor, teacher: Tensor, labels: Tensor, tempera
         soft, given = functional.softmax(t[rest] / temperature, 0), functional.softmax(z[rest], 0)
         terms.append(pair + (soft * (soft / given).log()).sum())
     return torch.stack(terms).mean()
-
-
-@pytest.mark.parametrize("mode", ["kd", "avgkd"])
-def test_the_teacher_is_fixed_within_an_epoch(mode, halves, make_node):
-    """A loop by hand over a body with batch norm and dropout, beside another model. The global head's logits on all
-    samples of an epoch are taken at its start, in evaluation mode. The optimizer's momentum goes on, save that of a
-    head that is replaced. Two rounds of two epochs.
-    """
-    keys = {"local_batches": 0, "local_epochs": 2, "batch_size": 100, "optimizer": "sgd", "momentum": 0.9}
-    sides = halves(
-        algorithm="chfl",
-        models=f"{NORMED},{LINEAR}",
-        partition="classes:6",
-        learning_rate=0.05,
-        **keys,
-        **{"chfl.mode": mode, "chfl.beta": 2.0, "chfl.reduce": "sum"},
-    )
-    config, nodes = sides.config, [make_node(sides.config, client_id) for client_id in range(2)]
-    server_state, _ = sides.play(2)
-    optimizers = [torch.optim.SGD(node.model.parameters(), lr=0.05, momentum=0.9) for node in nodes]
-    heads: list[Any] = []
-    for round in (1, 2):
-        weight, bias = (sum(head[part] for head in heads) for part in (0, 1))
-        heads = []
-        for node, optimizer in zip(nodes, optimizers, strict=True):
-            model, data = node.model, node.data.train
-            with seeded(config.seed, node.client_id, round, "train"):
-                if round == 2 and mode == "avgkd":
-                    replace_head(model.head, weight / 2, bias / 2, optimizer)
-                for number, batches in enumerate(passes(node, round), 1):
-                    if round == 2:
-                        with torch.no_grad():
-                            features = model.eval().body(data.batch(torch.arange(len(data)))[0])
-                            fixed = functional.linear(features, weight, bias)
-                    model.train()
-                    for rows in batches:
-                        inputs, labels = data.batch(rows)
-                        logits = model(inputs)
-                        loss = functional.cross_entropy(logits, labels)
-                        if round == 2:
-                            temperature = 2.0 * (1 + cos(pi * (2 + number) / 4)) + 1
-                            loss = loss + 0.5 * plain_distillation(logits, fixed[rows], labels, temperature)
-                        optimizer.zero_grad()
-                        loss.backward()
-                        optimizer.step()
-            heads.append((model.head.weight.detach().clone(), model.head.bias.detach().clone()))
-    for client, node in zip(sides.clients, nodes, strict=True):
-        for key, tensor in client.node.model.state_dict().items():
-            torch.testing.assert_close(tensor, node.model.state_dict()[key], rtol=1e-3, atol=1e-5, msg=key)
-    torch.testing.assert_close(
-        torch.from_numpy(server_state["weight"]), heads[0][0] + heads[1][0], rtol=1e-3, atol=1e-5
-    )
-
-
-def replace_head(head: nn.Linear, weight: Tensor, bias: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    for parameter, value in zip(head.parameters(), (weight, bias), strict=True):
-        parameter.data.copy_(value)
-        optimizer.state[parameter]["momentum_buffer"].zero_()
 
 
 # Whole runs

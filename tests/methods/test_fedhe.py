@@ -1,19 +1,19 @@
-"""FedHe: its equations by hand, against a slow reference loop."""
+"""FedHe: its equations by hand, against a slow twin."""
 
 from typing import Any
 
 import numpy as np
-from fixtures.federations.loops import Linear, softmax
 from fixtures.federations.members import member, roster
+from fixtures.twins import Twin, assert_near, by_class, descend, means
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as some_arrays
+from torch import Tensor
+from torch.nn import functional
 
 from hetfl_flwr.strategy import Upload
 from simulations.testing.contract import entries
 from strategies.fedhe import FedHe
-
-# --- the server ----------------------------------------------------------------------------------
 
 
 def upload(client_id: int, logits: Any, counts: Any) -> Upload:
@@ -49,22 +49,6 @@ def test_each_class_is_the_mean_of_all_uploads_that_have_samples_of_it(rounds):
         np.testing.assert_allclose(sent[label], np.mean(kept or [np.zeros(2)], axis=0), rtol=1e-5, atol=1e-3)
 
 
-# --- the client ----------------------------------------------------------------------------------
-
-
-def test_samples_of_classes_that_the_server_does_not_know_have_cross_entropy_alone(halves):
-    """Eq. (12)-(13) where each batch has both kinds: the distance is over all samples of the batch."""
-    keys = {"models": "fixtures.models:linear", "batch_size": 7, "clients": 1}
-    sides = halves(learning_rate=0.1, **keys, **{"fedhe.alpha": 0.7})
-    slow, logits = Linear.of(sides.nodes[0]), np.random.default_rng(0).standard_normal((10, 10)).astype(np.float32)
-    sides.clients[0].learn({"logits": logits, "known": np.arange(10) % 2 == 0}, 1)
-    slow_round(slow, 1, {label: logits[label] for label in range(0, 10, 2)}, alpha=0.7)
-    slow.same_as(sides.nodes[0].model.head)
-
-
-# --- both sides ----------------------------------------------------------------------------------
-
-
 def test_at_ten_classes_a_client_sends_480_bytes_and_receives_410(make_config, run_federation):
     """4 C^2 + 8 C up, 4 C^2 + C down; at most 500 is what the project promises. Both are C^2 + C numbers."""
     entry = entries(run_federation(make_config(clients=1, models="mlp", rounds=1)))[1]
@@ -72,35 +56,28 @@ def test_at_ten_classes_a_client_sends_480_bytes_and_receives_410(make_config, r
     assert (entry["numbers_up"], entry["numbers_down"]) == (110, 110)
 
 
-def test_two_rounds_equal_a_loop_over_samples(halves):
-    """Eq. (7)-(13) as plain loops in float64 with the gradients written out: linear models, absent classes."""
-    keys = {"models": "fixtures.models:linear", "partition": "classes:3", "batch_size": 7}
-    sides = halves(learning_rate=0.1, **keys, **{"fedhe.alpha": 0.7})
-    slow, received = [Linear.of(node) for node in sides.nodes], dict[int, list[np.ndarray]]()
+def test_two_rounds_equal_a_slow_twin(halves):
+    """Eq. (7)-(13). A batch of ten samples a round: those of classes that nobody had in round 1 have cross-entropy
+    alone in round 2, and the distance is over all samples of the batch."""
+    keys = {"models": "fixtures.models:linear", "local_batches": 1, "batch_size": 10, "learning_rate": 0.1}
+    sides = halves(**keys, **{"fedhe.alpha": 0.7})
+    twins, said = [Twin(node) for node in sides.nodes], list[dict[int, Tensor]]()
+    both = 0
     for round in (1, 2):
-        known = {label: np.mean(logits, axis=0) for label, logits in received.items()}
-        for one in slow:
-            for label, logits in slow_round(one, round, known, alpha=0.7).items():
-                received.setdefault(label, []).append(np.sum(logits, axis=0) / (len(logits) + 1))
+        known = means(said)
+        for twin in twins:
+            for x, y in twin.batches(round):
+                logits = twin.model(x)
+                pairs = [(z, known[k]) for z, k in zip(logits, y.tolist(), strict=True) if k in known]
+                distance = sum(((z - target) ** 2).mean() for z, target in pairs)
+                descend(functional.cross_entropy(logits, y) + 0.7 * distance / len(y), twin.sgd)
+                said.append({k: rows.sum(0) / (len(rows) + 1) for k, rows in by_class(logits, y).items()})
+                both += 0 < len(pairs) < len(y)
+    assert both
     server_state, _ = sides.play(2)
     sent, known = downloaded(sides.strategy, server_state)
-    assert known == [label in received for label in range(10)]
-    assert 3 <= len(received) < 10
-    for label, logits in received.items():
-        np.testing.assert_allclose(sent[label], np.mean(logits, axis=0), rtol=1e-4, atol=1e-5)
-    for node, one in zip(sides.nodes, slow, strict=True):
-        one.same_as(node.model.head)
-
-
-def slow_round(model: Linear, round: int, known: dict[int, np.ndarray], alpha: float) -> dict[int, list[np.ndarray]]:
-    """Take one round's steps and return the logits that each class has given on the way."""
-    given_logits: dict[int, list[np.ndarray]] = {}
-    for batch in model.batches(round):
-        slopes, rows = [], [model.rows[position] for position in batch]
-        for x, y in rows:
-            logits = model(x)
-            given_logits.setdefault(y, []).append(logits)
-            taught = alpha * 2 * (logits - known[y]) / 10 if y in known else 0.0
-            slopes.append(softmax(logits) - np.eye(10)[y] + taught)
-        model.step(slopes, [x for x, _ in rows], model.config)
-    return given_logits
+    assert known == [label in means(said) for label in range(10)]
+    for label, mean in means(said).items():
+        np.testing.assert_allclose(sent[label], mean, rtol=1e-4, atol=1e-5)
+    for node, twin in zip(sides.nodes, twins, strict=True):
+        assert_near(node.model, twin.model)

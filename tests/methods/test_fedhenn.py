@@ -1,6 +1,5 @@
 """FedHeNN: its equations by hand, against dense kernels in float64."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -11,36 +10,21 @@ import torch
 from fixtures.federations.loops import fit
 from fixtures.federations.members import member, roster
 from fixtures.federations.nodes import linear_node
-from torch import nn
+from fixtures.twins import Twin, assert_near, descend, mean_state
+from torch import Tensor, nn
+from torch.nn import functional
 
 from clients.fedhenn import AligningClient, FedHeNNClient, FedHeNNHomogeneousClient
 from clients.local import LocalClient
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, PayloadError
-from hetfl_flwr.learning.training import draw_batches, evaluate
-from hetfl_flwr.models import SplitModel
+from hetfl_flwr.learning.training import evaluate
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.messages import ROUND
 from hetfl_flwr.wire.spec import Arrays
-from hetfl_flwr.wire.weights import model_arrays
 from strategies.fedhenn import FedHeNN, FedHeNNHomogeneous
-
-
-def narrow(spec: DataSpec) -> SplitModel:
-    """A linear body of width 3."""
-    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), nn.Linear(3, spec.classes))
-
-
-def wide(spec: DataSpec) -> SplitModel:
-    """A linear body of width 5."""
-    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), nn.Linear(5, spec.classes))
-
-
-UNLIKE, ALIKE = "test_fedhenn:narrow,test_fedhenn:wide", "test_fedhenn:wide"
-
 
 # --- the server ----------------------------------------------------------------------------------
 
@@ -63,10 +47,6 @@ def upload(client_id: int, rows: Any, samples: int = 1) -> Upload:
     return Upload(client_id, {"representations": np.float32(rows)}, samples)
 
 
-def start(strategy: FedHeNN) -> Arrays:
-    return strategy.initial(roster(1))
-
-
 def sent(strategy: FedHeNN, known: Arrays, round: int = 1) -> dict[str, np.ndarray]:
     return dict(strategy.download_for(member(0), known, round))
 
@@ -79,14 +59,16 @@ ACROSS, ALONG = [[1.0], [0.0], [-1.0], [0.0]], [[0.0], [3.0], [0.0], [-3.0]]
 @pytest.mark.parametrize("values", [[0.1, 0.7], [1e-30, 2e-30]])
 def test_representations_that_tell_no_samples_apart_give_a_factor_of_zeros(values):
     strategy = server({0: rows_of(7)})
-    known = strategy.aggregate(start(strategy), [upload(k, [values] * 7) for k in range(7)], 1)
+    known = strategy.aggregate(strategy.initial(roster(1)), [upload(k, [values] * 7) for k in range(7)], 1)
     assert known["factor"].shape == (7, 1)
     assert not known["factor"].any()
 
 
 def test_the_largest_floats_are_no_infinities_in_the_factor():
     strategy = server({0: rows_of(4)})
-    factor = strategy.aggregate(start(strategy), [upload(k, np.array(CROSS) * 3e38) for k in range(9)], 1)["factor"]
+    factor = strategy.aggregate(strategy.initial(roster(1)), [upload(k, np.array(CROSS) * 3e38) for k in range(9)], 1)[
+        "factor"
+    ]
     assert np.abs(factor).max() == 1
 
 
@@ -95,7 +77,7 @@ def test_the_largest_floats_are_no_infinities_in_the_factor():
 
 def test_what_is_asked_for_is_what_the_next_round_aligns_on():
     strategy = server({0: rows_of(5), 3: rows_of(4, first=5)}, rad_size=6)
-    known = start(strategy)
+    known = strategy.initial(roster(1))
     before = sent(strategy, known)
     assert (len(before["aligned"]), before["factor"].shape, len(before["asked"])) == (0, (0, 0), 6)
     after = sent(strategy, strategy.aggregate(known, [upload(0, np.eye(6, 2))], 1))
@@ -107,7 +89,7 @@ def test_what_is_asked_for_is_what_the_next_round_aligns_on():
 def test_the_rows_of_a_late_joiner_do_not_move_those_already_aligned_on():
     """Clients 0 and 2 have rows 0 .. 4 and 5 .. 9; then client 1 joins, and the rows of client 2 are five further."""
     strategy = server({0: rows_of(5), 2: rows_of(5, first=5)})
-    known = strategy.aggregate(start(strategy), [upload(0, np.eye(10, 2))], 1)
+    known = strategy.aggregate(strategy.initial(roster(1)), [upload(0, np.eye(10, 2))], 1)
     before = sent(strategy, known)["aligned"]
     joined = {0: rows_of(5), 1: rows_of(5, first=10), 2: rows_of(5, first=5)}
     strategy.roster.public_samples = {client_id: {"inputs": rows} for client_id, rows in joined.items()}
@@ -121,7 +103,7 @@ def test_rows_that_are_in_the_pool_no_longer_are_aligned_on_no_longer():
     few to align on. The factor's rows go with the set's.
     """
     strategy = server({0: rows_of(5), 1: rows_of(5, first=5)})
-    known = strategy.aggregate(start(strategy), [upload(0, generator(0, "gone").normal(size=(10, 2)))], 1)
+    known = strategy.aggregate(strategy.initial(roster(1)), [upload(0, generator(0, "gone").normal(size=(10, 2)))], 1)
     before = rows_of(10)[sent(strategy, known)["aligned"].ravel().astype(int)].ravel()
     strategy.roster.public_samples = {1: {"inputs": rows_of(5, first=5)}}
     after = sent(strategy, known)
@@ -190,10 +172,6 @@ def test_the_body_sees_the_alignment_set_in_evaluation_mode():
 # --- homogeneous ---------------------------------------------------------------------------------
 
 
-def shared(body: Any, head: Any) -> dict[str, np.ndarray]:
-    return {"body.weight": np.float32(body), "head.weight": np.float32(head)}
-
-
 def test_accuracy_is_the_own_model_s_and_global_accuracy_the_global_model_s():
     """Labels 0 where x_0 > 0 or x_1 < 0; the model that the client was built with has them all wrong. The global model
     says 1 where x_0 + x_1 > 0, which is right for two of four; before any training, that is the client's own accuracy.
@@ -209,128 +187,66 @@ def test_accuracy_is_the_own_model_s_and_global_accuracy_the_global_model_s():
     assert evaluate(client.node.model, node.data.test).accuracy == 1.0
 
 
-# --- two rounds and more against dense kernels ----------------------------------------------------
-
-
-def kernel_of(x: np.ndarray) -> np.ndarray:
-    return x @ x.T
-
-
-def centred(kernel: np.ndarray) -> np.ndarray:
-    centring = np.eye(len(kernel)) - 1 / len(kernel)
-    return centring @ kernel @ centring
-
-
-def cka_slope(x: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Derivative of CKA(x x^T, target) in x: through d CKA / d K."""
-    own, other = centred(kernel_of(x)), centred(target)
-    norms = np.linalg.norm(own), np.linalg.norm(other)
-    by_kernel = other / (norms[0] * norms[1]) - (own * other).sum() * own / (norms[0] ** 3 * norms[1])
-    return 2 * by_kernel @ x
-
-
-class Reference:
-    """A linear body and head in float64, and its client's data."""
-
-    def __init__(self, node: Any) -> None:
-        self.parts = {name: array.astype(float) for name, array in model_arrays(node.model).items()}
-        inputs, labels = node.data.train.batch(torch.arange(len(node.data.train)))
-        self.inputs, self.labels = inputs.flatten(1).double().numpy(), labels.numpy()
-        self.public = self.inputs[: node.data.public_rows]
-
-    def body(self, x: np.ndarray) -> np.ndarray:
-        return x @ self.parts["body.1.weight"].T + self.parts["body.1.bias"]
-
-    def step(self, rows: np.ndarray, rate: float, pull: Callable[[], tuple[np.ndarray, np.ndarray]] | None) -> None:
-        """One SGD step on the mean cross-entropy of some rows, and on what pulls the body's representations."""
-        x, features = self.inputs[rows], self.body(self.inputs[rows])
-        logits = features @ self.parts["head.weight"].T + self.parts["head.bias"]
-        slope = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-        slope = (slope - np.eye(10)[self.labels[rows]]) / len(rows)
-        back = slope @ self.parts["head.weight"]
-        steps = {
-            "body.1.weight": back.T @ x,
-            "body.1.bias": back.sum(0),
-            "head.weight": slope.T @ features,
-            "head.bias": slope.sum(0),
-        }
-        if pull is not None:
-            along, samples = pull()
-            steps["body.1.weight"] = steps["body.1.weight"] + along.T @ samples
-            steps["body.1.bias"] = steps["body.1.bias"] + along.sum(0)
-        for name, by in steps.items():
-            self.parts[name] = self.parts[name] - rate * by
-
-
-def slow_fedhenn(
-    clients: list[Reference],
-    config: RunConfig,
-    rounds: int,
-    first: dict[str, np.ndarray] | None,
-    size: int,
-    eta0: float,
-    some: int,
-) -> tuple[dict[str, np.ndarray] | None, np.ndarray | None]:
-    """Return the global model (homogeneous: where there is a first one) and the mean kernel after some rounds."""
-    pool, mean = np.concatenate([client.public for client in clients]), None
-    shared = first
-    for round in range(1, rounds + 1):
-        rad, asked = (pool[generator(config.seed, t, "rad").choice(len(pool), size, False)] for t in (round, round + 1))
-        kernels, trained = [], []
-        for client_id, client in enumerate(clients):
-            target = mean
-            if shared is not None:
-                client.parts = dict(shared)
-                target = kernel_of(client.body(rad))
-            draw = generator(config.seed, client_id, round, "align")
-            eta = eta0 * sqrt(round - 1)
-
-            def pull(client=client, target=target, draw=draw, eta=eta) -> tuple[np.ndarray, np.ndarray]:
-                rows = draw.choice(size, some, replace=False) if some else np.arange(size)
-                slope = cka_slope(client.body(rad[rows]), target[np.ix_(rows, rows)])  # noqa: B023
-                return -eta * slope, rad[rows]  # noqa: B023
-
-            order = generator(config.seed, client_id, round, "batches")
-            batches = draw_batches(order, len(client.labels), config.batch_size, epochs=1, batches=config.local_batches)
-            for rows in batches:
-                client.step(rows.numpy(), config.learning_rate, None if target is None or eta == 0 else pull)
-            kernels.append(kernel_of(client.body(asked)))
-            trained.append((len(client.labels), client.parts))
-        mean = np.mean(kernels, axis=0)
-        if shared is not None:
-            total = sum(samples for samples, _ in trained)
-            shared = {name: sum(samples / total * parts[name] for samples, parts in trained) for name in shared}
-    return shared, mean
+# --- both sides ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["heterogeneous", "homogeneous"])
 @pytest.mark.parametrize("some", [0, 6])
 def test_three_rounds_equal_dense_kernels(mode, some, halves):
-    """K, H and tr(K H L H) as in the paper, in float64 with the gradients written out; absent classes, two bodies."""
+    """CKA by its definition, with kernels K = X X^T and the mean kernel of all clients, or the kernel of the global
+    model's representations; absent classes."""
     eta0, size = 0.8, 10
     sides = halves(
         algorithm="fedhenn",
-        models=UNLIKE if mode == "heterogeneous" else ALIKE,
+        models="fixtures.models:narrow,fixtures.models:wide" if mode == "heterogeneous" else "fixtures.models:wide",
         partition="classes:3",
         batch_size=7,
         learning_rate=0.1,
         **{"fedhenn.rad-size": size, "fedhenn.mode": mode, "fedhenn.eta0": eta0, "fedhenn.align-batch": some},
     )
-    config, nodes, known = sides.config, sides.nodes, sides.state
-    reference = [Reference(node) for node in nodes]
-    first = {name: array.astype(float) for name, array in known.items()} if mode == "homogeneous" else None
-    expected, mean = slow_fedhenn(reference, config, 3, first, size, eta0, some)
+    twins, seed, shared = [Twin(node) for node in sides.nodes], sides.config.seed, mode == "homogeneous"
+    pool, kernel = torch.cat([twin.public[0] for twin in twins]), torch.zeros(())
+    middle = {name: torch.from_numpy(array).double() for name, array in sides.state.items()} if shared else {}
+    for round in (1, 2, 3):
+        rad, asked = (pool[generator(seed, t, "rad").choice(len(pool), size, False)] for t in (round, round + 1))
+        eta, kernels = eta0 * sqrt(round - 1), []
+        for twin in twins:
+            draw = generator(seed, twin.client_id, round, "align")
+            if shared:
+                twin.model.load_state_dict(middle)
+                kernel = kernel_of(twin.model.body(rad)).detach()
+            for x, y in twin.batches(round):
+                loss = functional.cross_entropy(twin.model(x), y)
+                if eta:
+                    rows = torch.from_numpy(draw.choice(size, some, replace=False)) if some else torch.arange(size)
+                    loss = loss - eta * cka(kernel_of(twin.model.body(rad[rows])), kernel[rows][:, rows])
+                descend(loss, twin.sgd)
+            kernels.append(kernel_of(twin.model.body(asked)).detach())
+        kernel = torch.stack(kernels).mean(0)
+        middle = mean_state([twin.model for twin in twins], [len(twin.y) for twin in twins]) if shared else {}
     known, said = sides.play(3)
     assert 0 < said[-1]["cka"] < 1
-    for node, slow in zip(nodes, reference, strict=True):
-        for name, array in model_arrays(node.model).items():
-            np.testing.assert_allclose(array, slow.parts[name], rtol=1e-3, atol=2e-5, err_msg=name)
-    if expected is not None:
-        for name, array in expected.items():
-            np.testing.assert_allclose(known[name], array, rtol=1e-3, atol=2e-5, err_msg=name)
-    else:
-        found, dense = known["factor"].astype(float) @ known["factor"].T, centred(mean)
-        np.testing.assert_allclose(found / np.trace(found), dense / np.trace(dense), atol=1e-5)
+    for node, twin in zip(sides.nodes, twins, strict=True):
+        assert_near(node.model, twin.model, rtol=1e-3, atol=2e-5)
+    for name, tensor in middle.items():
+        np.testing.assert_allclose(known[name], tensor, rtol=1e-3, atol=2e-5, err_msg=name)
+    if not shared:
+        found, dense = known["factor"].astype(float) @ known["factor"].T, centred(kernel)
+        np.testing.assert_allclose(found / np.trace(found), dense / dense.trace(), atol=1e-5)
+
+
+def kernel_of(x: Tensor) -> Tensor:
+    return x @ x.T
+
+
+def centred(kernel: Tensor) -> Tensor:
+    centring = torch.eye(len(kernel)) - 1 / len(kernel)
+    return centring.double() @ kernel @ centring.double()
+
+
+def cka(one: Tensor, other: Tensor) -> Tensor:
+    one, other = centred(one), centred(other)
+    return (one * other).sum() / (one.norm() * other.norm())
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""FedKD: its equations by hand, against a slow reference loop."""
+"""FedKD: its equations by hand, against a slow twin."""
 
 from copy import deepcopy
 from math import prod
@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from fixtures.federations.grids import Tampering
-from fixtures.federations.loops import Linear, fit, floats, put, softmax
+from fixtures.federations.loops import fit, put
 from fixtures.federations.members import member, robustly, roster
 from fixtures.federations.nodes import linear_node
+from fixtures.twins import Twin, assert_near, descend, kl
 from flwr.app import Array, ArrayRecord
-from torch import nn
+from torch import Tensor, nn
 
 from clients.fedkd import FedKDClient
 from hetfl_flwr.config import RunConfig
@@ -177,86 +178,62 @@ def test_no_upload_within_its_bounds_makes_a_mentee_beyond_them(robust):
         assert state["mentee.body.weight"].max() == 1e6
 
 
-# --- two rounds against a slow loop --------------------------------------------------------------
+# --- both sides ----------------------------------------------------------------------------------
 
 
-def mentor(spec: DataSpec) -> SplitModel:
-    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 5)), nn.Linear(5, spec.classes))
-
-
-def little(spec: DataSpec) -> SplitModel:
-    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.shape), 3)), nn.Linear(3, spec.classes))
-
-
-def slow_batch(own: Any, other: Any, matrix: Linear, xs: list[Any], ys: list[Any], config: RunConfig) -> None:
-    """The section's two losses on a batch of samples, with their gradients written out; models are (body, head)."""
-    hs, ks = ([body(x) for x in xs] for body, _ in (own, other))
-    ss, ts = [softmax(own[1](h)) for h in hs], [softmax(other[1](k)) for k in ks]
-    ce = np.mean([-np.log(s @ y) - np.log(t @ y) for s, t, y in zip(ss, ts, ys, strict=True)])
-    errors = [2 * (h - matrix.weight @ k) / len(h) / ce for h, k in zip(hs, ks, strict=True)]
-    steps = [(matrix, [-error for error in errors], ks)]
-    for (body, head), mine, others, hidden, pulls in (
-        (own, ss, ts, hs, errors),
-        (other, ts, ss, ks, [-matrix.weight.T @ error for error in errors]),
-    ):
-        slopes = [p - y + (p - q) / ce for p, q, y in zip(mine, others, ys, strict=True)]
-        below = [head.weight.T @ slope + pull for slope, pull in zip(slopes, pulls, strict=True)]
-        steps += [(head, slopes, hidden), (body, below, xs)]
-    for layer, slopes, inputs in steps:
-        layer.step(slopes, inputs, config)
-
-
-def slow_compressed(arrays: list[np.ndarray], share: float) -> list[np.ndarray]:
-    """Each matrix with the fewest of its leading singular values that hold a share of their squares, if that is less
-    than the matrix."""
-    found = []
-    for array in arrays:
-        if array.ndim < 2:
-            found.append(array)
-            continue
-        u, s, v = np.linalg.svd(array)
-        rank = next(k for k in range(len(s) + 1) if np.square(s[:k]).sum() >= share * np.square(s).sum())
-        small = sum(s[k] * np.outer(u[:, k], v[k]) for k in range(rank))
-        found.append(small if rank * sum(array.shape) < array.size else array)
-    return found
-
-
-def test_two_rounds_equal_a_loop_over_samples(halves):
+def test_two_rounds_equal_a_slow_twin(halves):
     """Unequal clients: momentum of mentor and matrix goes on, the mentee's starts anew; T is 0.6, then 0.8."""
     sides = halves(
         algorithm="fedkd",
-        models="test_fedkd:mentor",
+        models="fixtures.models:wide",
         clients=3,
         partition="dirichlet:0.5",
-        local_batches=3,
-        batch_size=20,
         learning_rate=0.1,
         momentum=0.9,
-        **{"fedkd.mentee": "test_fedkd:little", "fedkd.energy-start": 0.6, "fedkd.energy-end": 0.8},
+        **{"fedkd.mentee": "fixtures.models:narrow", "fedkd.energy-start": 0.6, "fedkd.energy-end": 0.8},
     )
-    config, nodes, clients = sides.config, sides.nodes, sides.clients
-    assert len({len(node.data.train) for node in nodes}) == 3
-    own = [(Linear(node.model.body[1], node), Linear(node.model.head)) for node in nodes]
-    matrices, middle = [Linear(client.matrix) for client in clients], deepcopy(clients[0].small)
+    twins, matrices = [Twin(node) for node in sides.nodes], [deepcopy(one.matrix).double() for one in sides.clients]
+    assert len({len(twin.y) for twin in twins}) == 3
+    optimizers = [twin.descent(twin.model, matrix) for twin, matrix in zip(twins, matrices, strict=True)]
+    middle = deepcopy(sides.clients[0].small)
     put(middle, under("mentee.", sides.state))
+    middle.double()
     for round, share in ((1, 0.6), (2, 0.8)):
-        changes, before = [], [*floats(middle.double()).values()]
-        for mentor_, matrix in zip(own, matrices, strict=True):
-            copy = Linear(middle.body[1]), Linear(middle.head)
-            for batch in mentor_[0].batches(round):
-                rows = [mentor_[0].rows[row] for row in batch]
-                slow_batch(mentor_, copy, matrix, [x for x, _ in rows], [np.eye(10)[y] for _, y in rows], config)
-            learnt = [part for layer in copy for part in (layer.weight, layer.bias)]
-            changes.append(slow_compressed([new - old for new, old in zip(learnt, before, strict=True)], share))
-        mean = slow_compressed([np.mean(parts, axis=0) for parts in zip(*changes, strict=True)], share)
-        put(middle, {name: old + new for name, old, new in zip(floats(middle), before, mean, strict=True)})
+        changes, before = [], middle.state_dict()
+        for twin, matrix, both in zip(twins, matrices, optimizers, strict=True):
+            mentee = deepcopy(middle)
+            renewed = twin.descent(mentee)
+            for x, y in twin.batches(round):
+                descend(slow_losses(twin.model, mentee, matrix, x, y), both, renewed)
+            learnt = mentee.state_dict()
+            changes.append({name: slow_compressed(learnt[name] - old, share) for name, old in before.items()})
+        means = {name: torch.stack([change[name] for change in changes]).mean(0) for name in before}
+        middle.load_state_dict({name: old + slow_compressed(means[name], share) for name, old in before.items()})
     server_state, _ = sides.play(2)
-    for name, array in floats(middle).items():
-        np.testing.assert_allclose(server_state[f"mentee.{name}"], array, rtol=1e-3, atol=1e-5)
-    for client, (body, head), matrix in zip(clients, own, matrices, strict=True):
-        body.same_as(client.node.model.body[1], rtol=1e-3)
-        head.same_as(client.node.model.head, rtol=1e-3)
-        np.testing.assert_allclose(client.matrix.weight.detach(), matrix.weight, rtol=1e-3, atol=1e-5)
+    for name, tensor in middle.state_dict().items():
+        np.testing.assert_allclose(server_state[f"mentee.{name}"], tensor, rtol=1e-3, atol=1e-5)
+    for client, twin, matrix in zip(sides.clients, twins, matrices, strict=True):
+        assert_near(client.node.model, twin.model, rtol=1e-3)
+        assert_near(client.matrix, matrix, rtol=1e-3)
+
+
+def slow_losses(mentor: SplitModel, mentee: SplitModel, matrix: nn.Linear, x: Tensor, y: Tensor) -> Tensor:
+    """The section's two losses on a batch: each model learns from the other, and the matrix with the mentor."""
+    h, k = mentor.body(x), mentee.body(x)
+    p, q = mentor.head(h).softmax(1), mentee.head(k).softmax(1)
+    truth = -p[torch.arange(len(y)), y].log().mean() - q[torch.arange(len(y)), y].log().mean()
+    of_mentor = kl(q.detach(), p).mean() + ((h - matrix(k.detach())) ** 2).mean()
+    of_mentee = kl(p.detach(), q).mean() + ((h.detach() - k @ matrix.weight.T.detach()) ** 2).mean()
+    return truth + (of_mentor + of_mentee) / truth.detach()
+
+
+def slow_compressed(matrix: Tensor, share: float) -> Tensor:
+    """With the fewest of its leading singular values that hold a share of their squares, if that is less to send."""
+    if matrix.ndim < 2:
+        return matrix
+    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+    rank = next(k for k in range(len(s) + 1) if (s[:k] ** 2).sum() >= share * (s**2).sum())
+    return u[:, :rank] * s[:rank] @ v[:rank] if rank * sum(matrix.shape) < matrix.numel() else matrix
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""FedMD: its steps by hand, against a slow reference loop, its subsets and numbers, and its limits."""
+"""FedMD: its steps by hand, against a slow twin, its subsets and numbers."""
 
 from math import exp, log
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import Linear, rows_of, softmax
 from fixtures.federations.members import roster
 from fixtures.federations.nodes import linear_node
-from torch import nn
+from fixtures.twins import Twin, assert_near, descend
+from torch import Tensor, nn
+from torch.nn import functional
 
 from clients.fedmd import FedMDClient
 from hetfl_flwr.config import RunConfig
@@ -38,16 +39,13 @@ def share(members: Roster, sizes: dict[int, int]) -> None:
     }
 
 
-def upload(client_id: int, logits: Any) -> Upload:
-    return Upload(client_id, {"logits": np.array(logits, np.float32)}, samples=1)
+def upload(client_id: int, logits: Any, samples: int = 1) -> Upload:
+    return Upload(client_id, {"logits": np.array(logits, np.float32)}, samples)
 
 
-def sent(strategy: FedMD, server_state: Any, round: int = 1, client: int = 0) -> tuple[list[int], Any, list[int]]:
+def sent(strategy: FedMD, server_state: Any, round: int = 1) -> tuple[list[int], Any, list[int]]:
     """What a client is sent: the rows digested, the consensus on them, the rows asked for."""
-    member = next(one for one in strategy.roster if one.client_id == client)
-    download = strategy.download_for(member, server_state, round)
-    assert [array.dtype for array in download.values()] == [np.int32, np.float32, np.int32]
-    digested, consensus, asked = download.values()
+    digested, consensus, asked = strategy.download_for(next(iter(strategy.roster)), server_state, round).values()
     return digested.tolist(), consensus.tolist(), asked.tolist()
 
 
@@ -57,10 +55,7 @@ def test_the_consensus_is_the_plain_mean_of_those_who_answered():
     """
     strategy, _, start = serving({0: 1, 1: 1, 2: 1})
     assert sent(strategy, start) == ([], [], [0, 1, 2])
-    uploads = [
-        Upload(0, upload(0, [[1, 2], [0, 0], [4, 4]]).arrays, samples=1),
-        Upload(2, upload(2, [[3, 6], [-1, 5], [4, 4]]).arrays, samples=99),
-    ]
+    uploads = [upload(0, [[1, 2], [0, 0], [4, 4]]), upload(2, [[3, 6], [-1, 5], [4, 4]], samples=99)]
     server_state = strategy.aggregate(start, uploads, 1)
     assert sent(strategy, server_state, 2) == ([0, 1, 2], [[2, 4], [-0.5, 2.5], [4, 4]], [0, 1, 2])
 
@@ -122,21 +117,6 @@ def fit(
     return logits.tolist(), metrics
 
 
-def stepped(weight: Any, *, ce: tuple[int, ...] = (), l1: tuple[int, list[float]] | None = None) -> np.ndarray:
-    """W after one step: column j is the logits of E(j + 1), so row j with label j moves column j alone.
-
-    Cross-entropy over a batch of n rows has slope (p - onehot(j)) / n there; L1 to a target of one row and two classes
-    sign(logit - target) / 2.
-    """
-    moved = np.array(weight, float)
-    for j in ce:
-        p = np.exp(moved[:, j]) / np.exp(moved[:, j]).sum()
-        moved[:, j] -= 0.1 * (p - np.eye(2)[j]) / len(ce)
-    if l1 is not None:
-        moved[:, l1[0]] -= 0.1 * np.sign(moved[:, l1[0]] - l1[1]) / 2
-    return moved
-
-
 START = [[1.0, 0.0], [0.0, 2.0]]
 
 
@@ -188,16 +168,6 @@ def test_the_consensus_of_scores_sums_to_1_whatever_the_mean():
         assert said == ["softmax"]
 
 
-@pytest.mark.parametrize(("private", "rows"), [("with-public", (0, 1)), ("without-public", (1,))])
-def test_without_public_rows_a_client_revisits_and_pre_trains_on_the_others_alone(private, rows):
-    """Its samples are E1, which is public, and E2. Two steps on its own rows, one of pre-training and one revisit."""
-    node = linear_node([E1, E2], [0, 1], START, public=1, batch_size=2)
-    client = FedMDClient(node, pretrain_epochs=0, pretrain_private_epochs=1, private=private)
-    fit(client, asked=(0,))
-    expected = stepped(stepped(START, ce=rows), ce=rows)
-    np.testing.assert_allclose(weight_of(client), expected, rtol=1e-6, atol=1e-8)
-
-
 def test_a_client_without_private_rows_is_refused(refusal):
     node = linear_node([E1], [0], START, public=1)
     assert "fedmd.private" in refusal(ConfigError, lambda: FedMDClient(node, private="without-public"))
@@ -206,11 +176,16 @@ def test_a_client_without_private_rows_is_refused(refusal):
 def test_a_client_whose_first_round_is_a_late_one_pre_trains_and_digests_at_once():
     """Two passes on both public samples, one step to (1, -1) for E2, one step on E1."""
     client = tiny(pretrain_epochs=2, pretrain_private_epochs=0)
+    twin = Twin(client.node)
     metrics = fit(client, ([1], [[1, -1]]), round=7)[1]
-    trained = stepped(stepped(START, ce=(0, 1)), ce=(0, 1))
-    assert metrics["digest-loss"] == pytest.approx(np.abs(trained[:, 1] - [1, -1]).mean(), rel=1e-6)
-    expected = stepped(stepped(trained, l1=(1, [1, -1])), ce=(0,))
-    np.testing.assert_allclose(weight_of(client), expected, rtol=1e-6, atol=1e-8)
+    public, labels = torch.eye(2).double(), torch.tensor([0, 1])
+    for _ in range(2):
+        descend(functional.cross_entropy(twin.model(public), labels), twin.sgd)
+    digest_loss = (twin.model(public[1]) - torch.tensor([1, -1])).abs().mean()
+    descend(digest_loss, twin.sgd)
+    descend(functional.cross_entropy(twin.model(public[:1]), labels[:1]), twin.sgd)
+    assert metrics["digest-loss"] == pytest.approx(float(digest_loss), rel=1e-6)
+    assert_near(client.node.model, twin.model, rtol=1e-6, atol=1e-8)
 
 
 def test_digesting_and_cross_entropy_have_moments_of_their_own_that_go_on():
@@ -238,14 +213,14 @@ def test_answers_are_in_evaluation_mode_and_all_training_is_not(body, trained):
     np.testing.assert_allclose(logits, expected, rtol=1e-6)
 
 
-# Whole runs.
+# Both sides.
 
 
-def test_three_rounds_equal_a_loop_over_samples(halves):
-    """Algorithm 1 as plain loops in float64 with the gradients written out: linear models, absent classes, a part of
-    the public samples in each round; three rounds, of which two digest.
-    """
-    own = {"pretrain-epochs": 2, "pretrain-private-epochs": 1, "digest-epochs": 2}
+@pytest.mark.parametrize("private", ["with-public", "without-public"])
+def test_three_rounds_equal_a_slow_twin(private, halves):
+    """Algorithm 1 with absent classes and a part of the public samples in each round; three rounds, of which two
+    digest. Own rows, the first ones of which are public, are pre-trained on and revisited with these or without."""
+    own = {"pretrain-epochs": 2, "pretrain-private-epochs": 1, "digest-epochs": 2, "private": private}
     sides = halves(
         algorithm="fedmd",
         models="fixtures.models:linear",
@@ -255,41 +230,33 @@ def test_three_rounds_equal_a_loop_over_samples(halves):
         learning_rate=0.05,
         **{"fedmd.public-samples": 31, **{f"fedmd.{key}": value for key, value in own.items()}},
     )
-    public = [row for node in sides.nodes for row in rows_of(node.data.public)]
-    slow = [Reference.of(node) for node in sides.nodes]
-    expected: dict[int, np.ndarray] = {}
+    twins = [Twin(node) for node in sides.nodes]
+    public = [torch.cat(parts) for parts in zip(*(twin.public for twin in twins), strict=True)]
+    for twin in twins if private == "without-public" else ():
+        shared = len(twin.public[1])
+        assert torch.equal(twin.x[:shared], twin.public[0])
+        twin.x, twin.y = twin.x[shared:], twin.y[shared:]
+
+    def classify(twin: Twin, x: Tensor, y: Tensor, *draw: Any, **passes: int) -> None:
+        for rows in twin.rows(*draw, of=len(y), **passes):
+            descend(functional.cross_entropy(twin.model(x[rows]), y[rows]), twin.sgd)
+
+    asked, consensus = torch.zeros(0, dtype=torch.int64), torch.zeros(0, 10)
     for round in (1, 2, 3):
-        draw = generator(sides.config.seed, round, "public")
-        asked = sorted(draw.choice(len(public), 31, replace=False).tolist())
-        answers = [client.round(round, own, public, expected, asked) for client in slow]
-        expected = {row: np.mean([answer[row] for answer in answers], axis=0) for row in asked}
-
+        digested, answers = asked, []
+        draw = generator(sides.config.seed, round, "public").choice(len(public[1]), 31, replace=False)
+        asked = torch.from_numpy(np.sort(draw))
+        for twin in twins:
+            if round == 1:
+                classify(twin, *public, round, "pretrain", epochs=2)
+                classify(twin, twin.x, twin.y, round, "pretrain-private", epochs=1)
+            for rows in twin.rows(round, "digest", of=31, epochs=2) if round > 1 else ():
+                logits = twin.model(public[0][digested[rows]])
+                descend((logits - consensus[rows]).abs().mean(), twin.sgd)
+            classify(twin, twin.x, twin.y, round)
+            answers.append(twin.model(public[0][asked]).detach())
+        consensus = torch.stack(answers).mean(0)
     known, _ = sides.play(3)
-    np.testing.assert_allclose(known["consensus"], list(expected.values()), rtol=1e-4, atol=1e-5)
-    for node, reference in zip(sides.nodes, slow, strict=True):
-        reference.same_as(node.model.head)
-
-
-class Reference(Linear):
-    """A linear model in float64, and its client's data, sample by sample."""
-
-    def round(
-        self, round: int, own: dict[str, int], public: list[Any], consensus: dict[int, np.ndarray], asked: list[int]
-    ) -> dict[int, np.ndarray]:
-        """Take one round, and return the logits of each row asked for."""
-        if round == 1:
-            self.classify(public, round, "pretrain", epochs=own["pretrain-epochs"])
-            self.classify(self.rows, round, "pretrain-private", epochs=own["pretrain-private-epochs"])
-        if consensus:
-            taught = [(public[row][0], target) for row, target in consensus.items()]
-            for batch in self.batches(round, "digest", rows=len(taught), epochs=own["digest-epochs"]):
-                some = [taught[position] for position in batch]
-                slopes = [np.sign(self(x) - target) / 10 for x, target in some]
-                self.step(slopes, [x for x, _ in some], self.config)
-        self.classify(self.rows, round, "batches")
-        return {row: self(public[row][0]) for row in asked}
-
-    def classify(self, rows: list[Any], round: int, purpose: str, **passes: int) -> None:
-        for batch in self.batches(round, purpose, rows=len(rows), **passes):
-            some = [rows[position] for position in batch]
-            self.step([softmax(self(x)) - np.eye(10)[y] for x, y in some], [x for x, _ in some], self.config)
+    np.testing.assert_allclose(known["consensus"], consensus, rtol=1e-4, atol=1e-5)
+    for node, twin in zip(sides.nodes, twins, strict=True):
+        assert_near(node.model, twin.model)

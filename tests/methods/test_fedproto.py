@@ -1,17 +1,16 @@
-"""FedProto: a round by hand, a loop over samples."""
+"""FedProto: its server by hand, both sides against a slow twin."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.federations.loops import Linear, softmax
+import torch
 from fixtures.federations.members import member, roster
-from torch import nn
+from fixtures.twins import Twin, assert_near, by_class, descend
+from torch import Tensor
+from torch.nn import functional
 
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import DataSpec
-from hetfl_flwr.models import SplitModel
-from hetfl_flwr.node.node import Node
 from hetfl_flwr.strategy import Upload
 from simulations.testing.contract import entries
 from strategies.fedproto import FedProto
@@ -32,9 +31,6 @@ def prepared(**options: Any) -> FedProto:
 def sent(strategy: FedProto, server_state: Any) -> tuple[list[Any], list[bool]]:
     download = strategy.download_for(member(0, classes=2, width=1), server_state, 1)
     return download["prototypes"].tolist(), download["known"].tolist()
-
-
-# --- the server ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("weighting", "first"), [("counts", 4), ("uniform", 5)])
@@ -69,65 +65,31 @@ def test_what_is_sent_to_measure():
     assert prepared(predict="prototype").assess_download_for(member(0), state) == state
 
 
-# --- whole runs ----------------------------------------------------------------------------------
-
-
-def narrow(spec: DataSpec) -> SplitModel:
-    """A linear body of width 3."""
-    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), nn.Linear(3, spec.classes))
-
-
-class Slow:
-    """A linear body and head in float64, and its client's data, sample by sample."""
-
-    def __init__(self, node: Node) -> None:
-        self.body, self.head = Linear(node.model.body[1], node), Linear(node.model.head)
-
-    def train(self, round: int, known: dict[int, np.ndarray], weight: float) -> None:
-        for batch in self.body.batches(round):
-            rows = [self.body.rows[position] for position in batch]
-            embeddings = [self.body(x) for x, _ in rows]
-            slopes = [softmax(self.head(e)) - np.eye(10)[y] for e, (_, y) in zip(embeddings, rows, strict=True)]
-            pulls = [self.head.weight.T @ slope for slope in slopes]
-            for place, (e, (_, y)) in enumerate(zip(embeddings, rows, strict=True)):
-                if y in known:
-                    pulls[place] = pulls[place] + weight * 2 * (e - known[y]) / len(e)
-            self.body.step(pulls, [x for x, _ in rows], self.body.config)
-            self.head.step(slopes, embeddings, self.body.config)
-
-    def prototypes(self) -> dict[int, list[np.ndarray]]:
-        found: dict[int, list[np.ndarray]] = {}
-        for x, y in self.body.rows:
-            found.setdefault(y, []).append(self.body(x))
-        return found
-
-
 @pytest.mark.parametrize("weighting", ["counts", "uniform"])
-def test_two_rounds_equal_a_loop_over_samples(weighting, halves):
-    """Eq. (3) and (6)-(8) as plain loops in float64, with the gradients written out; classes that a client lacks."""
-    keys = {"models": "test_fedproto:narrow", "clients": 3, "partition": "classes:4", "batch_size": 7, "width": 3}
+def test_two_rounds_equal_a_slow_twin(weighting, halves):
+    """Eq. (3) and (6)-(8), where each client lacks classes."""
+    keys = {"models": "fixtures.models:narrow", "clients": 3, "partition": "classes:4", "batch_size": 7, "width": 3}
     keys |= {"fedproto.distance-weight": 0.7, "fedproto.weighting": weighting}
     sides = halves(algorithm="fedproto", learning_rate=0.1, **keys)
-    slow, known = [Slow(node) for node in sides.nodes], {}
+    twins, known = [Twin(node) for node in sides.nodes], dict[int, Tensor]()
     for round in (1, 2):
-        received: dict[int, list[list[np.ndarray]]] = {}
-        for one in slow:
-            one.train(round, known, weight=0.7)
-            for label, embeddings in one.prototypes().items():
-                received.setdefault(label, []).append(embeddings)
-        for label, several in received.items():
-            if weighting == "counts":
-                known[label] = np.mean([embedding for embeddings in several for embedding in embeddings], axis=0)
-            else:
-                known[label] = np.mean([np.mean(embeddings, axis=0) for embeddings in several], axis=0)
-
+        received: dict[int, list[Tensor]] = {}
+        for twin in twins:
+            for x, y in twin.batches(round):
+                e = twin.model.body(x)
+                pulls = [((one - known[k]) ** 2).mean() for one, k in zip(e, y.tolist(), strict=True) if k in known]
+                descend(functional.cross_entropy(twin.model.head(e), y) + 0.7 * sum(pulls) / len(y), twin.sgd)
+            for label, embeddings in by_class(twin.model.body(twin.x), twin.y).items():
+                rows = embeddings if weighting == "counts" else embeddings.mean(0, keepdim=True)
+                received.setdefault(label, []).append(rows)
+        known |= {label: torch.cat(rows).mean(0) for label, rows in received.items()}
     state, _ = sides.play(2)
     assert state["known"].tolist() == [label in known for label in range(10)]
     assert len(known) > 4
     for label, prototype in known.items():
         np.testing.assert_allclose(state["prototypes"][label], prototype, rtol=1e-4, atol=1e-5)
-    for node, one in zip(sides.nodes, slow, strict=True):
-        one.head.same_as(node.model.head)
+    for node, twin in zip(sides.nodes, twins, strict=True):
+        assert_near(node.model, twin.model)
 
 
 def test_where_uploads_are_clipped_their_size_does_not_tell_the_classes(make_config, run_federation):

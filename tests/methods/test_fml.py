@@ -1,5 +1,6 @@
-"""FML: its equations by hand, against a slow reference loop."""
+"""FML: its equations by hand, against a slow twin."""
 
+from copy import deepcopy
 from dataclasses import replace
 from math import exp, log, prod
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import Linear, softmax, states
+from fixtures.federations.loops import states
 from fixtures.federations.members import robustly
 from fixtures.federations.nodes import linear_node
+from fixtures.twins import Twin, assert_near, descend, kl, mean_state
 from safetensors.torch import load_file
 from torch import nn
 
@@ -78,27 +80,22 @@ def test_batch_norm_goes_on_counting_where_the_global_model_stands():
 # --- the server ----------------------------------------------------------------------------------
 
 
-def test_one_client_s_counter_does_not_lock_the_others_out():
-    """The largest counter that is accepted, from one of two clients: honest ones can count on from what follows."""
-    largest = np.asarray(2**53)
-    merged = _merged(np.array([largest, 3]), parse_robust("none"))
-    assert int(merged) == 2**52
-    ArraySpec("counter", (), "int64", -(2**53), 2**53).check(np.asarray(merged + 10**6), "client 1")
-
-
 def test_the_server_takes_the_plain_mean_and_the_largest_counter():
     """((1, 5) + (2, 7) + (6, 0)) / 3 = (3, 4), whatever the numbers of samples; of 5, 9 and 2 steps, 9."""
     uploads = [
         Upload(k, {"head.weight": np.float32(weight), "steps": np.asarray(steps)}, samples)
         for k, (weight, steps, samples) in enumerate([([1, 5], 5, 1), ([2, 7], 9, 1000), ([6, 0], 2, 10)])
     ]
-    before = {"head.weight": np.float32([9, 9]), "steps": np.asarray(1)}
-    merged = FML().aggregate(before, uploads, 1)
+    merged = FML().aggregate(uploads[0].arrays, uploads, 1)
     assert (merged["head.weight"].tolist(), merged["steps"].tolist()) == ([3, 4], 9)
     assert {name: array.dtype for name, array in merged.items()} == {"head.weight": np.float32, "steps": np.int64}
-    assert merged["steps"].shape == ()
-    assert (before["head.weight"].tolist(), before["steps"].tolist()) == ([9, 9], 1)
-    assert uploads[0].arrays["head.weight"].tolist() == [1, 5]
+
+
+def test_one_client_s_counter_does_not_lock_the_others_out():
+    """The largest counter that is accepted, from one of two clients: honest ones can count on from what follows."""
+    merged = _merged(np.array([2**53, 3]), parse_robust("none"))
+    assert int(merged) == 2**52
+    ArraySpec("counter", (), "int64", -(2**53), 2**53).check(np.asarray(merged + 10**6), "client 1")
 
 
 def test_multi_krum_leaves_out_a_whole_meme_for_one_array_of_it(caplog):
@@ -115,29 +112,9 @@ def test_multi_krum_leaves_out_a_whole_meme_for_one_array_of_it(caplog):
     assert strategy.left_out.taken() == [2]
 
 
-# --- two rounds against a slow loop --------------------------------------------------------------
-
-
-def slow_round(own: Linear, fork: Linear, round: int, alpha: float, beta: float) -> Any:
-    """ClientUpdate of Algorithm 1, sample by sample, with the gradients of Eq. (5) written out; return the mean losses
-    of both models over the samples, each before its batch's step."""
-    losses, config = [], own.config
-    for batch in own.batches(round):
-        xs, ys = [own.rows[row][0] for row in batch], [np.eye(10)[own.rows[row][1]] for row in batch]
-        p, q = [softmax(own(x)) for x in xs], [softmax(fork(x)) for x in xs]
-        losses += [(eq_5(alpha, y, s, t), eq_5(beta, y, t, s)) for s, t, y in zip(p, q, ys, strict=True)]
-        own.step([s - alpha * y - (1 - alpha) * t for s, t, y in zip(p, q, ys, strict=True)], xs, config)
-        fork.step([s - beta * y - (1 - beta) * t for s, t, y in zip(q, p, ys, strict=True)], xs, config)
-    return np.mean(losses, axis=0)
-
-
-def eq_5(part: float, truth: np.ndarray, student: np.ndarray, teacher: np.ndarray) -> float:
-    return part * -np.log(student @ truth) + (1 - part) * np.sum(teacher * np.log(teacher / student))
-
-
-def test_two_rounds_equal_a_loop_over_samples(halves):
-    """Unequal clients, momentum and weight decay: the own model's momentum goes on, the meme's starts anew, and the
-    memes have equal weights.
+def test_two_rounds_equal_a_slow_twin(halves):
+    """ClientUpdate of Algorithm 1 with Eq. (5); unequal clients, momentum and weight decay: the own model's momentum
+    goes on, the meme's starts anew, and the memes have equal weights.
     """
     sides = halves(
         algorithm="fml",
@@ -152,21 +129,31 @@ def test_two_rounds_equal_a_loop_over_samples(halves):
         weight_decay=0.01,
         **{"fml.meme": LINEAR, "fml.alpha": 0.3, "fml.beta": "0.6:0.8"},
     )
-    nodes = sides.nodes
-    assert len({len(node.data.train) for node in nodes}) == 3
-    slow, losses = [Linear.of(node) for node in nodes], []
-    average = build_model(LINEAR, nodes[0].data.spec, seed=sides.config.seed, scope=("global",)).head
+    twins, losses = [Twin(node) for node in sides.nodes], []
+    assert len({len(twin.y) for twin in twins}) == 3
+    average = build_model(LINEAR, sides.nodes[0].data.spec, seed=sides.config.seed, scope=("global",)).double()
     for round, beta in ((1, 0.6), (2, 0.8)):
-        forks = [Linear(average) for _ in nodes]
-        losses += [slow_round(own, fork, round, 0.3, beta) for own, fork in zip(slow, forks, strict=True)]
-        for name, tensor in average.named_parameters():
-            tensor.data = torch.from_numpy(np.mean([getattr(fork, name) for fork in forks], axis=0))
+        forks = [deepcopy(average) for _ in twins]
+        losses += [slow_round(twin, fork, round, 0.3, beta) for twin, fork in zip(twins, forks, strict=True)]
+        average.load_state_dict(mean_state(forks))
     server_state, said = sides.play(2)
     np.testing.assert_allclose([(one["train-loss"], one["small-loss"]) for one in said], losses, rtol=1e-4)
-    for name, tensor in average.named_parameters():
-        np.testing.assert_allclose(server_state[f"head.{name}"], tensor.detach(), rtol=1e-3, atol=1e-5)
-    for node, own in zip(nodes, slow, strict=True):
-        own.same_as(node.model.head, rtol=1e-3)
+    for name, tensor in average.state_dict().items():
+        np.testing.assert_allclose(server_state[name], tensor, rtol=1e-3, atol=1e-5)
+    for node, twin in zip(sides.nodes, twins, strict=True):
+        assert_near(node.model, twin.model, rtol=1e-3)
+
+
+def slow_round(twin: Twin, fork: SplitModel, round: int, alpha: float, beta: float) -> Any:
+    """Train both models of a client; return the mean losses over the samples, each before its batch's step."""
+    losses, renewed = [], twin.descent(fork)
+    for x, y in twin.batches(round):
+        p, q, rows = twin.model(x).softmax(1), fork(x).softmax(1), torch.arange(len(y))
+        own = alpha * -p[rows, y].log() + (1 - alpha) * kl(q.detach(), p)
+        forked = beta * -q[rows, y].log() + (1 - beta) * kl(p.detach(), q)
+        descend((own + forked).mean(), twin.sgd, renewed)
+        losses.append(torch.stack([own, forked]).detach())
+    return torch.cat(losses, dim=1).mean(1).tolist()
 
 
 # --- bodies alone --------------------------------------------------------------------------------

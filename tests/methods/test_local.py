@@ -6,38 +6,26 @@ import pytest
 import torch
 from fixtures.federations.loops import adam, share, train_by_hand
 
-from clients.agg import AGGClient
-from clients.local import LocalClient
 from hetfl_flwr.data import Samples
+from hetfl_flwr.methods import build_client
 from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.lab import NORMED
 
 
-def test_three_rounds_equal_a_loop_by_hand(make_config, make_node):
-    """Bit for bit, with one Adam that goes on from round to round, though the client is built anew for each."""
-    config = make_config(algorithm="local", models=NORMED)
-    node, by_hand = make_node(config), make_node(config)
-    optimizer = adam(by_hand)
-    for round in (1, 2, 3):
-        _, samples, metrics = LocalClient(node).fit([], {ROUND: round})
-        loss = train_by_hand(by_hand, optimizer, round, batches=3)
-        assert (samples, metrics["samples-seen"]) == (len(node.data.train), 3 * config.batch_size)
-        assert metrics["train-loss"] == pytest.approx(loss, abs=1e-6)
-    for key, tensor in by_hand.model.state_dict().items():
-        assert torch.equal(node.model.state_dict()[key], tensor), key
-
-
-def test_agg_trains_on_the_own_rows_and_then_the_public_ones_of_all_others(make_config, make_node):
-    """Bit for bit, with one Adam that goes on."""
-    config = make_config(algorithm="agg", models=NORMED, clients=3, partition="classes:4")
+@pytest.mark.parametrize("algorithm", ["local", "agg"])
+def test_three_rounds_equal_a_loop_by_hand(algorithm, make_config, make_node):
+    """Bit for bit, with one Adam that goes on from round to round, though the client is built anew for each. AGG trains
+    on the own rows and then the public ones of all others."""
+    config = make_config(algorithm=algorithm, models=NORMED, clients=3, partition="classes:4")
     nodes = [make_node(config, client_id) for client_id in range(3)]
     share(nodes, labelled=True)
     node, by_hand = nodes[1], make_node(config, 1)
-    joined = Samples.joined((by_hand.data.train, nodes[0].data.public, nodes[2].data.public))
-    by_hand = replace(by_hand, data=replace(by_hand.data, train=joined))
+    if algorithm == "agg":
+        joined = Samples.joined((by_hand.data.train, nodes[0].data.public, nodes[2].data.public))
+        by_hand = replace(by_hand, data=replace(by_hand.data, train=joined))
     optimizer = adam(by_hand)
     for round in (1, 2, 3):
-        _, samples, metrics = AGGClient(node).fit([], {ROUND: round})
+        _, samples, metrics = build_client(config, node).fit([], {ROUND: round})
         loss = train_by_hand(by_hand, optimizer, round, batches=3)
         assert (samples, metrics["samples-seen"]) == (len(node.data.train), 3 * config.batch_size)
         assert metrics["train-loss"] == pytest.approx(loss, abs=1e-6)

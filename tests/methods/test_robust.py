@@ -17,7 +17,6 @@ from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.methods import build_strategy, check_options, find, names
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.exchange import Reply
-from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.strategy import Upload
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, METRICS
@@ -63,58 +62,45 @@ def test_refused_where_nothing_is_averaged_and_where_it_is_no_average(keys, refu
     assert f"robust = {keys['robust']}" in refusal(ConfigError, build).replace("'", "")
 
 
-# --- FedHe ---------------------------------------------------------------------------------------
-
-
-def logits(client_id: int, rows: Any, counts: list[int]) -> Upload:
-    return Upload(client_id, {"logits": np.float32(rows), "counts": np.int64(counts)}, samples=sum(counts))
+# --- what each algorithm averages ----------------------------------------------------------------
 
 
 def test_fedhe_takes_the_median_of_a_class_over_those_that_saw_it():
     """Class 0 is on all three: the medians of (1, 3, 900) and (2, 1, -900) are 3 and 1. Class 1 is on clients 0 and 1
     alone, so it is their mean, ((5, 7) + (7, 9)) / 2 = (6, 8), whatever client 2's row without samples says.
     """
-    strategy = robustly(FedHe(), "median")
+    said = ([[1, 2], [5, 7]], [1, 1]), ([[3, 1], [7, 9]], [9, 9]), ([[900, -900], [900, 900]], [1, 0])
     uploads = [
-        logits(0, [[1, 2], [5, 7]], [1, 1]),
-        logits(1, [[3, 1], [7, 9]], [9, 9]),
-        logits(2, [[900, -900], [900, 900]], [1, 0]),
+        Upload(k, {"logits": np.float32(rows), "counts": np.int64(counts)}, samples=sum(counts))
+        for k, (rows, counts) in enumerate(said)
     ]
+    strategy = robustly(FedHe(), "median")
     server_state = strategy.aggregate(strategy.initial(roster(3, classes=2)), uploads, 1)
     sent = strategy.download_for(member(0, classes=2), server_state, 1)
     assert (sent["logits"].tolist(), sent["known"].tolist()) == ([[3, 1], [6, 8]], [True, True])
 
 
-# --- the others ----------------------------------------------------------------------------------
-
-
 def test_chfl_sends_as_many_robust_means_as_there_are_heads():
     """Medians of (1, 2, 900) and (5, 4, -900) are 2 and 4, times three heads 6 and 12."""
-    values = [(1, 5), (2, 4), (900, -900)]
     uploads = [
         Upload(k, {"weight": np.full((3, 2), weight, np.float32), "bias": np.full(3, bias, np.float32)}, samples=1)
-        for k, (weight, bias) in enumerate(values)
+        for k, (weight, bias) in enumerate([(1, 5), (2, 4), (900, -900)])
     ]
     strategy = robustly(CHFL(), "median")
     sent = strategy.aggregate(strategy.initial(roster(3)), uploads, 1)
     assert (sent["weight"].tolist(), sent["bias"].tolist(), int(sent["heads"])) == ([[6, 6]] * 3, [12] * 3, 3)
 
 
-def fedhenn(rows: int, robust: str) -> FedHeNN:
-    strategy = FedHeNN()
-    members = roster(1, public=rows, shape=(1,))
-    strategy.prepare(members, RunConfig(robust=robust))
-    members.public_samples = {0: {"inputs": np.zeros((rows, 1), np.float32)}}
-    return strategy
-
-
 def unit(kernel: np.ndarray) -> np.ndarray:
     return kernel / np.linalg.norm(kernel)
 
 
-def kernel_of(strategy: FedHeNN, uploaded: list[np.ndarray]) -> np.ndarray:
-    """The kernel that clients are sent as a factor, scaled to a norm of 1."""
-    uploads = [Upload(k, {"representations": np.float32(rows)}, samples=1) for k, rows in enumerate(uploaded)]
+def kernel_of(uploaded: list[np.ndarray], robust: str) -> np.ndarray:
+    """The kernel that FedHeNN's clients are sent as a factor, scaled to a norm of 1."""
+    strategy, members, rows = FedHeNN(), roster(1, public=len(uploaded[0]), shape=(1,)), len(uploaded[0])
+    strategy.prepare(members, RunConfig(robust=robust))
+    members.public_samples = {0: {"inputs": np.zeros((rows, 1), np.float32)}}
+    uploads = [Upload(k, {"representations": np.float32(one)}, samples=1) for k, one in enumerate(uploaded)]
     factor = strategy.aggregate(strategy.initial(roster(1)), uploads, 1)["factor"].astype(float)
     return unit(factor @ factor.T)
 
@@ -135,44 +121,26 @@ def test_fedhenn_cuts_the_client_whose_kernel_is_farthest():
     maps = [np.eye(2, width) + 0.2 * draw.normal(size=(2, width)) for width in (2, 3, 4, 2)]
     honest = [scale * seen @ to for scale, to in zip((1.0, 0.5, 2.0, 1.5), maps, strict=True)]
     noise = draw.normal(size=(12, 3)) * 100
-    strategy = fedhenn(12, robust="trimmed:0.2")
-    expected = unit(sum(dense(rows) for rows in honest))
-    np.testing.assert_allclose(kernel_of(strategy, [*honest[:2], noise, *honest[2:]]), expected, atol=1e-6)
+    found = kernel_of([*honest[:2], noise, *honest[2:]], robust="trimmed:0.2")
+    np.testing.assert_allclose(found, unit(sum(dense(rows) for rows in honest)), atol=1e-6)
 
 
 def test_fedhenn_s_median_of_kernels_knows_no_length_and_stays_with_the_majority():
     """Three clients have kernel K, two have L of other samples: summed distance to K is less, so the median is K."""
     draw = generator(0, "median")
     ours, theirs = draw.normal(size=(9, 2)), draw.normal(size=(9, 2))
-    found = kernel_of(fedhenn(9, robust="median"), [ours, 100 * theirs, ours * 2, ours + 5, 1e-3 * theirs])
+    found = kernel_of([ours, 100 * theirs, ours * 2, ours + 5, 1e-3 * theirs], robust="median")
     np.testing.assert_allclose(found, dense(ours), atol=1e-4)
 
 
 # --- weights -------------------------------------------------------------------------------------
 
 
-def replies_of(values: Sequence[Any], samples: Sequence[int], clients: Roster) -> list[Message]:
-    """Return the messages in which clients send these values of an entry ``w``."""
-    return [
-        Message(
-            RecordDict(
-                {
-                    ARRAYS: to_record({"w": np.asarray(value, np.float32)}),
-                    METRICS: MetricRecord({EXAMPLES: count, "train-loss": 0.0}),
-                }
-            ),
-            reply_to=Message(RecordDict(), one.node, MessageType.TRAIN),
-        )
-        for one, value, count in zip(clients, values, samples, strict=True)
-    ]
-
-
 def averaged(robust: str, values: Sequence[Any], samples: Sequence[int]) -> Any:
     """What FedAvg's server makes of an entry ``w`` that clients have sent as these values, having trained on these
     samples."""
     clients = roster(len(values), public=5)
-    config = RunConfig(algorithm="fedavg")
-    strategy = robustly(build_strategy(config), robust)
+    strategy = robustly(build_strategy(config := RunConfig(algorithm="fedavg")), robust)
     strategy.config, strategy.roster = config, clients  # what `prepare` would set
     replies = [
         Reply(one.client_id, {EXAMPLES: count}, {"w": np.asarray(value, np.float32)})
@@ -213,8 +181,14 @@ def test_weights_by_hand(robust, values, samples, expected):
 def test_weights_are_averaged_as_by_flower_s_own_strategies(robust, theirs, near):
     """The mean to the bit."""
     values, samples = generator(0, "weights").normal(size=(7, 50)).astype(np.float32), [3, 1, 4, 1, 5, 9, 2]
-    messages = replies_of(values, samples, roster(7, public=5))
-    expected, _ = theirs.aggregate_train(1, messages)
+    replies = [
+        Message(
+            RecordDict({ARRAYS: to_record({"w": value}), METRICS: MetricRecord({EXAMPLES: count, "train-loss": 0.0})}),
+            reply_to=Message(RecordDict(), node, MessageType.TRAIN),
+        )
+        for node, (value, count) in enumerate(zip(values, samples, strict=True), 100)
+    ]
+    expected, _ = theirs.aggregate_train(1, replies)
     found = averaged(robust, values, samples)
     np.testing.assert_allclose(found, from_record(expected)["w"], rtol=0, atol=near)
 
@@ -268,12 +242,8 @@ def scaled(factor: float) -> Callable[[Message], Message]:
 
     def tamper(reply: Message) -> Message:
         arrays = from_record(reply.content.array_records[ARRAYS])
-        reply.content[ARRAYS] = ArrayRecord(
-            {
-                name: Array(array * np.float32(factor) if array.dtype == np.float32 else array)
-                for name, array in arrays.items()
-            }
-        )
+        longer = {name: array * np.float32(factor) for name, array in arrays.items() if array.dtype == np.float32}
+        reply.content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in (arrays | longer).items()})
         return reply
 
     return tamper

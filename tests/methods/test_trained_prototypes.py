@@ -1,4 +1,4 @@
-"""FedTGP and FedGH, whose servers are trained on the clients' prototypes: by hand, and by loops over prototypes."""
+"""FedTGP and FedGH, whose servers are trained on the clients' prototypes: by hand, and against slow twins."""
 
 from math import exp, log
 from typing import Any
@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.loops import fit, softmax
+from fixtures.federations.loops import fit, put
 from fixtures.federations.members import roster
 from fixtures.federations.nodes import linear_node
-from torch import nn
+from fixtures.twins import descend
+from torch import Tensor, nn
+from torch.nn import functional
 
 from clients.fedgh import FedGHClient
 from hetfl_flwr.config import RunConfig
@@ -43,15 +45,9 @@ def prepared(
 def state(embedding: Any) -> dict[str, np.ndarray]:
     """Layers that pass on what is positive, and embeddings; nothing is known yet."""
     width = len(embedding[0])
-    same = {"hidden.weight": np.eye(width), "output.weight": np.eye(width)}
-    whole = {
-        "embedding.weight": embedding,
-        **same,
-        "hidden.bias": np.zeros(width),
-        "output.bias": np.zeros(width),
-    }
-    made = {name: np.float32(whole[name]) for name in LAYERS}
-    return {**made, "prototypes": made["embedding.weight"], "known": np.zeros(len(embedding), bool)}
+    made = np.array(embedding), np.eye(width), np.zeros(width), np.eye(width), np.zeros(width)
+    layers = {name: np.float32(array) for name, array in zip(LAYERS, made, strict=True)}
+    return {**layers, "prototypes": layers["embedding.weight"], "known": np.zeros(len(embedding), bool)}
 
 
 @pytest.mark.parametrize(("scale", "robust"), [(1, "none"), (1, "median"), (20, "none")])
@@ -82,39 +78,30 @@ def test_equal_points_make_no_nan():
 
 
 @pytest.mark.parametrize(("epochs", "size"), [(2, 50), (3, 2)])
-def test_fedtgp_s_training_equals_a_loop_over_prototypes(epochs, size):
-    """In float64, each gradient by the chain rule written out, with batches drawn from seed, round and clients."""
+def test_fedtgp_s_training_equals_a_slow_twin(epochs, size):
+    """Negative distances to the global prototypes as logits, the margin added at the own class, in float64."""
     draw = generator(1, "draw")
     strategy = prepared(FedTGP, 3, 4, server_epochs=epochs, batch=size, server_learning_rate=0.05)
     uploads = [upload(k, [0, 1, 2][: k + 1], draw.normal(size=(k + 1, 4)) * 3) for k in range(3)]
+    points, labels = joined(uploads)
     start = strategy.initial(roster(3, classes=3, width=4))
-    points = np.concatenate([one.arrays["prototypes"] for one in uploads]).astype(float)
-    labels = np.concatenate([one.arrays["classes"] for one in uploads])
-    means = [points[labels == label].mean(0) for label in range(3)]
-    margin = max(min(np.linalg.norm(a - b) for j, b in enumerate(means) if j != i) for i, a in enumerate(means))
-    e, w1, b1, w2, b2 = (start[name].astype(float) for name in LAYERS)
-    order = generator(0, 4, 0, 1, 2, "server-training")
+    layers = e, w1, b1, w2, b2 = [torch.from_numpy(start[name]).double().requires_grad_() for name in LAYERS]
+    means = torch.stack([points[labels == label].mean(0) for label in range(3)])
+    margin = (torch.cdist(means, means) + 1e9 * torch.eye(3)).min(1).values.max()
+    sgd, order = torch.optim.SGD(layers, 0.05), generator(0, 4, 0, 1, 2, "server-training")
     for rows in draw_batches(order, len(labels), size, epochs=epochs, batches=0):
-        before = e @ w1.T + b1
-        hidden = np.maximum(before, 0)
-        made = hidden @ w2.T + b2
-        pull = np.zeros_like(made)
-        for row in rows.tolist():
-            away = made - points[row]
-            distances = np.linalg.norm(away, axis=1)
-            odds = np.exp(-(distances + margin * np.eye(3)[labels[row]]))
-            slope = np.eye(3)[labels[row]] - odds / odds.sum()
-            pull += (slope / distances)[:, None] * away / len(rows)
-        back = (pull @ w2) * (before > 0)
-        e, w1, b1, w2, b2 = (
-            part - 0.05 * step
-            for part, step in zip(
-                (e, w1, b1, w2, b2), (back @ w1, back.T @ e, back.sum(0), pull.T @ hidden, pull.sum(0)), strict=True
-            )
-        )
+        made = functional.relu(e @ w1.T + b1) @ w2.T + b2
+        distances = torch.stack([(point - made).norm(dim=1) for point in points[rows]])
+        descend(functional.cross_entropy(-distances - margin * torch.eye(3)[labels[rows]], labels[rows]), sgd)
     found = strategy.aggregate(start, uploads, 4)
-    for name, expected in zip(LAYERS, (e, w1, b1, w2, b2), strict=True):
-        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+    for name, expected in zip(LAYERS, layers, strict=True):
+        np.testing.assert_allclose(found[name], expected.detach(), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def joined(uploads: list[Upload]) -> tuple[Tensor, Tensor]:
+    """Return the prototypes of all clients, and their classes, in the order of clients and classes."""
+    pairs = [pair for one in uploads for pair in sorted(zip(*map(list, list(one.arrays.values())[:2]), strict=True))]
+    return torch.tensor(np.array([point for _, point in pairs])).double(), torch.tensor([int(k) for k, _ in pairs])
 
 
 def test_a_class_stays_known_in_a_round_in_which_nobody_has_it():
@@ -141,48 +128,34 @@ def test_a_robust_head_sees_the_median_of_each_class_as_often_as_it_came():
 
 
 @pytest.mark.parametrize(("epochs", "size"), [(1, 3), (3, 2), (2, 1)])
-def test_fedgh_s_training_equals_a_loop_over_prototypes(epochs, size):
-    """In float64, with the gradients written out; batches are drawn from the seed, the round and the clients."""
+def test_fedgh_s_training_equals_a_slow_twin(epochs, size):
+    """Batches are drawn from the seed, the round and the clients."""
     draw, strategy = generator(1, "draw"), prepared(FedGH, 3, 4, seed=5, server_epochs=epochs, batch=size)
     uploads = [upload(k, [0, 2, 1][: k + 1], draw.normal(size=(k + 1, 4))) for k in range(3)]
-    points = np.concatenate([one.arrays["prototypes"][np.argsort(one.arrays["classes"])] for one in uploads]).astype(
-        float
-    )
-    labels = np.concatenate([np.sort(one.arrays["classes"]) for one in uploads])
+    points, labels = joined(uploads)
     start = strategy.initial(roster(3, classes=3, width=4))
-    weight, bias = start["weight"].astype(float), start["bias"].astype(float)
-    order = generator(5, 7, 0, 1, 2, "server-training")
+    head = nn.Linear(4, 3).double()
+    put(head, {name: array.astype(float) for name, array in start.items()})
+    sgd, order = torch.optim.SGD(head.parameters(), 0.01), generator(5, 7, 0, 1, 2, "server-training")
     for rows in draw_batches(order, len(labels), size, epochs=epochs, batches=0):
-        steps = np.zeros_like(weight), np.zeros_like(bias)
-        for row in rows.tolist():
-            slope = (softmax(weight @ points[row] + bias) - np.eye(3)[labels[row]]) / len(rows)
-            steps[0][:] += np.outer(slope, points[row])
-            steps[1][:] += slope
-        weight, bias = weight - 0.01 * steps[0], bias - 0.01 * steps[1]
+        descend(functional.cross_entropy(head(points[rows]), labels[rows]), sgd)
     found = strategy.aggregate(start, uploads, 7)
-    np.testing.assert_allclose(found["weight"], weight, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found["bias"], bias, rtol=1e-5, atol=1e-6)
+    for name, tensor in head.state_dict().items():
+        np.testing.assert_allclose(found[name], tensor, rtol=1e-5, atol=1e-6)
 
 
 # --- a client ------------------------------------------------------------------------------------
 
 
-def tiny() -> FedGHClient:
-    """One batch of (1, 0) of class 0 and (0, 1) of class 1; the body is the identity; SGD of rate 0.1."""
-    node = linear_node(np.eye(2), [0, 1], [[9.0, 9.0], [0.0, 0.0]], body=nn.Linear(2, 2, bias=False))
-    node.model.body.weight.data = torch.eye(2)
-    head, node.model.head = node.model.head, nn.Linear(2, 2)
-    node.model.head.weight.data = head.weight.data
-    node.model.head.bias.data = torch.zeros(2)
-    return FedGHClient(node)
-
-
 def test_a_client_trains_under_the_head_that_comes():
-    """With the head [[1, 0], [0, 1]] the logits are the embeddings: a loss of ln(1 + 1/e). The slope of a sample is
-    (-q, q) / 2 at its own and the other class, q = 1 / (1 + e): a step of 0.1 adds q / 20 to what is right, and to the
-    body, whose gradient is the head's transpose times that, as much.
+    """One batch of (1, 0) of class 0 and (0, 1) of class 1, and a body that is the identity. With the head
+    [[1, 0], [0, 1]] the logits are the embeddings: a loss of ln(1 + 1/e). The slope of a sample is (-q, q) / 2 at its
+    own and the other class, q = 1 / (1 + e): a step of 0.1 adds q / 20 to what is right, and to the body, whose
+    gradient is the head's transpose times that, as much.
     """
-    client = tiny()
+    node = linear_node(np.eye(2), [0, 1], np.zeros((2, 2)), body=nn.Linear(2, 2, bias=False))
+    node.model.body.weight.data, node.model.head = torch.eye(2), nn.Linear(2, 2)
+    client = FedGHClient(node)
     uploaded, metrics = fit(client, [np.eye(2, dtype=np.float32), np.zeros(2, np.float32)])
     q = 1 / (1 + exp(1))
     stepped = np.eye(2) + q / 20 * np.array([[1, -1], [-1, 1]])
