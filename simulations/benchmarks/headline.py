@@ -14,12 +14,12 @@ from simulations.reports.plots.drawing import COLOURS, write_figure
 
 HERE = Path(__file__).resolve().parents[1]
 ROWS = {
-    "fedmd": ("FedMD\nanswers to shared windows, with labels", 0),
-    "ds-fl": ("DS-FL\nanswers to shared windows, without labels", 2),
-    "fedavg-small-for-all": ("FedAvg\none small model for all phones", 1),
-    "local": ("Local\neach phone alone", 7),
+    "fedmd": ("FedMD", "logits on shared windows, with labels", 0),
+    "ds-fl": ("DS-FL", "scores on shared windows, without labels", 2),
+    "fedavg-small-for-all": ("FedAvg", "one small model for all phones", 1),
+    "local": ("Local", "each phone trains alone", 7),
 }
-"""By folder of the records: what a row is called, and the number of its colour."""
+"""By folder of the records: the method, what clients exchange, and the number of its colour."""
 
 
 def main() -> None:
@@ -30,23 +30,27 @@ def main() -> None:
         for person, accuracy in record["clients"].items():
             if record["cell"] in ROWS:
                 by_person[record["cell"]][person].append(100 * accuracy)
-    figure = Figure(figsize=(9, 3.9), layout="constrained")
+    figure = Figure(figsize=(7, 4.6), dpi=160, layout="constrained")
     axes = figure.subplots()
-    for place, (row, (_, colour)) in enumerate(ROWS.items()):
+    for place, (row, (method, exchanged, colour)) in enumerate(ROWS.items()):
         means = sorted(fmean(values) for values in by_person[row].values())
-        spread = [place + 0.22 * ((number % 5) - 2) / 2 for number in range(len(means))]
+        spread = [place + 0.18 * ((number % 5) - 2) / 2 for number in range(len(means))]
         axes.scatter(means, spread, s=26, color=COLOURS[colour], alpha=0.6, linewidths=0, clip_on=False)
-        axes.plot([fmean(means)] * 2, [place - 0.38, place + 0.38], color=COLOURS[colour], linewidth=3)
-        axes.text(100.8, place, f"{fmean(means):.1f} %", va="center", color=COLOURS[colour], weight="bold", fontsize=12)
-    axes.set_yticks(range(len(ROWS)), [name for name, _ in ROWS.values()])
-    axes.tick_params("y", length=0)
-    axes.set_ylim(len(ROWS) - 0.5, -0.5)
-    axes.set_xlim(55, 100)
-    axes.set_xlabel("accuracy on each person's own test windows, % (a dot is a person, a bar the mean)")
+        axes.plot([fmean(means)] * 2, [place - 0.25, place + 0.25], color=COLOURS[colour], linewidth=3)
+        axes.text(50, place - 0.34, method, va="center", weight="bold", fontsize=11)
+        axes.text(57, place - 0.34, exchanged, va="center", fontsize=11)
+        axes.text(101, place, f"{fmean(means):.1f} %", va="center", color=COLOURS[colour], weight="bold", fontsize=13)
+    axes.set_yticks([])
+    axes.set_ylim(len(ROWS) - 0.6, -0.6)
+    axes.set_xlim(50, 100)
+    axes.set_xlabel("Accuracy on a person's own test data, %.  Dot: a person.  Bar: the mean of thirty.", fontsize=11)
+    axes.tick_params(labelsize=11)
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    title = "Thirty phones: teaching each other beats one small model for all"
-    figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    title = (
+        "Phones with different models learn more from each other\nthan from one small model that all of them can train"
+    )
+    figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=13)
     write_figure(figure, HERE.parent / "docs" / "headline.png")
 
 

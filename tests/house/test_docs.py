@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""What the documentation shows works as it stands there."""
 
 import re
 import subprocess
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 
 
 def written(folder: Path) -> None:
-    """Write the method that the README shows, each block under the name in its first line."""
-    blocks = re.findall(r"^```python\n# (mean_logits/\w+\.py)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    """Write the method that the page shows, each block under the name in its first line."""
+    blocks = re.findall(r"^```python\n# (mean_logits/\w+\.py)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     assert [name for name, _ in blocks] == ["mean_logits/strategy.py", "mean_logits/client.py"]
     (folder / "mean_logits").mkdir()
     for name, code in blocks:
