@@ -1,7 +1,7 @@
-"""Runs from Python: a script, a notebook.
+"""The Python API of runs, for scripts and notebooks.
 
-A run that is started here is the one that ``hetfl run`` starts, with the same folder and the same bits. What needs more
-than one process (``workers``, sweeps) asks of a script, not of a notebook, that it starts its work under
+`run` is the run that ``hetfl run`` starts, with the same folder and the same bits. Code that needs more
+than one process (``workers``, sweeps) must be called in a script, but not in a notebook, under
 ``if __name__ == "__main__":``.
 """
 
@@ -70,10 +70,10 @@ def run(
     workers : int
         Worker processes, 1 or more; the results are the same bits for any number.
     progress : bool
-        Whether a bar is shown, in a terminal or a notebook.
+        Whether to show a progress bar, in a terminal or a notebook.
     callbacks : str or iterable
-        What is told of each round: objects with the methods of a `RoundCallback`, or names, ``"module:Class"``. The
-        run folder remembers the names alone.
+        Called after each round: objects with the methods of a `RoundCallback`, or names, ``"module:Class"``. The
+        run folder records only the names.
     settings : mapping, optional
         Config keys as ``hetfl list keys`` has them: ``{"learning-rate": 0.01, "fedhe.alpha": 0.5}``.
     **keys
@@ -81,7 +81,7 @@ def run(
         ``fedhe={"alpha": 0.5}``. A list becomes a comma list: ``models=["mlp", "lenet5"]``. ``dataset`` may also be
         data: a frame of pandas or polars, a ``datasets.Dataset`` or ``DatasetDict``, a torch data set of (image, label)
         or (vector, label) pairs, or a dict of arrays by column; or a list of such, one a client, or a dict by the
-        clients' names. It is written to the cache folder of the datasets library, and the run's config names that
+        clients' names. It is written to the cache folder of the datasets library, and the run's config names this
         folder.
 
     Returns
@@ -92,9 +92,9 @@ def run(
     Raises
     ------
     HetflError
-        What is wrong with a key, the data or a model, or that too few clients are left, in one line.
+        A key, the data or a model is invalid, or too few clients are left: one line.
     Interrupted
-        A ``KeyboardInterrupt``, after the round in which it was asked for; says how to go on.
+        After a ``KeyboardInterrupt``, at the end of the round; says how to resume.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def run(
 
 
 def load(folder: PathLike[str] | str) -> Result:
-    """Read a run folder, whichever engine has made it, of a run that has ended, was stopped or is still going on.
+    """Read a run folder of any engine, of a run that has ended, was stopped or is still active.
 
     Raises
     ------
@@ -139,31 +139,31 @@ def sweep(
 ) -> list[Result]:
     """Run a federation with every combination of some values, as ``hetfl run --sweep`` does.
 
-    What has ended in `out` is not run again, what was stopped goes on.
+    Runs in `out` that have ended are not repeated; stopped ones are resumed.
 
     Parameters
     ----------
     grid : mapping
-        Values by config key: ``{"fedhe.alpha": [0, 0.5, 1], "seed": range(5)}``. They go before `settings` and `keys`.
+        Values by config key: ``{"fedhe.alpha": [0, 0.5, 1], "seed": range(5)}``. They override `settings` and `keys`.
     out : path
-        Folder of the run folders.
+        Parent of the run folders.
     workers : int
-        Runs at a time, each in a process of its own.
+        Number of parallel runs, each in its own process.
     on : {"local", "ray"}
-        Where they run: on this machine, or on the Ray cluster that it is part of or RAY_ADDRESS names.
+        On this machine, or on the Ray cluster that it belongs to or that RAY_ADDRESS names.
     algorithm, progress, settings, **keys
         As in `run`.
 
     Returns
     -------
     list of Result
-        One a combination, the values of the last key changing fastest; `compare` makes a table of them.
+        One per combination, the values of the last key varying fastest; `compare` makes a table of them.
 
     Raises
     ------
     HetflError
-        Before the first run, what is wrong with any of them; after the last, which have failed, and why. Those that
-        have ended are kept.
+        Before the first run, if any of them is invalid; after the last, if some have failed, with the reasons. Runs
+        that have ended are kept.
     """
     from rich.console import Console
 
@@ -182,7 +182,7 @@ def sweep(
 
 
 class Result:
-    """A run that has ended, was stopped or is going on, read from its folder; what takes a run folder takes it too.
+    """A run that has ended, was stopped or is active, read from its folder. Functions of run folders accept it.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class Result:
     Attributes
     ----------
     folder : Path
-        The same, absolute.
+        The absolute path.
     config : dict
         All config keys with their values.
     summary : dict
@@ -207,7 +207,7 @@ class Result:
 
     @property
     def rounds(self) -> pd.DataFrame:
-        """One row a round, 0 being before any training: accuracies, bytes, seconds, how many failures."""
+        """One row per round, from 0, before any training: accuracies, bytes, seconds, number of failures."""
         own = ("clients", "classes", "failures")
         rows = [
             {key: value for key, value in vars(record).items() if key not in own} | {"failures": len(record.failures)}
@@ -217,9 +217,9 @@ class Result:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row a client and round: its name and model, and what it reported, such as accuracy.
+        """One row per client and round: its name and model, and its metrics, such as accuracy.
 
-        Where it has measured its classes one by one, ``recall`` is a dict, the recall of each class in its test set by
+        Where metrics per class were measured, ``recall`` is a dict, the recall of each class in its test set by
         the name of the class; ``untested`` and ``unpredicted`` are lists of such names. They are as in `clients.json`:
         numbers stand for names that stay on the node. ``frame.recall.apply(pandas.Series)`` has a column a class.
         """
@@ -238,7 +238,7 @@ class Result:
 
     @property
     def notes(self) -> list[str]:
-        """What to mind when the figures are read: too few rounds, small test sets, classes not tested or predicted."""
+        """Caveats of the figures: too few rounds, small test sets, classes not tested or predicted."""
         return notes(self._run)
 
     def node(self, client: int | str) -> Node:
@@ -252,15 +252,15 @@ class Result:
             return load_client(self.folder, client)
 
     def model(self, client: int | str) -> nn.Module:
-        """Return what was measured of a client, to be called with inputs as `node` has them in its data.
+        """Return the model that was measured of a client; it takes inputs as in the data of `node`.
 
-        Where that is the client's own model, it is a SplitModel.
+        If that is the client's own model, it is a SplitModel.
         """
         node = self.node(client)
         return node.predictor or node.model
 
     def export(self, client: int | str, path: Path | str) -> Path:
-        """Write a client's trained model to a file that needs nothing of this project; as `export`."""
+        """Write a client's trained model to a file that does not need this project; as `export`."""
         return export(self.folder, client, path)
 
     def plot(self) -> Figure:
@@ -276,11 +276,11 @@ class Result:
         return str(self.folder)
 
     def __repr__(self) -> str:
-        """Return what it is, in one line."""
+        """Return a summary in one line."""
         return f"Result({str(self.folder)!r}: {self._in_words})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: one line, and a row for each client."""
+        """Return the form for notebooks: one line, and a row for each client."""
         rows = [
             {
                 "client": client["partition"],
@@ -309,7 +309,7 @@ class Result:
 
 
 def compare(runs: Runs) -> pd.DataFrame:
-    """Return one row a run: the config keys in which the runs differ, and their figures.
+    """Return one row per run: the config keys in which the runs differ, and their figures.
 
     The index is the name of the run folder. Over seeds: ``compare(results).groupby("fedhe.alpha").accuracy.mean()``.
 
@@ -325,7 +325,7 @@ def compare(runs: Runs) -> pd.DataFrame:
 
 @called_in_python
 def gains(runs: Runs, measure: str = "accuracy") -> pd.DataFrame:
-    """Return what each method changes for each client against training alone: one row a method and client.
+    """Return each method's gain over local training for each client: one row per method and client.
 
     Runs are paired with those of `local` on the same rows and seed, or where there is none with those that train on
     all data in one place (``pooled``).
@@ -335,20 +335,20 @@ def gains(runs: Runs, measure: str = "accuracy") -> pd.DataFrame:
     runs : iterable
         Results, run folders, or folders of such: of a sweep, or of ``hetfl reproduce``. Or one of them.
     measure : {"accuracy", "balanced-accuracy", "macro-f1", "auc"}
-        What is compared. One seed gives an interval of the accuracy alone.
+        The compared metric. With one seed only accuracy has an interval.
 
     Returns
     -------
     DataFrame
         Method, client and its name; over how many seeds; mean final values, and their difference with its 95 %
-        interval, as fractions; p values before and after Holm's correction; the verdict, and in words, which name the
-        method where there are several. ``attrs`` has the ``sentences`` by method, which runs are ``left_out`` and why,
-        and the ``notes`` that say how it was done.
+        interval, as fractions; p values before and after Holm's correction; the verdict, and in ``words``, which name
+        the method where there are several. ``attrs`` has the ``sentences`` by method, which runs are ``left_out`` and
+        why, and the ``notes`` that say how it was done.
 
     Raises
     ------
     ConfigError
-        There is no run to compare with, or nothing but such; or no such measure, or nobody has measured it.
+        There is no run to compare with, or no other run; or the measure is unknown, or was not measured.
     """
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer
@@ -373,33 +373,33 @@ def audit(
     clients: int = 0,
     nodes: Mapping[int, Path | str] | None = None,
 ) -> pd.DataFrame:
-    """Measure what can be read from what clients have uploaded in a run with ``keep-uploads``, as ``hetfl audit`` does.
+    """Measure what an attacker learns from the uploads of a run with ``keep-uploads``, as ``hetfl audit`` does.
 
     Parameters
     ----------
     result : Result or path
         The run, or its folder.
     device : str
-        Where the attacks compute: as the config key.
+        Device of the attacks, as the config key.
     shadows : int
         Models that the attacker trains for LiRA for each client, 2 or more.
     clients : int
-        Only so many clients, the first ones. 0: all.
+        Number of clients, the first ones. 0: all.
     nodes : mapping of int to path, optional
-        Of a deployment, by client: its node's ``state-dir``, or its data; of two at least.
+        Of a deployment, by client: its node's ``state-dir``, or its data; at least two.
 
     Returns
     -------
     DataFrame
-        One row a figure, with the fields of `simulations.studies.audit.measures.Finding`. ``attrs`` has the ``skipped``
-        attacks and why, the ``guarantees`` of the noise on uploads, the paths of the ``pictures``, and of a deployment
-        without `nodes` the ``estimates`` that uploads give by themselves. ``audit/`` in the run folder has the same as
-        ``audit.json``, and the pictures.
+        One row per figure, with the fields of `simulations.studies.audit.measures.Finding`. ``attrs`` has the
+        ``skipped`` attacks and why, the ``guarantees`` of the noise on uploads, the paths of the ``pictures``, and of a
+        deployment without `nodes` the ``estimates`` that uploads give by themselves. ``audit/`` in the run folder has
+        the same as ``audit.json``, and the pictures.
 
     Raises
     ------
     HetflError
-        The run has no uploads, or no attack reads what they are, or the device is not here.
+        The run has no uploads, or none that an attack supports, or the device is not available.
     """
     import pandas as pd
 
@@ -419,21 +419,21 @@ def audit(
 
 
 def export(folder: PathLike[str] | str, client: int | str, path: Path | str) -> Path:
-    """Write what a client has learnt to a file for a device that has none of this project; as ``hetfl export``.
+    """Write a client's trained model to a file for a device without this project; as ``hetfl export``.
 
     Parameters
     ----------
     folder : Result or path
         A run, its folder, or a node's ``state-dir``; as in `simulations.inference.loading.load_client`.
     client : int or str
-        Its number or its name, as there.
+        Its number or its name.
     path : path
         ``.pt2`` for torch.export, or ``.onnx``.
 
     Returns
     -------
     Path
-        The file. Its program takes inputs as they are stored, `simulations.inference.export` says how.
+        The file. Its program takes inputs as stored; see `simulations.inference.export`.
     """
     from simulations.inference.export import export_node
     from simulations.inference.loading import load_client
@@ -460,7 +460,7 @@ def _read(runs: Runs) -> list[Run]:
 
 
 def _split_callbacks(given: str | Iterable[object]) -> tuple[list[str], list[RoundCallback]]:
-    """Return the names, and the objects, of callbacks that a script gives; a class is built.
+    """Split callbacks into names and objects; classes are built.
 
     Raises
     ------
@@ -496,7 +496,7 @@ def config_keys(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> 
 
 
 def _with_folder(keys: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return config keys in which a data set that exists in Python alone is the folder that it is written to."""
+    """Return config keys in which a data set in memory is replaced by the folder that it is written to."""
     from simulations.engine.objects import is_object, stored
 
     if not is_object(keys.get("dataset", "")):
@@ -513,7 +513,7 @@ def _key(key: str) -> str:
 
 
 def _value(key: str, value: Any) -> Value:
-    """Return what a config can hold: numbers of numpy as Python's, paths and functions as texts, lists with commas."""
+    """Return a config value: NumPy's numbers as Python's, paths and functions as texts, lists with commas."""
     if isinstance(value, list | tuple):
         return ",".join(str(_value(key, each)) for each in value)
     if callable(value):
@@ -529,7 +529,7 @@ def _value(key: str, value: Any) -> Value:
 
 
 def _function(key: str, value: Any) -> str:
-    """Return a function, or a class, as a config names it; other processes are to find it there, and later ones."""
+    """Return the name of a function or a class, by which other processes import it."""
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if module == "__main__" or getattr(sys.modules.get(module), name or " ", None) is not value:
         raise ConfigError(
@@ -540,12 +540,12 @@ def _function(key: str, value: Any) -> str:
 
 
 def _classes(record: Round, client: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return what a client has measured class by class in a round, by names of classes; nothing where it has not."""
+    """Return a client's metrics per class in a round, by names of classes; empty if there are none."""
     return dict(named_classes(record, int(client), names)) if client in record.classes else {}
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return rows as a frame, where what is not known is NaN also in a column that has nothing else."""
+    """Return rows as a frame; columns without any value hold NaN."""
     import pandas as pd
 
     frame = pd.DataFrame(rows)

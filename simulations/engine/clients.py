@@ -1,4 +1,4 @@
-"""The clients that a process runs: those asked last are awake in its memory, the others rest in files."""
+"""The clients of a process: those asked last are awake in memory, the others rest in files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -30,31 +30,31 @@ FIRST_NODE = 2**62
 """Node id of client 0: as many bytes on the wire as the random ids of Flower's other engines."""
 
 MEMORY = 2**31
-"""Bytes of what clients keep that stay in memory, of all processes together; the rest lies in files."""
+"""Bytes of client state in memory, of all processes together; the rest is in files."""
 
 EVERY = "all"
-"""The key, beside client ids, of the digest of what all clients' data come from."""
+"""The key of the digest of all clients' data, among client ids."""
 
 AWAKE = 1000
-"""Most clients that are awake in one process, however little they keep: each has the numbers of its rows as well."""
+"""Maximum number of clients awake in a process."""
 
 
 _NUMBERS = {int, float}
 
 
 class Answer(NamedTuple):
-    """What a client answers without a message.
+    """A client's answer without a message.
 
     Parameters
     ----------
     arrays : mapping of str to array
-        What it uploads.
+        The upload.
     metrics : mapping
-        What it has measured.
+        The metrics.
     form : PayloadSpec or None
-        The form by which it has checked its upload itself. None: what it sends is another array, or has been copied.
+        The declaration by which the client has checked its upload. None: the arrays differ from those, or were copied.
     error : str or None
-        What it has come to instead.
+        The error, if there is one.
     """
 
     arrays: Arrays
@@ -77,9 +77,9 @@ class Clients:
     count : int
         How many clients there are in all.
     scratch : Path
-        Folder of those that rest, the same for all processes; made when the first one does.
+        Folder of resting clients, the same for all processes; created on demand.
     memory : int
-        Bytes of what clients keep that stay in memory. At least one client does.
+        Bytes of client state in memory. At least one client stays in memory.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Clients:
         Raises
         ------
         StateError
-            What a client keeps cannot be written or read.
+            A client's state cannot be written or read.
         """
         node = message.metadata.dst_node_id
         context = self._awake(node)
@@ -116,11 +116,11 @@ class Clients:
             self._note(node)
 
     def members(self, client_ids: Sequence[int]) -> list[Member | str]:
-        """Return who some clients are, or why one cannot take part; few of them are built."""
+        """Return some clients, or why one cannot take part; few of them are built."""
         return members_of(client_ids, self._registered)
 
     def _registered(self, client_id: int) -> tuple[Member, RunConfig | None] | str:
-        """Build a client; return who it is and its config, if it is kept, or why it cannot take part."""
+        """Build a client; return its registration and its config, if it is cached, or why it cannot take part."""
         node = FIRST_NODE + client_id
         context = self._awake(node)
         try:
@@ -133,15 +133,15 @@ class Clients:
             self._note(node)
 
     def train(self, node: int, download: Arrays, round: int) -> Answer:
-        """Let a client learn for a round."""
+        """Train a client for a round."""
         return self._ask(MessageType.TRAIN, node, download, round)
 
     def evaluate(self, node: int, download: Arrays, round: int) -> Answer:
-        """Let a client measure after a round."""
+        """Evaluate a client after a round."""
         return self._ask(MessageType.EVALUATE, node, download, round)
 
     def begin(self) -> None:
-        """Forget which downloads have been checked: others come."""
+        """Clear the cache of checked downloads."""
         self._checked = {}
 
     def _ask(self, kind: str, node: int, download: Arrays, round: int) -> Answer:
@@ -166,7 +166,7 @@ class Clients:
         return answer
 
     def _received(self, client: Holder, form: PayloadSpec, download: Arrays) -> Arrays:
-        """Check what a client is sent; what many are sent is checked once by each form."""
+        """Check a client's download; one for several clients is checked once by each declaration."""
         key = id(download), id(form)
         if key not in self._checked:
             arrays = frozen(widened(form, download, "server")) if client.half else download
@@ -175,7 +175,7 @@ class Clients:
         return self._checked[key][2]
 
     def rest(self, nodes: Iterable[int]) -> None:
-        """Write down what clients keep, and forget all else about them: it is made again."""
+        """Write clients' states to files, and drop the clients, which are rebuilt on demand."""
         for node in nodes:
             if node in self._bytes:
                 self._held -= self._bytes.pop(node)
@@ -185,12 +185,12 @@ class Clients:
                     self._write(self._records(node), recorddict_to_proto(context.state).SerializeToString())
 
     def flush(self) -> None:
-        """Write down the state of all clients that are awake, and stay so."""
+        """Write the states of all clients that are awake, which stay awake."""
         for node in self._bytes:
             self._contexts[node].store.flush()
 
     def drop(self) -> None:
-        """Forget the state of all clients that are awake: their files have another."""
+        """Drop the states of all clients that are awake, in favour of their files."""
         for node in self._bytes:
             self._contexts[node].store.drop()
             self._contexts[node].kept.holder = None
@@ -212,7 +212,7 @@ class Clients:
         return self._contexts[node]
 
     def _note(self, node: int) -> None:
-        """Note what a client keeps that has just answered, and what it trains on."""
+        """Record the bytes of a client that has just answered, and the digest of its data."""
         context = self._contexts[node]
         if node in self._bytes:
             before, now = self._bytes.pop(node), context.nbytes
@@ -243,7 +243,7 @@ class Clients:
 
 
 class Hosted(NamedTuple):
-    """What `Clients` is made of."""
+    """The arguments of `Clients`."""
 
     app: str
     run: int

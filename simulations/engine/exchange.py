@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from simulations.engine.grid import LocalEngine
 
 MAX_SIZES = 10_000
-"""Kinds of messages without arrays whose sizes are remembered."""
+"""Size of the cache for sizes of messages without arrays."""
 
 BY_REFERENCE = (MessageType.TRAIN, MessageType.EVALUATE)
-"""What clients are asked for without a message."""
+"""Requests that are handed over without a message."""
 
 
 @dataclass(eq=False)
 class Flight(Sent):
-    """What a client of the local engine has been sent.
+    """A request to a client of the local engine.
 
     Parameters
     ----------
     place : int
-        How many messages have been sent up to this one, when it has been.
+        Its number among all requests, once it is sent.
     ticket : int
-        By which the engine knows the job.
+        The engine's ticket of the job.
     reply : Reply or None
-        What came of it, if it may be used.
+        The valid reply, if any.
     error : str
-        Why it may not; empty while it is not known.
+        Why there is no valid reply; empty while it is unknown.
     raised : bool
-        Whether that is what the client has come to itself.
+        Whether the error is the client's own.
     """
 
     place: int = 0
@@ -63,7 +63,7 @@ class Flight(Sent):
 
 
 class Times:
-    """Says how long clients and their links take, as the run config has it.
+    """Simulated times of clients and links, as the run config sets them.
 
     A client takes its ``client-seconds`` for a round, or the operations that it counts over its ``client-speed``, give
     or take a tenth, drawn by the run's seed, and its link what ``client-mbits`` and ``client-latency`` say; nothing
@@ -78,7 +78,7 @@ class Times:
         self._latency = simulated("client-latency", config.client_latency)
 
     def known(self, flight: Flight) -> float:
-        """Return the seconds that are known when a message is sent: until its answer is known, they are a bound."""
+        """Return the seconds that are known when a message is sent: a lower bound until its answer is known."""
         client_id, trains = flight.member.client_id, flight.kind == MessageType.TRAIN
         took = 0.0
         if trains and not self._counts:
@@ -87,7 +87,7 @@ class Times:
         return took + self._carried(flight, 0, flight.traffic.wire_down)
 
     def more(self, flight: Flight, metrics: Mapping[str, Any], wire_up: int) -> float:
-        """Return the seconds that are known with its answer."""
+        """Return the further seconds that are known with its answer."""
         client_id, took = flight.member.client_id, 0.0
         if self._counts and (operations := metrics.get(FLOPS, 0.0)):  # as the client's meter has counted them
             (speed,) = self._speeds[client_id % len(self._speeds)]
@@ -98,7 +98,7 @@ class Times:
         return float(generator(self._seed, client_id, place, "seconds").uniform(0.9, 1.1))
 
     def _carried(self, flight: Flight, way: int, wire: int) -> float:
-        """Return the seconds that so many bytes take on a client's link, down (0) or up (1)."""
+        """Return the seconds of a transfer on a client's link, down (0) or up (1)."""
         if flight.kind == MessageType.EVALUATE:
             return 0.0
         client_id = flight.member.client_id
@@ -110,12 +110,12 @@ class Times:
 
 
 class LocalExchange(Exchange):
-    """Hands arrays to clients in this process, or in worker processes, and takes in what they answer.
+    """Hands arrays to clients in this process, or in worker processes, and receives their answers.
 
-    Answers are handed out in the order of simulated time, so that what a server that answers each client as it comes
-    sends next is the same for any number of workers. A download is checked once by each form that clients expect; an
-    upload once, by the client itself, unless it has come from another process or is expected in another form. What
-    messages would weigh is arithmetic. Public samples, which are sent once, travel as messages.
+    Answers are returned in the order of simulated time, so that an asynchronous server's next requests are the same
+    for any number of workers. A download is checked once by each declaration that clients have; an
+    upload once, by the client itself, unless it comes from another process or is declared otherwise. The sizes of
+    messages are computed. Public samples, which are sent once, travel as messages.
 
     Parameters
     ----------
@@ -139,11 +139,11 @@ class LocalExchange(Exchange):
 
     @property
     def waiting(self) -> Collection[Sent]:
-        """What is under way."""
+        """The requests under way."""
         return self._flights.values()
 
     def _post(self, sent: Sequence[Flight]) -> None:
-        """Hand clients arrays, which are weighed once for all that are handed the same."""
+        """Hand arrays to clients; sizes are computed once for each set of arrays."""
         weights: dict[int, tuple[int, int, int]] = {}
         jobs = list[Job]()
         for flight in sent:
@@ -186,9 +186,9 @@ class LocalExchange(Exchange):
         return flight
 
     def hold(self) -> UnderWay:
-        """Let clients that have something to do finish it, and return what is under way, which stays so.
+        """Let clients finish their jobs, and return the requests under way, which stay under way.
 
-        Nobody hears of a reply before its time, so that this changes no bit.
+        No reply is used before its time, so that this changes no bit.
         """
         self._due = sorted(
             (when if (flight := self._flights[place]).landed else when + self._land(flight), place)
@@ -218,7 +218,7 @@ class LocalExchange(Exchange):
         return UnderWay({"engine": numbers}, arrays)
 
     def restore(self, under_way: UnderWay) -> list[str]:
-        """Go on where `hold` was; return what is lost by that.
+        """Restore what `hold` has returned; return what is lost.
 
         Raises
         ------
@@ -244,7 +244,7 @@ class LocalExchange(Exchange):
         return lost
 
     def _land(self, flight: Flight) -> float:
-        """Wait for a client's answer, and check it; return the seconds that it takes beyond those known before."""
+        """Wait for a client's answer, and check it; return its further seconds."""
         answer = self._engine.answer(flight.ticket)
         before = flight.traffic.wire_up
         try:
@@ -258,7 +258,7 @@ class LocalExchange(Exchange):
         return self._times.more(flight, metrics, up)
 
     def _read(self, flight: Flight, answer: Answer | Message) -> Reply:
-        """Return an answer that has been checked; raise `PayloadError` where it may not be used."""
+        """Return the checked answer; raise `PayloadError` if it is invalid."""
         member, expected, half = flight.member, self.expected(flight), self.config.half
         if isinstance(answer, Message):
             flight.raised = answer.has_error()
@@ -283,7 +283,7 @@ class LocalExchange(Exchange):
         return expected.reply(answer.metrics, arrays)
 
     def _weigh(self, kind: str, arrays: Arrays, numbers: Mapping[str, Any], *, reply: bool) -> tuple[int, int, int]:
-        """Return the numbers, payload bytes and wire bytes of a message that is not written."""
+        """Return the numbers, payload bytes and wire bytes that a message would have."""
         key = kind, reply, _forms(numbers)
         if key not in self._around:
             if len(self._around) >= MAX_SIZES:
@@ -296,7 +296,7 @@ class LocalExchange(Exchange):
 
 
 def _forms(values: Mapping[Any, Any]) -> tuple[object, ...]:
-    """Return what the bytes of named numbers, or of lists of them, in a message depend on."""
+    """Return the form of named numbers, or of lists of them, which determines their bytes in a message."""
     return (
         *values,
         *[

@@ -1,9 +1,9 @@
 """The local engine: a Flower Grid that calls the ClientApp in this process, or in a few worker processes.
 
-It runs the same ServerApp and ClientApp as Flower's own engines. The clients that were asked last are awake: what they
-keep is in the memory of the process that runs them. The others rest: what they keep lies in files of a folder that goes
-away with the run, from which any worker wakes them. Which worker runs a client, and whether it has rested, changes no
-bit of the result.
+It runs the same ServerApp and ClientApp as Flower's own engines. The clients that were asked last are awake: their
+state is in the memory of the process that runs them. The others rest: their state is in files of a folder that is
+removed with the run, from which any worker wakes them. Which worker runs a client, and whether it has rested, changes
+no bit of the result.
 """
 
 import shutil
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
     from hetfl_flwr.server.federation import Federation
 
 SCRATCH = ".clients-"
-"""How the folder begins, in the run folder, in which clients rest."""
+"""Prefix of the folder, in the run folder, for the state of resting clients."""
 
 
 class LocalEngine(Grid):
-    """Runs clients on this machine: it says who they are, and hands them arrays, without Ray or a network.
+    """Runs clients on this machine, without Ray or a network.
 
-    Use it in a ``with``: leaving it ends the worker processes.
+    Use it in a ``with`` statement, which ends the worker processes.
 
     Parameters
     ----------
     config : RunConfig
-        The config of the run, with nothing left open.
+        The resolved run config.
     run : int
-        The run's id: what client state is stamped with.
+        The run's id, for the stamps of client state.
     workers : int
         Worker processes. 1: everything in this process.
     app : str
         The ClientApp as ``module:attribute``.
     memory : int
-        Bytes of what clients keep that stay in memory, of all processes together.
+        Bytes of client state in memory, of all processes together.
     """
 
     engine = "local"
@@ -117,7 +117,7 @@ class LocalEngine(Grid):
         return list(self._nodes)
 
     def members(self) -> list[Member | str]:
-        """Return who the clients are, or why one cannot take part."""
+        """Return the clients, or why one cannot take part."""
         shares = self._shared(range(len(self._nodes)))
         found = dict[int, Member | str]()
         for client_ids, members in zip(shares, self._host.call("members", *shares), strict=True):
@@ -125,11 +125,11 @@ class LocalEngine(Grid):
         return [found[client_id] for client_id in sorted(found)]
 
     def _shared(self, client_ids: Sequence[int]) -> list[Sequence[int]]:
-        """Return the clients of each process, as long as none has changed its process."""
+        """Return the clients of each process, before any client changes its process."""
         return [client_ids[one :: self._host.count] for one in range(self._host.count)]
 
     def exchange(self, federation: "Federation") -> LocalExchange:
-        """Return what hands arrays to the clients."""
+        """Return the exchange by arrays."""
         return LocalExchange(self, federation)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -164,28 +164,28 @@ class LocalEngine(Grid):
         return message
 
     def submit(self, jobs: Sequence[Job]) -> list[int]:
-        """Let clients do something; return a ticket for each answer."""
+        """Submit jobs of clients; return a ticket for each answer."""
         tickets = [next(self._tickets) for _ in jobs]
         self._used.update(job.node - FIRST_NODE for job in jobs)
         self._host.submit(list(zip(tickets, jobs, strict=True)))
         return tickets
 
     def answer(self, ticket: int) -> Answer | Message:
-        """Wait for what came of a job."""
+        """Wait for the answer to a job."""
         while ticket not in self._answers:
             came, answer = self._host.receive()
             self._answers[came] = answer
         return self._answers.pop(ticket)
 
     def save_clients(self, folder: Path) -> dict[int, str]:
-        """Write every client's state; what has not changed since it was written last costs a file's name."""
+        """Write every client's state; unchanged states are linked."""
         self._settle()
         self._host.call("flush")
         digests = {k: self._store(k).give(folder / f"client-{k}") for k in sorted(self._used)}
         return {client_id: digest for client_id, digest in digests.items() if digest is not None}
 
     def load_clients(self, folder: Path, client_ids: Set[int]) -> None:
-        """Take up the state of each of these clients; what the others have saved since is forgotten."""
+        """Restore the state of each of these clients; drop the state of the others."""
         self._used |= client_ids
         for client_id in self._used:
             store = self._store(client_id)
@@ -207,7 +207,7 @@ class LocalEngine(Grid):
         return found
 
     def check_rows(self, before: Mapping[str, str]) -> list[str]:
-        """Refuse data that are not those of before; with ``accept-loss`` warn of them, and return what differs."""
+        """Refuse data that have changed; with ``accept-loss`` warn, and return the differences."""
         if before.get(EVERY) == self.rows()[EVERY]:
             return []
         rows = self.rows(sorted(int(client_id) for client_id in before if client_id != EVERY))
@@ -228,7 +228,7 @@ class LocalEngine(Grid):
         return [what]
 
     def _settle(self) -> None:
-        """Take in all that is under way."""
+        """Wait for all jobs under way."""
         while self._host.is_busy():
             came, answer = self._host.receive()
             self._answers[came] = answer

@@ -1,4 +1,4 @@
-"""Who the clients of a process are, without building each: of those that differ in their rows alone, one is built."""
+"""The clients of a process, without building each: of clients that differ only in their rows, one is built."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,24 +11,24 @@ from hetfl_flwr.models import ZOO, assign, drawn_order, network_of
 from hetfl_flwr.server.member import Member
 
 MOST_REFUSED = 10
-"""Clients of a process that are asked in vain before the others are not asked any more."""
+"""Number of failed clients of a process after which the others are not built."""
 
 
 def members_of(
     client_ids: Sequence[int], build: Callable[[int], tuple[Member, RunConfig | None] | str]
 ) -> list[Member | str]:
-    """Return who some clients are, in order, or why one cannot take part.
+    """Return some clients, in order, or why one cannot take part.
 
-    Those that have the same model, and data of the same domain, are like the first of them, but for what their rows
-    come to. Others are built one by one: clients that go on from a state folder, that choose their models, that have
-    columns or pooled rows of their own, or that run code of the user's.
+    Clients with the same model, and data of the same domain, are like the first of them, except for the numbers of
+    their rows. Others are built one by one: clients that resume from a state folder, that choose their models, that
+    have their own columns or pooled rows, or that run code of the user's.
 
     Parameters
     ----------
     client_ids : sequence of int
-        Which clients.
+        The clients.
     build : callable
-        Builds a client; returns who it is, and its config if it is kept, or why it cannot take part.
+        Builds a client; returns its registration, and its config if it is cached, or why it cannot take part.
     """
     found, refused = list[Member | str](), 0
     held: Sequence[Holding] = ()
@@ -57,7 +57,7 @@ def members_of(
 
 
 def _held(config: RunConfig, clients: int) -> Sequence[Holding]:
-    """Return what each client of a federation holds; nothing where more than that makes a difference."""
+    """Return the numbers of each client's samples; empty where clients differ in more than these."""
     if config.state_dir or config.models == FIT or config.features != "all" or config.pooled:
         return ()
     if config.algorithm not in names():
@@ -69,7 +69,7 @@ def _held(config: RunConfig, clients: int) -> Sequence[Holding]:
 
 
 def _kind(config: RunConfig, held: Sequence[Holding], client_id: int) -> tuple[object, ...] | None:
-    """Return in what clients must be equal of whom one is built for all; None: each is built itself."""
+    """Return a key that is equal for clients of which one is built; None: each is built."""
     if not held:
         return None
     order = drawn_order(config.seed, len(held)) if config.assignment == "random" else ()
@@ -82,6 +82,6 @@ def _kind(config: RunConfig, held: Sequence[Holding], client_id: int) -> tuple[o
 
 
 def _like(member: Member, client_id: int, held: Holding) -> Member:
-    """Return a client that is like another one."""
+    """Return a client like another one, with its own numbers of samples."""
     own = {name: value for name, value in held._asdict().items() if name != "domain"}
     return replace(member, node=member.node - member.client_id + client_id, client_id=client_id, **own)

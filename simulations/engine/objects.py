@@ -1,7 +1,7 @@
-"""Data sets that exist in Python alone, written down once: frames, arrays, data sets of torch and of datasets.
+"""Data sets in memory, written to files once: frames, arrays, data sets of torch and of datasets.
 
-What is written lies in the cache folder of the datasets library, in a folder that is called by a digest of what it
-holds. A run names that folder, so that its workers, and whoever goes on with it, read the same rows.
+The files are in the cache folder of the datasets library, in a folder named by a digest of their
+content. A run's config names that folder, so that its workers, and resumed runs, read the same rows.
 """
 
 import json
@@ -43,34 +43,34 @@ MOST_COUNTED = 2**20
 
 
 def is_object(dataset: object) -> bool:
-    """Say whether a data set is no name, path, or list of these."""
+    """Return whether a data set is an object, and not a name, a path, or a list of these."""
     if isinstance(dataset, list | tuple):
         return not dataset or not all(isinstance(one, str | os.PathLike) for one in dataset)
     return not isinstance(dataset, str | os.PathLike)
 
 
 def stored(dataset: object, series: str = "") -> tuple[Path, bool]:
-    """Write a data set down, unless it has been before.
+    """Write a data set to files, unless it was written before.
 
     Parameters
     ----------
     dataset : object
-        One of `ACCEPTED`. A list of several, or a dict by the clients' names, holds one a client.
+        One of `ACCEPTED`. A list of several, or a dict by the clients' names, holds one per client.
     series : str
-        What the run config calls a column of time series: then the pairs of a torch data set are series and labels.
+        The run config's column of time series: then the pairs of a torch data set are series and labels.
         Empty: they are images and labels.
 
     Returns
     -------
     folder : Path
-        Where it lies.
+        The folder.
     several : bool
-        Whether each of its files is one client's.
+        Whether each of its files belongs to one client.
 
     Raises
     ------
     DataError
-        If it is none of these, or cannot be written.
+        If it is not supported, or cannot be written.
     """
     from datasets.dataset_dict import DatasetDict
 
@@ -120,7 +120,7 @@ def _shared_classes(said: Sequence[int | Sequence[str]]) -> int | Sequence[str]:
 
 
 def _rows(place: str, dataset: object, series: str, classes: int | Sequence[str] = 0) -> "Dataset":
-    """Return the rows of one data set, as the datasets library has them."""
+    """Return the rows of one data set, as a Dataset of the datasets library."""
     from datasets.arrow_dataset import Dataset
     from datasets.dataset_dict import DatasetDict
 
@@ -150,7 +150,7 @@ def _rows(place: str, dataset: object, series: str, classes: int | Sequence[str]
 
 
 def _is_arrays(dataset: object) -> TypeGuard[Mapping[str, Any]]:
-    """Say whether a data set is a dict of arrays of NumPy or of torch, by the names of columns."""
+    """Return whether a data set is a dict of NumPy's or torch's arrays, by the names of columns."""
     from torch import Tensor
 
     if not isinstance(dataset, Mapping) or not dataset:
@@ -168,7 +168,7 @@ def _is_frame(dataset: object) -> bool:
 
 
 def _table(place: str, frame: Any) -> pa.Table:
-    """Return a frame as a table of Arrow, an index left out."""
+    """Return a frame as an Arrow table, without its index."""
     names = [str(name) for name in getattr(frame, "columns", ())]
     twice = [name for number, name in enumerate(names) if name in names[:number]]
     if twice:
@@ -185,7 +185,7 @@ def _table(place: str, frame: Any) -> pa.Table:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Return a table without the types of Arrow that the datasets library has none for."""
+    """Return a table without the Arrow types that the datasets library does not support."""
     columns = [pa.chunked_array(map(_plain_cells, column.chunks)) for column in table.columns if table.num_rows]
     return pa.table(columns or table.columns, names=table.column_names)
 
@@ -205,7 +205,7 @@ def _is_torch(dataset: object) -> bool:
 
 
 def _torch_classes(place: str, dataset: Any) -> int | Sequence[str]:
-    """Return the names of a torch data set's classes or, where it has none, how many its labels ask for."""
+    """Return the names of a torch data set's classes or, if it has none, their number by its labels."""
     names = getattr(dataset, "classes", None)
     if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
         return names
@@ -216,7 +216,7 @@ def _torch_classes(place: str, dataset: Any) -> int | Sequence[str]:
 
 
 def _pairs(place: str, dataset: Any) -> Iterator[tuple[Any, int]]:
-    """Go through the inputs and labels of a torch data set."""
+    """Yield the inputs and labels of a torch data set."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(f"{place} gives its items in turn alone: expected a data set whose items have numbers")
     for number in range(len(dataset)):
@@ -290,7 +290,7 @@ def _class_label(classes: int | Sequence[str]) -> Any:
 
 
 def _labelled(place: str, dataset: object, label: Any) -> Iterator[tuple[Any, int]]:
-    """Go through the inputs and labels of a torch data set, whose classes are known."""
+    """Yield the inputs and labels of a torch data set, whose classes are known."""
     for number, (one, value) in enumerate(_pairs(place, dataset)):
         if value >= label.num_classes:
             raise DataError(f"item {number} of {place} has label {value}: expected 0..{label.num_classes - 1}")
@@ -298,7 +298,7 @@ def _labelled(place: str, dataset: object, label: Any) -> Iterator[tuple[Any, in
 
 
 def _png(place: str, image: Any) -> bytes:
-    """Return an image as a PNG file: a tensor (H, W), or (C, H, W) of one or three colours, or what Pillow has."""
+    """Return an image as a PNG file: a tensor (H, W), or (C, H, W) of one or three colours, or an image of Pillow."""
     from PIL import Image
 
     file = BytesIO()
@@ -325,7 +325,7 @@ def _folder() -> Path:
 
 
 def _written(files: Mapping[str, "Dataset"], names: Sequence[str], places: Sequence[str]) -> Path:
-    """Write files into a folder that is called by their digest, with what messages call each."""
+    """Write files into a folder named by their digest, with their names for messages."""
     from datasets.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():

@@ -43,16 +43,16 @@ def run_locally(
     verbose : bool
         Whether Flower's log is shown.
     progress : bool
-        Whether a bar is shown, in a terminal or a notebook.
+        Whether to show a progress bar, in a terminal or a notebook.
     callbacks : sequence of RoundCallback
-        What is told of each round, beside the callbacks that the config names.
+        Called after each round, in addition to the callbacks that the config names.
 
     Raises
     ------
     HetflError
-        What is wrong with config, data or model, or that too few clients are left, in one line.
+        Config, data or model are invalid, or too few clients are left: one line.
     Interrupted
-        After Ctrl-C, when the round was done: says how to go on.
+        After Ctrl-C, at the end of the round: says how to resume.
     """
     from hetfl_flwr.data import reread
     from hetfl_flwr.runs.settings import resolved
@@ -89,7 +89,7 @@ def run_locally(
 
 @contextmanager
 def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
-    """Set this process up for a federation, and back: Flower's log and bars shown or not, torch's threads and types."""
+    """Set this process up for a federation, and restore it: Flower's log, progress bars, torch's threads and dtype."""
     import torch
 
     from hetfl_flwr.common.flower import FLOWER_LOGGER
@@ -110,7 +110,7 @@ def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
 
 
 def _check_threads(config: RunConfig, workers: int) -> None:
-    """Say that there are more threads than cores; the number that was asked for stands."""
+    """Warn of more threads than cores; the number of threads is unchanged."""
     from hetfl_flwr.node.machine import cores
 
     processes = min(workers, config.clients)
@@ -125,7 +125,7 @@ def _check_threads(config: RunConfig, workers: int) -> None:
 
 
 def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
-    """Return the config of the run to go on with, and its id."""
+    """Return the config of the run to resume, and its id."""
     from hetfl_flwr.methods import resolve
     from hetfl_flwr.runs.checkpoint import choose
     from hetfl_flwr.runs.settings import resolved
@@ -145,7 +145,7 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
 
 @contextmanager
 def _stoppable(grid: "LocalEngine") -> Iterator[None]:
-    """Let the first Ctrl-C finish the round, and the second one end the run at once."""
+    """Stop after the round at the first Ctrl-C, and at once at the second."""
 
     def stop(number: int, frame: object) -> None:
         if grid.stop_requested:

@@ -1,4 +1,4 @@
-"""Where the clients of the local engine run: in this process, or shared out to a few worker processes."""
+"""The processes of the local engine's clients: this one, or a few worker processes."""
 
 import multiprocessing
 import signal
@@ -24,25 +24,25 @@ from hetfl_flwr.wire.spec import Arrays, frozen
 from simulations.engine.clients import FIRST_NODE, Answer, Clients, Hosted
 
 AHEAD = 2
-"""Jobs that a worker has at most: the one it works on, and the next, so that it need not wait for it."""
+"""Maximum number of jobs of a worker: the current one, and the next, so that it never waits."""
 
 EVEN = 1.1
-"""Clients stay with their worker as long as none has more than so many times its even share of the work."""
+"""Clients stay with their worker as long as no worker has more than this multiple of its even share."""
 
 
 class Job(NamedTuple):
-    """What a client is to do.
+    """A job of a client.
 
     Parameters
     ----------
     kind : str
-        The type of the message, a method of `Clients`; "answer": to answer a message of Flower's.
+        The type of the message, a method of `Clients`; "answer": answer a Flower message.
     node : int
         The client's.
     payload : mapping of str to array, or Message
-        What it is sent.
+        The download, or the message.
     round : int
-        The round that it is told.
+        The round, as the client receives it.
     """
 
     kind: str
@@ -52,11 +52,11 @@ class Job(NamedTuple):
 
 
 Jobs = Sequence[tuple[int, Job]]
-"""Jobs, each with the ticket by which its answer is known."""
+"""Jobs, each with its ticket."""
 
 
 class InProcess:
-    """Clients in this process, one after another in the order in which they were asked."""
+    """Clients in this process, one after another in the order of the jobs."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients, self.count = clients, 1
@@ -68,11 +68,11 @@ class InProcess:
         self._queue.extend(jobs)
 
     def is_busy(self) -> bool:
-        """Say whether there is anything to do."""
+        """Return whether any job is left."""
         return bool(self._queue)
 
     def receive(self) -> tuple[int, Answer | Message]:
-        """Let the next client do its job; return the job's ticket, and the answer."""
+        """Run the next job; return its ticket, and the answer."""
         ticket, job = self._queue.popleft()
         return ticket, answer_of(self._clients, job)
 
@@ -81,12 +81,12 @@ class InProcess:
         return [getattr(self._clients, what)(*own)]
 
     def close(self) -> None:
-        """Do nothing: there is no process to end."""
+        """Do nothing: there are no worker processes."""
         return
 
 
 def answer_of(clients: Clients, job: Job) -> Answer | Message:
-    """Let a client do its job."""
+    """Run a job."""
     kind, node, payload, round = job
     if isinstance(payload, Message):
         return clients.answer(payload)
@@ -95,27 +95,27 @@ def answer_of(clients: Clients, job: Job) -> Answer | Message:
 
 
 WORKER = "hetfl-worker-"
-"""How the names of worker processes begin."""
+"""Prefix of the names of worker processes."""
 
 UNGUARDED = 71
-"""Exit code of a worker process in which a script has begun to run a federation, as it does where it was started."""
+"""Exit code of a worker process whose script starts a federation at import."""
 
 GUARD = 'begin its work under if __name__ == "__main__":'
-"""What a script has to do that starts processes."""
+"""What a script that starts processes must do."""
 
 
 def check_starts_processes(key: str) -> None:
-    """Refuse to start processes in a script on standard input, which they could not read.
+    """Refuse to start processes in a script on standard input, which they cannot read.
 
     Parameters
     ----------
     key : str
-        The key that asks for them, and its value.
+        The key that requires them, and its value.
 
     Raises
     ------
     ConfigError
-        The program is such a script.
+        The program is a script on standard input.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script == "<stdin>":
@@ -123,15 +123,15 @@ def check_starts_processes(key: str) -> None:
 
 
 def end_unguarded() -> None:
-    """End a worker process that runs the script that has started it, instead of clients."""
+    """End a worker process that runs the script instead of clients."""
     if multiprocessing.current_process().name.startswith(WORKER):
         sys.exit(UNGUARDED)
 
 
 class Workers:
-    """Clients in worker processes, shared out by how long each took before; a client is with one worker at a time.
+    """Clients in worker processes, assigned by their earlier times; a client is with one worker at a time.
 
-    A worker always reads what it is sent, also while it works, so that no pipe fills up on both sides.
+    A worker reads its pipe also while it works, so that no pipe fills up on both sides.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class Workers:
         self._seconds: dict[int, float] = {}
 
     def submit(self, jobs: Jobs) -> None:
-        """Queue jobs for the workers that have the clients; if nothing is under way, share the clients out anew."""
+        """Queue jobs for the clients' workers; if no job is under way, assign the clients anew."""
         self._written = {}
         if not self.is_busy():
             self._share_out([job.node for _, job in jobs])
@@ -172,7 +172,7 @@ class Workers:
                 self._feed(worker)
 
     def is_busy(self) -> bool:
-        """Say whether anything is under way."""
+        """Return whether any job is under way."""
         return any(self._under_way)
 
     def receive(self) -> tuple[int, Answer | Message]:
@@ -189,7 +189,7 @@ class Workers:
         return ticket, unpacked(answer)
 
     def call(self, what: str, *own: Any) -> list[Any]:
-        """Let every worker call a method of its `Clients`, each with its own argument; nothing is under way."""
+        """Call a method of `Clients` in every worker, each with its own argument; no job is under way."""
         for worker in range(self.count):
             self._tell(worker, (what, own[worker : worker + 1]))
         return [self._received(worker) for worker in range(self.count)]
@@ -208,7 +208,7 @@ class Workers:
         return self._owners.setdefault(node, (node - FIRST_NODE) % len(self._pipes))
 
     def _share_out(self, nodes: Sequence[int]) -> None:
-        """Choose the workers of clients that are all to work now; those that change theirs rest in between."""
+        """Assign clients to workers; those that change their worker rest in between."""
         known = [self._seconds[node] for node in nodes if node in self._seconds]
         usual = sum(known) / len(known) if known else 1.0
         before = {node: self._owner(node) for node in nodes}
@@ -224,7 +224,7 @@ class Workers:
             self._received(worker)
 
     def _feed(self, worker: int) -> None:
-        """Send a worker its next job, if there is one and room for it; what many are sent is written once."""
+        """Send a worker its next job, if there is one and room for it; shared downloads are serialised once."""
         if not self._queues[worker] or len(self._under_way[worker]) >= AHEAD:
             return
         ticket, job = self._queues[worker].popleft()
@@ -243,7 +243,7 @@ class Workers:
             raise self._died(worker) from None
 
     def _received(self, worker: int) -> Any:
-        """Return a worker's answer to a message or a command, or raise the error that it came to."""
+        """Return a worker's answer to a message or a command, or raise its error."""
         try:
             answer = self._pipes[worker].recv()
         except (EOFError, OSError):
@@ -267,7 +267,7 @@ Host = InProcess | Workers
 
 
 def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: int) -> dict[int, int]:
-    """Choose a worker for each client: the longest first, each its own if that is even, else the one with least to do.
+    """Assign clients to workers, the longest first: each to its own if that is even, else to the least loaded one.
 
     Parameters
     ----------
@@ -276,7 +276,7 @@ def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: 
     owners : mapping of int to int
         The worker that has each of them.
     workers : int
-        How many there are.
+        The number of workers.
     """
     loads, chosen = [0.0] * workers, {}
     most = EVEN * sum(seconds.values()) / workers
@@ -287,7 +287,7 @@ def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: 
     return chosen
 
 
-@generators_lent()  # nobody else draws from them here
+@generators_lent()  # no other code draws from them here
 def _work(pipe: Connection, those: Hosted) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
     keep_freed_memory()
@@ -309,7 +309,7 @@ def _work(pipe: Connection, those: Hosted) -> None:
 
 
 def _answer(clients: Clients, kind: str, arguments: tuple[Any, ...]) -> object:
-    """Let a client do its job, and return its answer and the seconds it took; or call a method of `Clients`."""
+    """Run a job, and return its answer and its seconds; or call a method of `Clients`."""
     if kind not in (MessageType.TRAIN, MessageType.EVALUATE, "answer"):
         return getattr(clients, kind)(*arguments)
     node, content, round = arguments
@@ -321,7 +321,7 @@ def _answer(clients: Clients, kind: str, arguments: tuple[Any, ...]) -> object:
 
 
 def _read(pipe: Connection, inbox: "SimpleQueue[Any]") -> None:
-    """Take in what comes through a pipe; None when it has ended."""
+    """Read a pipe into a queue; None at its end."""
     try:
         while True:
             inbox.put(pipe.recv())
