@@ -168,17 +168,20 @@ def sweep(
     from rich.console import Console
 
     from simulations.studies.backends import backend
-    from simulations.studies.sweeps import jobs, run_jobs
+    from simulations.studies.jobs import run_all
+    from simulations.studies.sweeps import check, jobs
 
     axes = {_key(key): [_value(key, value) for value in values] for key, values in grid.items()}
     base = {**config_keys(settings, keys), "algorithm": algorithm}
     with process_as_it_was(log=False, bars=progress):
         console = Console(stderr=True, quiet=not progress, markup=False, emoji=False)
-        folders, failed = run_jobs(jobs(base, axes, Path(out)), backend(on, workers), console)
+        wanted = jobs(base, axes, Path(out))
+        check(wanted)
+        failed = run_all(wanted, backend(on, workers), console)
     if failed:
         reasons = "; ".join(f"{folder.name}: {reason}" for folder, reason in list(failed.items())[:3])
-        raise HetflError(f"{len(failed)} of {len(folders)} runs have not ended: {reasons}")
-    return [Result(folder) for folder in folders]
+        raise HetflError(f"{len(failed)} of {len(wanted)} runs have not ended: {reasons}")
+    return [Result(job.folder) for job in wanted]
 
 
 class Result:

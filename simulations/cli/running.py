@@ -135,18 +135,19 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, b
     ConfigError
         No folder is named for them.
     """
-    from simulations.studies.sweeps import jobs, jobs_against, parse_against, parse_grid, run_jobs
+    from simulations.studies.jobs import run_all
+    from simulations.studies.sweeps import check, jobs, jobs_against, parse_grid
 
     if "output-dir" not in chosen:
         option = "--sweep" if against is None else "--against"
         raise ConfigError(f"{option} needs --out: the folder of its run folders, in which it also goes on")
     out = check_no_run_file(Path(str(chosen.pop("output-dir"))))
     grid = {} if sweep is None else parse_grid(sweep)
-    wanted = jobs(chosen, grid, out) if against is None else jobs_against(chosen, parse_against(against), grid, out)
+    wanted = jobs(chosen, grid, out) if against is None else jobs_against(chosen, against, grid, out)
+    check(wanted)
     with stopped_in_one_line():
-        folders, failed = run_jobs(wanted, backend, make_console())
-    ended = [folder for folder in folders if folder not in failed]
-    if ended:
+        failed = run_all(wanted, backend, make_console())
+    if ended := [job.folder for job in wanted if job.folder not in failed]:
         compare(ended)
     if failed:
         raise typer.Exit(1)

@@ -1,22 +1,37 @@
 """Many runs, some at a time, each in a folder of its own; what was stopped goes on, what has ended is not run again."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+import multiprocessing
+import os
+import shlex
+import signal
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Protocol
 
 from rich.console import Console
 
-from hetfl_flwr.common.notices import warn
+from hetfl_flwr.common.notices import option, speaking_of, warn
 from hetfl_flwr.config import RunConfig, Value, read_toml
-from hetfl_flwr.errors import Interrupted
+from hetfl_flwr.errors import HetflError, Interrupted
+from hetfl_flwr.node.machine import keep_freed_memory
 from hetfl_flwr.runs.progress import Bar
-from hetfl_flwr.runs.record import CONFIG_FILE, read_notes, read_summary, rounds_written
+from hetfl_flwr.runs.record import CHECKPOINTS, CONFIG_FILE, read_notes, read_summary, rounds_written
 
 PLACES = ("data-dir", "device", "threads", "checkpoint-every")
 """Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
+
+STOPPED = "stopped"
+"""Why an interrupted run has not ended."""
+
+_BUSY = Lock()
+"""Held while this process has a run."""
 
 
 @dataclass(frozen=True)
@@ -64,41 +79,107 @@ class Job:
         return rounds_written(self.folder)
 
 
+def run_one(job: Job) -> str:
+    """Run or resume a run in this process; return why it did not end, or an empty text. Its warnings have its name."""
+    from simulations.engine.run import run_locally
+
+    chosen: dict[str, Value] = {**job.settings, "output-dir": str(job.folder)}
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with _BUSY, speaking_of(job.name):
+            run_locally(chosen, resume=any((job.folder / CHECKPOINTS).glob("round-*")), verbose=False, progress=False)
+    except KeyboardInterrupt:
+        return STOPPED
+    except HetflError as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return ""
+
+
+Submit = Callable[[Job], "Future[str]"]
+"""Starts a run; the result is as of `run_one`."""
+
+
 class Backend(Protocol):
-    """Where the runs of a study happen: while it is open, it runs jobs, each called in a thread of the caller's."""
+    """Where the runs of a study happen."""
 
     @property
     def workers(self) -> int:
         """Runs at a time, at most."""
 
-    def lacks(self, job: Job) -> str:
-        """Return what a run needs that is not there, as far as is known here, or an empty text."""
+    def open(self, wanted: Sequence[Job]) -> AbstractContextManager[Submit]:
+        """Make room for these runs. After an exception those that are going on end their rounds."""
 
-    def open(self, wanted: Sequence[Job]) -> AbstractContextManager[None]:
-        """Make room for these runs; raise `HetflError` if nothing can run there."""
 
-    def run(self, job: Job) -> str:
-        """Run or resume a run, and return why it did not end, or an empty text. Its folder is here then.
+@dataclass(frozen=True)
+class LocalBackend:
+    """Processes of this machine, each with one run at a time. None of them outlives this one."""
+
+    workers: int = 1
+
+    @contextmanager
+    def open(self, wanted: Sequence[Job]) -> Iterator[Submit]:
+        """Start the processes.
 
         Raises
         ------
+        ConfigError
+            The program is a script on standard input.
         HetflError
-            Nothing can run here any longer.
+            A process has died.
         """
+        from simulations.engine.workers import check_starts_processes
 
-    def done(self, job: Job) -> int:
-        """Return how many rounds a run has done, as far as is known here."""
+        check_starts_processes(f"workers = {self.workers}")
+        others = {*multiprocessing.active_children()}
+        context = multiprocessing.get_context("spawn")
 
-    def stop(self) -> None:
-        """Let what runs end its round."""
+        def interrupt() -> None:
+            for process in {*multiprocessing.active_children()} - others:
+                os.kill(process.pid or 0, signal.SIGINT)
+
+        try:
+            with ProcessPoolExecutor(self.workers, mp_context=context, initializer=_begin) as pool:
+                try:
+                    yield lambda job: pool.submit(run_one, job)
+                except BaseException:
+                    interrupt()
+                    raise
+        except BrokenProcessPool:
+            raise HetflError(
+                "a process of these runs has died: out of memory, or in a script that starts them outside of "
+                'if __name__ == "__main__":; what has ended is kept'
+            ) from None
+        except KeyboardInterrupt:  # the second one while the processes were ending
+            interrupt()
+            raise
+
+
+def _begin() -> None:
+    """Prepare a process for runs: the study passes Ctrl-C on, and takes the process with it when it dies."""
+    os.setpgrp()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_freed_memory()
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the parent process; then stop the run in this one, as Ctrl-C does, and end."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGINT)
+    _BUSY.acquire()
+    os._exit(1)
 
 
 def run_all(
     wanted: Sequence[Job], backend: Backend, console: Console, ended: Callable[[Job], object] = lambda job: None
 ) -> dict[Path, str]:
     """Run what has not ended yet, and return why runs have failed, by folder.
-
-    Runs whose data are not there do not begin; each lack is printed once.
 
     Parameters
     ----------
@@ -107,7 +188,7 @@ def run_all(
     backend : Backend
         Where they run.
     console : Console
-        Where progress and failures are shown.
+        Where progress and failures are shown, each reason once.
     ended : callable
         Called with each run as soon as it has ended well.
 
@@ -116,45 +197,47 @@ def run_all(
     HetflError
         Nothing can run there, or no longer.
     Interrupted
-        After Ctrl-C, when the current runs have ended their rounds.
+        After Ctrl-C, when the current runs have ended their rounds; says how to go on.
     """
-    unfinished = [job for job in wanted if not job.finished]
-    failed = {job.folder: lack for job in unfinished if (lack := backend.lacks(job))}
-    for lack in dict.fromkeys(failed.values()):
-        console.print(lack, markup=False)
-    left = [job for job in unfinished if job.folder not in failed]
+    left = deque(job for job in wanted if not job.finished)
     if not left:
-        return failed
-    said = set[str]()
+        return {}
+    failed, said = dict[Path, str](), set[str]()
     done, total = {job.folder: job.done for job in left}, sum(job.rounds for job in left)
+    running = dict[Future[str], Job]()
     try:
         with (
-            ThreadPoolExecutor(min(backend.workers, len(left))) as threads,
-            backend.open(left),
             Bar(console=console, label=f"{len(left)} runs", total=total, period=600) as bar,
+            backend.open(left) as submit,
         ):
-            running = {threads.submit(backend.run, job): job for job in left}
-            try:
-                while running:
-                    over, _ = wait(running, timeout=1, return_when=FIRST_COMPLETED)
-                    for future in over:
-                        job = running.pop(future)
-                        reason, done[job.folder] = future.result(), job.rounds
-                        for line in [line for line in read_notes(job.folder) if line not in said]:
-                            said.add(line)
-                            warn(line)
-                        if reason:
-                            failed[job.folder] = reason
-                            console.print(f"{job.name}: {reason}", markup=False)
-                        else:
-                            ended(job)
-                    done |= {job.folder: backend.done(job) for future, job in running.items() if future.running()}
-                    bar.update(sum(done.values()), label=f"{len(running)} runs")
-            except BaseException:
-                begun = [future for future in running if not future.cancel()]
-                backend.stop()
-                wait(begun)
-                raise
+            while left or running:
+                while left and len(running) < backend.workers:
+                    job = left.popleft()
+                    running[submit(job)] = job
+                for future in wait(running, timeout=1, return_when=FIRST_COMPLETED).done:
+                    job = running.pop(future)
+                    reason, done[job.folder] = future.result(), job.rounds
+                    said |= _notes(job, said)
+                    if not reason:
+                        ended(job)
+                        continue
+                    if reason not in failed.values():
+                        console.print(f"{job.name}: {reason}", markup=False)
+                    failed[job.folder] = reason
+                done |= {job.folder: job.done for job in running.values()}
+                bar.update(sum(done.values()), label=f"{len(left) + len(running)} runs")
     except KeyboardInterrupt:
-        raise Interrupted("Stopped. Run the same command again to continue.") from None
+        again = option(shlex.join(["hetfl", *sys.argv[1:]]), "the same call")
+        raise Interrupted(f"stopped; go on with: {again}") from None
+    for reason, count in Counter(failed.values()).items():
+        if count > 1:
+            console.print(f"{count} runs: {reason}", markup=False)
     return failed
+
+
+def _notes(job: Job, said: set[str]) -> set[str]:
+    """Show the notes of a run that have not been said, and return them."""
+    new = [line for line in read_notes(job.folder) if line not in said]
+    for line in new:
+        warn(line)
+    return {*new}

@@ -9,13 +9,11 @@ from math import prod
 from pathlib import Path
 from urllib.parse import quote
 
-from rich.console import Console
-
 from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig, Value, parse_value
 from hetfl_flwr.errors import ConfigError
 from simulations.engine.run import process_as_it_was
-from simulations.studies.jobs import Backend, Job, run_all
+from simulations.studies.jobs import Job
 
 ParameterGrid = Mapping[str, Sequence[Value]]
 """The values of each config key."""
@@ -26,7 +24,7 @@ LONGEST = 255
 MOST_RUNS = 10_000
 """Runs of a sweep, at most."""
 
-RANGE = re.compile(r"(-?\d+):(-?\d+)")
+RANGE = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
 
 BASELINES: Mapping[str, dict[str, Value]] = {
     "local": {"algorithm": "local", "pooled": False},
@@ -58,9 +56,18 @@ def parse_grid(text: str) -> dict[str, list[Value]]:
     """
     if not text.strip():
         raise ConfigError("--sweep is empty: expected key=value,value key=value")
-    return {
-        key: [value for each in values for value in _values(each)] for key, values in split("--sweep", text).items()
-    }
+    found: dict[str, list[Value]] = {}
+    for key, texts in split("--sweep", text).items():
+        found[key] = []
+        for one in texts:
+            if bounds := RANGE.fullmatch(one):
+                values = range(int(bounds[1]), int(bounds[2]))
+                if not 0 < len(values) <= MOST_RUNS:
+                    raise ConfigError(f"--sweep: {one}: a:b is 1 to {MOST_RUNS} integers, from a to b - 1")
+                found[key] += values
+            else:
+                found[key].append(parse_value(one))
+    return found
 
 
 def split(option: str, text: str) -> dict[str, list[str]]:
@@ -91,35 +98,6 @@ def split(option: str, text: str) -> dict[str, list[str]]:
     return found
 
 
-def _values(text: str) -> list[Value]:
-    bounds = RANGE.fullmatch(text)
-    if not bounds:
-        return [parse_value(text)]
-    start, end = parse_value(bounds[1]), parse_value(bounds[2])
-    if not (isinstance(start, int) and isinstance(end, int) and 0 < end - start <= MOST_RUNS):
-        raise ConfigError(f"--sweep: {text}: a:b is the integers from a to b - 1, of which there are 1 to {MOST_RUNS}")
-    return list(range(start, end))
-
-
-def run_jobs(wanted: Sequence[Job], backend: Backend, console: Console) -> tuple[list[Path], dict[Path, str]]:
-    """Run what has not ended yet, if nothing is wrong with any of it.
-
-    Returns
-    -------
-    folders : list of Path
-        The run folders.
-    failed : dict
-        Why a run has not ended, by its folder.
-
-    Raises
-    ------
-    HetflError
-        Something is wrong with one of them; none has been run.
-    """
-    check(wanted)
-    return [job.folder for job in wanted], run_all(wanted, backend, console)
-
-
 def jobs(base: Mapping[str, Value], grid: ParameterGrid, out: Path) -> list[Job]:
     """Return the runs of all combinations, their settings complete; the values of the last key change fastest.
 
@@ -130,6 +108,8 @@ def jobs(base: Mapping[str, Value], grid: ParameterGrid, out: Path) -> list[Job]
     ConfigError
         A key or value is wrong, or a value is there twice.
     """
+    from hetfl_flwr.runs.settings import resolved
+
     if (runs := prod(map(len, grid.values()))) > MOST_RUNS:
         raise ConfigError(f"a sweep of {runs} runs: at most {MOST_RUNS} can be made at once")
     for key, values in grid.items():
@@ -139,20 +119,18 @@ def jobs(base: Mapping[str, Value], grid: ParameterGrid, out: Path) -> list[Job]
             raise ConfigError(f"{key} has no value to sweep over")
         if twice := [value for number, value in enumerate(values) if value in values[:number]]:
             raise ConfigError(f"{key} = {twice[0]!r} is swept over twice")
-    return [_job({**base, **dict(zip(grid, point, strict=True))}, list(grid), out) for point in product(*grid.values())]
-
-
-def _job(settings: dict[str, Value], swept: Sequence[str], out: Path) -> Job:
-    RunConfig.from_flat(settings)  # values that no config may have, a folder cannot have in its name either
-    name = ",".join(f"{key}={_written(settings[key])}" for key in swept)
-    if len(name) > LONGEST:
-        raise ConfigError(f"{name[:40]}... is too long for the name of a folder: sweep over fewer keys at once")
-    from hetfl_flwr.runs.settings import resolved
-
-    folder = (out / name).expanduser().resolve()
-    config = resolved(RunConfig.from_flat({**settings, "output-dir": str(folder), "resume": False}), "local")
-    flat = config.to_flat()
-    return Job(name, folder, {key: value for key, value in flat.items() if key != "output-dir"})
+    found = list[Job]()
+    for point in product(*grid.values()):
+        settings = {**base, **dict(zip(grid, point, strict=True))}
+        RunConfig.from_flat(settings)  # values that no config may have, a folder cannot have in its name either
+        name = ",".join(f"{key}={_written(value)}" for key, value in zip(grid, point, strict=True))
+        if len(name) > LONGEST:
+            raise ConfigError(f"{name[:40]}... is too long for the name of a folder: sweep over fewer keys at once")
+        folder = (out / name).expanduser().resolve()
+        config = resolved(RunConfig.from_flat({**settings, "output-dir": str(folder), "resume": False}), "local")
+        flat = config.to_flat()
+        found.append(Job(name, folder, {key: value for key, value in flat.items() if key != "output-dir"}))
+    return found
 
 
 def _written(value: Value) -> str:
@@ -170,27 +148,7 @@ def _written(value: Value) -> str:
     return quote(str(value), safe=":").replace("%2C", "+")
 
 
-def parse_against(text: str) -> list[str]:
-    """Return the baselines that a text names.
-
-    Raises
-    ------
-    ConfigError
-        It is none of `BASELINES`, nor a comma list of them.
-
-    Examples
-    --------
-    >>> parse_against("local,pooled")
-    ['local', 'pooled']
-    """
-    named = [name.strip() for name in text.split(",")]
-    for name in named:
-        if name not in BASELINES:
-            raise ConfigError(f"--against {text!r}: expected {', '.join(BASELINES)} or {','.join(BASELINES)}")
-    return list(dict.fromkeys(named))
-
-
-def jobs_against(chosen: Mapping[str, Value], baselines: list[str], grid: ParameterGrid, out: Path) -> list[Job]:
+def jobs_against(chosen: Mapping[str, Value], against: str, grid: ParameterGrid, out: Path) -> list[Job]:
     """Return the runs of a method, and those of each baseline with the same keys and seeds.
 
     Models, width and whatever else the method sets are the same for all. Runs that differ only in the method's own keys
@@ -200,8 +158,8 @@ def jobs_against(chosen: Mapping[str, Value], baselines: list[str], grid: Parame
     ----------
     chosen : mapping
         Config keys of the method.
-    baselines : list of str
-        Of `BASELINES`.
+    against : str
+        One of `BASELINES`, or a comma list of them.
     grid : mapping
         Values by config key; empty: one run of each.
     out : Path
@@ -210,8 +168,11 @@ def jobs_against(chosen: Mapping[str, Value], baselines: list[str], grid: Parame
     Raises
     ------
     ConfigError
-        A key or value is wrong, or the method is one of the baselines.
+        A key or value is wrong, there is no such baseline, or the method is one of them.
     """
+    baselines = dict.fromkeys(name.strip() for name in against.split(","))
+    if not baselines.keys() <= BASELINES.keys():
+        raise ConfigError(f"--against {against!r}: expected {', '.join(BASELINES)} or {','.join(BASELINES)}")
     for key in ("algorithm", "pooled"):
         if key in grid:
             raise ConfigError(f"{key} cannot be swept with --against, which runs one method beside its baselines")
@@ -219,19 +180,19 @@ def jobs_against(chosen: Mapping[str, Value], baselines: list[str], grid: Parame
     method = "pooled" if config.pooled else config.algorithm
     if method in baselines:
         raise ConfigError(f"--against {method}: that is what is run already; name another method, or another baseline")
-    wanted = _called(method, jobs(chosen, grid, out / method))
+
+    def called(name: str, settings: Mapping[str, Value], values: ParameterGrid) -> list[Job]:
+        return [replace(job, name=f"{name} {job.name}".strip()) for job in jobs(settings, values, out / name)]
+
+    wanted = called(method, chosen, grid)
     found = {job.folder: job for job in wanted}
     for baseline in baselines:
         for job in wanted:
             common = {key: value for key, value in job.settings.items() if "." not in key}
             point = {key: [job.settings[key]] for key in grid if "." not in key}
-            for one in _called(baseline, jobs({**common, **ALONE, **BASELINES[baseline]}, point, out / baseline)):
+            for one in called(baseline, {**common, **ALONE, **BASELINES[baseline]}, point):
                 found.setdefault(one.folder, one)
     return list(found.values())
-
-
-def _called(method: str, several: list[Job]) -> list[Job]:
-    return [replace(job, name=f"{method} {job.name}".strip()) for job in several]
 
 
 def check(wanted: Sequence[Job]) -> None:
@@ -244,7 +205,11 @@ def check(wanted: Sequence[Job]) -> None:
     HetflError
         One of them cannot.
     """
+    from hetfl_flwr.methods import build_strategy
+    from hetfl_flwr.runs.callbacks import own_callbacks
     from hetfl_flwr.runs.settings import check_unchanged, config_of
+    from hetfl_flwr.server.federation import Federation
+    from simulations.engine.grid import LocalEngine
 
     left = [job for job in wanted if not job.finished]
     for job in left:
@@ -261,20 +226,10 @@ def check(wanted: Sequence[Job]) -> None:
     for job in left:
         alike.setdefault(tuple((key, value) for key, value in job.settings.items() if key != "seed"), job)
     with process_as_it_was(log=False, bars=False):
-        for job in alike.values():
-            _assemble(job)
-
-
-def _assemble(job: Job) -> None:
-    """Do what is done before round 1, and keep nothing of it."""
-    from hetfl_flwr.methods import build_strategy
-    from hetfl_flwr.runs.callbacks import own_callbacks
-    from hetfl_flwr.server.federation import Federation
-    from simulations.engine.grid import LocalEngine
-
-    config = RunConfig.from_flat({**job.settings, "state-dir": ""})
-    own_callbacks(config)
-    with LocalEngine(config, run=1) as grid:
-        federation = Federation(grid, config, build_strategy(config))
-        federation.registration.assemble()
-        federation.strategy.prepare(federation.roster, config)
+        for job in alike.values():  # do what is done before round 1, and keep nothing of it
+            config = RunConfig.from_flat({**job.settings, "state-dir": ""})
+            own_callbacks(config)
+            with LocalEngine(config, run=1) as grid:
+                federation = Federation(grid, config, build_strategy(config))
+                federation.registration.assemble()
+                federation.strategy.prepare(federation.roster, config)

@@ -6,7 +6,7 @@ the same search goes on from the run folders. Test samples have no say.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
 from math import floor, inf, isfinite, log10
@@ -175,15 +175,19 @@ def _shortened(value: float) -> float:
     return round(value, DIGITS - 1 - floor(log10(abs(value)))) if value else 0.0
 
 
-class Search:
-    """The search for one method's settings: it proposes some, learns their results, and proposes more.
+Search = Generator[list[list[Job]], Mapping[Path, str], Tuning]
+"""Yields the runs of the settings to try next, a list for each; is sent which runs have failed, by folder, and why."""
+
+
+def search(base: Mapping[str, Value], space: Space, out: Path, trials: int, seeds: Sequence[int] = (0,)) -> Search:
+    """Search the settings of one method; return what was found, which is also written down.
 
     Parameters
     ----------
     base : mapping
         Config keys of all runs.
     space : mapping
-        What is tried; the first trial has the values of `base`, if these are in it.
+        What is tried, by key; first the values of `base`, if these are in it.
     out : Path
         Folder of the run folders, and of `BEST_FILE` and `TRIALS_FILE`.
     trials : int
@@ -195,81 +199,87 @@ class Search:
     ------
     ConfigError
         A key or value is wrong, or clients have no validation samples.
+    HetflError
+        No trial has ended.
     """
-
-    def __init__(
-        self, base: Mapping[str, Value], space: Space, out: Path, trials: int, seeds: Sequence[int] = (0,)
-    ) -> None:
-        config = resolve(RunConfig.from_flat(dict(base)))
-        if config.validation_fraction == 0:
-            raise ConfigError("validation-fraction = 0: settings are judged by validation samples: set it above 0")
-        flat = config.to_flat()
-        for key in space:
-            if key in UNTUNED:
-                raise ConfigError(f"--over: {key} cannot be tuned")
-            if key not in flat:
-                raise ConfigError(f"--over: {unknown('config key', key, flat)}")
-        optuna = _optuna()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=BATCH)
-        self._study = optuna.create_study(direction="maximize", sampler=sampler)
-        self._base, self._space, self._out, self._trials, self._seeds = base, space, out, trials, list(seeds)
-        self._done = list[Trial]()
-        self._asked = list[tuple[Any, dict[str, Value], list[Job]]]()
-        self._first = [{key: flat[key] for key in space}]
-        if all(_holds(one, flat[key]) for key, one in space.items()):
-            self._study.enqueue_trial(self._first[0])
-        else:
-            self._first.clear()
-
-    def propose(self) -> list[list[Job]]:
-        """Return the runs of the settings that are to be tried next, a list for each; none if the search is over."""
-        count = min(BATCH, self._trials - len(self._done))
-        self._asked = []
+    flat = _tunable(base, space)
+    optuna = _optuna()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        direction="maximize", sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=BATCH)
+    )
+    first = {key: flat[key] for key in space}
+    left = [first] if all(_holds(one, flat[key]) for key, one in space.items()) else []
+    if left:
+        study.enqueue_trial(first)
+    done, reasons = list[Trial](), list[str]()
+    while True:
+        asked = list[tuple[Any, dict[str, Value], list[Job]]]()
+        count = min(BATCH, trials - len(done))
         for _ in range(count + ATTEMPTS):
-            if len(self._asked) == count:
+            if len(asked) == count:
                 break
-            trial = self._study.ask(self._space)
-            values = self._first.pop() if self._first else {key: self._drawn(trial, key) for key in self._space}
-            if values in [*(one.values for one in self._done), *(known for _, known, _ in self._asked)]:
-                self._study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+            trial = study.ask(space)
+            values = left.pop() if left else {key: _rounded(one, trial.params[key]) for key, one in space.items()}
+            if values in [*(one.values for one in done), *(known for _, known, _ in asked)]:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
                 continue
-            grid: dict[str, Sequence[Value]] = {key: [value] for key, value in values.items()}
-            grid["seed"] = self._seeds
-            self._asked.append((trial, values, jobs({**self._base, **values}, grid, self._out)))
-        return [several for _, _, several in self._asked]
+            grid = {key: [value] for key, value in values.items()} | {"seed": [*seeds]}
+            asked.append((trial, values, jobs({**base, **values}, grid, out)))
+        if not asked:
+            break
+        failed = yield [several for _, _, several in asked]
+        for trial, values, several in asked:
+            reasons += [failed[job.folder] for job in several if job.folder in failed]
+            done.append(one := _judged(values, several, failed))
+            study.tell(trial, -1.0 if one.validation is None else one.validation)
+    found = Tuning(tuple(done))
+    if found.best.validation is None:
+        raise HetflError(f"no trial has ended: {next(iter(reasons), 'nothing was found')}")
+    out.mkdir(parents=True, exist_ok=True)
+    replace_file(out / BEST_FILE, to_toml({**base, **found.best.values}).encode())
+    held = {"trials": [asdict(one) for one in done], "best": asdict(found.best), "seeds": [*seeds]}
+    replace_file(out / TRIALS_FILE, (json.dumps(held, indent=1, allow_nan=False) + "\n").encode())
+    return found
 
-    def _drawn(self, trial: Any, key: str) -> Value:
-        value: Value = trial.params[key]
-        one = self._space[key]
-        if isinstance(one, _optuna().distributions.FloatDistribution):
-            return float(min(max(_shortened(float(value)), one.low), one.high))
-        return value
 
-    def take(self, failed: Mapping[Path, str]) -> None:
-        """Take the results of the runs that were proposed last; `failed` says which have failed, by folder."""
-        for trial, values, several in self._asked:
-            one = _judged(values, several, failed)
-            self._done.append(one)
-            self._study.tell(trial, -1.0 if one.validation is None else one.validation)
+def _tunable(base: Mapping[str, Value], space: Space) -> dict[str, Value]:
+    """Return all config keys with their values, after checking that those of a space can be tuned."""
+    config = resolve(RunConfig.from_flat(dict(base)))
+    if config.validation_fraction == 0:
+        raise ConfigError("validation-fraction = 0: settings are judged by validation samples: set it above 0")
+    flat = config.to_flat()
+    for key in space:
+        if key in UNTUNED:
+            raise ConfigError(f"--over: {key} cannot be tuned")
+        if key not in flat:
+            raise ConfigError(f"--over: {unknown('config key', key, flat)}")
+    return flat
 
-    def found(self, failed: Mapping[Path, str]) -> Tuning:
-        """Write down what was found, and return it.
 
-        Raises
-        ------
-        HetflError
-            No trial has ended.
-        """
-        if all(one.validation is None for one in self._done):
-            own = [why for folder, why in failed.items() if folder.is_relative_to(self._out.expanduser().resolve())]
-            raise HetflError(f"no trial has ended: {next(iter(own), 'nothing was found')}")
-        found = Tuning(tuple(self._done))
-        self._out.mkdir(parents=True, exist_ok=True)
-        replace_file(self._out / BEST_FILE, to_toml({**self._base, **found.best.values}).encode())
-        held = {"trials": [asdict(one) for one in self._done], "best": asdict(found.best), "seeds": self._seeds}
-        replace_file(self._out / TRIALS_FILE, (json.dumps(held, indent=1, allow_nan=False) + "\n").encode())
-        return found
+def run_searches(searches: Sequence[Search], backend: Backend, console: Console) -> list[Tuning | HetflError]:
+    """Run searches side by side, and return what each has found, or why it has failed; ended runs are not repeated."""
+    found = dict[int, Tuning | HetflError]()
+    failed: Any = None  # what a generator is sent first
+    while len(found) < len(searches):
+        proposed = list[list[Job]]()
+        for number, one in enumerate(searches):
+            if number not in found:
+                try:
+                    proposed += one.send(failed)
+                except StopIteration as ended:
+                    found[number] = ended.value
+                except HetflError as error:
+                    found[number] = error
+        failed, right = dict[Path, str](), list[Job]()
+        for several in proposed:
+            try:
+                check(several)
+                right += several
+            except (ConfigError, FederationError) as error:  # settings that a method refuses are a failed trial
+                failed |= {job.folder: str(error) for job in several}
+        failed |= run_all(right, backend, console)
+    return [found[number] for number in range(len(searches))]
 
 
 def tune(
@@ -282,28 +292,11 @@ def tune(
     trials: int = 12,
     seeds: Sequence[int] = (0,),
 ) -> Tuning:
-    """Run one `Search`, write down what was found, and return it; runs that have ended are not repeated."""
-    search = Search(base, space, out, trials, seeds)
-    return search.found(run_searches([search], backend, console))
-
-
-def run_searches(searches: Sequence[Search], backend: Backend, console: Console) -> dict[Path, str]:
-    """Run all searches side by side until none proposes more; return what has failed, by folder."""
-    failed = dict[Path, str]()
-    while True:
-        proposed = [several for search in searches for several in search.propose()]
-        if not proposed:
-            return failed
-        right = dict[Path, Job]()
-        for several in proposed:
-            try:
-                check(several)
-                right |= {job.folder: job for job in several}
-            except (ConfigError, FederationError) as error:  # settings that a method refuses are a failed trial
-                failed |= {job.folder: str(error) for job in several}
-        failed |= run_all(list(right.values()), backend, console)
-        for search in searches:
-            search.take(failed)
+    """Run one `search`, and return what it has found."""
+    [found] = run_searches([search(base, space, out, trials, seeds)], backend, console)
+    if isinstance(found, HetflError):
+        raise found
+    return found
 
 
 def _optuna() -> Any:
@@ -319,6 +312,13 @@ def _holds(one: Distribution, value: Value) -> bool:
         return bool(one._contains(one.to_internal_repr(value)))
     except ValueError:
         return False
+
+
+def _rounded(one: Distribution, value: Value) -> Value:
+    """Return a value with fewer digits, within its bounds."""
+    if isinstance(one, _optuna().distributions.FloatDistribution):
+        return float(min(max(_shortened(float(value)), one.low), one.high))
+    return value
 
 
 def _judged(values: dict[str, Value], several: Sequence[Job], failed: Mapping[Path, str]) -> Trial:

@@ -1,14 +1,10 @@
-"""Figures as tables: on the screen, as JSON, as a full report, and as a section of the page of all results."""
+"""Figures as tables: as a full report, as JSON, and as a section of the page of all results."""
 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from shutil import copyfile
-
-from rich.table import Column, Table
-from rich.text import Text
 
 from hetfl_flwr.errors import RunFolderError
 from simulations.studies.jobs import PLACES
@@ -35,40 +31,24 @@ CHOSEN = {
 }
 """What a section says of how its recipe's reading was chosen."""
 
-
-def table(recipe: Recipe, found: Sequence[Outcome], less: str) -> Table:
-    """Return the table for a terminal, with what it has otherwise than the paper's below it."""
-    columns = _columns(recipe)
-    shown = Table(*(Column(name, justify="left" if name == "row" else "right") for name in columns))
-    shown.title = Text(f"{recipe.title} ({recipe.source})")
-    notes = (recipe.note.strip(), f"Otherwise than in the paper: {less}" if less else "")
-    shown.caption = Text("\n".join(filter(None, notes)))
-    for _, those in groupby(found, key=lambda one: one.cell.name):
-        for one in those:
-            shown.add_row(*(write(one) for write in columns.values()))
-        shown.add_section()
-    return shown
+QUICK = " (quick, not the paper's setting)"
+"""What each line of a table of the quick variant says."""
 
 
 def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, more: Iterable[str] = ()) -> str:
-    """Return the table as a Markdown page, with what made it, what it has less than the paper's, and more.
+    """Return a Markdown page with a table for each column: what made it, what it has less than the paper's, and more.
 
-    Measures that the picture leaves out are folded away. Where the paper has no figure, and runs differ in rows and
-    columns, each measure is a table of its own, rows by columns.
+    Of a single measure all columns are in one table.
     """
-    columns, shown = _columns(recipe), recipe.figure.measures or list(recipe.measures)
-
-    def listed(those: Iterable[Outcome]) -> str:
-        return as_markdown(list(columns), ([write(one) for write in columns.values()] for one in those))
-
-    if recipe.columns and all(one.paper is None for one in found):
-        grids: dict[str, dict[tuple[str, str], str]] = {}
-        for one in filter(lambda one: one.ours, found):
-            grids.setdefault(one.label, {})[one.cell.row, one.cell.column] = ours(one)
-        seen, folded = "\n\n".join(pivoted(cells, label) for label, cells in grids.items()), list(found)
+    if len(recipe.measures) == 1 and recipe.columns:
+        tables = [_grid(recipe, found, lambda one: one.cell.column, found[0].label, seeds=False)]
     else:
-        seen = listed(one for one in found if one.measure in shown)
-        folded = [one for one in found if one.measure not in shown]
+        columns = dict.fromkeys(one.cell.column for one in found if one.ours)
+        those = {column: [one for one in found if one.cell.column == column] for column in columns}
+        tables = [_grid(recipe, several, lambda one: one.label, column) for column, several in those.items()]
+    legend = "Mean ± deviation over the seeds"
+    legend += "; in brackets the paper's figure" * any(one.paper is not None for one in found)
+    legend += ", bold where our 95 % interval (Student's t) holds it" * any(one.within is not None for one in found)
     paragraphs = [
         f"# {recipe.title}",
         f"{recipe.paper}; {recipe.source}. Made by {made}.",
@@ -76,11 +56,80 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
         recipe.note.strip(),
         CHOSEN.get(recipe.chosen, ""),
         f"**Found:** {recipe.found.strip()}" if recipe.found else "",
-        seen,
+        *tables,
+        f"{legend}. {counted(found)}",
         *more,
-        f"<details><summary>All figures</summary>\n\n{listed(folded)}\n\n</details>" if folded else "",
     ]
     return "\n\n".join(filter(None, paragraphs)) + "\n"
+
+
+def section(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> str:
+    """Return a section of the page of all results.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Gives the heading and the first paragraph of what was found. If none of its readings is chosen, there is no
+        table.
+    found : sequence of Outcome
+        All figures. With columns, the table has the measure that rows are ranked by, or the first; without, all
+        measures. The longer side goes down the page.
+    made : str
+        The command, the commits and the number of runs.
+    less : str
+        What the runs have less than the paper's.
+    """
+    drawn = recipe.figure.measures if recipe.figure.kind != "gains" else []
+    measures = drawn or list(recipe.measures)
+    if recipe.columns:
+        measures = [recipe.ranked or measures[0]]
+    those = [one for one in found if one.measure in measures and (not recipe.shown or one.cell.row in recipe.shown)]
+    printed = {one.measure for one in found if one.paper is not None}
+    labels = {one.measure: f"{one.label}{' (paper)' * (one.measure in printed)}" for one in those}
+    corner = next(iter(labels.values()), "") if recipe.columns else ""
+    paragraphs = [
+        f"## {recipe.title}",
+        recipe.found.strip().partition("\n\n")[0],
+        f"**Less than in the paper:** {less}" if less else "",
+        ""
+        if recipe.chosen == "none"
+        else _grid(recipe, those, lambda one: one.cell.column or labels[one.measure], corner, seeds=False, turned=True),
+        f"{made}. {counted(found)}",
+    ]
+    return "\n\n".join(filter(None, paragraphs)) + "\n"
+
+
+def _grid(
+    recipe: Recipe,
+    found: Sequence[Outcome],
+    across: Callable[[Outcome], str],
+    corner: str,
+    *,
+    seeds: bool = True,
+    turned: bool = False,
+) -> str:
+    """Return our figures, and the paper's, by rows and what goes across; where turned, the longer side goes down."""
+    cells = {}
+    for one in found:
+        if one.ours:
+            held = "**" if one.within else ""
+            paper = "" if one.paper is None else f" ({held}{figure(one.paper, one.unit)}{held})"
+            cells[one.cell.row, across(one)] = ours(one) + paper
+    if seeds:
+        cells |= {(one.cell.row, "seeds"): str(len(one.ours)) for one in found if one.ours}
+    rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
+    if turned and len(columns) > len(rows):
+        rows, columns, cells = columns, rows, {(column, row): text for (row, column), text in cells.items()}
+    mark = QUICK if recipe.variant == "quick" else ""
+    return as_markdown(
+        [corner, *columns], [[f"{row}{mark}", *(cells.get((row, one), "-") for one in columns)] for row in rows]
+    )
+
+
+def as_markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return lines as a Markdown table whose first column is text."""
+    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def ranks_as_markdown(found: Ranking | None, measure: str) -> str:
@@ -117,20 +166,6 @@ def as_json(recipe: Recipe, found: Sequence[Outcome], records: Sequence[Record],
     return json.dumps({**whole, "versions": versions, "figures": figures}, indent=1, allow_nan=False) + "\n"
 
 
-def pivoted(cells: Mapping[tuple[str, str], str], corner: str, *, turned: bool = False) -> str:
-    """Return texts by row and column as a Markdown table; where it may be turned, the longer side goes down."""
-    rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
-    if turned and len(columns) > len(rows):
-        rows, columns, cells = columns, rows, {(column, row): text for (row, column), text in cells.items()}
-    return as_markdown([corner, *columns], [[row, *(cells.get((row, one), "-") for one in columns)] for row in rows])
-
-
-def as_markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Return lines as a Markdown table whose first column is text."""
-    lines = [headings, ["---", *["--:"] * (len(headings) - 1)], *lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:
     """Return in words what these cells have otherwise than the full table: config keys, and cells left out."""
     whole = {cell.folder: cell.settings for cell in recipe.cells()}
@@ -147,43 +182,28 @@ def lessened(recipe: Recipe, cells: Sequence[Cell]) -> str:
     return "; ".join(words) + "." if words else ""
 
 
-def _columns(recipe: Recipe) -> dict[str, Callable[[Outcome], str]]:
-    """Return the columns of a table by their headings."""
-
-    def number(one: Outcome, value: float | None, sign: str = "") -> str:
-        return "-" if value is None else figure(value, one.unit, sign)
-
-    def compared(one: Outcome) -> str:
-        if one.against is None:
-            return "-"
-        other = f", against {one.cell.against}" if one.cell.against != recipe.against else ""
-        return f"{number(one, one.against[0], '+')} (p = {one.against[1]:.2g}){other}"
-
-    columns: dict[str, Callable[[Outcome], str]] = {
-        "row": lambda one: one.cell.name,
-        "measure": lambda one: one.label,
-        "paper": lambda one: number(one, one.paper),
-        "ours": ours,
-        "seeds": lambda one: str(len(one.ours)),
-        "difference": lambda one: number(one, one.difference, "+"),
-        "95 % interval": lambda one: " to ".join(number(one, end) for end in one.interval or ()) or "-",
-        "paper within": lambda one: {None: "-", True: "yes", False: "no"}[one.within],
-        "deviations away": lambda one: "-" if one.away is None else f"{one.away:.1f}",
-    }
-    if recipe.against or any(row.against for row in recipe.rows):
-        columns[f"against {recipe.against}".rstrip()] = compared
-    return columns
-
-
 def ours(outcome: Outcome) -> str:
     """Return our figure, mean ± deviation over the seeds, or a dash."""
     both = (outcome.mean, outcome.deviation)
     return " ± ".join(figure(value, outcome.unit) for value in both if value is not None) or "-"
 
 
-def figure(value: float, unit: str, sign: str = "") -> str:
+def figure(value: float, unit: str) -> str:
     """Return a number as tables have it."""
-    return f"{value:{sign},.0f}" if unit == "numbers" else f"{value:{sign},.2f}"
+    return f"{value:,.0f}" if unit == "numbers" else f"{value:,.2f}"
+
+
+def counted(found: Sequence[Outcome]) -> str:
+    """Return the seeds, how many of our intervals have the paper's figure, and how many are over two deviations off."""
+    numbers = sorted({len(one.ours) for one in found} - {0})
+    seeds = f"Seeds: {' to '.join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]])))}."
+    judged = [one for one in found if one.within is not None]
+    if not judged:
+        return seeds
+    within = sum(one.within is True for one in judged)
+    far = sum(not one.within if one.away is None else one.away > 2 for one in judged)  # None: no deviation at all
+    of = f"of {len(judged)}"
+    return f"{seeds} Paper within our interval: {within} {of}; over two deviations away: {far} {of}."
 
 
 def collect(titles: Mapping[str, str], made: Mapping[str, tuple[Path, str]], path: Path) -> None:
@@ -209,16 +229,15 @@ def collect(titles: Mapping[str, str], made: Mapping[str, tuple[Path, str]], pat
         parts = re.split(r"^(?=## )", path.read_text() if path.exists() else "", flags=re.MULTILINE)[1:]
         sections = {part.partition("\n")[0].removeprefix("## "): part.rstrip("\n") + "\n" for part in parts}
         papers, missing = sections.pop(PAPERS, ""), sections.pop(MISSING, "").split("\n")
-        for title, (folder, section) in made.items():
-            name, text = folder.name, (folder / "table.md").read_text()
+        for title, (folder, text) in made.items():
+            page, name = (folder / "table.md").read_text(), folder.name
             if (folder / "figure.png").exists():
                 copyfile(folder / "figure.png", results / f"{name}.png")
-            sections[title] = f"{section}\n[Full report]({RESULTS}/{name}.md)\n"
-            if (results / f"{name}.png").exists():
-                text += f"\n![{title}]({name}.png)\n"
-                if "\n| ---" in section:
-                    sections[title] += f"\n![{title}]({RESULTS}/{name}.png)\n"
-            (results / f"{name}.md").write_text(text)
+            picture = f"\n![{title}]({{}}{name}.png)\n" if (results / f"{name}.png").exists() else ""
+            sections[title] = f"{text}\n[Full report]({RESULTS}/{name}.md)\n"
+            if "\n| ---" in text:
+                sections[title] += picture.format(f"{RESULTS}/")
+            (results / f"{name}.md").write_text(page + picture.format(""))
         missing += [f"- {title} (`{name}`)" for name, title in titles.items()]
         missing = [line for line in dict.fromkeys(missing) if line[2:].rpartition(" (`")[0] not in {"", *sections}]
         last = "\n".join([f"## {MISSING}\n", *missing, ""]) if missing else ""
@@ -226,62 +245,3 @@ def collect(titles: Mapping[str, str], made: Mapping[str, tuple[Path, str]], pat
         path.write_text("\n".join(filter(None, ["# Results\n", papers, *ordered, last])))
     except OSError as error:
         raise RunFolderError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def summary(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> str:
-    """Return a section of the page.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        Gives the heading and the first paragraph of what was found. If none of its readings is chosen, there is no
-        table.
-    found : sequence of Outcome
-        All figures.
-    made : str
-        The command, the commits and the number of runs.
-    less : str
-        What the runs have less than the paper's.
-    """
-    paragraphs = [
-        f"## {recipe.title}",
-        recipe.found.strip().partition("\n\n")[0],
-        f"**Less than in the paper:** {less}" if less else "",
-        main_table(recipe, found) if recipe.chosen != "none" else "",
-        f"{made}. {counted(found)}",
-    ]
-    return "\n\n".join(filter(None, paragraphs)) + "\n"
-
-
-def main_table(recipe: Recipe, found: Sequence[Outcome]) -> str:
-    """Return our means and deviations, rows by columns, with the paper's figures in brackets.
-
-    With columns, it shows the measure that rows are ranked by, or the first; without, all measures. The longer side
-    goes down the page.
-    """
-    drawn = recipe.figure.measures if recipe.figure.kind != "gains" else []
-    measures = drawn or list(recipe.measures)
-    if recipe.columns:
-        measures = [recipe.ranked or measures[0]]
-    printed = {one.measure for one in found if one.paper is not None}
-    cells, labels = dict[tuple[str, str], str](), dict[str, None]()
-    for one in found:
-        if one.ours and one.measure in measures and (not recipe.shown or one.cell.row in recipe.shown):
-            label = f"{one.label} (paper)" if one.measure in printed else one.label
-            paper = "" if one.paper is None else f" ({figure(one.paper, one.unit)})"
-            cells[one.cell.row, one.cell.column or label] = ours(one) + paper
-            labels[label] = None
-    return pivoted(cells, next(iter(labels), "") if recipe.columns else "", turned=True)
-
-
-def counted(found: Sequence[Outcome]) -> str:
-    """Return the seeds, how many of our intervals have the paper's figure, and how many are over two deviations off."""
-    numbers = sorted({len(one.ours) for one in found} - {0})
-    seeds = f"Seeds: {' to '.join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]])))}."
-    judged = [one for one in found if one.within is not None]
-    if not judged:
-        return seeds
-    within = sum(one.within is True for one in judged)
-    far = sum(not one.within if one.away is None else one.away > 2 for one in judged)  # None: no deviation at all
-    of = f"of {len(judged)}"
-    return f"{seeds} Paper within our interval: {within} {of}; over two deviations away: {far} {of}."

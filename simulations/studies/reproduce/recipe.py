@@ -225,6 +225,8 @@ class Recipe(_Varied):
         What differs in the short variant, and in the quick one, which is of one seed and bundled data.
     short_only : list of str
         What the names of cells must have one of to be in the short variant. Empty: all are.
+    variant : {"full", "short", "quick"}
+        Which of them is run; the command says it.
     """
 
     title: str
@@ -245,6 +247,7 @@ class Recipe(_Varied):
     short_only: Annotated[list[str], Field(alias="short-only")] = []
     columns: list[Column] = []
     rows: list[Row]
+    variant: Variant = "full"
 
     @model_validator(mode="after")
     def _names(self) -> Self:

@@ -1,8 +1,6 @@
 """Rows with tuned settings: what tuning has found for a cell, from its folder or from a file of results."""
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +12,7 @@ from simulations.reports.terminal import byte_size
 from simulations.studies.jobs import PLACES, Backend
 from simulations.studies.reproduce.recipe import Cell
 from simulations.studies.reproduce.records import Line, read_lines, write_lines
-from simulations.studies.tuning import Search, run_searches, usual_space
+from simulations.studies.tuning import Tuning, run_searches, search, usual_space
 
 SEED = 999
 """Seed of the tuning runs: no table has it, so that no row is measured where it was tuned."""
@@ -81,9 +79,19 @@ def tune_cells(
     def found(cell: Cell) -> Found | None:
         return next((one for one in reversed(known) if one.is_of(cell)), None)
 
-    if not only_known:
-        for new in _tuned([cell for cell in cells if cell.trials and not found(cell)], folder, backend, console):
-            known.append(new)
+    asked = [cell for cell in cells if cell.trials and not found(cell) and not only_known]
+    if asked:
+        console.print(f"tuning {len(asked)} rows and columns: {sum(cell.trials for cell in asked)} settings")
+    spaces = [usual_space(RunConfig.from_flat({**cell.settings, "seed": SEED})) for cell in asked]
+    searches = [
+        search(cell.settings, space, folder / cell.folder, cell.trials, [SEED])
+        for cell, space in zip(asked, spaces, strict=True)
+    ]
+    for cell, tuning in zip(asked, run_searches(searches, backend, console), strict=True):
+        if isinstance(tuning, HetflError):
+            console.print(f"{cell.name} could not be tuned, and has no run: {tuning}", style="red", markup=False)
+        else:
+            known.append(_found(cell, tuning))
             write_lines(kept, sorted(known, key=Found.model_dump_json))
     pairs = [(cell, found(cell)) for cell in cells]
     with_values = [
@@ -94,59 +102,29 @@ def tune_cells(
     return with_values, [one for _, one in pairs if one]
 
 
-def _tuned(cells: Sequence[Cell], folder: Path, backend: Backend, console: Console) -> Iterator[Found]:
-    """Tune cells side by side, and go through what was found; a line names one that fails."""
-    searches = list[tuple[Cell, Search]]()
-    for cell in cells:
-        with _named(cell, console):
-            space = usual_space(RunConfig.from_flat({**cell.settings, "seed": SEED}))
-            searches.append((cell, Search(cell.settings, space, folder / cell.folder, cell.trials, [SEED])))
-    if searches:
-        trials = sum(cell.trials for cell, _ in searches)
-        console.print(f"tuning {len(searches)} rows and columns: {trials} settings", highlight=False)
-    failed = run_searches([search for _, search in searches], backend, console)
-    for cell, search in searches:
-        with _named(cell, console):
-            tuning = search.found(failed)
-            yield Found(
-                cell=cell.folder,
-                settings=_asked(cell),
-                trials=cell.trials,
-                values=tuning.best.values,
-                validation=tuning.best.validation or 0.0,
-                payload=tuning.payload,
-                seconds=tuning.seconds,
-                versions=environment(),
-            )
-
-
-@contextmanager
-def _named(cell: Cell, console: Console) -> Iterator[None]:
-    """Print why a cell could not be tuned, and go on."""
-    try:
-        yield
-    except HetflError as error:
-        console.print(f"{cell.name} could not be tuned, and has no run: {error}", style="red", markup=False)
+def _found(cell: Cell, tuning: Tuning) -> Found:
+    return Found(
+        cell=cell.folder,
+        settings=_asked(cell),
+        trials=cell.trials,
+        values=tuning.best.values,
+        validation=tuning.best.validation or 0.0,
+        payload=tuning.payload,
+        seconds=tuning.seconds,
+        versions=environment(),
+    )
 
 
 def _asked(cell: Cell) -> dict[str, Value]:
     return {key: value for key, value in cell.settings.items() if key not in PLACES}
 
 
-def tuning_as_markdown(cells: Iterable[Cell], findings: Sequence[Found]) -> str:
-    """Return the settings that were found for each cell, and what tuning has cost."""
+def tuning_as_markdown(findings: Sequence[Found]) -> str:
+    """Return in a line what tuning has cost; an empty text where nothing is tuned."""
     if not findings:
         return ""
-    names = {cell.folder: cell.name for cell in cells}
     seconds, payload = (sum(getattr(one, key) for one in findings) for key in ("seconds", "payload"))
-    trials = sum(one.trials for one in findings)
-    lines = []
-    for one in findings:
-        values = ", ".join(f"`{key} = {json.dumps(value, allow_nan=False)}`" for key, value in one.values.items())
-        lines.append(f"| {names[one.cell]} | {values} | {100 * one.validation:.2f} |")
     return (
-        f"Tuned on validation samples under seed {SEED}: {trials} trials in all, {seconds / 3600:.1f} hours, "
-        f"{byte_size(payload)} of payload.\n\n"
-        "<details><summary>What tuning found</summary>\n\n"
-        "| row | settings | validation, % |\n| --- | --- | --: |\n" + "\n".join(lines) + "\n\n</details>"
+        f"Tuned on validation samples under seed {SEED}: {sum(one.trials for one in findings)} trials in all, "
+        f"{seconds / 3600:.1f} hours, {byte_size(payload)} of payload."
     )

@@ -32,7 +32,7 @@ from hetfl_flwr.text import printable
 from simulations.cli import deploying, results, running
 from simulations.cli.command import main
 from simulations.engine.run import run_locally
-from simulations.studies import sweeps
+from simulations.studies import jobs
 from simulations.studies.reproduce import command
 
 MORE = int(os.environ.get("HETFL_FUZZ", "1"))
@@ -123,7 +123,7 @@ def hetfl(here: Path, finished: Path) -> Iterator[Call]:
         for module in (running, deploying):
             patch.setattr(module, "show_run", lambda folder: None)
         patch.setattr(running, "compare", compare_some)
-        patch.setattr(sweeps, "run_all", lambda *arguments: {})
+        patch.setattr(jobs, "run_all", lambda *arguments: {})
         patch.setattr(command, "run_all", lambda *arguments: {})
         patch.setattr(opening, "_from_hub", no_hub)
         patch.setattr(models, "catalogue_rows", lambda spec: [building._row("mlp", building.ZOO["mlp"], spec)])

@@ -111,7 +111,7 @@ def test_a_table_is_run_once_and_written_with_its_command_and_picture(run_recipe
     assert figures[3]["mean"] == 0  # nobody sends anything
     text = (folder / "table.md").read_text()
     assert f"; 4 of 4 runs; hetfl {version('hetfl')}, " in text
-    assert "| FedHe | accuracy, % | 50.00 |" in text
+    assert "|  | accuracy, % | sent, MB | seeds |" in text
     assert (tmp_path / "results" / "small.md").read_text() == f"{text}\n![Small table](small.png)\n"
     page = (tmp_path / "RESULTS.md").read_text()
     assert "|  | accuracy, % (paper) | sent, MB |\n" in page
@@ -199,14 +199,18 @@ def test_a_row_that_fails_is_named_and_takes_nothing_with_it(run_recipe, recipe)
     assert [len(one["ours"]) for one in figures] == [1, 1, 0, 0]
 
 
-def test_the_quick_variant_says_that_it_is_not_the_papers_and_compares_nothing(run_recipe):
+def test_the_quick_variant_says_in_each_line_that_it_is_not_the_papers_and_compares_nothing(recipe, run_recipe):
     """In each of what it makes: on the screen, in Markdown and in JSON."""
-    _, folder, said = run_recipe(variant="quick", report_only=True)
+    recipe.write_text(f'found = "Mine are 50.00, the papers 50.00."\n{RECIPE}')
+    _, folder, said = run_recipe(variant="quick", results=recipe.parent / "all.md")
     told = json.loads((folder / "table.json").read_text())
     assert [(one["paper"], one["difference"]) for one in told["figures"]] == [(None, None)] * 4
-    for text in (said, (folder / "table.md").read_text(), told["title"] + told["less"]):
+    pages = (said, (folder / "table.md").read_text(), (recipe.parent / "all.md").read_text())
+    for text in (*pages, told["title"] + told["less"]):
         words = " ".join(text.split())
         assert ("quick variant" in words, "rounds = 1 for 3" in words, "50.00" in words) == (True, True, False)
+    for text in pages:
+        assert all("not the paper's" in line for line in text.splitlines() if " FedHe " in line or " Private " in line)
 
 
 @pytest.mark.exhaustive
@@ -232,11 +236,6 @@ def test_what_runs_came_to_is_kept_beside_the_file_of_all_tables(run_recipe, rec
     recipe.write_text(RECIPE)  # and what was run before with 0.5 is still known
     assert run_recipe(seeds=2, results=results)[0]
     assert not (folder / "runs").exists()
-
-
-def outcome(row, column, ours, paper=None, measure="ACC"):
-    cell = Cell(row=row, column=column, settings={}, paper={})
-    return Outcome(cell, measure, "%", paper, dict(enumerate(ours)), {})
 
 
 def test_what_is_said_of_the_papers_stays_before_all_sections_and_collecting_again_changes_nothing(tmp_path):
@@ -284,35 +283,23 @@ def test_a_recipe_that_is_not_right_says_where(recipe, refusal, old, new, said):
 CELL = Cell(row="A", column="", settings={}, paper={})
 
 
+@pytest.mark.filterwarnings("error")
 def test_statistics_over_seeds():
     """Of 1, 2, 3 the mean is 2 and the deviation 1; Student's t for 2 degrees of freedom and 95 % is 4.3027."""
     one = Outcome(CELL, "m", "", 4.0, {0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 2.0, 2: 4.0, 7: 9.0})
     assert (one.mean, one.deviation, one.difference, one.away) == (2, 1, -2, 2)
     assert one.interval == pytest.approx((2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5), rel=1e-5)
-    assert one.within is True
-    assert Outcome(CELL, "m", "", 5.0, one.ours, {}).within is False
+    assert (one.within, Outcome(CELL, "m", "", 5.0, one.ours, {}).within) == (True, False)
+    assert one.against == (0, 1)  # of 1, 0, -1: no difference at all
     once = Outcome(CELL, "m", "%", 4.0, {0: 1.0}, {0: 2.0})
     unknown = (once.deviation, once.interval, once.within, once.away, once.against)
     assert (once.mean, unknown) == (1, (None,) * 5)
-    difference, p = one.against  # of 1, 0, -1: no difference at all
-    assert (difference, p) == (0, 1)
-
-
-def test_the_paired_test_is_scipys():
     ours, theirs = {0: 3.0, 1: 5.0, 2: 4.0, 3: 9.0}, {0: 2.0, 1: 5.5, 2: 1.0, 3: 4.0}
-    difference, p = Outcome(CELL, "m", "%", None, ours, theirs).against
-    assert difference == pytest.approx(2.125)
-    assert p == pytest.approx(ttest_rel(list(ours.values()), list(theirs.values())).pvalue)
-
-
-@pytest.mark.filterwarnings("error")
-def test_figures_equal_over_seeds_but_for_rounding_give_no_warning():
-    ours = dict.fromkeys(range(3), 93.1) | {3: 93.10000000000001}
-    one = Outcome(CELL, "m", "%", 93.1, ours, dict.fromkeys(range(4), 93.0))
-    assert one.interval == pytest.approx((93.1, 93.1))
-    assert one.against[0] == pytest.approx(0.1)
-    same = Outcome(CELL, "m", "%", 93.1, dict.fromkeys(range(3), 93.1), {})
-    assert (same.interval, same.within, same.away) == ((93.1, 93.1), True, None)
+    p = ttest_rel(list(ours.values()), list(theirs.values())).pvalue
+    assert Outcome(CELL, "m", "%", None, ours, theirs).against == pytest.approx((2.125, p))
+    nearly = dict.fromkeys(range(3), 93.1) | {3: 93.10000000000001}
+    same = Outcome(CELL, "m", "%", 93.1, nearly, dict.fromkeys(range(4), 93.0))
+    assert (same.interval, same.against[0]) == (pytest.approx((93.1, 93.1)), pytest.approx(0.1))
 
 
 @pytest.mark.parametrize(
@@ -323,7 +310,7 @@ def test_figures_equal_over_seeds_but_for_rounding_give_no_warning():
         ("%", [1.0, 2.0, 3.0], False),  # 2 +- 2.5 goes below 0
         ("", [1.0, 2.0, 3.0], True),
         ("%", [97.0, 98.0, 99.0], False),  # 98 +- 2.5 goes above 100
-        ("%", [100.0, 100.0, 100.0], True),
+        ("%", [100.0, 100.0, 100.0], True),  # no deviation
     ],
 )
 def test_an_interval_needs_three_seeds_and_stays_among_the_shares(unit, ours, known):
@@ -331,26 +318,16 @@ def test_an_interval_needs_three_seeds_and_stays_among_the_shares(unit, ours, kn
     assert (one.interval is not None, one.within is not None) == (known, known)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "held", "said"),
-    [
-        ("", "yes", ""),
-        ("text", "yes", "**Reading"),
-        ("authors", "yes", "**Reading"),
-        ("result", "-", "**Reading"),
-        ("none", "-", "**Reading"),
-    ],
-)
-def test_where_a_reading_was_chosen_by_its_result_no_figure_counts_as_within(recipe, chosen, held, said):
+@pytest.mark.parametrize("chosen", ["", "text", "authors", "result", "none"])
+def test_where_a_reading_was_chosen_by_its_result_no_figure_counts_as_within(recipe, chosen):
     recipe.write_text(RECIPE.replace("seeds = 2", f'seeds = 3\nchosen = "{chosen}"'))
     small = load(str(recipe))
     found = outcomes(small, list(small.cells()), recorded("fedhe", (40, 50, 60)))
-    text = markdown(small, found, "hand", "")
-    assert f"| FedHe | accuracy, % | 50.00 | 50.00 ± 10.00 | 3 | +0.00 | 25.16 to 74.84 | {held} | 0.0 | - |" in text
-    told = [line for line in text.splitlines() if line.startswith("**Reading")]
-    assert len(told) == bool(said)
-    assert "".join(told).startswith(said)
-    assert ("within our interval: 1 of 1" in counted(found)) is (held == "yes")
+    text, counts = markdown(small, found, "hand", ""), chosen not in ("result", "none")
+    held = "**50.00**" if counts else "50.00"
+    assert f"| FedHe | 50.00 ± 10.00 ({held}) | 1.00 ± 0.00 | 3 |" in text
+    assert ("**Reading" in text, "bold" in text) == (bool(chosen), counts)
+    assert ("within our interval: 1 of 1" in counted(found)) is counts
 
 
 def test_a_row_can_be_compared_with_another_one_than_the_others(recipe):
@@ -361,9 +338,8 @@ def test_a_row_can_be_compared_with_another_one_than_the_others(recipe):
     small = load(str(recipe))
     ours = {"fedhe": (50, 50, 50), "private": (70, 70, 70), "third": (59, 60, 61), "fourth": (59, 60, 61)}
     found = outcomes(small, list(small.cells()), [record for name in ours for record in recorded(name, ours[name])])
-    lines = [line for line in markdown(small, found, "hand", "").splitlines() if " accuracy, % " in line]
-    told = [line.rpartition(" | ")[2] for line in lines]
-    assert told == ["- |", "- |", "-10.00 (p = 0.0033), against Private |", "+10.00 (p = 0.0033) |"]
+    told = [one.against for one in found if one.measure == "accuracy"]
+    assert told == [None, None, pytest.approx((-10, 0.0033), rel=0.02), pytest.approx((10, 0.0033), rel=0.02)]
 
 
 def recorded(cell, accuracies):
@@ -384,56 +360,47 @@ def scored(*clients):
     return {"clients": {str(client_id): scores for client_id, scores in enumerate(clients)}}
 
 
-def test_what_is_measured():
-    run = run_of(
-        [
-            scored({"validation-accuracy": 0.5}, {"validation-accuracy": 0.9}),
-            scored({"loss": 1.0}, {"loss": 3.0}),
-            scored({"validation-accuracy": 0.6}, {"validation-accuracy": 0.7}),
-        ],
-        acc=0.25,
-    )
-    assert measured(run, "acc") == 0.25
-    assert measured(run_of([], bytes_up=3, bytes_down=4), "payload") == 7
-    assert measured(run, "best:validation-accuracy") == 0.7  # the mean of round 0; then 0.65
-    assert measured(run, "client-1:validation-accuracy") == 0.7
-    assert measured(run, "client-0:accuracy") is None
-    assert measured(run_of([], acc=None), "best:accuracy") is None
+MEASURED = run_of(
+    [
+        scored({"a": 0.9, "b": 0.5}, {"a": 0.9, "b": 0.9}, {"a": 0.9}),
+        scored({"a": 0.1, "samples-seen": 8}, {"a": 0.2}, {"a": 0.6}) | {"numbers_up": 4, "numbers_down": 0},
+        scored({"a": 0.4, "b": 0.6}, {"a": 0.5, "b": 0.7}, {"a": 0.6}) | {"numbers_up": 6, "numbers_down": 0},
+        scored({}, {"samples-seen": 8}, {}) | {"numbers_up": 3, "numbers_down": 0},
+    ],
+    clients=3,
+    acc=0.25,
+    bytes_up=3,
+    bytes_down=4,
+)
+"""Three clients, of whom client 1 trains after the last evaluation, and client 2 never."""
 
 
-def test_numbers_are_those_of_the_last_round_a_client_or_of_before_the_first():
-    counted = [{"round": number, "numbers_up": up, "numbers_down": 0} for number, up in enumerate((10, 4, 6))]
-    run = run_of(counted)
-    assert measured(run, "numbers_up") == 3  # of two clients
-    assert measured(run, "before:numbers_up") == 5
-    assert measured(run_of(counted[:1]), "numbers_up") is None
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("acc", 0.25),
+        ("payload", 7),
+        ("best:b", 0.7),  # the mean of round 0; then 0.65
+        ("last:a", 0.5),
+        ("client-1:b", 0.7),
+        ("client-2:b", None),
+        ("clients-1-2:a", 0.55),
+        ("trained:a", 0.4),
+        ("best:accuracy", None),
+        ("numbers_up", 1),
+        ("before:numbers_up", 0),
+    ],
+)
+def test_what_is_measured(key, value):
+    assert measured(MEASURED, key) == (value if value is None else pytest.approx(value))
 
 
-def test_the_mean_of_some_clients_and_the_last():
-    run = run_of(
-        [scored({"a": 0.9}, {"a": 0.9}, {"a": 0.9}), scored({"a": 0.1}, {"a": 0.2}, {"a": 0.6}), scored({}, {})]
-    )
-    assert measured(run, "clients-1-2:a") == pytest.approx(0.4)
-    assert measured(run, "last:a") == pytest.approx(0.3)
-
-
-def test_clients_that_have_never_trained_are_left_out_on_demand():
-    """Client 2 never trains, client 1 after the last evaluation; the mean of 0.4 alone is of client 0."""
-    seen = {"samples-seen": 8}
-    run = run_of(
-        [
-            scored({"a": 0.9}, {"a": 0.9}, {"a": 0.9}),
-            scored(seen | {"a": 0.2}, {"a": 0.5}, {"a": 0.6}),
-            scored({"a": 0.4}, {"a": 0.5}, {"a": 0.6}),
-        ]
-    )
-    assert measured(run, "last:a") == pytest.approx(0.5)
-    assert measured(run, "trained:a") == pytest.approx(0.4)
-    run.rounds.append(run_of([scored({}, seen, {})]).rounds[0])
-    assert measured(run, "trained:a") == pytest.approx(0.4)
-    run.rounds.append(run_of([scored({"a": 0.4}, {"a": 0.6}, {"a": 0.0})]).rounds[0])
-    assert measured(run, "trained:a") == pytest.approx(0.5)
-    assert measured(run_of([scored({"a": 0.9})]), "trained:a") is None
+def test_a_figure_that_was_not_measured_is_none():
+    before = run_of([scored({"a": 0.9}) | {"numbers_up": 10}])
+    assert (measured(before, "before:numbers_up"), measured(before, "numbers_up")) == (5, None)
+    assert measured(before, "trained:a") is None
+    later = run_of([*map(vars, MEASURED.rounds), scored({"a": 0.4}, {"a": 0.6}, {"a": 0.0})])
+    assert measured(later, "trained:a") == pytest.approx(0.5)  # client 1 has trained by now
 
 
 # --- tuned rows, and ranks -----------------------------------------------------------------------
@@ -469,42 +436,32 @@ def test_tuned_rows_stand_beside_the_others_and_are_tuned_once(run_recipe, recip
     assert not (folder / "runs").exists()
 
 
-def _ranked(values):
-    return [
+def ranked(values):
+    found = [
         Outcome(Cell(row=row, column=column, settings={}, paper={}), "accuracy", "%", None, dict(enumerate(ours)), {})
         for (row, column), ours in values.items()
     ]
+    return ranking(found, "accuracy")
 
 
 def test_ranks_by_hand():
     """A is always best, B and C share the second place once: B has (2 + 2 + 2.5) / 3, C (3 + 3 + 2.5) / 3."""
-    found = ranking(_ranked({("A", "x"): [9, 9, 9], ("C", "x"): [1, 2, 5], ("B", "x"): [7, 8, 5]}), "accuracy")
-    assert found is not None
+    found = ranked({("A", "x"): [9, 9, 9], ("C", "x"): [1, 2, 5], ("B", "x"): [7, 8, 5]})
     assert list(found.ranks.items()) == [("A", 1.0), ("B", pytest.approx(6.5 / 3)), ("C", pytest.approx(8.5 / 3))]
     assert (found.blocks, found.columns, found.left_out) == (3, ["x"], [])
 
 
 def test_the_critical_difference_is_demsars():
     """Four methods on 14 data sets: 2.569 sqrt(4 x 5 / (6 x 14)), JMLR 2006, Section 3.2.2's example."""
-    values = {(row, "x"): [float((at * (7 + number)) % 11) for at in range(14)] for number, row in enumerate("ABCD")}
-    found = ranking(_ranked(values), "accuracy")
-    assert found is not None
+    found = ranked({(row, "x"): [float((at * (7 + n)) % 11) for at in range(14)] for n, row in enumerate("ABCD")})
     assert found.critical == pytest.approx(2.569 * (20 / 84) ** 0.5, rel=1e-3)
 
 
-def test_rows_without_a_column_are_left_out_of_the_ranks_and_columns_that_few_have_too():
+def test_rows_without_a_column_are_left_out_of_the_ranks_and_columns_and_seeds_that_few_have_too():
     values = {(row, column): [1.0 + number, 2.0, 3.0] for number, row in enumerate("ABCD") for column in "xy"}
     del values["D", "y"]
     values["A", "rare"] = [5.0, 6.0, 7.0]
-    found = ranking(_ranked(values), "accuracy")
-    assert found is not None
+    values["A", "x"] = [*values["A", "x"], 4.0, 5.0]
+    found = ranked(values)
     assert (found.columns, found.blocks, found.left_out) == (["x", "y"], 6, ["D"])
-    assert ranking(_ranked({key: ours for key, ours in values.items() if key[0] in "AB"}), "accuracy") is None
-
-
-def test_more_seeds_of_a_few_rows_leave_no_other_row_out_of_the_ranks():
-    values = {(row, "x"): [1.0 + number, 2.0, 3.0] for number, row in enumerate("ABCDE")}
-    values["A", "x"] += [4.0, 5.0]
-    found = ranking(_ranked(values), "accuracy")
-    assert found is not None
-    assert (found.blocks, found.left_out) == (3, [])
+    assert ranked({key: ours for key, ours in values.items() if key[0] in "AB"}) is None

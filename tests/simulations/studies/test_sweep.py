@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from io import StringIO
 from threading import Event
 
@@ -11,15 +12,16 @@ from rich.console import Console
 
 from hetfl_flwr import RoundCallback, compare, load, run, sweep
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
-from simulations.studies.backends import LocalBackend
-from simulations.studies.jobs import Bar, Job, run_all
-from simulations.studies.sweeps import jobs, parse_grid, run_jobs
+from simulations.studies.jobs import Bar, Job, LocalBackend, run_all, run_one
+from simulations.studies.sweeps import check, jobs, parse_grid
 
 SMALL = {"algorithm": "fedhe", "clients": 2, "rounds": 2, "models": "mlp", "batch-size": 20, "checkpoint-every": 1}
 
 
 def run_sweep(base, grid, out, backend, console):
-    return run_jobs(jobs(base, grid, out), backend, console)
+    wanted = jobs(base, grid, out)
+    check(wanted)
+    return [job.folder for job in wanted], run_all(wanted, backend, console)
 
 
 @pytest.fixture
@@ -121,13 +123,10 @@ class Failing(RoundCallback):
         raise ValueError(str(entry.round))
 
 
-def test_a_line_of_a_run_names_the_run(tmp_path, monkeypatch, capsys):
+def test_a_line_of_a_run_names_the_run(tmp_path, capsys):
     """What runs at the same time writes to one place."""
-    monkeypatch.setattr("simulations.studies.backends.processes", ThreadPoolExecutor)
     settings = {**SMALL, "callbacks": f"{__name__}:Failing"}
-    wanted = [Job(f"local seed={seed}", tmp_path / str(seed), {**settings, "seed": seed}) for seed in (0, 1)]
-    with (backend := LocalBackend(2)).open(wanted):
-        assert [backend.run(job) for job in wanted] == ["", ""]
+    assert [run_one(Job(f"local seed={s}", tmp_path / str(s), {**settings, "seed": s})) for s in (0, 1)] == ["", ""]
     lines = [line for line in capsys.readouterr().err.splitlines() if "Failing" in line]
     assert [line.split(": ")[1] for line in lines] == ["local seed=0", "local seed=1"]
 
@@ -142,15 +141,15 @@ def test_from_python_a_failing_run_is_named_and_the_others_are_kept(tmp_path):
     assert compare([kept]).accuracy.tolist() == [kept.summary["accuracy"]]
 
 
-def test_data_that_are_not_there_are_said_once_and_their_runs_do_not_begin(tmp_path, console):
+def test_data_that_are_not_there_are_said_once(tmp_path, console):
     small: dict = {"algorithm": "fedhe", "clients": 2, "rounds": 1, "models": "mlp"}
     lacking = {"dataset": "mnist", "data-dir": str(tmp_path)}
     settings = [small | lacking, small | {"dataset": "digits"}, small | lacking]
     wanted = [Job(str(number), tmp_path / "runs" / str(number), one) for number, one in enumerate(settings)]
     failed = run_all(wanted, LocalBackend(), console)
     assert set(failed) == {wanted[0].folder, wanted[2].folder}
-    assert console.file.getvalue().count("holds no ylecun/mnist") == 1
-    assert [job.folder.exists() for job in wanted] == [False, True, False]
+    lines = [line for line in console.file.getvalue().splitlines() if "holds no ylecun/mnist" in line]
+    assert [line.split(":")[0] for line in lines] == ["0", "2 runs"]
     assert wanted[1].finished
 
 
@@ -162,12 +161,14 @@ class OneAtATime:
     def __init__(self, dies=False):
         self.dies, self.begun, self.told = dies, [], Event()
 
-    def lacks(self, job):
-        return ""
-
     @contextmanager
     def open(self, wanted):
-        yield self
+        with ThreadPoolExecutor(3) as threads:
+            try:
+                yield partial(threads.submit, self.run)
+            except BaseException:
+                self.told.set()
+                raise
 
     def run(self, job):
         self.begun.append(job)
@@ -176,27 +177,17 @@ class OneAtATime:
         self.told.wait(60)
         return "stopped"
 
-    def done(self, job):
-        return 0
 
-    def stop(self):
-        self.told.set()
-
-
-def test_after_an_interrupt_no_further_run_begins_and_the_running_one_ends(tmp_path, console, monkeypatch):
-    backend, wanted = OneAtATime(), [Job(name, tmp_path / name, {"rounds": 1}) for name in "abc"]
+@pytest.mark.parametrize("dies", [True, False])
+def test_after_an_interrupt_or_where_nothing_can_run_no_further_run_begins_and_the_running_one_ends(
+    tmp_path, console, monkeypatch, dies
+):
+    backend, wanted = OneAtATime(dies), [Job(name, tmp_path / name, {"rounds": 1}) for name in "abc"]
 
     def interrupted(bar, completed, **fields):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Bar, "update", interrupted)
-    with pytest.raises(Interrupted):
+    with pytest.raises(HetflError if dies else Interrupted, match="died" if dies else "go on with: hetfl"):
         run_all(wanted, backend, console)
     assert (backend.begun, backend.told.is_set()) == (wanted[:1], True)
-
-
-def test_where_nothing_can_run_any_longer_the_study_ends(tmp_path, console):
-    backend = OneAtATime(dies=True)
-    with pytest.raises(HetflError, match="died"):
-        run_all([Job(name, tmp_path / name, {"rounds": 1}) for name in "ab"], backend, console)
-    assert backend.told.is_set()
