@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.federations.grids import Meddled, Tampering
+from fixtures.federations.grids import Meddled, Tampering, little
 from fixtures.wrong.peers import CASES, ODD, npy, raw
 from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from hypothesis import given
@@ -18,7 +18,7 @@ from torch import nn
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.learning.training import draw_batches, most_drawn
-from hetfl_flwr.methods import build_strategy, find, names
+from hetfl_flwr.methods import build_strategy, names
 from hetfl_flwr.server.exchange import LONGEST_REASON, Outcome
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Member
@@ -27,34 +27,15 @@ from hetfl_flwr.wire.codec import NPY_HEADER, decode, from_record
 from hetfl_flwr.wire.messages import ARRAYS, METRICS, SHARE
 from hetfl_flwr.wire.spec import ArraySpec, Dim, PayloadSpec
 from hetfl_flwr.wire.weights import state_arrays, weights, whole_state
-from simulations.testing.contract import entries, first_round, train
+from simulations.testing.contract import entries, train
 
 ALGORITHMS = names()
 SHARING = [name for name in ALGORITHMS if build_strategy(RunConfig(algorithm=name)).sharing]
-NORMED = "simulations.testing.lab:normed"
-
-LITTLE = {
-    "fedmd": {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1},
-    "fml": {"fml.meme": NORMED},
-    "fedkd": {"fedkd.mentee": NORMED},
-    "feddf": {"feddf.server-steps": 5},
-}
-"""Own keys of algorithms that would do much before or besides the local work."""
 
 
 def small(name: str, **keys: Any) -> RunConfig:
-    """Return a config of three clients, with heterogeneous models where that is allowed, and hardly any work."""
-    flat = {
-        "algorithm": name,
-        "models": f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED,
-        "clients": 3,
-        "local-batches": 1,
-        "batch-size": 8,
-        "public-fraction": 0.05,
-        **LITTLE.get(name, {}),
-        **{key.replace("_", "-"): value for key, value in keys.items()},
-    }
-    return RunConfig.from_flat(flat)
+    """Return a config of three clients and hardly any work."""
+    return RunConfig.from_flat({**little(name), **{key.replace("_", "-"): value for key, value in keys.items()}})
 
 
 class Trained:
@@ -270,31 +251,24 @@ def test_an_odd_upload_is_taken_and_leaves_everything_finite(name):
                 assert np.isfinite(values).all(), (case, array)
 
 
-def metadata(field: str, value: object) -> Callable[[Message], None]:
-    def change(message: Message) -> None:
-        message.metadata.__dict__[f"_{field}"] = value
+STAMPS = {
+    "in another node's name": ("src_node_id", 5),
+    "to another node": ("dst_node_id", 9),
+    "of another run": ("run_id", 8),
+    "of another type": ("message_type", "evaluate"),
+    "of another group": ("group_id", "x\ny"),
+    "dead": ("ttl", -1.0),
+}
 
-    return change
 
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        metadata("src_node_id", 5),
-        metadata("dst_node_id", 9),
-        metadata("run_id", 8),
-        metadata("message_type", "evaluate"),
-        metadata("group_id", "x\ny"),
-        metadata("ttl", -1.0),
-    ],
-    ids=["in another node's name", "to another node", "of another run", "of another type", "of another group", "dead"],
-)
+@pytest.mark.parametrize("stamp", STAMPS)
 @pytest.mark.parametrize("failed", [False, True])
-def test_a_reply_with_a_forged_stamp_is_refused(change, failed):
+def test_a_reply_with_a_forged_stamp_is_refused(stamp, failed):
     federation = trained("fedhe")
     answer = federation.answer(federation.honest[1].content)
     answer = Message(Error(2, "broke"), reply_to=federation.sent[1]) if failed else answer
-    change(answer)
+    field, value = STAMPS[stamp]
+    answer.metadata.__dict__[f"_{field}"] = value
     uploads = dict(federation.federation.uploads.counts)
     assert wrong(federation, answer, "a forged stamp") is None
     assert federation.federation.uploads.counts == uploads
@@ -311,14 +285,6 @@ class Twice(Meddled):
 
     def pull_messages(self, message_ids):
         return super().pull_messages(message_ids) * 2
-
-
-def test_only_the_first_of_two_replies_to_a_message_counts():
-    config = small("fedhe")
-    federation = Federation(Twice(config), config, build_strategy(config))
-    federation.registration.assemble()
-    _, _, result = first_round(federation)
-    assert (len(result.replies), result.failures) == (3, [])
 
 
 # --- whole runs ----------------------------------------------------------------------------------
@@ -383,10 +349,12 @@ def test_metrics_of_one_client_alone_end_no_run(name, tmp_path, run_federation):
     assert rounds[1]["clients"]["2"]["train-loss"] > 0
 
 
-def test_a_second_reply_to_one_message_ends_no_asynchronous_run(tmp_path, run_federation):
-    config = small("fedhe", rounds=2, output_dir=str(tmp_path), **{"fedhe.mode": "async"})
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_only_the_first_of_two_replies_to_a_message_counts(mode, tmp_path, run_federation):
+    """Three uploads a round, of 480 bytes each."""
+    config = small("fedhe", rounds=2, output_dir=str(tmp_path), **{"fedhe.mode": mode})
     rounds = entries(run_federation(config, Twice(config)))
-    assert [entry["failures"] for entry in rounds] == [[], [], []]
+    assert [(entry["failures"], entry["bytes_up"] // 480) for entry in rounds] == [([], 0), ([], 3), ([], 3)]
 
 
 @pytest.mark.parametrize("name", SHARING)
@@ -426,43 +394,32 @@ LOGITS = np.arange(250, dtype=np.float32).reshape(10, 25)
 MUCH = 200 << 20
 
 
-@pytest.mark.parametrize(
-    ("array", "said"),
-    [
-        (raw(npy(LOGITS, shape=(10, MUCH // 40)), LOGITS), "has shape (10, 5242880), expected (10, 25)"),
-        (raw(npy(LOGITS)[:-1], LOGITS), "999 bytes follow the header, expected 1000"),
-    ],
-    ids=["declared in the header", "not there"],
-)
-def test_what_a_header_promises_is_checked_before_memory_is_set_aside(refusal, array, said):
-    tracemalloc.start()
-    line = refusal(PayloadError, decode, SPEC, ArrayRecord({"logits": array}), "client 3")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert said in line
-    assert peak < 100_000
+ROWS = PayloadSpec((ArraySpec("logits", (Dim("R", 2**30), 1), "uint8"),))
+
+PROMISES: dict[str, tuple[PayloadSpec, Callable[[], bytes], str]] = {
+    "declared in the header": (
+        *(SPEC, lambda: npy(LOGITS, shape=(10, MUCH // 40)), "has shape (10, 5242880), expected (10, 25)"),
+    ),
+    "not there": (SPEC, lambda: npy(LOGITS)[:-1], "999 bytes follow the header, expected 1000"),
+    "of a size that only the sender knows": (  # a billion rows are allowed, a billion are declared, and 1 kB came
+        *(ROWS, lambda: npy(np.zeros(1000, np.uint8), shape=(2**30, 1))),
+        "1000 bytes follow the header, expected 1073741824",
+    ),
+    "200 MB for 1 kB": (SPEC, lambda: npy(LOGITS) + bytes(MUCH), "bytes follow the header, expected 1000"),
+}
 
 
-def test_a_large_size_that_only_the_sender_knows_is_no_reason_to_set_it_aside(refusal):
-    """A billion rows are allowed, a billion are declared, and 1 kB came."""
-    spec = PayloadSpec((ArraySpec("rows", (Dim("R", 2**30), 1), "uint8"),))
-    forged = raw(npy(np.zeros(1000, np.uint8), shape=(2**30, 1)), LOGITS)
-    tracemalloc.start()
-    line = refusal(PayloadError, decode, spec, ArrayRecord({"rows": forged}), "client 3")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert "1000 bytes follow the header, expected 1073741824" in line
-    assert peak < 100_000
-
-
-def test_an_upload_of_200_MB_where_1_kB_is_declared_is_never_opened(refusal, monkeypatch):
-    forged = raw(npy(LOGITS) + bytes(MUCH), LOGITS)
+@pytest.mark.parametrize("promise", PROMISES)
+def test_what_a_header_promises_is_checked_before_memory_is_set_aside(refusal, monkeypatch, promise):
+    spec, forge, said = PROMISES[promise]
+    forged = ArrayRecord({"logits": raw(forge(), LOGITS)})
     monkeypatch.setattr(np, "load", lambda *args, **keys: pytest.fail("opened"))
     tracemalloc.start()
-    line = refusal(PayloadError, decode, SPEC, ArrayRecord({"logits": forged}), "client 3")
+    line = refusal(PayloadError, decode, spec, forged, "client 3")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert line.startswith("client 3: array 'logits' ")
+    assert said in line
     assert peak < 100_000
 
 

@@ -50,15 +50,25 @@ def forged(reply: Message, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Me
     return reply
 
 
-def uploads(*values: float, **keys: Any) -> dict[int, dict[str, Size]]:
-    return {client: {"logits": Size(value, **keys)} for client, value in enumerate(values)}
+def uploads(*sizes: float | Size) -> dict[int, dict[str, Size]]:
+    return {client: {"logits": one if isinstance(one, Size) else Size(one)} for client, one in enumerate(sizes)}
+
+
+def sized(size: float) -> Callable[[Message], Message]:
+    """Return what answers with an upload of a size."""
+    return reply_with(GOOD | {"logits": Array(np.full(2, size, np.float32))})
+
+
+def trained(value: float, work: float) -> list[Size]:
+    """Five sizes of 1, and one of another value and with other work behind it."""
+    return [*[Size(1.0, work=7)] * 5, Size(value, work=work)]
 
 
 # --- what is far ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("values", "far"),
+    ("sizes", "far"),
     [
         ([1.0, 1.1, 0.9, 1.0, 5.4], [4]),  # 5.4 times the median 1.0
         ([1.0, 1.1, 0.9, 1.0, 4.9], []),
@@ -69,26 +79,20 @@ def uploads(*values: float, **keys: Any) -> dict[int, dict[str, Size]]:
         ([0.0, 0.0, 0.0, 1e6], []),  # who has sent nothing but zeros has learnt nothing
         ([1.0, 2.0, 4.0, 8.0, 16.0, 30.0], []),  # honest clients that differ this much: 3 deviations are exp(4.6)
         ([0.1, 1.0, 1.1, 10.0, 40.0], [4]),  # no spread allows more than 30 times the median
+        ([0.1, 0.1, 0.1, Size(9.0, usual=10.0), Size(11.0, usual=10.0)], [4]),  # up to what is usual nothing is far
+        (trained(14, 7), [5]),
+        (trained(14, 21), []),  # three times the work, three times the factor
+        (trained(19, 70), []),
+        (trained(21, 70), [5]),  # four times at most
     ],
 )
-def test_a_size_is_far_from_the_median_of_all(values, far):
-    assert list(Guard(5.0).reject_outliers(uploads(*values))) == far
-
-
-def test_the_reason_names_array_size_and_median():
-    assert Guard(5.0).reject_outliers(uploads(2.0, 2.0, 2.0, 90.0)) == {
-        3: "array 'logits' has size 90, 45 times the clients' median 2"
-    }
-
-
-def test_one_array_that_is_far_is_enough():
-    came = {client: {"a": Size(1.0), "b": Size(1.0)} for client in range(4)}
-    came[2]["b"] = Size(50.0)
-    assert list(Guard(5.0).reject_outliers(came)) == [2]
+def test_a_size_is_far_from_the_median_of_all(sizes, far):
+    assert list(Guard(5.0).reject_outliers(uploads(*sizes))) == far
+    assert Guard(0.0).reject_outliers(uploads(*sizes)) == {}
 
 
 @pytest.mark.parametrize(
-    ("values", "far"),
+    ("sizes", "far"),
     [
         ([0.0, 0.0, 0.0, 1e17], [3]),
         ([0.0, 0.0, 1e17, 2e17, 0.0], [2, 3]),
@@ -99,26 +103,15 @@ def test_one_array_that_is_far_is_enough():
         ([0.0, 0.0, 0.1, 1e6], [3]),  # too few to compare it with
         ([0.0, 0.1, 1e6], [2]),
         ([0.0, 0.1, 99.0], []),
+        ([0.0, 0.0, 0.0, 0.0, Size(99.0)], []),  # no change, and what could be learnt
+        ([0.0, 0.0, 0.0, 0.0, Size(101.0)], [4]),
     ],
 )
-def test_an_array_that_most_do_not_change_is_changed_slightly_at_most(values, far):
-    came = {client: {"w": Size(1.0), "mean": Size(value, still=0.5)} for client, value in enumerate(values)}
-    said = Guard(5.0).reject_outliers(came)
+def test_an_array_that_most_do_not_change_is_changed_slightly_at_most(sizes, far):
+    arrays = [one if isinstance(one, Size) else Size(one, still=0.5) for one in sizes]
+    said = Guard(5.0).reject_outliers({client: {"w": Size(1.0), "mean": one} for client, one in enumerate(arrays)})
     assert list(said) == far
     assert all(reason.endswith((", and most clients' is 0", " to compare it with")) for reason in said.values())
-
-
-def test_of_values_that_are_mostly_0_none_is_far_that_could_be_learnt():
-    came = {client: {"w": Size(1.0), "bias": Size(0.0)} for client in range(4)}
-    for value, far in ((99.0, set()), (101.0, {4})):
-        assert Guard(5.0).reject_outliers({**came, 4: {"w": Size(1.0), "bias": Size(value)}}).keys() == far
-
-
-@pytest.mark.parametrize(("value", "work", "far"), [(14, 7, True), (14, 21, False), (19, 70, False), (21, 70, True)])
-def test_a_client_that_has_trained_on_more_may_change_more_up_to_a_limit(value, work, far):
-    """Three times the work: its change may be three times as large as the factor allows the others; four at most."""
-    came = {client: {"weight": Size(1.0, work=7)} for client in range(5)}
-    assert Guard(5.0).reject_outliers({**came, 5: {"weight": Size(value, work=work)}}).keys() == ({5} if far else set())
 
 
 def test_a_client_that_has_uploaded_more_may_be_ahead():
@@ -139,13 +132,8 @@ def test_the_size_of_few_numbers_is_inexact():
         assert Size(1.0, numbers=numbers).error == pytest.approx(deviation, rel=0.1)
     for numbers, allowed in ((2, 5 * 4.0), (10, 5 * np.exp(3 / np.sqrt(20))), (200, 5 * np.exp(0.15)), (0, 5.0)):
         for value, far in ((0.99 * allowed, []), (1.01 * allowed, [4])):
-            came = {**uploads(1.0, 1.0, 1.0, 1.0), 4: {"logits": Size(value, numbers=numbers)}}
+            came = uploads(1.0, 1.0, 1.0, 1.0, Size(value, numbers=numbers))
             assert list(Guard(5.0).reject_outliers(came)) == far
-
-
-def test_up_to_what_is_usual_nothing_is_far():
-    came = {**uploads(0.1, 0.1, 0.1), 3: {"logits": Size(9.0, usual=10.0)}, 4: {"logits": Size(11.0, usual=10.0)}}
-    assert list(Guard(5.0).reject_outliers(came)) == [4]
 
 
 def test_an_upload_that_comes_alone_is_held_against_the_newest_of_the_others():
@@ -170,23 +158,16 @@ def test_what_it_knows_survives_a_checkpoint():
 
 
 def test_while_others_are_to_follow_what_is_unusual_is_set_aside_and_known():
+    def comes(guard: Guard, client: int, value: float) -> dict[int, str]:
+        return guard.reject_outliers({client: {"logits": Size(value, usual=1.0)}}, others_follow=True)
+
     guard = Guard(5.0)
-    said = guard.reject_outliers({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True)
-    assert said == {0: "array 'logits' has size 1e+05, more than 100, and too few clients are known to compare it with"}
-    assert guard.reject_outliers({1: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
-    assert guard.reject_outliers({2: {"logits": Size(0.1, usual=1.0)}}, others_follow=True) == {}
-    assert guard.reject_outliers({0: {"logits": Size(1e5, usual=1.0)}}, others_follow=True).keys() == {0}
+    said = "array 'logits' has size 1e+05, more than 100, and too few clients are known to compare it with"
+    assert comes(guard, 0, 1e5) == {0: said}
+    assert comes(guard, 1, 0.1) == comes(guard, 2, 0.1) == {}
+    assert comes(guard, 0, 1e5).keys() == {0}
     large = Guard(5.0)  # arrays of another scale lose the uploads before the third
-    for client in range(2):
-        assert large.reject_outliers({client: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True).keys() == {
-            client
-        }
-    assert large.reject_outliers({2: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
-    assert large.reject_outliers({0: {"logits": Size(1000.0, usual=1.0)}}, others_follow=True) == {}
-
-
-def test_factor_0_turns_it_off():
-    assert Guard(0.0).reject_outliers(uploads(1.0, 1.0, 1.0, 1e9)) == {}
+    assert [len(comes(large, client, 1000.0)) for client in (0, 1, 2, 0)] == [1, 1, 0, 0]
 
 
 @given(
@@ -256,12 +237,14 @@ def test_of_an_update_the_change_is_measured():
     assert zeros.still == 0.05
 
 
-HEAD: dict[str, tuple[int, ...]] = {"weight": (2, 64), "bias": (2,)}
+def updates(**shapes: tuple[int, ...]) -> PayloadSpec:
+    """Return the declaration of arrays that are updates."""
+    return PayloadSpec(tuple(ArraySpec(name, shape, "float32", update=True) for name, shape in shapes.items()))
 
 
-def changing(spec: PayloadSpec, sent: dict[str, NDArray[Any]], name: str, *rounds: dict[int, float]) -> list[int]:
+def changing(sent: dict[str, NDArray[Any]], name: str, *rounds: dict[int, float]) -> list[int]:
     """Return whose changes of an array are far in the last of some rounds."""
-    guard = Guard(5.0)
+    guard, spec = Guard(5.0), updates(**{one: array.shape for one, array in sent.items()})
     for changes in rounds:
         sizes = {
             client: measure({**sent, name: sent[name] + np.float32(one)}, spec, sent, 50)
@@ -281,44 +264,37 @@ def changing(spec: PayloadSpec, sent: dict[str, NDArray[Any]], name: str, *round
 def test_once_training_has_settled_no_slight_change_is_far(before, change, far):
     """Changes of 0.0003, and one of 0.0017, which is 6 times theirs: it is not far where most clients have changed as
     much before; else it is what the others' changes make of it."""
-    spec = PayloadSpec((ArraySpec("bias", (600,), "float32", update=True),))
-    sent = {"bias": np.full(600, 0.1, np.float32)}
     now = dict.fromkeys(range(3), 0.0003) | {3: change}
-    assert changing(spec, sent, "bias", dict.fromkeys(range(4), before), now) == far
+    sent = {"bias": np.full(600, 0.1, np.float32)}
+    assert changing(sent, "bias", dict.fromkeys(range(4), before), now) == far
 
 
 @pytest.mark.parametrize("loud", [1, 2])
 def test_who_changes_much_from_the_start_makes_no_change_usual(loud):
     """Weights of size 0.1, which the honest clients change by 0.0003 a round; others by 0.0045 in each."""
-    spec = PayloadSpec((ArraySpec("weight", (6,), "float32", update=True),))
-    sent = {"weight": np.full(6, 0.1, np.float32)}
     changes = dict.fromkeys(range(5 - loud), 0.0003) | dict.fromkeys(range(5 - loud, 5), 0.0045)
     for rounds in (1, 2, 3):
-        assert changing(spec, sent, "weight", *[changes] * rounds) == list(range(5 - loud, 5))
+        sent = {"weight": np.full(6, 0.1, np.float32)}
+        assert changing(sent, "weight", *[changes] * rounds) == list(range(5 - loud, 5))
 
 
 def test_a_bias_near_to_0_may_move_as_its_weights_may():
     """A head with weights of size 0.1 and a bias of 0.01: the others' biases change by 0.00003 once two clients have
     settled, and have changed by more before; one changes by 0.0028, 93 times as much and a quarter of the bias, and 3 %
     of the weights."""
-    spec = PayloadSpec(tuple(ArraySpec(name, shape, "float32", update=True) for name, shape in HEAD.items()))
     sent = {"weight": np.full((2, 64), 0.1, np.float32), "bias": np.full(2, 0.01, np.float32)}
-
     for change, far in ((0.0028, []), (0.0099, []), (0.0101, [3])):
         now = dict.fromkeys(range(3), 0.00003) | {3: change}
-        assert changing(spec, sent, "bias", dict.fromkeys(range(4), 0.01), now) == far
+        assert changing(sent, "bias", dict.fromkeys(range(4), 0.01), now) == far
 
 
 def test_who_says_that_it_has_trained_on_nothing_is_given_no_more_with_each_round():
     """It changes as much as the others for 60 rounds, and then 8 times as much: beyond the factor, as in round 1."""
-    spec = PayloadSpec((ArraySpec("weight", (400,), "float32", update=True),))
-    sent = {"weight": np.zeros(400, np.float32)}
-    guard = Guard(5.0)
+    sent, guard = {"weight": np.zeros(400, np.float32)}, Guard(5.0)
     for change, far in [(1.0, set())] * 60 + [(8.0, {3})]:
-        said = [(1.0, 150), (1.0, 150), (1.0, 150), (change, 0)]
         sizes = {
-            client: measure({"weight": np.full(400, size, np.float32)}, spec, sent, samples)
-            for client, (size, samples) in enumerate(said)
+            client: measure({"weight": np.full(400, size, np.float32)}, updates(weight=(400,)), sent, samples)
+            for client, (size, samples) in enumerate([(1.0, 150)] * 3 + [(change, 0)])
         }
         assert guard.reject_outliers(sizes).keys() == far
 
@@ -484,33 +460,27 @@ def test_what_the_guards_know_is_part_of_a_checkpoint(tmp_path, run_federation):
 def test_where_few_are_drawn_the_first_uploads_are_not_taken_on_trust():
     """A fourth of four clients: one a round. While fewer than three sizes are known, none is taken that is unheard of;
     of two clients there is never a third to compare with."""
-    huge = reply_with(GOOD | {"logits": Array(np.full(2, 1e6, np.float32))})
     four, two = (federation_of(*map(member, range(clients)), fraction=0.25) for clients in (4, 2))
-    [failure] = round_of(four, {0: huge})
+    [failure] = round_of(four, {0: sized(1e6)})
     assert "size 1e+06, more than 100, and too few clients are known to compare it with" in failure.reason
-    assert round_of(two, {0: huge}) == []
+    assert round_of(two, {0: sized(1e6)}) == []
 
 
 def test_the_sizes_of_clients_that_have_left_are_measures_no_more():
     """Three of five leave, whose sizes were small: what the others send then is not held against these."""
     federation = federation_of(*map(member, range(5)))
-    small, large = (reply_with(GOOD | {"logits": Array(np.full(2, size, np.float32))}) for size in (0.1, 80.0))
-    assert round_of(federation, dict.fromkeys(range(5), small)) == []
+    assert round_of(federation, dict.fromkeys(range(5), sized(0.1))) == []
     for node in (100, 99, 98):
         del federation.grid.members[node]
     federation.welcome(1)
-    assert round_of(federation, {3: large, 4: large}) == []
+    assert round_of(federation, dict.fromkeys((3, 4), sized(80.0))) == []
     assert set(federation.exchange.guard.newest) == {3, 4}
 
 
 def test_clients_that_differ_widely_do_not_let_one_of_any_size_pass():
     """Their median is 2.2 and three of their deviations are exp(9.8); 30 times the median is the limit all the same."""
     federation = federation_of(*map(member, range(5)))
-    sizes = (0.2, 2.0, 2.2, 20.0, 99.0)
-    answers = {
-        client: reply_with(GOOD | {"logits": Array(np.full(2, size, np.float32))}) for client, size in enumerate(sizes)
-    }
-    [failure] = round_of(federation, answers)
+    [failure] = round_of(federation, dict(enumerate(map(sized, (0.2, 2.0, 2.2, 20.0, 99.0)))))
     assert failure.client_id == 4
     assert "has size 99, 45 times the clients' median 2.2" in failure.reason
 

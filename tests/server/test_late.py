@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from math import inf
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fixtures.federations.grids import little
 from fixtures.wrong.faults import GOOD, Fate, Scripted, failing, on_its_clock
 from flwr.app import Message, MessageType
 from flwr.common.constant import ErrorCode
@@ -21,23 +21,15 @@ from simulations.engine.clients import FIRST_NODE
 from simulations.testing.contract import entries
 
 ALGORITHMS = names()
-NORMED = "simulations.testing.lab:normed"
 TIMEOUT = 20.0
-LITTLE = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1, "fml.meme": NORMED}
-LITTLE |= {"fedkd.mentee": NORMED, "feddf.server-steps": 5}
-"""Own keys of algorithms that would do much before or besides the local work."""
 
 
 @pytest.fixture
 def config_for(make_config) -> Callable[..., RunConfig]:
-    """Build a config for an algorithm: three clients, heterogeneous models if it takes them, and hardly any work."""
+    """Build a config for an algorithm: three clients and hardly any work."""
 
     def build(name: str, **keys: Any) -> RunConfig:
-        models = f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED
-        own = {key: value for key, value in LITTLE.items() if key.startswith(f"{name}.")}
-        small = {"algorithm": name, "models": models, "clients": 3, "local-batches": 1, "batch-size": 8, "rounds": 4}
-        few = {"public-fraction": 0.05, "evaluate-every": 4, "round-timeout": TIMEOUT}
-        return make_config(**{**small, **few, **own, **keys})
+        return make_config(**{**little(name), "rounds": 4, "evaluate-every": 4, "round-timeout": TIMEOUT, **keys})
 
     return build
 
@@ -59,11 +51,7 @@ def server_state(config: RunConfig) -> bytes:
 
 def trained(rounds: list[dict[str, Any]]) -> list[str]:
     """Return who has trained in each round from 1 on."""
-    return ["".join(sorted(client for client in entry["clients"] if is_trained(entry, client))) for entry in rounds[1:]]
-
-
-def is_trained(entry: dict[str, Any], client: str) -> bool:
-    return "train-loss" in entry["clients"][client]
+    return ["".join(sorted(k for k, told in entry["clients"].items() if "train-loss" in told)) for entry in rounds[1:]]
 
 
 def reasons(entry: dict[str, Any]) -> list[tuple[int, str, str]]:
@@ -131,17 +119,17 @@ def test_who_comes_back_under_another_node_id_keeps_partition_and_state(name, co
 def test_who_is_slow_misses_its_round_and_is_welcome_in_the_next(name, config_for, played, tmp_path):
     """Its late upload is dropped: everything comes as if it had been an error."""
     runs = []
-    for kind, slow in {"slow": Fate("no reply", TIMEOUT + 3), "failing": failing("client 1: no memory")}.items():
-        config = config_for(name, output_dir=str(tmp_path / kind))
-
-        def fate(client_id: int, kind: str, round: int, slow: Fate = slow) -> Fate:
-            return slow if (client_id, kind, round) == (1, MessageType.TRAIN, 2) else GOOD
-
-        rounds = played(Scripted(config, fate=fate), config)
+    for said, fate in (
+        ("no reply within 20 s", Fate(delay=TIMEOUT + 3)),
+        ("no memory", failing("client 1: no memory")),
+    ):
+        config = config_for(name, output_dir=str(tmp_path / said))
+        slow = lambda grid, message, fate=fate: fate if (trains(grid, message), grid.looks) == (1, 2) else GOOD  # noqa: E731
+        rounds = played(Scripted(config, fate=slow), config)
         assert trained(rounds) == ["012", "02", "012", "012"]
         [(client_id, stage, reason)] = reasons(rounds[2])
         assert (client_id, stage) == (1, "train")
-        assert ("no reply within 20 s" if kind == "slow" else "no memory") in reason
+        assert said in reason
         runs.append(([entry["clients"] for entry in rounds], server_state(config)))
     assert runs[0] == runs[1]
 
@@ -151,9 +139,10 @@ def test_who_fails_at_everything_it_is_asked_ends_no_run(name, config_for, playe
     """Client 1 from the first registration on, and client 2, which joins before round 2, at each registration, which is
     said once."""
 
-    def fate(client_id: int, kind: str, round: int) -> Fate:
-        broken = (client_id == 1 and kind != MessageType.QUERY) or client_id == 2
-        return failing(f"client {client_id}: no memory") if broken else GOOD
+    def fate(grid: Scripted, message: Message) -> Fate:
+        client_id, registers = grid.client_of(message), message.metadata.message_type == MessageType.QUERY
+        good = client_id == 0 or (client_id == 1 and registers)
+        return GOOD if good else failing(f"client {client_id}: no memory")
 
     config = config_for(name, start_clients=2)
     rounds = played(Scripted(config, {2: lambda grid: grid.join(2)}, fate), config)
@@ -170,29 +159,29 @@ def test_when_all_have_left_the_run_ends_and_what_was_reached_is_kept(name, conf
         "flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: pytest.fail("waits for nodes for ever")
     )
     config = config_for(name)
-
-    def all_leave(grid: Scripted) -> None:
-        for client_id in range(3):
-            grid.leave(client_id)
-
-    assert "round 3: " in refusal(TooFewClients, played, Scripted(config, {3: all_leave}), config)
+    grid = Scripted(config, {3: lambda grid: [grid.leave(client_id) for client_id in range(3)]})
+    assert "round 3: " in refusal(TooFewClients, played, grid, config)
     assert trained(entries(Path(config.output_dir))) == ["012", "012", ""]
+
+
+def trains(grid: Scripted, message: Message) -> int | None:
+    """Return the client that a message asks to train; None where it asks for something else."""
+    return grid.client_of(message) if message.metadata.message_type == MessageType.TRAIN else None
 
 
 def restarting(config: RunConfig, when: Callable[[Scripted, Message], bool]) -> Scripted:
     """Return a Grid on which a node restarts as soon as it is asked to train, at some time or in some rounds."""
-    grid, generations = Scripted(config), count(1)
+    generations = count(1)
 
-    def fate(message: Message) -> Fate:
-        if message.metadata.message_type != MessageType.TRAIN or not when(grid, message):
+    def fate(grid: Scripted, message: Message) -> Fate:
+        client_id = trains(grid, message)
+        if client_id is None or not when(grid, message):
             return GOOD
-        client_id = grid.client_of(message)
         grid.leave(client_id)
         grid.join(client_id, generation=next(generations))
         return Fate("no reply", delay=inf)
 
-    grid.fate = fate  # type: ignore[method-assign]
-    return grid
+    return Scripted(config, fate=fate)
 
 
 @pytest.mark.parametrize(("lost", "end"), [({2}, 0), ({2, 3, 4}, 0), ({2, 3, 4, 5}, 5), ({6}, 6)])
@@ -220,34 +209,17 @@ def test_an_asynchronous_run_goes_on_too_when_all_nodes_have_restarted(config_fo
     assert who[-1]
 
 
-class Dated(Scripted):
-    """Tells since when its nodes are here."""
-
-    def __init__(self, config: RunConfig, **script: Any) -> None:
-        super().__init__(config, **script)
-        self._since: dict[int, str] = {}
-
-    def get_nodes(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(node_id=one, last_activated_at=self._since.get(one, "")) for one in self.get_node_ids()]
-
-    def restart(self, client_id: int) -> None:
-        """Let a node's connection begin anew; what it had begun to work on is lost where its fate says so."""
-        self._since[FIRST_NODE + client_id] = f"{self.now:g}"
-
-
 def test_an_asynchronous_run_waits_no_longer_for_what_a_restarted_node_had_begun(config_for, played):
     """Client 1 loses its second message. The last round waits for all that is under way, and not for that."""
-    config = config_for("fedhe", **{"fedhe.mode": "async", "round-timeout": 500.0})
-    grid = Dated(config)
 
-    def fate(message: Message) -> Fate:
-        about = grid.client_of(message), message.metadata.message_type
-        if about != (1, MessageType.TRAIN) or len(grid.sent(MessageType.TRAIN, 1)) != 1:
+    def fate(grid: Scripted, message: Message) -> Fate:
+        if trains(grid, message) != 1 or len(grid.sent(MessageType.TRAIN, 1)) != 1:
             return GOOD
         grid.restart(1)
         return Fate("restarted", delay=inf)
 
-    grid.fate = fate  # type: ignore[method-assign]
+    config = config_for("fedhe", **{"fedhe.mode": "async", "round-timeout": 500.0})
+    grid = Scripted(config, fate=fate)
     rounds = played(grid, config)
     assert len(rounds) == 5
     said = [reason for entry in rounds for reason in reasons(entry)]
@@ -261,18 +233,14 @@ def test_a_node_whose_connection_was_away_for_a_moment_loses_nothing(mode, confi
 
     Until then it is sent nothing else: it may be another than before.
     """
-    config = config_for("fedhe", **{"fedhe.mode": mode, "round-timeout": 500.0})
-    grid = Dated(config)
 
-    def fate(message: Message) -> Fate:
-        if message.metadata.message_type != MessageType.TRAIN:
-            return GOOD
-        if grid.client_of(message) == 1 and len(grid.sent(MessageType.TRAIN, 1)) == 1:
+    def fate(grid: Scripted, message: Message) -> Fate:
+        if trains(grid, message) == 1 and len(grid.sent(MessageType.TRAIN, 1)) == 1:
             grid.restart(1)
-        return Fate(delay=50)
+        return GOOD if trains(grid, message) is None else Fate(delay=50)
 
-    grid.fate = fate  # type: ignore[method-assign]
-    rounds = played(grid, config)
+    config = config_for("fedhe", **{"fedhe.mode": mode, "round-timeout": 500.0})
+    rounds = played(Scripted(config, fate=fate), config)
     assert {reason.partition(": ")[2] for entry in rounds for _, _, reason in reasons(entry)} <= {BUSY}
     assert trained(rounds)[:2] == ["012"] * 2
     assert sum(map(len, trained(rounds))) >= 11
@@ -281,32 +249,30 @@ def test_a_node_whose_connection_was_away_for_a_moment_loses_nothing(mode, confi
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_after_a_power_cut_the_run_goes_on_as_soon_as_the_nodes_are_back(mode, config_for, played):
     """All restart in their places while they train; the run waits for nothing that is lost, however long it may."""
-    config = config_for("fedhe", min_clients=3, **{"fedhe.mode": mode, "round-timeout": 3600.0})
-    grid, cut = Dated(config), {"at": inf}
+    cut = [inf]
 
-    def fate(message: Message) -> Fate:
-        if message.metadata.message_type != MessageType.TRAIN or cut["at"] < grid.now:
+    def fate(grid: Scripted, message: Message) -> Fate:
+        client_id = trains(grid, message)
+        if client_id is None or cut[0] < grid.now:
             return GOOD
-        if len(grid.sent(MessageType.TRAIN, grid.client_of(message))) == 2:
-            cut["at"] = grid.now
-            for client_id in range(3):
-                grid.restart(client_id)
-        return Fate("restarted", delay=inf) if cut["at"] <= grid.now else GOOD
+        if len(grid.sent(MessageType.TRAIN, client_id)) == 2:
+            cut[0] = grid.now
+            for each in range(3):
+                grid.restart(each)
+        return Fate("restarted", delay=inf) if cut[0] <= grid.now else GOOD
 
-    grid.fate = fate  # type: ignore[method-assign]
-    rounds = played(grid, config)
-    assert len(rounds) == 5
+    config = config_for("fedhe", min_clients=3, **{"fedhe.mode": mode, "round-timeout": 3600.0})
+    grid = Scripted(config, fate=fate)
+    assert len(played(grid, config)) == 5
     assert grid.now < 200
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if find(name).strategy.sharing])
 def test_who_restarts_while_public_samples_are_shared_takes_part_in_round_1(name, config_for, played):
     """With as many clients as ``min-clients``, too: it is welcomed, and shares, before that round as before all."""
-    config = config_for(name, min_clients=3)
-    grid = Scripted(config)
     done: list[str] = []
 
-    def fate(message: Message) -> Fate:
+    def fate(grid: Scripted, message: Message) -> Fate:
         if message.metadata.message_type != SHARE or grid.client_of(message) != 1 or done:
             return GOOD
         done.append("left")
@@ -318,7 +284,9 @@ def test_who_restarts_while_public_samples_are_shared_takes_part_in_round_1(name
             done.append("back")
             grid.join(1, generation=1)
 
-    grid.fate, grid.look = fate, look  # type: ignore[method-assign]
+    config = config_for(name, min_clients=3)
+    grid = Scripted(config, fate=fate)
+    grid.look = look  # type: ignore[method-assign]
     assert trained(played(grid, config)) == ["012"] * 4
 
 
@@ -326,8 +294,7 @@ def test_who_says_that_its_node_is_not_there_has_not_left_for_that(config_for, p
     """A node may write any error into its reply."""
     config = config_for("fedhe", min_clients=3)
     away = failing("Node Unavailable", ErrorCode.NODE_UNAVAILABLE)
-    grid = Scripted(config)
-    grid._fate = lambda client_id, kind, number: away if (client_id, kind) == (2, MessageType.TRAIN) else GOOD
+    grid = Scripted(config, fate=lambda grid, message: away if trains(grid, message) == 2 else GOOD)
     assert "min-clients = 3: client 2 " in refusal(TooFewClients, played, grid, config)
 
 

@@ -1,38 +1,20 @@
 """Nodes that lie about who they are or what they have, in whole runs of a deployment: what it costs the others."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fixtures.federations.grids import little
 from fixtures.wrong.faults import GOOD, Fate, Scripted, on_its_clock
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from hetfl_flwr.config import RunConfig
 from hetfl_flwr.wire.codec import from_record, to_record
 from hetfl_flwr.wire.messages import ARRAYS, MEMBER, SHARE
 from simulations.engine.clients import FIRST_NODE
 from simulations.testing.contract import entries
 
 REGISTRATION = MessageType.QUERY
-
-
-class Deployed(Scripted):
-    """Nodes of a deployment."""
-
-    def come(self, client_id: int) -> None:
-        """Let the node of a client appear for the first time."""
-        self._nodes.append(FIRST_NODE + client_id)
-
-    def rounds(self) -> int:
-        """Return how many rounds of training have begun."""
-        told = [
-            message.content.config_records["config"]["server-round"]
-            for event, message, _ in self.log
-            if event == "sent" and message.metadata.message_type == MessageType.TRAIN
-        ]
-        return max(told, default=0)
 
 
 def says(**fields: Any) -> Fate:
@@ -58,24 +40,14 @@ def sends(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Fate:
 
 @pytest.fixture
 def play(make_config, run_federation, monkeypatch) -> Callable[..., list[dict[str, Any]]]:
-    """Run a deployment with hardly any work, and return its rounds."""
+    """Run FedH2L in a deployment, with hardly any work, and return its rounds."""
 
-    def play(
-        name: str,
-        fate: Callable[[int, str, int], Fate],
-        before: dict[int, Callable[[Deployed], None]] | None = None,
-        here: int = 3,
-        nodes: int = 3,
-        **keys: Any,
-    ) -> list[dict[str, Any]]:
-        flat = {"models": "mlp", "clients": 3, "local-batches": 1, "batch-size": 8, "public-fraction": 0.05}
-        few = {"evaluate-every": 9, "start-timeout": 30, "round-timeout": 100}
-        config: RunConfig = make_config(**{"algorithm": name, "rounds": 5, **flat, **few, **keys})
-        grid = Deployed(config, before, fate, nodes)
-        grid._nodes = grid._nodes[:here]
+    def play(fate: Callable[[Scripted, Message], Fate], before: dict[int, Any], **keys: Any) -> list[dict[str, Any]]:
+        few = {"rounds": 5, "evaluate-every": 9, "start-timeout": 30, "round-timeout": 100}
+        config = make_config(**{**little("fedh2l"), "models": "mlp", **few, **keys})
+        grid = Scripted(config, before, fate, clients=4)
         on_its_clock(grid, monkeypatch)
-        folder: Path = run_federation(config, grid)
-        return entries(folder)
+        return entries(run_federation(config, grid))
 
     return play
 
@@ -92,24 +64,22 @@ def test_who_comes_back_with_more_public_samples_than_it_has_shared_is_refused_a
     """It has shared 4 rows; it comes back with 300, and teaches on those that nobody has."""
     public = {"now": 4}
 
-    def fate(client_id: int, kind: str, look: int) -> Fate:
-        if client_id != 2:
+    def fate(grid: Scripted, message: Message) -> Fate:
+        if grid.client_of(message) != 2:
             return GOOD
-        if kind == REGISTRATION:
-            return says(public=public["now"])
-        if kind == SHARE:
-            return sends(lambda rows: {name: array[:4] for name, array in rows.items()})
-        if kind == MessageType.TRAIN:
-            return sends(lambda upload: signal(upload, public["now"]))
-        return GOOD
+        return {
+            REGISTRATION: says(public=public["now"]),
+            SHARE: sends(lambda rows: {name: array[:4] for name, array in rows.items()}),
+            MessageType.TRAIN: sends(lambda upload: signal(upload, public["now"])),
+        }.get(message.metadata.message_type, GOOD)
 
-    def come_back(grid: Deployed) -> None:
+    def come_back(grid: Scripted) -> None:
         public["now"] = 300
         grid.join(2, 1)
 
-    rounds = play("fedh2l", fate, {3: lambda grid: grid.leave(2), 4: come_back}, rounds=6)
+    rounds = play(fate, {3: lambda grid: grid.leave(2), 4: come_back}, rounds=6)
     assert [set("01") - set(here) for here in trained(rounds)] == [set()] * 6
-    said = f"node {FIRST_NODE + 5}: says that it is client 2, but with 300 public samples"
+    said = f"node {FIRST_NODE + 6}: says that it is client 2, but with 300 public samples"
     assert {line[: len(said)] for line in reasons(rounds) if "public samples" in line} == {said}
 
 
@@ -121,14 +91,12 @@ def signal(upload: dict[str, Any], public: int) -> dict[str, Any]:
 
 def test_a_number_beyond_the_clients_is_refused_between_rounds_and_costs_nobody_a_round(play):
     """In FedH2L its signal would be one teacher more than any client expects."""
-    rounds = play(
-        "fedh2l",
-        lambda client_id, kind, look: says(client_id=7, clients=8) if (client_id, kind) == (3, REGISTRATION) else GOOD,
-        {3: lambda grid: grid.come(3)},
-        nodes=4,
-    )
+
+    def fate(grid: Scripted, message: Message) -> Fate:
+        lies = (grid.client_of(message), message.metadata.message_type) == (3, REGISTRATION)
+        return says(client_id=7, clients=8) if lies else GOOD
+
+    rounds = play(fate, {3: lambda grid: grid.come_back(3)})
     assert trained(rounds) == ["012"] * 5
-    assert all(
-        f"node {FIRST_NODE + 3}: says that it is client 7, but there are 3 clients" in one for one in reasons(rounds)
-    )
-    assert reasons(rounds)
+    said = f"node {FIRST_NODE + 3}: says that it is client 7, but there are 3 clients"
+    assert [line.startswith(said) for line in reasons(rounds)] == [True]
