@@ -1,52 +1,90 @@
-"""What comes from Flower: its public API anywhere, anything else through one module that lists it."""
+"""Names that Flower and PyTorch use are theirs here, and what they do not export is taken in two modules alone."""
 
 import ast
+import inspect
+import re
 import sys
 import threading
 from pathlib import Path
+from typing import get_args
 
 import pytest
+import torch
+from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 from flwr.superlink.grid import http_grid
+from torch.utils.data import DataLoader
 
 import hetfl_flwr
+from hetfl_flwr import KnowledgeClient, KnowledgeStrategy, RunConfig, SplitModel, model_arrays
 from hetfl_flwr.common import flower
+from hetfl_flwr.wire.messages import ARRAYS, EXAMPLES, ROUND
 from simulations.deployment import flower_node
 
 ROOT = Path(hetfl_flwr.__file__).parents[1]
-
 PACKAGES = ("hetfl_flwr", "strategies", "clients", "simulations")
-
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
 
 
-def imported(program: str) -> list[tuple[str, str]]:
-    """Return each module of Flower that a program imports, with the name that it takes from there."""
-    found = []
-    for node in ast.walk(ast.parse(program)):
-        if isinstance(node, ast.ImportFrom) and node.level == 0:
-            found += [(node.module, alias.name) for alias in node.names]
-        elif isinstance(node, ast.Import):
-            found += [(alias.name, "") for alias in node.names]
-    return [(module, name) for module, name in found if module.split(".")[0] == "flwr"]
+@pytest.mark.parametrize(("ours", "theirs"), [(KnowledgeStrategy, Strategy), (KnowledgeClient, flower.NumPyClient)])
+def test_methods_of_flower_take_what_they_take_in_flower(ours, theirs):
+    named = [name for name, method in inspect.getmembers(theirs, inspect.isfunction) if not name.startswith("_")]
+    for name in named:
+        expected = inspect.signature(getattr(theirs, name)).parameters
+        assert list(inspect.signature(getattr(ours, name)).parameters) == list(expected), name
 
 
-def beyond(program: str) -> set[tuple[str, str]]:
-    """Return what a program imports that is not exported."""
-    outside = {(module, name) for module, name in imported(program) if module not in PUBLIC}
-    return outside | {
-        (module, name)
-        for module, name in imported(program)
-        if module in PUBLIC and name not in sys.modules[module].__all__
+def test_keys_and_arrays_have_the_names_that_flower_and_pytorch_give_them():
+    strategy, adam = (inspect.signature(one).parameters for one in (FedAvg, torch.optim.Adam))
+    assert [strategy[name].default for name in ("arrayrecord_key", "weighted_by_key")] == [ARRAYS, EXAMPLES]
+    assert f'"{ROUND}"' in inspect.getsource(FedAvg.configure_train)
+    options, keys = (
+        {*inspect.signature(torch.optim.SGD).parameters, *inspect.signature(DataLoader).parameters},
+        RunConfig,
+    )
+    assert {"momentum", "weight_decay", "batch_size"} <= options & keys.model_fields.keys()
+    optimizers = {name.lower() for name in torch.optim.__all__} | adam.keys()
+    assert {*get_args(keys.model_fields["optimizer"].annotation)} <= optimizers
+    model = SplitModel(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 3))
+    assert model_arrays(model).keys() == {name for name, one in model.state_dict().items() if one.is_floating_point()}
+
+
+def test_flower_s_parts_are_spelled_as_flower_spells_them():
+    """`SuperLink`, `ServerApp` and so on in prose; in commands and names of files in lower case."""
+    pages = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        *(one for name in PACKAGES for one in (ROOT / name).rglob("*.py")),
+    ]
+    words = re.compile(r"super[ -]?(?:link|node)|(?:server|client)[ -]?app", re.IGNORECASE)
+    found = {word for page in pages for word in words.findall(page.read_text())}
+    assert {word for word in found if not word.islower() and not word.isupper()} == {
+        "SuperLink", "SuperNode", "ServerApp", "ClientApp"
+    }  # fmt: skip
+    assert {word for word in found if " " in word or "-" in word} == set()
+
+
+def beyond(program: str) -> set[str]:
+    """Return what a program imports from Flower that is not exported."""
+    taken = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {
+        (node.module or "" if isinstance(node, ast.ImportFrom) else alias.name, alias.name)
+        for node in taken
+        if not getattr(node, "level", 0)
+        for alias in node.names
+    }
+    return {
+        f"{module}: {name}"
+        for module, name in names
+        if module.split(".")[0] == "flwr" and not (module in PUBLIC and name in sys.modules[module].__all__)
     }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", PACKAGES)
-def test_only_two_modules_take_what_flower_does_not_export(package):
+def test_only_two_modules_take_what_flower_does_not_export():
     own = {Path(module.__file__) for module in (flower, flower_node)}
-    files = [path for path in (ROOT / package).rglob("*.py") if path not in own]
-    assert {str(path.relative_to(ROOT)): beyond(path.read_text()) for path in files if beyond(path.read_text())} == {}
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if path not in own]
+    assert {str(path): found for path in files if (found := beyond(path.read_text()))} == {}
 
 
 def test_a_server_asks_again_as_soon_as_it_is_told_to(monkeypatch):

@@ -1,14 +1,11 @@
 """What `hetfl_flwr` offers to scripts and to other packages."""
 
 import ast
-import inspect
 import os
 import pydoc
 import re
 import subprocess
 import sys
-from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,26 +20,6 @@ def python(here: Path, script: str, **variables: str) -> subprocess.CompletedPro
     command = [sys.executable, "-c", script]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=300, check=False)
-
-
-def documented(module: str) -> set[str]:
-    """Names that a module assigns to and then says what they are."""
-    body = ast.parse(inspect.getsource(import_module(module))).body
-    named: set[str] = set()
-    for first, second in pairwise(body):
-        if isinstance(first, ast.Assign) and isinstance(second, ast.Expr) and isinstance(second.value, ast.Constant):
-            named |= {node.id for target in first.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
-    return named
-
-
-@pytest.mark.parametrize("name", hetfl_flwr.__all__)
-def test_every_name_is_there_and_has_a_docstring(name):
-    value = getattr(hetfl_flwr, name)
-    if inspect.isclass(value) or inspect.isroutine(value) or name == "lab":
-        assert inspect.getdoc(value)
-        assert value.__doc__ != type(value).__doc__
-    else:
-        assert name in documented(hetfl_flwr._MODULES[name])
 
 
 def test_type_checkers_see_the_names_that_are_offered():

@@ -1,7 +1,6 @@
 """The recipes, and the tables of `hetfl list`."""
 
 import json
-from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
@@ -10,7 +9,6 @@ from hetfl_flwr.config import RunConfig, read_toml
 from hetfl_flwr.data import data_spec
 from hetfl_flwr.methods import check_options, find, names
 from hetfl_flwr.models import assign, build_model
-from hetfl_flwr.strategy import Sends
 from simulations.cli import facts
 from simulations.cli.command import app
 from simulations.cli.facts import Kind
@@ -52,12 +50,6 @@ def test_every_algorithm_is_listed_with_its_paper_its_wire_and_its_keys():
         defaults = find(name).defaults
         assert row["options"].splitlines() == [f"{name}.{key} = {value}" for key, value in defaults.items()]
         assert find(name).strategy.heterogeneous or row["needs"].startswith("one ")
-
-
-def test_every_method_of_the_house_says_what_leaves_a_client():
-    *known, _ = get_args(Sends)
-    sides = [each.strategy for name in names() for each in find(name).modes.values() or [find(name)]]
-    assert [side.__qualname__ for side in sides if side.sends not in known] == []
 
 
 def test_the_record_is_what_it_was_made_of():

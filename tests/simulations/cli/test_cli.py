@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from hetfl_flwr.__main__ import main as installed
 from hetfl_flwr.config import read_toml
 from hetfl_flwr.errors import INTERRUPTED
 from hetfl_flwr.methods import find
+from simulations.engine.run import run_locally
 
 COMMAND = [sys.executable, "-c", "from simulations.cli.command import main; main()"]
 SMALL = ("--clients", "2", "--rounds", "2", "--set", "models=mlp", "--set", "batch-size=20")
@@ -30,6 +32,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two rounds, which no test changes."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    keys = {"clients": 2, "rounds": 2, "models": "mlp", "batch-size": 20}
+    return run_locally({**keys, "algorithm": "fedhe", "output-dir": str(folder)}, verbose=False)
+
+
+@pytest.fixture
+def there(finished: Path, here: Path) -> Path:
+    """The working directory, with that run in it."""
+    shutil.copytree(finished, here / "run")
+    return here
 
 
 def start(folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
@@ -55,13 +72,10 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[bytes], secon
 
 
 def entries(run: Path) -> list[dict]:
+    """The rounds that are written, without how long they took."""
     path = run / "rounds.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def without_time(run: Path) -> list[dict]:
-    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in entries(run)]
+    return [{**json.loads(line), "seconds": None} for line in lines if line.endswith("\n")]
 
 
 def contents(folder: Path) -> dict[Path, bytes | None]:
@@ -95,16 +109,15 @@ def test_a_run_is_shown_and_written_and_needs_no_terminal(hetfl, here):
         (["fedhe", "--out", "run", "--resume", "--set", "fedhe.alpha=2"], "fedhe.alpha = 1.0, not 2"),
     ],
 )
-def test_a_run_that_is_there_is_not_touched_by_a_refused_one(arguments, said, hetfl, here):
-    assert hetfl("run", "fedhe", *SMALL, "--out", "run").status == 0
-    (here / "empty").mkdir()
-    (here / "own").mkdir()
+def test_a_run_that_is_there_is_not_touched_by_a_refused_one(arguments, said, hetfl, there):
+    (there / "empty").mkdir()
+    (there / "own").mkdir()
     for name in ("file", "own/notes.txt"):
-        (here / name).write_text("mine")
-    before = contents(here)
+        (there / name).write_text("mine")
+    before = contents(there)
     done = hetfl("run", *arguments)
     assert (done.refused, done.out, said in done.err) == (True, "", True)
-    assert contents(here) == before
+    assert contents(there) == before
 
 
 @pytest.mark.parametrize(
@@ -122,13 +135,12 @@ def test_a_run_that_is_there_is_not_touched_by_a_refused_one(arguments, said, he
         ("report", "run", "--out", "link.html"),
     ],
 )
-def test_nothing_is_written_over_a_run_s_own_files(arguments, hetfl, here):
-    assert hetfl("run", "fedhe", *SMALL, "--out", "run").status == 0
-    (here / "link.html").symlink_to(here / "run" / "rounds.jsonl")
-    before = contents(here)
+def test_nothing_is_written_over_a_run_s_own_files(arguments, hetfl, there):
+    (there / "link.html").symlink_to(there / "run" / "rounds.jsonl")
+    before = contents(there)
     done = hetfl(*arguments)
     assert (done.refused, arguments[-1] in done.err) == (True, True)
-    assert contents(here) == before
+    assert contents(there) == before
 
 
 def test_too_few_clients_is_status_1_and_keeps_what_was_reached(hetfl, here, monkeypatch):
@@ -168,8 +180,8 @@ def test_ctrl_c_finishes_the_round_and_the_resumed_run_equals_the_uninterrupted_
     assert json.loads((stopped / "summary.json").read_text())["rounds"] == reached
     assert hetfl("run", "fedhe", "--out", stopped, "--resume", "--rounds", reached + 2).status == 0
     assert hetfl("run", "fedhe", *settings, "--out", whole, "--rounds", reached + 2).status == 0
-    assert len(without_time(whole)) == reached + 3
-    assert without_time(stopped) == without_time(whole)
+    assert len(entries(whole)) == reached + 3
+    assert entries(stopped) == entries(whole)
     for name in ("knowledge.safetensors", "clients.json"):
         assert (stopped / name).read_bytes() == (whole / name).read_bytes(), name
     assert read_toml(stopped / "config.toml") == read_toml(whole / "config.toml")
