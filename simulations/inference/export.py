@@ -117,7 +117,16 @@ def export_node(node: Node, path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with quiet():
-            _write(_traced(program, node), path, metadata)
+            traced = _traced(program, node)
+            if path.suffix == ".pt2":
+                torch.export.save(traced, path, extra_files={EXTRA: metadata})
+            else:
+                onnx = torch.onnx.export(
+                    traced, dynamo=True, input_names=["inputs"], output_names=["logits"], verbose=False
+                )
+                assert onnx is not None
+                onnx.model.metadata_props["hetfl"] = metadata
+                onnx.save(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
     return path
@@ -140,7 +149,7 @@ def description(node: Node) -> dict[str, Any]:
             "meaning": MEANING[arrays.spec.kind].format(top=arrays.brightest, vocabulary=config.vocabulary),
             "names": list(arrays.input_names),
             "file": {key: getattr(config, key) for key in FILE_KEYS},
-            **_OWN[arrays.spec.kind](node),
+            **_own(node),
         },
         "outputs": {
             "shape": ["batch", arrays.spec.classes],
@@ -153,21 +162,36 @@ def description(node: Node) -> dict[str, Any]:
         "made of": {
             "model": node.model_name,
             "algorithm": config.algorithm,
-            "dataset": _without_folders(config.dataset),
+            "dataset": comma_list(Path(one).name if is_folder(one) else one for one in parse_data_sets(config.dataset)),
             "partition": node.client_id,
             "seed": config.seed,
         },
     }
 
 
-def _without_folders(dataset: str) -> str:
-    """Return what a data set is called without saying where it lies here."""
-    return comma_list(Path(one).name if is_folder(one) else one for one in parse_data_sets(dataset))
-
-
-def _of_table(node: Node) -> dict[str, Any]:
-    """Return what the columns of a table are."""
-    return {"columns": [asdict(column) | _reading(column) for column in node.data.train.arrays.columns]}
+def _own(node: Node) -> dict[str, Any]:
+    """Return what there is to say of one kind of inputs: columns, how images become pixels, or texts become tokens."""
+    config, arrays = node.config, node.data.train.arrays
+    match arrays.spec.kind:
+        case "table":
+            return {"columns": [asdict(column) | _reading(column) for column in arrays.columns]}
+        case "image":
+            mode = "L" if arrays.spec.shape[0] == 1 else "RGB"
+            return {"mode": mode, "top": arrays.brightest, "resize": RESIZED if config.image_size else None}
+        case "series":  # where they are in a file of rows, and how they lie there
+            pivot = parse_pivot(config.pivot)
+            layout = "channels-first" if pivot else config.series_layout
+            column = pivot[-1] if pivot else config.series_column or None
+            return {"column": column, "layout": layout, "pivot": config.pivot}
+        case "text":
+            hashed = HASHED.format(modulo=arrays.spec.vocabulary - 1)
+            return {
+                "column": config.text_column,
+                "vocabulary": config.vocabulary,
+                "word": WORD,
+                "token": hashed if config.vocabulary.startswith("hashed:") else RANKED,
+                "words": list(arrays.words()) if arrays.words else None,
+            }
 
 
 def _reading(column: Column) -> dict[str, Any]:
@@ -178,36 +202,6 @@ def _reading(column: Column) -> dict[str, Any]:
         return {}
     thousands, decimal = MARKS[column.notation]
     return {"thousands": thousands, "decimal": decimal, "pattern": PATTERNS[column.notation]}
-
-
-def _of_image(node: Node) -> dict[str, Any]:
-    """Return how an image becomes pixels."""
-    arrays = node.data.train.arrays
-    resize = RESIZED if node.config.image_size else None
-    return {"mode": "L" if arrays.spec.shape[0] == 1 else "RGB", "top": arrays.brightest, "resize": resize}
-
-
-def _of_text(node: Node) -> dict[str, Any]:
-    """Return how a text becomes tokens."""
-    arrays = node.data.train.arrays
-    hashed = node.config.vocabulary.startswith("hashed:")
-    return {
-        "column": node.config.text_column,
-        "vocabulary": node.config.vocabulary,
-        "word": WORD,
-        "token": HASHED.format(modulo=arrays.spec.vocabulary - 1) if hashed else RANKED,
-        "words": list(arrays.words()) if arrays.words else None,
-    }
-
-
-def _of_series(node: Node) -> dict[str, Any]:
-    """Return where the series of a file of rows are, and how they lie there."""
-    config, pivot = node.config, parse_pivot(node.config.pivot)
-    layout = "channels-first" if pivot else config.series_layout
-    return {"column": pivot[-1] if pivot else config.series_column or None, "layout": layout, "pivot": config.pivot}
-
-
-_OWN = {"table": _of_table, "image": _of_image, "text": _of_text, "series": _of_series}
 
 
 def _plain(model: nn.Module) -> nn.Module:
@@ -233,16 +227,6 @@ def _traced(program: Program, node: Node) -> torch.export.ExportedProgram:
             for key in ORIGINS:
                 step.meta.pop(key, None)
     return traced
-
-
-def _write(traced: torch.export.ExportedProgram, path: Path, metadata: str) -> None:
-    if path.suffix == ".pt2":
-        torch.export.save(traced, path, extra_files={EXTRA: metadata})
-        return
-    onnx = torch.onnx.export(traced, dynamo=True, input_names=["inputs"], output_names=["logits"], verbose=False)
-    assert onnx is not None
-    onnx.model.metadata_props["hetfl"] = metadata
-    onnx.save(path)
 
 
 @contextmanager

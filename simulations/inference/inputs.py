@@ -65,10 +65,9 @@ class Model:
 
 
 class Inputs(NamedTuple):
-    """Stored inputs (N, *shape), what their names are, these, what is wrong with some, and the ids of `Predictions`."""
+    """Stored inputs (N, *shape), what they are called, what is wrong with some, and the ids of `Predictions`."""
 
     inputs: np.ndarray[Any, Any]
-    unit: str
     names: Sequence[str]
     wrong: Mapping[int, str] = {}
     ids: tuple[tuple[str, Sequence[str]], ...] = ()
@@ -77,90 +76,76 @@ class Inputs(NamedTuple):
         """Return those with which nothing is wrong."""
         kept = [row for row in range(len(self.names)) if row not in self.wrong]
         ids = tuple((name, [cells[row] for row in kept]) for name, cells in self.ids)
-        return self._replace(inputs=self.inputs[kept], names=[self.names[row] for row in kept], ids=ids)
+        return Inputs(self.inputs[kept], [self.names[row] for row in kept], ids=ids)
 
 
 def _rows(model: Model, path: Path) -> Inputs:
     """Return the rows of a table, its columns found by their names; rows without a cell are left out aloud."""
-    file = _file(model, path)
-    table = file.table
-    filled = np.flatnonzero(_holds_something(table))
-    if empty := table.num_rows - len(filled):
-        warn(f"'{path}': {empty} of {table.num_rows} rows have no cell that is filled: left out")
-        table = table.take(filled)
-    if not len(filled):
+    frame = _file(model, path)
+    filled = np.flatnonzero(np.any([column.is_valid().to_numpy() for column in frame.table.columns], axis=0))
+    if empty := len(frame) - len(filled):
+        warn(f"'{path}': {empty} of {len(frame)} rows have no cell that is filled: left out")
+        frame = frame.take(filled)
+    if not len(frame):
         raise DataError(f"'{path}' has no row with a filled cell")
-    numbers = file.numbers[filled]
     columns = [Column.of(one) for one in model.inputs["columns"]]
-    found = {" ".join(name.split()): name for name in table.column_names}
+    found = {" ".join(name.split()): name for name in frame.names}
     here = {column.name: found.get(" ".join(column.name.split())) for column in columns}
     missing = [column.name for column in columns if here[column.name] is None and not column.constant]
     if missing:
         raise DataError(
             f"'{path}' has no column {listed(missing)}, which {model.called} was trained with; it has: "
-            f"{listed(table.column_names)}"
+            f"{listed(frame.names)}"
         )
-    extra = [name for name in table.column_names if name not in here.values()]
-    ids = _ids(table, [name for name in extra if name != model.told["outputs"].get("column")])
-    if ignored := [name for name in extra if name not in dict(ids)]:
+    ids = _ids(model, frame, [*here.values()])
+    known = {*here.values(), *dict(ids)}
+    if ignored := [name for name in frame.names if name not in known]:
         warn(f"'{path}': columns that the model does not know are ignored: {listed(ignored)}")
-    blocks = [_encoded(path, column, here[column.name], table, numbers) for column in columns]
-    return Inputs(np.hstack(blocks), "row", [*map(str, numbers)], ids=ids)
+    blocks = [_encoded(path, column, here[column.name], frame) for column in columns]
+    return Inputs(np.hstack(blocks), [*map(str, frame.numbers)], ids=ids)
 
 
-def _holds_something(table: pa.Table) -> np.ndarray[Any, Any]:
-    """Return which rows have a cell that is filled, (N,)."""
-    filled = [column.is_valid().to_numpy() for column in table.columns]
-    found: np.ndarray[Any, Any] = np.any(filled, axis=0) if filled else np.zeros(table.num_rows, bool)
-    return found
+def _ids(model: Model, frame: Frame, known: Sequence[str | None] = ()) -> tuple[tuple[str, Sequence[str]], ...]:
+    """Return the other columns, the label aside, whose cells are texts or whole numbers, all different, none empty."""
+    found = list[tuple[str, Sequence[str]]]()
+    for name in frame.names:
+        cells = frame[name]
+        is_id = is_text(cells.type) or pa.types.is_integer(cells.type)
+        unique = is_id and not cells.null_count and len(cells.unique()) == len(cells)
+        if unique and name not in known and name != model.told["outputs"].get("column"):
+            found.append((name, [printable(str(cell)) for cell in cells.to_pylist()]))
+    return (*found,)
 
 
-def _ids(table: pa.Table, names: Sequence[str]) -> tuple[tuple[str, Sequence[str]], ...]:
-    """Return those of some columns whose cells are texts or whole numbers, all different, and none empty."""
-    return tuple(
-        (name, [printable(str(cell)) for cell in table[name].to_pylist()])
-        for name in names
-        if _tells_apart(table[name])
-    )
-
-
-def _tells_apart(cells: pa.ChunkedArray) -> bool:
-    is_id = is_text(cells.type) or pa.types.is_integer(cells.type)
-    return is_id and not cells.null_count and len(cells.unique()) == len(cells)
-
-
-def _encoded(
-    path: Path, column: Column, name: str | None, table: pa.Table, numbers: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.ndarray[Any, Any]:
     """Return a column as the inputs that it was in training; what it was not is said."""
     if name is None:
-        return np.full((table.num_rows, 1), np.nan)
+        return np.full((len(frame), 1), np.nan)
+    called = f"column '{name}' of '{path}'"
     try:
-        cells = cleaned(table[name], column.missing)
+        cells = cleaned(frame[name], column.missing)
         other, surely = rival(column, cells) if column.kind != "category" and is_text(cells.type) else ("", True)
         inputs, others = read(replace(column, notation=other) if other else column, cells)
     except pa.ArrowException:
-        raise DataError(
-            f"column '{name}' of '{path}' holds {in_words(table[name].type)}, and was a {column.kind} before"
-        ) from None
+        raise DataError(f"{called} holds {in_words(frame[name].type)}, and was a {column.kind} before") from None
     if not surely:
         raise DataError(
-            f"column '{name}' of '{path}' has {column.kind}s that may be {other} or otherwise, and the model reads "
-            f"them as {column.notation}: write them alike"
+            f"{called} has {column.kind}s that may be {other} or otherwise, and the model reads them as "
+            f"{column.notation}: write them alike"
         )
     if other:
         warn(f"'{path}': column '{name}': {column.kind}s, read as {other} is written")
     stored = inputs.reshape(len(cells), -1)
     infinite = np.flatnonzero((np.abs(stored) > np.finfo(np.float32).max).any(axis=1))
     if len(infinite):
-        raise DataError(f"row {numbers[infinite[0]]} of '{path}' has an infinite {name}")
+        raise DataError(f"row {frame.numbers[infinite[0]]} of '{path}' has an infinite {name}")
     if column.kind != "category" and not column.constant and others.any() and np.isnan(stored).all():
         raise DataError(
-            f"none of the {others.sum()} values of column '{name}' of '{path}' is a "
-            f"{column.kind} as in training, {column.notation}: write them so"
+            f"none of the {others.sum()} values of {called} is a {column.kind} as in training, {column.notation}: "
+            "write them so"
         )
     if others.any():
-        first, *more = numbers[others]
+        first, *more = frame.numbers[others]
         which = f"row {first}" + (f" and {len(more)} more" if more else "")
         what = "were not there in training" if column.kind == "category" else f"are no {column.kind}s"
         warn(f"'{path}': column '{name}': {others.sum()} of {len(others)} values {what} ({which}): taken as unknown")
@@ -170,11 +155,10 @@ def _encoded(
 def _column(model: Model, path: Path, usual: str, fits: Callable[[pa.DataType], bool]) -> tuple[Frame, str]:
     """Return a file of rows, and the column that the model takes: the one of training, else the only one that fits."""
     file = _file(model, path)
-    there = file.table.column_names
-    fit = [name for name in there if fits(file.table[name].type)]
+    fit = [name for name in file.names if fits(file[name].type)]
     name = model.inputs["column"] or (fit[0] if len(fit) == 1 else usual)
-    if name not in there:
-        raise DataError(f"'{path}' has no column '{name}'; it has: {listed(there)}")
+    if name not in file:
+        raise DataError(f"'{path}' has no column '{name}'; it has: {listed(file.names)}")
     return file, name
 
 
@@ -188,7 +172,7 @@ def _texts(model: Model, path: Path) -> Inputs:
         numbers = np.arange(1, len(texts) + 1)
     else:
         file, name = _column(model, path, "text", is_text)
-        texts, numbers = file.table[name], file.numbers
+        texts, numbers = file[name], file.numbers
         if not is_text(texts.type):
             raise DataError(f"column '{name}' of '{path}' holds {in_words(texts.type)}, not texts")
         texts = texts.cast(pa.large_string()).fill_null("").combine_chunks()
@@ -198,7 +182,7 @@ def _texts(model: Model, path: Path) -> Inputs:
         raise ModelError(f"{model.called} does not hold the words of its vocabulary: export it where its data are")
     known = None if words is None else partial(pa.array, words, pa.large_string())
     inputs, _ = Tokens(model.inputs["shape"][1], size, known).read(texts)
-    return Inputs(inputs, "row", [*map(str, numbers)])
+    return Inputs(inputs, [*map(str, numbers)])
 
 
 def _series(model: Model, path: Path) -> Inputs:
@@ -216,7 +200,7 @@ def _series(model: Model, path: Path) -> Inputs:
                 f"'{path}' has channels {listed(channels)}, {model.called} takes {listed(model.inputs['names'])}"
             )
     called, wanted = f"column '{name}' of '{path}'", model.inputs["layout"]
-    cells, shape = file.table[name].combine_chunks(), tuple(model.inputs["shape"][1:])
+    cells, shape = file[name].combine_chunks(), tuple(model.inputs["shape"][1:])
     layout = Layout.of(cells[:1], "channels-first" if wanted == "auto" else wanted, called)
     if wanted == "auto" and layout.shape != shape and len(layout.cell) > 1:
         layout = replace(layout, transposed=True)
@@ -227,9 +211,8 @@ def _series(model: Model, path: Path) -> Inputs:
         )
     missing, dtype = (*numbers_among(model.reading.missing),), np.dtype(model.inputs["dtype"]).type
     inputs, wrong = replace(layout, dtype=dtype, missing=missing).read(cells)
-    ids = _ids(file.table, [one for one in file.table.column_names if one != model.told["outputs"].get("column")])
     said = {row: f"row {file.numbers[row]} of {called} {why}" for row, why in wrong.items()}
-    return Inputs(inputs, "row", names, said, ids)
+    return Inputs(inputs, names, said, _ids(model, file))
 
 
 def _images(model: Model, path: Path) -> Inputs:
@@ -244,7 +227,7 @@ def _images(model: Model, path: Path) -> Inputs:
     form = Pixels((*model.inputs["shape"][1:],), bool(model.inputs["resize"]), model.inputs["top"])
     names = [*map(str, paths)]
     inputs, wrong = form.read(pa.array(names))
-    return Inputs(inputs, "file", names, wrong)
+    return Inputs(inputs, names, wrong)
 
 
 READERS: Mapping[str, Callable[[Model, Path], Inputs]] = {

@@ -1,6 +1,7 @@
 """What a client has learnt, from the folder of a run that has ended or been stopped, or from a node's state folder."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -175,14 +176,12 @@ def client_number(folder: Path | str, client: int | str) -> int:
 def _called_so(text: str, names: Mapping[int, str]) -> int | None:
     """Return the client that a text is the name of, in one way or another; None where it is nobody's or several's."""
     bare = str(Path(text).with_name(stem(Path(text)))) if ending(Path(text)) in TABLES else text
-    ways: tuple[Callable[[int, str], Iterable[str]], ...] = (
-        lambda client_id, name: (name, called(client_id), called(client_id, name)),
-        lambda _, name: name.split(" + "),
-    )
-    for wanted in (look(text), look(bare)):
-        for way in ways:
-            found = [client_id for client_id, name in names.items() if wanted in map(look, way(client_id, name))]
-            if len(found) == 1 and wanted:
+    whole = {client_id: (name, called(client_id), called(client_id, name)) for client_id, name in names.items()}
+    owners = {client_id: name.split(" + ") for client_id, name in names.items()}
+    for wanted in filter(None, (look(text), look(bare))):
+        for ways in (whole, owners):
+            found = [client_id for client_id, known in ways.items() if wanted in map(look, known)]
+            if len(found) == 1:
                 return found[0]
     return None
 
@@ -217,15 +216,13 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
         node.store.write(blob)
         return _measured(node, sent, folder)
 
-    if data:
-        return made(None)
-    try:
-        node = made(without_samples)
-    except (ValueError, RuntimeError):  # measuring takes samples, as where statistics are taken of them
-        return made(None)
-    measured = {name: state.numbers.get(f"{MEASURED}{name}") for name in ("round", "digest")}
-    is_same = state.round != measured["round"] or digest_of(node.predictor or node.model) == measured["digest"]
-    return node if is_same else made(None)
+    if not data:
+        round, digest = (state.numbers.get(f"{MEASURED}{name}") for name in ("round", "digest"))
+        with suppress(ValueError, RuntimeError):  # measuring takes samples, as where statistics are taken of them
+            node = made(without_samples)
+            if state.round != round or digest_of(node.predictor or node.model) == digest:
+                return node
+    return made(None)
 
 
 def _unpacked(state: ClientState) -> tuple[RunConfig, ClientData]:
@@ -251,13 +248,10 @@ def _unpacked(state: ClientState) -> tuple[RunConfig, ClientData]:
 
 
 def _node(config: RunConfig, client_id: int, run: int, data: ClientData | None = None) -> Node:
-    """Return a client with the initial weights."""
+    """Return a client with the initial weights; where data without samples are given, it reads no files at all."""
     own: dict[str, Value] = {"partition-id": client_id, "num-partitions": config.clients}
-    if data is None:
-        context = Context(run, 0, own, RecordDict(), config.with_values({"state-dir": ""}).to_flat())
-        node = Node.from_context(context)
-    else:  # nor the files that its pretrained weights came from
-        flat = config.with_values({"state-dir": "", "pretrained": ""}).to_flat()
-        node = Node.without_data(Context(run, 0, own, RecordDict(), flat), data)
+    without_files = {"state-dir": ""} if data is None else {"state-dir": "", "pretrained": ""}
+    context = Context(run, 0, own, RecordDict(), config.with_values(without_files).to_flat())
+    node = Node.from_context(context) if data is None else Node.without_data(context, data)
     node.model.eval()
     return node

@@ -122,10 +122,13 @@ def predict(model: Path | str, file: Path | str, client: int | str | None = None
         if not read.names and wrong:
             raise DataError("; ".join(wrong[:SHOWN]))
         parts = torch.split(torch.from_numpy(np.ascontiguousarray(read.inputs)), AT_ONCE)
-        scores, classes = torch.cat([_logits(loaded, part) for part in parts]).softmax(1).max(1)
+        with torch.no_grad():
+            logits = torch.cat([loaded.program(part) for part in parts])
+        scores, classes = logits.softmax(1).max(1)
         known = [printable(str(name)) for name in loaded.told["outputs"]["classes"]]
         named = [known[number] for number in classes.tolist()]
-        return Predictions(read.unit, read.names, named, scores.tolist(), wrong, read.ids)
+        unit = "file" if loaded.inputs["kind"] == "image" else "row"
+        return Predictions(unit, read.names, named, scores.tolist(), wrong, read.ids)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{loaded.called} says of its inputs what does not fit it: {cause(error)}") from None
 
@@ -139,8 +142,8 @@ def load_model(path: Path, client: int | str | None = None) -> Model:
         from simulations.inference.loading import load_client
 
         node = load_client(path, client, data=False)
+        program: Callable[[Tensor], Tensor] = program_of(node)
         told = description(node)
-        program: Any = program_of(node)
     else:
         if client is not None and path.exists():
             raise ConfigError(f"{called} is one client's model already: leave --client out")
@@ -186,10 +189,12 @@ def _told(path: Path, called: str) -> dict[str, Any]:
             [text] = [archive.read(str(path)) for path in paths if path.name == EXTRA] or [b"{}"]
             programs = [archive.read(str(path)) for path in paths if path.suffix == ".json" and path.name != EXTRA]
         told: dict[str, Any] = json.loads(text)
-        kind, classes = told["inputs"]["kind"], told["outputs"]["classes"]
-    except (BadZipFile, OSError, RuntimeError) as error:
+        foreign = next((key for program in programs for key in _foreign(json.loads(program.decode()))), "")
+    except (BadZipFile, OSError, RuntimeError, ValueError, LookupError) as error:
         raise ModelError(f"{called} is no program of torch.export, or damaged: {cause(error)}") from None
-    except (ValueError, KeyError, TypeError):
+    try:
+        kind, classes = told["inputs"]["kind"], told["outputs"]["classes"]
+    except (LookupError, TypeError):
         kind = classes = None
     if not (isinstance(kind, str) and kind in READERS and isinstance(classes, list)):
         raise ModelError(f"{called} does not say what it takes: it was not written by hetfl export")
@@ -197,10 +202,6 @@ def _told(path: Path, called: str) -> dict[str, Any]:
         raise ModelError(f"{called} holds more than a program and its weights ({compiled[0].name}): it is not run")
     if len({str(path).casefold() for path in paths}) < len(paths):
         raise ModelError(f"{called} holds two files of one name: it is not run")
-    try:
-        foreign = next((key for program in programs for key in _foreign(json.loads(program.decode()))), "")
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{called} is no program of torch.export, or damaged: {cause(error)}") from None
     if foreign:
         raise ModelError(f"{called}: {foreign} is not as hetfl export writes it and may run code: it is not run")
     return told
@@ -208,12 +209,9 @@ def _told(path: Path, called: str) -> dict[str, Any]:
 
 def _foreign(program: Any) -> Iterator[str]:
     """Go through the keys of a program's JSON whose values an export does not write."""
+    values = program if isinstance(program, list) else []
     if isinstance(program, dict):
+        values = [*program.values()]
         yield from (key for key, value in program.items() if key in _CHECKED and not _CHECKED[key](value))
-    for value in program.values() if isinstance(program, dict) else program if isinstance(program, list) else ():
+    for value in values:
         yield from _foreign(value)
-
-
-def _logits(model: Model, inputs: Tensor) -> Tensor:
-    with torch.no_grad():
-        return model.program(inputs)

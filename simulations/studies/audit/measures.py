@@ -1,30 +1,43 @@
-"""What an attack has found, beside chance and the truth: scores, rates, distances, likeness of pictures."""
+"""What an attack has found, and how well its scores separate what is so from what is not."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf, log10
 from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score, roc_curve
-from torch import Tensor
 
 from hetfl_flwr.errors import HetflError
 
 Scores = NDArray[np.float64]
 
+Split = Sequence[Scores]
+"""Scores of what is so, and of what is not: higher for what the attack thinks is so."""
+
 LOW_RATE = 0.01
 """The false positive rate at which true positives are counted: few wrong accusations, as Carlini et al. advise."""
-
-LEAST_DEVIATION = 1e-6
-"""The smallest standard deviation of the confidences of shadow models."""
 
 
 class NotFittedError(HetflError):
     """An attack comes to numbers that are not finite, as on an upload of huge values."""
+
+
+Figure = tuple[str, float | None, float | None, float | None, float | None]
+"""What is measured, and the four figures of a `Finding`."""
+
+
+class Found(NamedTuple):
+    """What one attack on all clients has found: what it reads and knows, its figures, and pictures of a client.
+
+    Pictures are the originals and what was made of them, (N, channels, H, W) each with values in [0, 1].
+    """
+
+    reads: str
+    knows: str
+    figures: Sequence[Figure]
+    pictures: tuple[Scores, Scores] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,29 +75,13 @@ class Finding:
     best: float | None
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """Pictures of a client and what was made of them, (N, channels, H, W) with values in [0, 1]."""
-
-    attack: str
-    originals: Scores
-    found: Scores
-
-
-class Separation(NamedTuple):
-    """Scores of what is so, and of what is not: higher for what the attack thinks is so."""
-
-    positive: Scores
-    negative: Scores
-
-
 def mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of what is known; None where nothing is."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
-def pooled(measure: Callable[[Scores, Scores], float | None], found: Sequence[Separation]) -> float | None:
+def pooled(measure: Callable[[Scores, Scores], float | None], found: Sequence[Split]) -> float | None:
     """Return a measure of all clients' scores together: the attacker has one threshold for all."""
     return measure(*map(np.concatenate, zip(*found, strict=True))) if found else None
 
@@ -97,13 +94,12 @@ def auc(positive: Scores, negative: Scores) -> float | None:
     >>> auc(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
     0.875
     """
-    if not (len(positive) and len(negative)):
-        return None
-    return float(roc_auc_score(*_marked(positive, negative)))
+    both = len(positive) and len(negative)
+    return float(roc_auc_score(*_marked(positive, negative))) if both else None
 
 
-def true_positive_rate(positive: Scores, negative: Scores, rate: float = LOW_RATE) -> float | None:
-    """Return the largest part of the positives that a threshold finds with at most `rate` false positives.
+def true_positive_rate(positive: Scores, negative: Scores) -> float | None:
+    """Return the largest part of the positives that a threshold finds with at most `LOW_RATE` false positives.
 
     Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022, section IV.
 
@@ -115,86 +111,8 @@ def true_positive_rate(positive: Scores, negative: Scores, rate: float = LOW_RAT
     if not (len(positive) and len(negative)):
         return None
     false, true, _ = roc_curve(*_marked(positive, negative), drop_intermediate=False)
-    return float(true[false <= rate].max())
+    return float(true[false <= LOW_RATE].max())
 
 
-def _marked(positive: Scores, negative: Scores) -> tuple[Scores, Scores]:
+def _marked(positive: Scores, negative: Scores) -> Split:
     return np.repeat([1.0, 0.0], [len(positive), len(negative)]), np.concatenate([positive, negative])
-
-
-def chance_rate(others: int, rate: float = LOW_RATE) -> float:
-    """Return the mean of `true_positive_rate` where positives and others, so many of them, have one distribution.
-
-    The threshold is the highest score of n others but for the k false positives that are allowed: (k + 1) / (n + 1).
-
-    Examples
-    --------
-    >>> chance_rate(199)
-    0.01
-    """
-    return (int(others * rate) + 1) / (others + 1)
-
-
-def total_variation(one: Scores, other: Scores) -> float:
-    """Return half the sum of absolute differences of two distributions (C,): in [0, 1].
-
-    Examples
-    --------
-    >>> total_variation(np.array([0.5, 0.5]), np.array([1.0, 0.0]))
-    0.5
-    """
-    return float(np.abs(one - other).sum() / 2)
-
-
-def psnr(picture: Scores, original: Scores) -> float:
-    """Return the peak signal-to-noise ratio of a picture with values in [0, 1], in decibels; infinite where equal.
-
-    Examples
-    --------
-    >>> round(psnr(np.full((4, 4), 0.6), np.full((4, 4), 0.5)), 6)
-    20.0
-    """
-    error = float(np.square(picture - original).mean())
-    return inf if error == 0 else -10 * log10(error)
-
-
-def confidences(logits: Tensor, labels: Tensor) -> Scores:
-    """Return log(p / (1 - p)) of the probability p of each sample's class, (N,), which is near to normal.
-
-    Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022, section V: the logit scaling, in the
-    form that does not lose digits, z_y - log(sum of exp z over the other classes).
-    """
-    logits = logits.double()
-    own = logits.gather(1, labels[:, None])[:, 0]
-    others = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
-    found: Scores = (own - others).cpu().numpy()
-    return found
-
-
-def likelihood_ratios(own: Scores, shadows: Sequence[Scores]) -> Scores:
-    """Return how likely each sample is a member, by how models would answer that have not seen it.
-
-    Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022: LiRA, offline. A sample's score is
-    1 - Pr[Z > confidence] with Z normal, of the mean of the shadow models' confidences of that sample, and, as is
-    advised for few of them, of one variance for all samples.
-
-    Parameters
-    ----------
-    own : array
-        Confidences of the attacked model, (N,).
-    shadows : sequence of array
-        Those of models that were trained without these samples, at least two.
-
-    Returns
-    -------
-    array
-        z values, (N,), of which the score is a monotone function that does not round to 1.
-
-    Examples
-    --------
-    >>> likelihood_ratios(np.array([3.0, 1.0]), [np.array([0.0, 0.0]), np.array([2.0, 2.0])]).tolist()
-    [2.0, 0.0]
-    """
-    known = np.stack(shadows)
-    deviation = max(float(np.sqrt(known.var(axis=0).mean())), LEAST_DEVIATION)
-    return np.asarray((own - known.mean(axis=0)) / deviation)

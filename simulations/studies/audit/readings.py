@@ -6,10 +6,10 @@ the attacker must know for that.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -23,26 +23,33 @@ from hetfl_flwr.models import SplitModel
 from hetfl_flwr.wire.factors import multiplied
 from hetfl_flwr.wire.spec import Arrays
 from hetfl_flwr.wire.weights import loaded, weights
-from simulations.studies.audit.sent import as_sent, sent_as_changes
-from simulations.studies.audit.subject import UNKNOWN, Rows, Subject
-from simulations.studies.audit.training import (
-    Predictor,
+from simulations.studies.audit.imitation import (
+    as_sent,
     distilled,
-    embedded,
-    fitted_head,
-    forward_of,
     fresh,
     logits_of,
-    predicting,
+    pooled_upload,
+    specs_of,
     trained,
+    with_head,
 )
+from simulations.studies.audit.subject import Predictor, Rows, Subject
+
+T = TypeVar("T")
 
 FAR = -1e4
 """The logit of a class that a payload says nothing of."""
 
 
 class Reading(ABC):
-    """A way to read a payload.
+    """A way to read what a client sends.
+
+    Parameters
+    ----------
+    subject : Subject
+        The client.
+    name : str
+        The array that is read, where a payload is one array and what belongs to it.
 
     Attributes
     ----------
@@ -50,11 +57,18 @@ class Reading(ABC):
         What is read, in words.
     knows : str
         What the attacker is assumed to know beside the run config and samples of the same distribution.
+    is_whole : bool
+        Whether it is the client's whole model: all that there is to know.
     """
 
-    subject: Subject
     payload: str
     knows: str
+    is_whole = False
+    lends_model: ClassVar[bool] = False
+    """Whether an upload is read with a part of the client's own model, which is not sent."""
+
+    def __init__(self, subject: Subject, name: str = "") -> None:
+        self.subject, self.name = subject, name
 
     @abstractmethod
     def predictor(self, upload: Arrays) -> Predictor:
@@ -62,14 +76,28 @@ class Reading(ABC):
 
     @abstractmethod
     def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        """Return the arrays that a client with these samples would have learnt, as tensors."""
+        """Return the arrays that a client with these samples would have learnt, as tensors; others do not count."""
+
+    @cached_property
+    def upload(self) -> Arrays:
+        """The last upload, or the mean of several where noise drowns one."""
+        return pooled_upload(self.subject)
+
+    @cached_property
+    def own(self) -> Predictor:
+        """What the upload predicts."""
+        return self.predictor(self.upload)
+
+    def instead(self, other: "Reading") -> Predictor:
+        """Return what another client's upload predicts in place of this one's."""
+        return self.predictor(other.upload) if self.lends_model else other.own
 
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
         """Return what the upload of a client with these samples would predict."""
-        upload, kinds = self.subject.last.upload, self.learnt(rows, rng)
-        own = {name: tensor.detach().cpu().numpy() for name, tensor in kinds.items()}
-        changed = {name: array.astype(upload[name].dtype) for name, array in own.items() if name in upload}
-        return self.predictor(as_sent(self.subject, changed, rng))
+        upload, tensors = self.subject.last.upload, self.learnt(rows, rng)
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items() if name in upload}
+        own = {name: array.astype(upload[name].dtype) for name, array in arrays.items()}
+        return self.predictor(as_sent(self.subject, own, rng))
 
     def begins(self) -> tuple[Arrays, int]:
         """Return what an imitated client is sent first, and its rounds; 0: as many as the client has had.
@@ -79,50 +107,34 @@ class Reading(ABC):
         one_round = bool(self.subject.config.clipping_norm)
         return (self.subject.last if one_round else self.subject.kept[0]).download, int(one_round)
 
-
-def reading_of(subject: Subject) -> Reading | None:
-    """Return the reading that fits what a client sends; None where there is none."""
-    names = set(subject.last.upload)
-    for marks, kind in _MARKS:
-        if marks <= names and (len(names) <= len(marks) + 1):
-            return kind(subject)
-    return Weights.of(subject) or Body.of(subject)
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """Return an array of an upload or a download as float32, where the attacks compute."""
+        return torch.from_numpy(np.asarray(array, np.float32)).to(self.subject.known.inputs.device)
 
 
-@dataclass
 class Weights(Reading):
-    """All weights of a model, its own one or a small one, or the change of them in factors.
+    """All weights of a model, the client's own one or a small one, or the change of them in factors.
 
     Parameters
     ----------
+    model : SplitModel
+        The client's model that they are the weights of.
+    under : str
+        What the names of a payload lack to be those of the whole model.
     lacks : bool
         Whether batch norm's statistics do not come with them.
     """
 
-    subject: Subject
-    model: SplitModel
-    factors: bool = False
-    payload: str = "a model"
-    knows: str = "the architecture"
-    lacks: bool = False
-
-    @classmethod
-    def of(cls, subject: Subject) -> "Weights | None":
-        """Return the reading where an upload has the names of all weights of a model that the client works with."""
-        names = {name.removesuffix(".left").removesuffix(".right") for name in subject.last.upload} - {"classes"}
-        for model in _models(subject):
-            own = "its model" if model is subject.model else "a small model"
-            if names in (set(weights(model).names), set(model.state_dict())):
-                factors = any(name.endswith(".left") for name in subject.last.upload)
-                return cls(subject, model, factors, own)
-            if names == {name for name, _ in model.named_parameters()}:
-                knows = f"{cls.knows}; its own statistics for batch norm, of its own samples"
-                return cls(subject, model, False, f"{own} without batch norm's statistics", knows, lacks=True)
-        return None
-
-    def start(self) -> SplitModel:
-        """Return the model as the client was first sent it."""
-        return loaded(self.model, self._whole(self.subject.kept[0].download, "global."))
+    def __init__(self, subject: Subject, model: SplitModel, under: str = "", *, lacks: bool = False) -> None:
+        super().__init__(subject)
+        self.model, self.under, self.lacks = model, under, lacks
+        self.factors = any(name.endswith(".left") for name in subject.last.upload)
+        self.is_whole = model is subject.model and not lacks
+        self.payload = "its model" if model is subject.model else "a small model"
+        self.knows = "the architecture"
+        if lacks:
+            self.payload += " without batch norm's statistics"
+            self.knows += "; its own statistics for batch norm, of its own samples"
 
     def predictor(self, upload: Arrays) -> Predictor:
         """Return what the model predicts."""
@@ -134,26 +146,28 @@ class Weights(Reading):
         if self.factors:
             origin = self._followed()
             sent = {name: origin[name] + change for name, change in sent.items()}
-        return loaded(self.model, sent)
+        return loaded(self.model, sent).eval()
 
     def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
         """Train the model as long as the client has."""
         download, rounds = self.begins()
-        return trained(loaded(self.model, self._whole(download)), rows, self.subject, rng, rounds=rounds).state_dict()
+        state = trained(loaded(self.model, self._whole(download)), rows, self.subject, rng, rounds=rounds).state_dict()
+        return {name[len(self.under) :]: tensor for name, tensor in state.items() if name.startswith(self.under)}
 
     def imitated(self, rows: Rows, rng: np.random.Generator) -> Predictor:
         """Do not imitate how a change becomes factors."""
-        if self.factors:
-            return self._predicting(trained(self.start(), rows, self.subject, rng))
-        return super().imitated(rows, rng)
+        if not self.factors:
+            return super().imitated(rows, rng)
+        start = loaded(self.model, self._whole(self.subject.kept[0].download, "global."))
+        return self._predicting(trained(start, rows, self.subject, rng))
 
     def _predicting(self, model: SplitModel) -> Predictor:
         """Return what a model predicts, with batch norm's statistics of the attacker's samples where none were sent."""
         if self.lacks:
             inputs = self.subject.known.inputs
             batches = inputs.tensor_split(-(-len(inputs) // EVALUATION_BATCH))
-            take_statistics(model, batches, forward_of(model, self.subject))
-        return predicting(model, forward_of(model, self.subject))
+            take_statistics(model, batches, self.subject.forward_of(model))
+        return self.subject.forward_of(model)
 
     def _followed(self) -> dict[str, NDArray[Any]]:
         """Return the model that the client has begun the last round with, from what it was sent so far."""
@@ -167,96 +181,60 @@ class Weights(Reading):
     def _whole(self, arrays: Arrays, prefix: str = "") -> dict[str, NDArray[Any]]:
         if self.factors:
             return multiplied(arrays, weights(self.model), prefix)
-        wanted = set(self.model.state_dict())
-        return {name: np.asarray(array) for name, array in arrays.items() if name in wanted}
+        named, wanted = {f"{self.under}{name}": array for name, array in arrays.items()}, self.model.state_dict()
+        return {name: array for name, array in named.items() if name in wanted}
 
 
-@dataclass
-class Body(Reading):
+class Body(Weights):
     """A body without its head: the attacker puts a head of its own on it."""
 
-    subject: Subject
-    prefix: str = ""
-    payload: str = "a body"
-    knows: str = "the architecture; its own head, fitted on its own samples"
+    def __init__(self, subject: Subject, model: SplitModel, under: str = "") -> None:
+        super().__init__(subject, model, under)
+        self.is_whole, self.payload = False, "a body"
+        self.knows += "; its own head, fitted on its own samples"
 
-    @classmethod
-    def of(cls, subject: Subject) -> "Body | None":
-        """Return the reading where an upload has the names of all weights of the body."""
-        names = set(subject.last.upload)
-        bodies = [(model, set(weights(model.body).names)) for model in _models(subject)]
-        found = [model for model, own in bodies if own in (names, {name.removeprefix("body.") for name in names})]
-        return cls(subject, "body." * (not names & set(weights(found[0].body).names))) if found else None
-
-    def predictor(self, upload: Arrays) -> Predictor:
-        """Return what the body predicts with a head of the attacker's."""
-        return _with_head(loaded(self._model, self._named(upload)), self.subject)
-
-    def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
-        """Train a whole model from the body that the client was sent."""
-        download, rounds = self.begins()
-        model = trained(loaded(self._model, self._named(download)), rows, self.subject, rng, rounds=rounds)
-        return (model if self.prefix else model.body).state_dict()
-
-    @property
-    def _model(self) -> SplitModel:
-        wanted = {name.removeprefix(self.prefix) for name in self.subject.last.upload}
-        return next(one for one in _models(self.subject) if set(weights(one.body).names) == wanted)
-
-    def _named(self, arrays: Arrays) -> Arrays:
-        return {f"body.{name.removeprefix(self.prefix)}": array for name, array in arrays.items()}
+    def _predicting(self, model: SplitModel) -> Predictor:
+        return with_head(model, self.subject)
 
 
-@dataclass
 class Head(Reading):
     """A head: the worst case is an attacker who has the body, too."""
 
-    subject: Subject
-    payload: str = "its head"
-    knows: str = "the client's body (worst case)"
+    payload, knows = "its head", "the client's body (worst case)"
+    lends_model = True
 
     def predictor(self, upload: Arrays) -> Predictor:
         """Return what the head predicts on the client's body."""
-        weight, bias = _tensor(upload["weight"], self.subject), upload.get("bias")
-        offset = None if bias is None else _tensor(bias, self.subject)
-        return lambda inputs: functional.linear(embedded(self.subject.model, inputs), weight, offset)
+        weight, bias = self.tensor(upload["weight"]), upload.get("bias")
+        offset = None if bias is None else self.tensor(bias)
+        return lambda inputs: functional.linear(self.subject.model.body(inputs), weight, offset)
 
     def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
         """Train a head on other samples, the client's body standing still; where heads are not sent down, from zeros.
 
         Such heads have no change that is clipped: they are trained as long as the client has.
         """
-        subject, shared, model = self.subject, sent_as_changes(self.subject), deepcopy(self.subject.model)
-        download, rounds = self.begins()
+        subject, model = self.subject, deepcopy(self.subject.model)
+        shared, (download, rounds) = specs_of(subject, subject.last)[1].names, self.begins()
         model.body.requires_grad_(False)
         with torch.no_grad():
             for name, parameter in model.head.named_parameters():
-                parameter.copy_(_tensor(download[name] if name in shared else np.zeros(parameter.shape), subject))
+                parameter.copy_(self.tensor(download[name] if name in shared else np.zeros(parameter.shape)))
         return trained(model, rows, subject, rng, rounds=rounds * bool(shared)).head.state_dict()
 
 
-@dataclass
 class ClassMeans(Reading):
     """The mean embedding or output of each class: the worst case is an attacker who has the client's model.
 
-    Parameters
-    ----------
-    name : str
-        The array that has the means: embeddings (``prototypes``), logits, or logits or softmax scores (``averages``).
+    The array has embeddings (``prototypes``), logits, or logits or softmax scores (``averages``).
     """
 
-    subject: Subject
-    name: str
-    payload: str
-    knows: str
+    lends_model = True
 
-    @classmethod
-    def of(cls, subject: Subject) -> "ClassMeans":
-        """Return the reading of what a client has uploaded."""
-        name = next(name for name in ("prototypes", "averages", "logits") if name in subject.last.upload)
-        if name == "prototypes":
-            return cls(subject, name, "prototypes", "the client's body (worst case)")
-        return cls(subject, name, "class outputs", "the client's model (worst case)")
+    def __init__(self, subject: Subject, name: str) -> None:
+        super().__init__(subject, name)
+        self.payload = "prototypes" if name == "prototypes" else "class outputs"
+        self.knows = f"the client's {'body' if name == 'prototypes' else 'model'} (worst case)"
 
     def predictor(self, upload: Arrays) -> Predictor:
         """Return how near the model's output is to each class's mean; far from one that was not sent."""
@@ -271,14 +249,13 @@ class ClassMeans(Reading):
 
     def by_class(self, upload: Arrays) -> tuple[Tensor, Tensor]:
         """Return the means that an upload has (C, D), and of which classes (C,)."""
-        values, subject = upload[self.name], self.subject
+        values, classes = upload[self.name], self.subject.classes
         behind = upload.get("counts", upload.get("present"))
-        rows = upload.get("classes", np.arange(subject.classes))
-        means = torch.zeros(subject.classes, values.shape[1], device=subject.known.inputs.device)
-        has = torch.zeros(subject.classes, dtype=torch.bool, device=means.device)
-        there = np.asarray(behind) > 0 if behind is not None else np.ones(len(rows), bool)
-        means[rows[there]] = _tensor(values[there], subject)
-        has[rows[there]] = True
+        there = np.ones(len(values), bool) if behind is None else behind > 0
+        rows = upload.get("classes", np.arange(classes))[there]
+        means = torch.zeros(classes, values.shape[1], device=self.subject.known.inputs.device)
+        has = torch.zeros(classes, dtype=torch.bool, device=means.device)
+        means[rows], has[rows] = self.tensor(values[there]), True
         return means, has
 
     def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
@@ -293,90 +270,122 @@ class ClassMeans(Reading):
     def outputs(self, inputs: Tensor) -> Tensor:
         """Return what the model gives in the form that is averaged: embeddings, logits, or softmax scores."""
         if self.name == "prototypes":
-            return embedded(self.subject.model, inputs)
-        logits = predicting(self.subject.model)(inputs)
+            features: Tensor = self.subject.model.body(inputs)
+            return features
+        logits: Tensor = self.subject.model(inputs)
         sums = self.subject.last.upload[self.name].sum(1)
         scores = self.name == "averages" and bool(((np.abs(sums - 1) < 1e-2) | (sums == 0)).all())
         return logits.softmax(1) if scores else logits
 
 
-@dataclass
 class Answers(Reading):
     """Logits, posteriors or embeddings of public samples: an attacker's model learns to give the same.
 
-    Parameters
-    ----------
-    name : str
-        The array that has them. Of embeddings the body alone is learnt, and gets a head of the attacker's.
+    Of embeddings the body alone is learnt, and gets a head of the attacker's.
     """
 
-    subject: Subject
-    name: str
-    payload: str = "answers on public samples"
-    knows: str = "the architecture; the public samples"
+    payload, knows = "answers on public samples", "the architecture; the public samples"
 
-    @classmethod
-    def of(cls, subject: Subject) -> "Answers":
-        """Return the reading of what a client has uploaded."""
-        names = ("representations", "logits", "softmax", "posteriors")
-        name = next(name for name in names if name in subject.last.upload)
-        if name != "representations":
-            return cls(subject, name)
-        knows = f"{cls.knows}; its own head, fitted on its own samples"
-        return cls(subject, name, "representations of public samples", knows)
+    def __init__(self, subject: Subject, name: str) -> None:
+        super().__init__(subject, name)
+        if name == "representations":
+            self.payload = "representations of public samples"
+            self.knows += "; its own head, fitted on its own samples"
 
     def predictor(self, upload: Arrays) -> Predictor:
         """Return what a model predicts that has learnt what was sent."""
-        subject, targets = self.subject, _tensor(upload[self.name], self.subject)
-        public, student = public_rows(subject), fresh(subject, subject.rng("student"))
+        targets, public = self.tensor(upload[self.name]), self._public_rows()
+        student = fresh(self.subject, self.subject.rng("student"))
         if self.name == "representations":
             distilled(student, lambda: functional.mse_loss(student.body(public.inputs), targets))
-            return _with_head(student, subject)
+            return with_head(student, self.subject)
         scores = targets.softmax(1) if self.name == "logits" else targets
 
         def divergence() -> Tensor:
             return functional.kl_div(student(public.inputs).log_softmax(1), scores, reduction="batchmean")
 
-        return predicting(distilled(student, divergence))
+        return distilled(student, divergence)
 
     def learnt(self, rows: Rows, rng: np.random.Generator) -> Mapping[str, Tensor]:
         """Train a model on other samples, and let it answer."""
-        teacher, public = trained(fresh(self.subject, rng), rows, self.subject, rng), public_rows(self.subject)
+        teacher, public = trained(fresh(self.subject, rng), rows, self.subject, rng), self._public_rows()
         if self.name == "representations":
-            return {self.name: embedded(teacher, public.inputs)}
-        logits = logits_of(predicting(teacher), public)
+            return {self.name: teacher.body(public.inputs)}
+        logits = logits_of(teacher, public)
         return {self.name: logits if self.name == "logits" else logits.softmax(1)}
 
+    def _public_rows(self) -> Rows:
+        """Return the public samples that the last upload answers on, in its order."""
+        subject, last = self.subject, self.subject.last
+        if subject.public_start is None:
+            raise ConfigError(
+                f"what {subject.config.algorithm} uploads is about the public samples of all clients: name all nodes"
+            )
+        if "indices" in last.upload:
+            return subject.public.some(last.upload["indices"].astype(np.int64) + subject.public_start)
+        return subject.public.some(last.download["asked"].astype(np.int64))
 
-_MARKS: tuple[tuple[set[str], Callable[[Subject], Reading]], ...] = (
-    ({"classes", "prototypes"}, ClassMeans.of),
-    ({"logits", "counts"}, ClassMeans.of),
-    ({"classes", "averages"}, ClassMeans.of),
-    ({"representations"}, Answers.of),
-    ({"indices", "posteriors"}, Answers.of),
-    ({"logits"}, Answers.of),
-    ({"softmax"}, Answers.of),
-    ({"weight"}, Head),
+
+_FORMS: tuple[tuple[set[str], type[ClassMeans | Answers | Head], str], ...] = (
+    ({"classes", "prototypes"}, ClassMeans, "prototypes"),
+    ({"logits", "counts"}, ClassMeans, "logits"),
+    ({"classes", "averages"}, ClassMeans, "averages"),
+    ({"representations"}, Answers, "representations"),
+    ({"indices", "posteriors"}, Answers, "posteriors"),
+    ({"logits"}, Answers, "logits"),
+    ({"softmax"}, Answers, "softmax"),
+    ({"weight"}, Head, "weight"),
 )
-"""Arrays by which a payload is known, of which it may have one more."""
+"""Arrays by which a payload is known, of which it may have one more; how it is read, and the array that is."""
 
 
-def public_rows(subject: Subject) -> Rows:
-    """Return the public samples that the last upload answers on, in its order.
+def readings_of(subjects: Sequence[Subject]) -> list[Reading]:
+    """Return how the payload of each client is read that can be read.
 
     Raises
     ------
     ConfigError
-        Not all clients' data are here, so what it answers on is not known.
+        There is none: names the algorithm, and what it uploads.
     """
-    if subject.public_start == UNKNOWN:
-        raise ConfigError(
-            f"what {subject.config.algorithm} uploads is about the public samples of all clients: name all nodes"
-        )
-    last = subject.last
-    if "indices" in last.upload:
-        return subject.public.some(last.upload["indices"].astype(np.int64) + subject.public_start)
-    return subject.public.some(last.download["asked"].astype(np.int64))
+    found = [reading for one in subjects if (reading := reading_of(one))]
+    if not found:
+        names = ", ".join(list(subjects[0].last.upload)[:5]) or "nothing"
+        algorithm = subjects[0].config.algorithm
+        raise ConfigError(f"no attack reads what {algorithm} uploads ({names}): hetfl audit cannot measure it")
+    return found
+
+
+def reading_of(subject: Subject) -> Reading | None:
+    """Return the reading that fits what a client sends; None where there is none."""
+    names = set(subject.last.upload)
+    for marks, kind, name in _FORMS:
+        if marks <= names and len(names) <= len(marks) + 1:
+            return kind(subject, name)
+    small = [value for value in vars(subject.client).values() if isinstance(value, SplitModel)]
+    models = [*(model.to(subject.known.inputs.device) for model in small), subject.model]
+    bare = {name.removesuffix(".left").removesuffix(".right") for name in names} - {"classes"}
+    for model in models:
+        if bare in (set(weights(model).names), set(model.state_dict())):
+            return Weights(subject, model)
+        if bare == {name for name, _ in model.named_parameters()}:
+            return Weights(subject, model, lacks=True)
+    for model in models:
+        body = set(weights(model.body).names)
+        if body in (names, {name.removeprefix("body.") for name in names}):
+            return Body(subject, model, "body." if body & names else "")
+    return None
+
+
+def compared(
+    readings: Sequence[Reading], scorer: Callable[[Reading], Callable[[Predictor], T]]
+) -> tuple[list[T], list[T]]:
+    """Return what is read of each client's upload, and of another client's in its place: nothing if there is one."""
+    found, without = list[T](), list[T]()
+    for reading, other in zip(readings, [*readings[1:], readings[0]], strict=True):
+        score = scorer(reading)
+        found.append(score(reading.own))
+        without += [score(reading.instead(other))] if other is not reading else []
+    return found, without
 
 
 def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -385,20 +394,3 @@ def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, T
     sums = torch.zeros(classes, *values.shape[1:], device=values.device, dtype=values.dtype)
     sums.index_add_(0, labels, values)
     return sums / counts.clamp(min=1).reshape(-1, *[1] * (values.dim() - 1)), counts > 0
-
-
-def _with_head(model: SplitModel, subject: Subject) -> Predictor:
-    """Return what a body predicts with a head of the attacker's."""
-    head = fitted_head(embedded(model, subject.to_train.inputs), subject.to_train.labels, subject.classes)
-    return lambda inputs: head(embedded(model, inputs))
-
-
-def _tensor(array: NDArray[Any], subject: Subject) -> Tensor:
-    return torch.from_numpy(np.asarray(array, np.float32)).to(subject.known.inputs.device)
-
-
-def _models(subject: Subject) -> list[SplitModel]:
-    """Return the models that a client works with, small ones first: what it has beside its own."""
-    small = [value for value in vars(subject.client).values() if isinstance(value, SplitModel)]
-    device = subject.known.inputs.device
-    return [*(model.to(device) for model in small), subject.model]

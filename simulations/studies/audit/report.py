@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,23 +15,17 @@ from hetfl_flwr.common.notices import option
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.node.machine import find_device
+from hetfl_flwr.seeding import seeded
 from hetfl_flwr.server.roster import listed
 from hetfl_flwr.wire.privacy import DELTA
 from simulations.reports.runs import load_run
 from simulations.reports.terminal import table_of
 from simulations.studies.accounting import Guarantee, guarantees
-from simulations.studies.audit.attacks import (
-    ATTACKS,
-    IMITATIONS,
-    SAID,
-    Attack,
-    Case,
-    Estimate,
-    Found,
-    cases_of,
-    estimates,
-)
-from simulations.studies.audit.measures import Finding, NotFittedError, Pictures
+from simulations.studies.audit.labels import IMITATIONS, SAID, Estimate, by_imitation, estimates
+from simulations.studies.audit.measures import Finding, Found, NotFittedError, Scores
+from simulations.studies.audit.membership import by_likelihood
+from simulations.studies.audit.pictures import by_gradient, by_means, fits_gradient, fits_means
+from simulations.studies.audit.readings import Reading, readings_of
 from simulations.studies.audit.subject import is_deployment, subjects_of, uploads_of
 
 if TYPE_CHECKING:
@@ -42,6 +36,26 @@ FOLDER, JSON_FILE = "audit", "audit.json"
 
 MOST_CLASSES = 5
 """Classes of a client that a table names."""
+
+
+class Attack(NamedTuple):
+    """An attack: its name, itself, and why it does not fit a payload (or an empty text)."""
+
+    name: str
+    run: Callable[[Sequence[Reading]], Found]
+    fits: Callable[[Reading], str] = lambda reading: ""
+    needs_data: bool = True
+
+
+def attacks(shadows: int, mimics: int) -> list[Attack]:
+    """Return all attacks, in the order of the table; the parameters are those of `audited`."""
+    return [
+        Attack("membership: LiRA, offline (Carlini et al. 2022)", partial(by_likelihood, shadows=shadows)),
+        *(Attack(f"labels: {name}{said.authors}", said.run, said.fits, False) for name, said in SAID.items()),
+        Attack("labels: imitated clients", partial(by_imitation, imitations=mimics)),
+        Attack("pictures: class means (He et al. 2019)", by_means, fits_means),
+        Attack("pictures: gradient (Geiping et al. 2020)", by_gradient, fits_gradient),
+    ]
 
 
 @dataclass(frozen=True)
@@ -110,48 +124,49 @@ def audited(
     if shadows < 2:
         raise ConfigError(f"shadows = {shadows}: LiRA needs the spread of 2 models or more")
     noised, unknown = guarantees(load_run(folder))  # which says how to name a run, where there is none
-    alone = is_deployment(folder) and not places
-    found = estimates(uploads_of(folder)) if alone else []
-    if alone and not found:
-        raise ConfigError(
-            f"{folder} is of a deployment, and what it uploads says no classes by itself: other attacks need the "
-            f"clients' data, so name their nodes' folders ({_naming()})"
-        )
-    cases = [] if alone else cases_of(subjects_of(folder, device, clients, places), shadows, mimics)
-    findings, pictures, skipped = list[Finding](), list[Pictures](), dict[str, str]()
-    for attack in ATTACKS:
-        fitting = [case for case in cases if not attack.fits(case)]
-        if fitting:
-            its, why = _ran(attack, fitting)
-            findings += its.findings
-            pictures += its.pictures
-        elif cases:
-            why = attack.fits(cases[0])
-        else:
-            why = "" if attack.run in [said.run for said in SAID.values()] else f"needs the clients' data ({_naming()})"
-        skipped |= {attack.name: why} if why else {}
-    said: dict[str, object] = {"findings": _rows(findings), "skipped": skipped, "guarantees": _rows(noised)}
-    if alone:
-        said["estimates"] = [
-            one._asdict() | {"shares": [round(float(part), 4) for part in one.shares]} for one in found
-        ]
-    return Audit(findings, skipped, _written(folder / FOLDER, said, pictures), noised, unknown, found)
+    naming = option("--node 0=STATE_DIR --node 1=STATE_DIR", "nodes={0: STATE_DIR, 1: STATE_DIR}")
+    found, pictures = list[Finding](), dict[str, tuple[Scores, Scores]]()
+    if is_deployment(folder) and not places:
+        said = estimates(uploads_of(folder))
+        if not said:
+            raise ConfigError(
+                f"{folder} is of a deployment, and what it uploads says no classes by itself: other attacks need the "
+                f"clients' data, so name their nodes' folders ({naming})"
+            )
+        why = f"needs the clients' data ({naming})"
+        skipped = {attack.name: why for attack in attacks(shadows, mimics) if attack.needs_data}
+        shares = [one._asdict() | {"shares": [round(float(part), 4) for part in one.shares]} for one in said]
+        more: dict[str, object] = {"estimates": shares}
+    else:
+        said, skipped, more = [], {}, {}
+        readings = readings_of(subjects_of(folder, device, clients, places))
+        with seeded(readings[0].subject.config.seed, "audit"):  # dropout draws from a global generator
+            for attack in attacks(shadows, mimics):
+                fitting = [reading for reading in readings if not attack.fits(reading)]
+                its, why = _ran(attack, fitting) if fitting else (None, attack.fits(readings[0]))
+                if its is not None:
+                    found += [Finding(attack.name, its.reads, its.knows, *figures) for figures in its.figures]
+                    pictures |= {attack.name: its.pictures} if its.pictures else {}
+                skipped |= {attack.name: why} if why else {}
+    figures, bounds = (
+        [{key: as_json(value) for key, value in asdict(one).items()} for one in some] for some in (found, noised)
+    )
+    written = {"findings": figures, "skipped": skipped, "guarantees": bounds} | more
+    return Audit(found, skipped, _written(folder / FOLDER, written, pictures), noised, unknown, said)
 
 
-def _ran(attack: Attack, cases: Sequence[Case]) -> tuple[Found, str]:
+def _ran(attack: Attack, readings: Sequence[Reading]) -> tuple[Found | None, str]:
     """Return what an attack finds of the clients that it can be fitted to, and why not of others; empty: of all."""
     try:
-        return attack.run(attack.name, cases), ""
+        return attack.run(readings), ""
     except NotFittedError as error:
         why = str(error)
-    fitted = [case for case in cases if len(cases) > 1 and not _ran(attack, [case])[1]]
-    others = [case.subject.client_id for case in cases if case not in fitted or len(fitted) == len(cases)]
-    found = _ran(attack, fitted)[0] if 0 < len(fitted) < len(cases) else Found()
+    fitted = [one for one in readings if len(readings) > 1 and not _ran(attack, [one])[1]]
+    if len(fitted) == len(readings):  # each alone, and not together
+        fitted = []
+    others = [one.subject.client_id for one in readings if one not in fitted]
+    found = _ran(attack, fitted)[0] if fitted else None
     return found, f"cannot be fitted to what client {listed(others)} has sent: {why}"
-
-
-def _naming() -> str:
-    return option("--node 0=STATE_DIR --node 1=STATE_DIR", "nodes={0: STATE_DIR, 1: STATE_DIR}")
 
 
 def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Table]":
@@ -172,16 +187,17 @@ def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Tab
         return ", ".join(f"{names[c] if names else c}: {one.shares[c]:.0%}" for c in order if one.shares[c] > 0)
 
     if audit.findings:
-        numbers = {"figure": "figure", "another's": "without", "chance": "chance", "best": "best"}
-        columns: dict[str, Callable[[Finding], str]] = {
-            "attack": lambda one: one.attack,
-            "reads": lambda one: one.reads,
-            "measure": lambda one: one.measure,
-            **{name: partial(_figure, key) for name, key in numbers.items()},
-        }
         yield table_of(
             f"what is read from {run}",
-            columns,
+            {
+                "attack": attrgetter("attack"),
+                "reads": attrgetter("reads"),
+                "measure": attrgetter("measure"),
+                "figure": lambda one: shown(one.figure),
+                "another's": lambda one: shown(one.without),
+                "chance": lambda one: shown(one.chance),
+                "best": lambda one: shown(one.best),
+            },
             audit.findings,
             words={"attack", "reads", "measure"},
             notes=[
@@ -214,10 +230,6 @@ def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Tab
         )
 
 
-def _figure(key: str, finding: Finding) -> str:
-    return shown(getattr(finding, key))
-
-
 def shown(number: float | None) -> str:
     """Return a figure as tables show it.
 
@@ -229,34 +241,31 @@ def shown(number: float | None) -> str:
     return "-" if number is None else f"{number:.3f}" if abs(number) < 10 else f"{number:.1f}"
 
 
-def _rows(figures: Sequence[Finding] | Sequence[Guarantee]) -> list[dict[str, object]]:
-    return [
-        {name: as_json(value) if isinstance(value, float) else value for name, value in asdict(one).items()}
-        for one in figures
-    ]
+def _as_row(one: Finding | Guarantee) -> dict[str, object]:
+    return {name: as_json(value) for name, value in asdict(one).items()}
 
 
-def _written(folder: Path, said: Mapping[str, object], pictures: Sequence[Pictures]) -> list[Path]:
+def _written(folder: Path, said: Mapping[str, object], pictures: Mapping[str, tuple[Scores, Scores]]) -> list[Path]:
     try:
         replace_file(folder / JSON_FILE, (json.dumps(said, indent=1, allow_nan=False) + "\n").encode())
-        return [_drawn(folder, one) for one in pictures]
+        return [_drawn(folder, attack, *two) for attack, two in pictures.items()]
     except OSError as error:
         raise RunFolderError(f"{folder} cannot be written: {error.strerror}") from None
 
 
-def _drawn(folder: Path, pictures: Pictures) -> Path:
+def _drawn(folder: Path, attack: str, originals: Scores, found: Scores) -> Path:
     """Draw originals above, and below what was made of them, into a file that is called by the attack."""
     from matplotlib.figure import Figure
 
-    name = pictures.attack.partition(" (")[0].replace(": ", "-").replace(" ", "-").replace(",", "")
-    path, columns = folder / f"{name}.png", len(pictures.originals)
+    name = attack.partition(" (")[0].replace(": ", "-").replace(" ", "-").replace(",", "")
+    path, columns = folder / f"{name}.png", len(originals)
     figure = Figure(figsize=(max(columns + 0.4, 5), 2.6))  # the title has room
     axes = figure.subplots(2, columns, squeeze=False, subplot_kw={"xticks": [], "yticks": []})
-    for row, label, images in zip(axes, ("original", "found"), (pictures.originals, pictures.found), strict=True):
+    for row, label, images in zip(axes, ("original", "found"), (originals, found), strict=True):
         row[0].set_ylabel(label)
         for one, image in zip(row, images, strict=True):
             shape = image[0] if len(image) == 1 else image.transpose(1, 2, 0)  # colours last
             one.imshow(shape, cmap="gray", vmin=0, vmax=1)
-    figure.suptitle(pictures.attack)
+    figure.suptitle(attack)
     figure.savefig(path, dpi=100)
     return path

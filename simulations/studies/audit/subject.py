@@ -1,6 +1,6 @@
-"""One client as an attacker meets it: what it was sent and has uploaded, what else is known, and the truth."""
+"""One client under attack: what it was sent and has uploaded, what the attacker has besides, and the truth."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,20 +28,14 @@ from hetfl_flwr.seeding import generator
 from simulations.inference.loading import load_client, load_deployed
 
 MAX_ROWS = 10_000
-"""Rows of other clients that the attacker has, at most."""
+"""Rows that the attacker has, and of a client's own, at most."""
 
-UNKNOWN = -1
-"""Where a client's public samples begin, if the data of clients before it are not here."""
+Predictor = Callable[[Tensor], Tensor]
+"""From inputs (B, *shape) to logits (B, C)."""
 
 
 class Rows(NamedTuple):
-    """Samples as a model takes them.
-
-    Parameters
-    ----------
-    inputs, labels : Tensor
-        (N, *shape) and (N,) int64.
-    """
+    """Samples as a model takes them: inputs (N, *shape) and labels (N,) int64."""
 
     inputs: Tensor
     labels: Tensor
@@ -67,7 +61,7 @@ class Subject:
     client_id, classes : int
         Which client; C.
     model : SplitModel
-        Its trained model. What a server that knows no model can do does not use it; what does says so.
+        Its trained model, in evaluation mode. Attacks that use it say so.
     client : KnowledgeClient
         Its side of the algorithm, built anew: for the form of what it sends.
     kept : tuple of KeptUpload
@@ -82,10 +76,9 @@ class Subject:
     known : Rows
         What the attacker has of the same distribution: training samples of the other clients.
     public : Rows
-        The public samples of all clients in the order in which they are numbered; those of the client itself begin at
-        `public_start`. Empty where there are none.
-    public_start : int
-        See `public`. `UNKNOWN`: not all clients' data are here, so no number is known.
+        The public samples of all clients in the order in which they are numbered. Empty where there are none.
+    public_start : int or None
+        Where those of the client itself begin. None: not all clients' data are here, so no number is known.
     centre : Tensor
         What to add to inputs for pixels in [0, 1], (*shape). Empty: the inputs are no pictures.
     """
@@ -102,7 +95,7 @@ class Subject:
     counts: NDArray[np.int64]
     known: Rows
     public: Rows
-    public_start: int
+    public_start: int | None
     centre: Tensor
 
     @property
@@ -120,14 +113,13 @@ class Subject:
         """The half of `known` that they are asked about, which is new to them; all, where there is one sample."""
         return self.known.some(np.arange(min(1, len(self.known) - 1), len(self.known), 2))
 
-    @property
-    def pictures(self) -> bool:
-        """Whether inputs are pictures."""
-        return self.centre.numel() > 0
-
     def rng(self, *scope: int | str) -> np.random.Generator:
         """Return the generator of one purpose of the attacker's."""
         return generator(self.config.seed, self.client_id, "audit", *scope)
+
+    def forward_of(self, model: SplitModel) -> Predictor:
+        """Return what a model computes with weights as they travel, by the client's method."""
+        return self.client.forward_of(model, self.last.download)
 
     def picture(self, inputs: Tensor) -> NDArray[np.float64]:
         """Return inputs (..., *shape) as pixels in [0, 1]."""
@@ -206,15 +198,9 @@ def subjects_of(
     return [_subject(node, nodes, by_client[node.client_id], whole=len(nodes) == config.clients) for node in chosen]
 
 
-def rows_of(samples: Samples, most: int = MAX_ROWS) -> Rows:
-    """Return the first of some samples, as models take them."""
-    inputs, labels = samples.batch(torch.arange(min(len(samples), most)))
-    return Rows(inputs, labels)
-
-
 def joined(parts: Sequence[Rows]) -> Rows:
     """Return the rows of all parts, at least one."""
-    return Rows(torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts]))
+    return Rows(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def in_shares_of(members: Rows, strangers: Rows) -> Rows:
@@ -236,19 +222,18 @@ def in_shares_of(members: Rows, strangers: Rows) -> Rows:
 
 
 def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *, whole: bool) -> Subject:
-    data, before = node.data, [one for one in nodes if one.client_id < node.client_id]
-    device = node.model.head.weight.device
+    data, spec, device = node.data, node.data.spec, node.model.head.weight.device
 
     def there(samples: Samples) -> Rows:
-        rows = rows_of(samples)
-        return Rows(rows.inputs.to(device), rows.labels.to(device))
+        inputs, labels = samples.batch(torch.arange(min(len(samples), MAX_ROWS)))
+        return Rows(inputs.to(device), labels.to(device))
 
-    same = [one for one in nodes if one.client_id != node.client_id and one.data.spec == data.spec]
+    same = [one for one in nodes if one.client_id != node.client_id and one.data.spec == spec]
     if not same:
         raise ConfigError(f"client {node.client_id}: no other client has data of its form, so the attacker has none")
     known = joined([there(one.data.train) for one in same])
     order = generator(node.config.seed, node.client_id, "audit", "known").permutation(len(known))[:MAX_ROWS]
-    spec, members, strangers = data.spec, there(data.private), there(data.test)
+    members, strangers = there(data.private), there(data.test)
     client = build_client(node.config, replace(node, model=deepcopy(node.model)))  # which may draw a head anew
     if node.config.test_set == "global" or node.config.iid_evaluation:
         strangers = in_shares_of(members, strangers)
@@ -265,6 +250,6 @@ def _subject(node: Node, nodes: Sequence[Node], kept: tuple[KeptUpload, ...], *,
         counts=data.train.class_counts(spec.classes).cpu().numpy(),
         known=known.some(order),
         public=joined([there(one.data.public) for one in nodes if one.data.spec == spec]),
-        public_start=sum(one.data.public_rows for one in before) if whole else UNKNOWN,
+        public_start=sum(one.data.public_rows for one in nodes if one.client_id < node.client_id) if whole else None,
         centre=data.train.arrays.centre.to(device) if spec.kind == "image" else torch.zeros(0),
     )

@@ -1,0 +1,182 @@
+"""How an attacker imitates clients: how they train, and how what they have learnt is clipped, noised and sent."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from math import sqrt
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hetfl_flwr.learning.training import descend, draw_batches, make_optimizer
+from hetfl_flwr.models import SplitModel
+from hetfl_flwr.runs.uploads import KeptUpload
+from hetfl_flwr.wire.privacy import private_upload
+from hetfl_flwr.wire.spec import Arrays, PayloadSpec
+from simulations.studies.audit.measures import NotFittedError
+from simulations.studies.audit.subject import Predictor, Rows, Subject
+
+M = TypeVar("M", bound=nn.Module)
+
+DISTILLING = 300
+"""Steps in which an attacker's model learns what clients answer on public samples."""
+
+MOST_STEPS = 2_000
+"""Steps of local training that an attacker imitates, at most."""
+
+
+def trained(
+    model: SplitModel, rows: Rows, subject: Subject, rng: np.random.Generator, *, rounds: int = 0
+) -> SplitModel:
+    """Train a model as the run config says, for some rounds; 0: as many as the client has by its last upload.
+
+    Its weights are as they travel.
+    """
+    config = subject.config
+    steps = min(subject.client.local_steps(len(rows)) * (rounds or len(subject.kept)), MOST_STEPS)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer, forward = make_optimizer(config, parameters), subject.forward_of(model)
+    model.train()
+    for batch in draw_batches(rng, len(rows), config.batch_size, epochs=1, batches=steps):
+        descend(optimizer, functional.cross_entropy(forward(rows.inputs[batch]), rows.labels[batch]))
+    return model.eval()
+
+
+def distilled(model: M, loss: Callable[[], Tensor], *, steps: int = 0, rate: float = 2e-3) -> M:
+    """Train a model, which is changed and returned, by Adam on a loss over all samples; 0 steps: `DISTILLING`."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    model.train()
+    for _ in range(steps or DISTILLING):
+        descend(optimizer, loss())
+    return model.eval()
+
+
+@torch.no_grad()
+def logits_of(predictor: Predictor, rows: Rows) -> Tensor:
+    """Return what is predicted of some samples: logits (N, C).
+
+    Raises
+    ------
+    NotFittedError
+        They are not finite.
+    """
+    logits = predictor(rows.inputs)
+    if not logits.isfinite().all():
+        raise NotFittedError("its predictions are not finite")
+    return logits
+
+
+def with_head(model: SplitModel, subject: Subject) -> Predictor:
+    """Return what a body predicts with a linear head of the attacker's.
+
+    The head is fitted by Adam on standardised embeddings of the attacker's samples, each class with the same weight.
+    """
+    features, labels = model.body(subject.to_train.inputs).detach(), subject.to_train.labels
+    mean, deviation = features.mean(0), features.std(0).clamp(min=1e-3)
+    head = nn.Linear(features.shape[1], subject.classes).to(features.device)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    scaled, counts = (features - mean) / deviation, torch.bincount(labels, minlength=subject.classes)
+    weight = len(labels) / (counts.clamp(min=1) * (counts > 0).sum())
+    distilled(head, lambda: functional.cross_entropy(head(scaled), labels, weight), steps=100, rate=0.05)
+    return lambda inputs: head((model.body(inputs) - mean) / deviation)
+
+
+def fresh(subject: Subject, rng: np.random.Generator) -> SplitModel:
+    """Return a model of the client's architecture with weights of its own, as its layers draw them."""
+    model = deepcopy(subject.model)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(rng.integers(2**62)))
+        for layer in model.modules():
+            if callable(reset := getattr(layer, "reset_parameters", None)):
+                reset()
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    return model
+
+
+# --- sending -------------------------------------------------------------------------------------
+
+
+def as_sent(subject: Subject, learnt: Arrays, rng: np.random.Generator) -> Arrays:
+    """Return what an imitated client would upload: clipped and with noise, by the run config; see `pooled_upload`.
+
+    Parameters
+    ----------
+    subject : Subject
+        The client that is imitated. Arrays that are not given are as it has uploaded them.
+    learnt : mapping of str to array
+        What the imitation has learnt.
+    rng : Generator
+        What the noise is drawn from.
+    """
+    last, upload = subject.last, {**subject.last.upload, **learnt}
+    noise = subject.config.noise_multiplier / sqrt(len(read_together(subject)))
+    config = subject.config.with_values({"noise-source": "seed", "noise-multiplier": noise})
+    spec, sent_spec = specs_of(subject, replace(last, upload=upload))
+    return private_upload(upload, spec, last.download, sent_spec, config, "audit", int(rng.integers(2**62)))
+
+
+def read_together(subject: Subject) -> list[KeptUpload]:
+    """Return the uploads of a client that are read together; the last one is among them.
+
+    That alone; but where its noise is longer than what it may hide (the standard deviation times the root of how many
+    numbers there are is above the clipping norm), all that have its form and are about the same samples.
+    """
+    last, covered = subject.last, _covered(subject, subject.last)
+    length = subject.config.noise_multiplier * sqrt(sum(array.size for array in covered.values()))
+    if length <= 1 or any(name.endswith((".left", ".right")) for name in covered):  # the mean of factors is none
+        return [last]
+    shapes = {name: np.shape(array) for name, array in last.upload.items()}
+
+    def alike(one: KeptUpload) -> bool:
+        same = {name: np.shape(array) for name, array in one.upload.items()} == shapes
+        asked = np.array_equal(one.download.get("asked", 0), last.download.get("asked", 0))
+        rest = last.upload.keys() - covered.keys()
+        return same and asked and all(np.array_equal(one.upload[name], last.upload[name]) for name in rest)
+
+    return [one for one in subject.kept if alike(one)]
+
+
+def pooled_upload(subject: Subject) -> Arrays:
+    """Return the mean of the uploads that are read together: its noise is shorter by the root of their number.
+
+    Of weights it is the mean of the changes. A mark of a class is 1 if most are.
+    """
+    last, together = subject.last, read_together(subject)
+    if len(together) == 1:
+        return last.upload
+    spec, sent = specs_of(subject, last)
+    changes = [_covered(subject, one) for one in together]
+    found = dict(last.upload)
+    for one in spec.arrays:
+        if one.name in changes[-1]:
+            whole = np.mean([change[one.name] for change in changes], axis=0)
+            whole = whole + last.download[one.name] if one in sent.arrays else whole
+            found[one.name] = (whole > 0.5 if one.sensitive else whole).astype(one.dtype)
+    return found
+
+
+def specs_of(subject: Subject, kept: KeptUpload) -> tuple[PayloadSpec, PayloadSpec]:
+    """Return the declarations of an upload, of the sizes that it has, and of what of it is a change of the download."""
+    up, down = subject.client.upload_spec().arrays, subject.client.download_spec().arrays
+    own = tuple(replace(one, shape=np.shape(kept.upload[one.name])) for one in up)
+    changes = {one.name for one in up if one in down and one.name in kept.download}
+    return PayloadSpec(own), PayloadSpec(tuple(one for one in own if one.name in changes))
+
+
+def _covered(subject: Subject, kept: KeptUpload) -> dict[str, NDArray[np.float64]]:
+    """Return what clipping and noise cover of an upload: marks as 1 or 0, and the change of what was sent before."""
+    spec, sent = specs_of(subject, kept)
+    found = {}
+    for one in spec.arrays:
+        if one.sensitive or np.dtype(one.dtype).kind == "f":
+            array = kept.upload[one.name]
+            found[one.name] = (array > 0 if one.sensitive else array).astype(np.float64)
+            if one in sent.arrays:
+                found[one.name] -= kept.download[one.name]
+    return found

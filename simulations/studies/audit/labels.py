@@ -1,0 +1,257 @@
+"""Label inference: how many samples of each class a client has, and whether it has a class at all."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hetfl_flwr.runs.uploads import KeptUpload
+from simulations.studies.audit.imitation import logits_of
+from simulations.studies.audit.measures import Found, Scores, Split, auc, mean, pooled
+from simulations.studies.audit.readings import Reading, class_means, compared
+from simulations.studies.audit.subject import Predictor, Subject
+
+IMITATIONS = 24
+"""Clients that an attacker imitates to learn how class histograms show, by default."""
+
+
+def shares_of(values: Scores | NDArray[np.int64]) -> Scores:
+    """Return the class histogram (C,), with a sum of 1, that values (C,) are in proportion to; even where all are 0.
+
+    Examples
+    --------
+    >>> shares_of(np.array([3, 1])).tolist(), shares_of(np.array([0, 0])).tolist()
+    ([0.75, 0.25], [0.5, 0.5])
+    """
+    found: Scores = values / values.sum() if values.sum() > 0 else np.full(len(values), 1 / len(values))
+    return found
+
+
+def of_histograms(
+    reads: str, knows: str, subjects: Sequence[Subject], found: Sequence[Scores], without: Sequence[Scores]
+) -> Found:
+    """Return how far estimated histograms are from the truth, and how well they tell which classes there are."""
+    truth = [shares_of(one.counts) for one in subjects]
+    prior = [shares_of(np.bincount(one.known.labels.cpu(), minlength=one.classes)) for one in subjects]
+    even = [np.full(one.classes, 1 / one.classes) for one in subjects]
+
+    def distance(estimates: Sequence[Scores]) -> float | None:
+        """Return the mean total variation distance: in [0, 1]."""
+        return mean([float(np.abs(one - its).sum() / 2) for one, its in zip(estimates, truth, strict=False)])
+
+    def presence(estimates: Sequence[Scores]) -> float | None:
+        pairs: list[Split] = [(one[its > 0], one[its == 0]) for one, its in zip(estimates, truth, strict=False)]
+        return pooled(auc, pairs)
+
+    guessed = min((one for one in (distance(prior), distance(even)) if one is not None), default=None)
+    error = ("histogram error (TV)", distance(found), distance(without), guessed, 0.0)
+    return Found(reads, knows, [error, ("class present (AUC)", presence(found), presence(without), 0.5, 1.0)])
+
+
+# --- what uploads say by themselves --------------------------------------------------------------
+
+
+def sent_shares(kept: Sequence[KeptUpload], classes: int) -> Scores | None:
+    """Return the class histogram that counts, or marks, in a client's uploads say; None if it sends none.
+
+    A mark counts as one sample. None, too, where it is not known how many `classes` there are: 0.
+    """
+    counts = np.zeros(classes, np.int64)
+    for one in kept if classes else ():
+        marks = one.upload.get("counts", one.upload.get("present"))
+        if marks is not None:
+            counts[one.upload.get("classes", np.arange(classes))] += marks.astype(np.int64)
+        elif "classes" in one.upload:
+            counts += one.upload["classes"]
+        else:
+            return None
+    return shares_of(counts) if classes else None
+
+
+def bias_shares(kept: Sequence[KeptUpload], classes: int) -> Scores | None:
+    """Return the class histogram that the bias of the head has grown for; None if it does not go both ways."""
+    for key in ("head.bias", "bias"):
+        if all(key in one.upload and key in one.download and "heads" not in one.download for one in kept):
+            changes = [one.upload[key].astype(np.float32) - one.download[key].astype(np.float32) for one in kept]
+            return shares_of_changes(changes)
+    return None
+
+
+def shares_of_changes(changes: Sequence[NDArray[np.float32]]) -> Scores:
+    """Return the class histogram that the changes of a head's bias point to.
+
+    The gradient of cross-entropy by the bias of class c is the mean probability of c less its share in the batch, so
+    the bias grows for classes that are there and sinks for others: Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage
+    from Gradients", 2020, Eq. (3), for one sample; Wainakh et al., "User-Level Label Leakage from Gradients in
+    Federated Learning", PoPETs 2022, for batches. Here the class that sinks most is taken to have no samples.
+
+    Parameters
+    ----------
+    changes : sequence of array
+        After less before, of each round, (C,).
+
+    Returns
+    -------
+    array
+        Shares (C,) with a sum of 1.
+
+    Examples
+    --------
+    >>> shares_of_changes([np.float32([0.5, -0.5, 0.0])]).round(3).tolist()
+    [0.667, 0.0, 0.333]
+    """
+    change = np.sum(changes, axis=0, dtype=np.float64)
+    return shares_of(change - change.min())
+
+
+class Said(NamedTuple):
+    """A way to read uploads alone: class shares given C (None: they say nothing), why not, what is read and known."""
+
+    shares: Callable[[Sequence[KeptUpload], int], Scores | None]
+    lack: str
+    reads: str
+    knows: str
+    authors: str = ""
+
+    def run(self, readings: Sequence[Reading]) -> Found:
+        """Read the class histograms of clients whose uploads say them."""
+        subjects = [reading.subject for reading in readings]
+        said = [self.shares(one.kept, one.classes) for one in subjects]
+        found = [one for one in said if one is not None]
+        without = [*found[1:], found[0]] if len(found) > 1 else []  # another client's
+        return of_histograms(self.reads, self.knows, subjects, found, without)
+
+    def fits(self, reading: Reading) -> str:
+        """Return why there is nothing to read."""
+        return self.lack if self.shares(reading.subject.kept, reading.subject.classes) is None else ""
+
+
+SAID = {
+    "as sent": Said(sent_shares, "sends no counts", "counts or marks of classes", "nothing"),
+    "bias of the head": Said(
+        bias_shares,
+        "no bias of a head goes both ways",
+        "the change of the head's bias",
+        "what the client was sent",
+        " (Wainakh et al. 2022)",
+    ),
+}
+
+
+class Estimate(NamedTuple):
+    """What a client's uploads say of its class histogram, shares (C,), with no truth to measure it against."""
+
+    client: int
+    attack: str
+    shares: Scores
+
+
+def estimates(kept: Sequence[KeptUpload]) -> list[Estimate]:
+    """Return what uploads say of their clients' classes to an attacker without any data."""
+    found = []
+    for client in sorted({one.client_id for one in kept}):
+        own = [one for one in kept if one.client_id == client]
+        read = {name: said.shares(own, _classes(own[-1])) for name, said in reversed(SAID.items())}
+        found += [Estimate(client, name, shares) for name, shares in read.items() if shares is not None]
+    return found
+
+
+def _classes(one: KeptUpload) -> int:
+    """Return how many classes there are by the form of what is exchanged; 0 if it does not tell."""
+    if "known" in one.download:
+        return len(one.download["known"])
+    if "averages" in one.upload:
+        return int(one.upload["averages"].shape[1])
+    names = (name for name in ("head.bias", "bias", "counts", "present") if name in one.upload)
+    return len(one.upload.get(next(names, ""), ()))
+
+
+# --- imitated clients ----------------------------------------------------------------------------
+
+
+def by_imitation(readings: Sequence[Reading], imitations: int = IMITATIONS) -> Found:
+    """Compare what uploads predict with those of imitated clients whose histograms are known, one or more."""
+
+    def scorer(reading: Reading) -> Callable[[Predictor], Scores]:
+        subject, imitated, truth = reading.subject, list[Scores](), list[Scores]()
+        labels, asked = subject.to_train.labels.cpu().numpy(), subject.to_ask
+
+        def shown(predictor: Predictor) -> Scores:
+            return features_of(logits_of(predictor, asked), asked.labels, subject.classes)
+
+        for number in range(imitations):
+            rng = subject.rng("imitation", number)
+            drawn = rng.dirichlet(np.full(subject.classes, 10 ** rng.uniform(-1, 1)))  # as uneven as clients may be
+            rows = subject.to_train.some(drawn_rows(labels, drawn, len(subject.trained_on), rng))
+            imitated.append(shown(reading.imitated(rows, rng)))
+            truth.append(shares_of(np.bincount(rows.labels.cpu(), minlength=subject.classes)))
+        return lambda predictor: calibrated(shown(predictor), imitated, truth)
+
+    found, without = compared(readings, scorer)
+    knows, subjects = f"{readings[0].knows}; {imitations} imitated clients", [one.subject for one in readings]
+    return of_histograms(readings[0].payload, knows, subjects, found, without)
+
+
+def features_of(logits: Tensor, labels: Tensor, classes: int) -> Scores:
+    """Return what a predictor shows of the classes that it has learnt, by logits (N, C) and labels (N,): (C, 2).
+
+    On samples of the attacker's, the mean probability of each class, which grows with its share in training; and the
+    mean probability of the right class on samples of that class, which a class has that was trained on. All classes
+    that the attacker has count alike: where clients share out one pool, it has most of what a client lacks, and its own
+    shares would speak for the client's.
+    """
+    means, has = class_means(logits.double().softmax(1), labels, classes)
+    found: Scores = torch.stack([means[has].mean(0), means.diagonal()], 1).cpu().numpy()
+    return found
+
+
+def calibrated(features: Scores, imitated: Sequence[Scores], truth: Sequence[Scores], penalty: float = 1.0) -> Scores:
+    """Return the class histogram that features point to, by what imitations of known histograms have shown.
+
+    A ridge regression over classes and imitations alike: a share is a linear function of the class's features. It is
+    then brought to the simplex. Features that show nothing get all classes the mean share.
+
+    Parameters
+    ----------
+    features : array
+        Of the client, (C, F).
+    imitated : sequence of array
+        Of imitations, (C, F) each; at least one.
+    truth : sequence of array
+        Their histograms, (C,) each.
+    penalty : float
+        Of the ridge, on standardised features, above 0.
+
+    Returns
+    -------
+    array
+        Shares (C,) with a sum of 1.
+
+    Examples
+    --------
+    >>> shares = [np.array([0.7, 0.3]), np.array([0.1, 0.9])]
+    >>> calibrated(np.array([[0.6], [0.4]]), [one[:, None] for one in shares], shares, 1e-6).round(3).tolist()
+    [0.6, 0.4]
+    """
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model: Any = make_pipeline(StandardScaler(), Ridge(alpha=penalty))  # type: ignore[no-untyped-call]
+    model.fit(np.concatenate(imitated), np.concatenate(truth))
+    return shares_of(np.clip(model.predict(features), 0, None))
+
+
+def drawn_rows(labels: NDArray[np.int64], shares: Scores, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw positions (size,) of samples, with replacement, whose classes have some shares.
+
+    Classes of which there is no sample are left out; where that leaves nothing, all samples are alike.
+    """
+    counts = np.bincount(labels, minlength=len(shares))
+    weights = (shares / np.maximum(counts, 1))[labels]
+    chances = weights / weights.sum() if weights.sum() > 0 else None
+    chosen: NDArray[np.int64] = rng.choice(len(labels), size, replace=True, p=chances)
+    return chosen

@@ -1,0 +1,116 @@
+"""Membership inference: which samples a client has trained on."""
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+import numpy as np
+from torch import Tensor
+
+from simulations.studies.audit.imitation import logits_of
+from simulations.studies.audit.measures import (
+    LOW_RATE,
+    Figure,
+    Found,
+    Scores,
+    Split,
+    auc,
+    mean,
+    pooled,
+    true_positive_rate,
+)
+from simulations.studies.audit.readings import Reading, compared
+from simulations.studies.audit.subject import Predictor, joined
+
+LEAST_DEVIATION = 1e-6
+"""The smallest standard deviation of the confidences of shadow models."""
+
+
+def confidences(logits: Tensor, labels: Tensor) -> Scores:
+    """Return log(p / (1 - p)) of the probability p of each sample's class, (N,), which is near to normal.
+
+    Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022, section V: the logit scaling, in the
+    form that does not lose digits, z_y - log(sum of exp z over the other classes).
+    """
+    logits = logits.double()
+    own = logits.gather(1, labels[:, None])[:, 0]
+    others = logits.scatter(1, labels[:, None], -inf).logsumexp(1)
+    found: Scores = (own - others).cpu().numpy()
+    return found
+
+
+def likelihood_ratios(own: Scores, shadows: Sequence[Scores]) -> Scores:
+    """Return how likely each sample is a member, by how models would answer that have not seen it.
+
+    Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022: LiRA, offline. A sample's score is
+    1 - Pr[Z > confidence] with Z normal, of the mean of the shadow models' confidences of that sample, and, as is
+    advised for few of them, of one variance for all samples.
+
+    Parameters
+    ----------
+    own : array
+        Confidences of the attacked model, (N,).
+    shadows : sequence of array
+        Those of models that were trained without these samples, at least two.
+
+    Returns
+    -------
+    array
+        z values, (N,), of which the score is a monotone function that does not round to 1.
+
+    Examples
+    --------
+    >>> likelihood_ratios(np.array([3.0, 1.0]), [np.array([0.0, 0.0]), np.array([2.0, 2.0])]).tolist()
+    [2.0, 0.0]
+    """
+    known = np.stack(shadows)
+    deviation = max(float(np.sqrt(known.var(axis=0).mean())), LEAST_DEVIATION)
+    return np.asarray((own - known.mean(axis=0)) / deviation)
+
+
+def chance_rate(others: int) -> float:
+    """Return the mean of `true_positive_rate` where positives and others, so many of them, have one distribution.
+
+    The threshold is the highest score of n others but for the k false positives that are allowed: (k + 1) / (n + 1).
+
+    Examples
+    --------
+    >>> chance_rate(199)
+    0.01
+    """
+    return (int(others * LOW_RATE) + 1) / (others + 1)
+
+
+def by_likelihood(readings: Sequence[Reading], shadows: int) -> Found:
+    """Call members whose confidence is high beside that of shadow models, of which a client has so many, 2 or more."""
+
+    def scorer(reading: Reading) -> Callable[[Predictor], Split]:
+        subject, imitations = reading.subject, _imitations(reading, shadows)
+        rows = joined([subject.members, subject.strangers])
+
+        def scores(predictor: Predictor) -> Split:
+            """Score all samples together, so that what a score is scaled by does not tell on which side a sample is."""
+            own, *others = (confidences(logits_of(one, rows), rows.labels) for one in (predictor, *imitations))
+            return np.split(likelihood_ratios(own, others), [len(subject.members)])
+
+        return scores
+
+    own, without = compared(readings, scorer)
+    best = [one for one, reading in zip(own, readings, strict=True) if reading.is_whole]
+    areas = [mean([auc(*one) for one in several]) for several in (own, without, best)]
+    rates = [pooled(true_positive_rate, several) for several in (own, without, best)]
+    guessed = chance_rate(sum(len(negative) for _, negative in own))
+    figures: list[Figure] = [
+        ("AUC", areas[0], areas[1], 0.5, areas[2]),
+        ("TPR at 1 % FPR", rates[0], rates[1], guessed, rates[2]),
+    ]
+    return Found(readings[0].payload, f"{readings[0].knows}; {shadows} shadow models", figures)
+
+
+def _imitations(reading: Reading, shadows: int) -> list[Predictor]:
+    """Return predictors of uploads as clients without this client's samples would send them."""
+    subject, known, found = reading.subject, reading.subject.known, list[Predictor]()
+    size = min(len(subject.trained_on), max(len(known) // 2, 2))
+    for number in range(shadows):
+        rng = subject.rng("shadow", number)
+        found.append(reading.imitated(known.some(rng.permutation(len(known))[:size]), rng))
+    return found

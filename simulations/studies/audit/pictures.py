@@ -1,0 +1,261 @@
+"""Reconstruction of inputs by optimisation: from embeddings and outputs, and from gradients."""
+
+from collections.abc import Callable, Sequence
+from math import inf, isfinite, log10
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment  # type: ignore[attr-defined]
+from torch import Tensor
+from torch.nn import functional
+
+from hetfl_flwr.learning.training import draw_batches
+from hetfl_flwr.seeding import generator
+from simulations.studies.audit.measures import Found, NotFittedError, Scores, mean
+from simulations.studies.audit.readings import Body, ClassMeans, Reading, Weights, class_means
+from simulations.studies.audit.subject import Predictor
+
+STEPS, RATE = 400, 0.05
+"""Steps of Adam on pixels in [0, 1], and their size."""
+
+STARTS, LONG = 4, 1000
+"""Random starts of gradient inversion, of which the best is kept, and its steps."""
+
+SMOOTH = 1e-2
+"""Weight of the total variation where nothing else is said."""
+
+LARGEST_BATCH, SHOWN = 8, 10
+"""Samples of a step from whose gradient pictures are made, and pictures of a client; at most."""
+
+Made = tuple[Tensor, Tensor, Tensor]
+"""What was found, the originals, and the guess of an attacker who has read nothing: inputs (N, ...) each."""
+
+
+def by_means(readings: Sequence[Reading]) -> Found:
+    """Invert the mean embedding, or the mean output, of each class."""
+
+    def make(reading: Reading) -> Made:
+        assert isinstance(reading, ClassMeans)
+        subject = reading.subject
+        targets, sent = reading.by_class(reading.upload)
+        truth, there = class_means(subject.trained_on.inputs, subject.trained_on.labels, subject.classes)
+        guess, known = class_means(subject.known.inputs, subject.known.labels, subject.classes)
+        both = sent & there & known
+        return invert_outputs(reading.outputs, targets[both], subject.centre), truth[both], guess[both]
+
+    knows = "the client's model (worst case)"
+    return _of_pictures(readings[0].payload, knows, readings, make, "class mean")
+
+
+def fits_means(reading: Reading) -> str:
+    """Return why there are no mean embeddings of pictures."""
+    if not reading.subject.centre.numel():
+        return "inputs are no images"
+    return "" if isinstance(reading, ClassMeans) else "no means of classes"
+
+
+def by_gradient(readings: Sequence[Reading]) -> Found:
+    """Invert the gradient of a round of one step."""
+
+    def make(reading: Reading) -> Made:
+        assert isinstance(reading, Weights)
+        subject, last, config = reading.subject, reading.subject.last, reading.subject.config
+        before, after = reading.model_of(last.download), reading.model_of(last.upload)
+        gradient = [(one - other).detach() for one, other in zip(before.parameters(), after.parameters(), strict=True)]
+        rng = generator(config.seed, subject.client_id, last.round, "batches")
+        rows = next(draw_batches(rng, len(subject.trained_on), config.batch_size, epochs=1, batches=1))
+        batch = subject.trained_on.some(rows.numpy())
+        labels = batch.labels
+        if len(batch) == 1 and before.head.bias is not None:
+            labels = torch.tensor([inferred_label(gradient[-1])], device=labels.device)
+        outputs, parameters = subject.forward_of(before), [*before.parameters()]
+        found = subject.picture(invert_gradient(outputs, parameters, gradient, labels, subject.centre))
+        ordered = torch.from_numpy(matched(found, subject.picture(batch.inputs))).float().to(labels.device)
+        return (
+            ordered - subject.centre,
+            batch.inputs,
+            subject.known.inputs.mean(0, keepdim=True).expand_as(batch.inputs),
+        )
+
+    first = readings[0].subject
+    given = min(first.config.batch_size, len(first.trained_on)) > 1 or first.model.head.bias is None
+    knows = "what the client was sent" + ("; the labels of the batch (worst case)" if given else "")
+    return _of_pictures("the change of weights in one step", knows, readings, make, "private sample")
+
+
+def fits_gradient(reading: Reading) -> str:
+    """Return why the change of the weights is not the gradient of a small batch."""
+    subject, config = reading.subject, reading.subject.config
+    if not subject.centre.numel():
+        return "inputs are no images"
+    if not isinstance(reading, Weights) or isinstance(reading, Body) or reading.factors:
+        return "no weights"
+    if reading.payload == "a small model" or getattr(subject.client, "mask", False):
+        return "a step is not of plain cross-entropy"
+    if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
+        return "batch norm: what it has computed with in a step is not sent"
+    rolling = config.momentum > 0 and config.moments == "kept" and len(subject.kept) > 1
+    steps = subject.client.local_steps(len(subject.trained_on))
+    if config.optimizer != "sgd" or config.weight_decay or rolling or steps != 1:
+        return "a round is not one step of plain SGD (optimizer = sgd, local-batches = 1)"
+    if min(config.batch_size, len(subject.trained_on)) > LARGEST_BATCH:
+        return f"a step is of more than {LARGEST_BATCH} samples (batch-size)"
+    return ""
+
+
+def _of_pictures(
+    reads: str, knows: str, readings: Sequence[Reading], make: Callable[[Reading], Made], of: str
+) -> Found:
+    """Return how like the originals pictures are, and those of the first client; `of` says what they are of."""
+    figures, guesses, shown = list[float](), list[float](), None
+    for reading in readings:
+        found, originals, guessed = (reading.subject.picture(one) for one in make(reading))
+        figures += map(psnr, found, originals)
+        guesses += map(psnr, guessed, originals)
+        if shown is None and len(found):
+            shown = originals[:SHOWN], found[:SHOWN]
+    return Found(reads, knows, [(f"PSNR, dB, {of}", mean(figures), None, mean(guesses), None)], shown)
+
+
+def psnr(picture: Scores, original: Scores) -> float:
+    """Return the peak signal-to-noise ratio of a picture with values in [0, 1], in decibels; infinite where equal.
+
+    Examples
+    --------
+    >>> round(psnr(np.full((4, 4), 0.6), np.full((4, 4), 0.5)), 6)
+    20.0
+    """
+    error = float(np.square(picture - original).mean())
+    return inf if error == 0 else -10 * log10(error)
+
+
+def invert_outputs(outputs: Predictor, targets: Tensor, centre: Tensor, smooth: float = SMOOTH) -> Tensor:
+    """Return inputs (N, *shape) whose outputs, such as embeddings or logits, are nearest to targets (N, D).
+
+    He, Zhang and Lee, "Model Inversion Attacks Against Collaborative Inference", ACSAC 2019, Eq. (3)-(5): regularised
+    maximum likelihood estimation, white-box. With the mean embedding or the mean logits of a class as the target, the
+    result is a picture of the class. `centre` and `smooth` are as in `descended`.
+    """
+    scale = targets.square().mean().clamp(min=1e-12)
+
+    def loss(inputs: Tensor) -> Tensor:
+        return functional.mse_loss(outputs(inputs), targets) / scale
+
+    grey = torch.full((len(targets), *centre.shape), 0.5)
+    return descended(loss, [grey], centre, smooth=smooth, signed=False, steps=STEPS)
+
+
+def invert_gradient(
+    outputs: Predictor,
+    parameters: Sequence[Tensor],
+    gradient: Sequence[Tensor],
+    labels: Tensor,
+    centre: Tensor,
+    smooth: float = 1e-3,
+) -> Tensor:
+    """Return the batch (B, *shape) whose gradient points where one that is known does.
+
+    Geiping, Bauermeister, Dröge and Moeller, "Inverting Gradients: How easy is it to break privacy in federated
+    learning?", NeurIPS 2020, Eq. (4): cosine distance and total variation, Adam on signed gradients, the best of some
+    random starts.
+
+    Parameters
+    ----------
+    outputs : callable
+        From inputs to the logits of the model before the step.
+    parameters : sequence of Tensor
+        That it computes with.
+    gradient : sequence of Tensor
+        Of each of them, up to a common positive factor.
+    labels : Tensor
+        Those of the batch, (B,), which are known.
+    centre, smooth : Tensor, float
+        As in `descended`.
+    """
+    wanted = torch.cat([one.flatten() for one in gradient])
+
+    def loss(inputs: Tensor) -> Tensor:
+        value = functional.cross_entropy(outputs(inputs), labels)
+        found = torch.cat([one.flatten() for one in torch.autograd.grad(value, parameters, create_graph=True)])
+        return 1 - functional.cosine_similarity(found, wanted, dim=0)
+
+    random = torch.Generator().manual_seed(0)
+    starts = [torch.rand((len(labels), *centre.shape), generator=random) for _ in range(STARTS)]
+    return descended(loss, starts, centre, smooth=smooth, signed=True, steps=LONG)
+
+
+def descended(
+    loss: Callable[[Tensor], Tensor],
+    starts: Sequence[Tensor],
+    centre: Tensor,
+    *,
+    smooth: float,
+    signed: bool,
+    steps: int,
+) -> Tensor:
+    """Return the inputs (N, channels, H, W) that a loss likes best, by Adam, with pixels in [0, 1].
+
+    Parameters
+    ----------
+    loss : callable
+        From inputs, as a model takes them, to a scalar.
+    starts : sequence of Tensor
+        Pixels to start from, (N, channels, H, W); the result with the least loss is kept.
+    centre : Tensor
+        Pixels less it are inputs, (channels, H, W).
+    smooth : float
+        Weight of the anisotropic total variation, 0 or more.
+    signed : bool
+        Whether Adam gets the sign of the gradient, as Geiping et al. have it.
+    steps : int
+        Of Adam, 1 or more.
+
+    Raises
+    ------
+    NotFittedError
+        No start leads to a finite loss.
+    """
+    ends = list[tuple[float, Tensor]]()
+    for start in starts:
+        pixels, value = start.to(centre.device).requires_grad_(True), torch.zeros(())
+        optimizer = torch.optim.Adam([pixels], lr=RATE)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            reached = loss(pixels - centre)
+            across = (pixels[..., 1:] - pixels[..., :-1]).abs().mean()
+            down = (pixels[..., 1:, :] - pixels[..., :-1, :]).abs().mean()
+            value = reached + smooth * (across + down)
+            pixels.grad = torch.autograd.grad(value, pixels)[0]
+            if signed:
+                pixels.grad.sign_()
+            optimizer.step()
+            schedule.step()
+            with torch.no_grad():
+                pixels.clamp_(0, 1)
+        if isfinite(value.item()) and pixels.isfinite().all():
+            ends.append((value.item(), (pixels - centre).detach()))
+    if not ends:
+        raise NotFittedError("the loss of its pictures is not finite")
+    return min(ends, key=lambda end: end[0])[1]
+
+
+def inferred_label(bias_gradient: Tensor) -> int:
+    """Return the label of a batch of one: the only class whose bias has a negative gradient.
+
+    Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020, Eq. (4).
+
+    Examples
+    --------
+    >>> inferred_label(torch.tensor([0.2, -0.9, 0.7]))
+    1
+    """
+    return int(bias_gradient.argmin())
+
+
+def matched(found: NDArray[np.float64], originals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return found pictures (B, ...) in the order of the originals that they are nearest to, one each."""
+    flat_found, flat = found.reshape(len(found), -1), originals.reshape(len(originals), -1)
+    costs = np.square(flat[:, None] - flat_found[None]).mean(-1)
+    return np.asarray(found[linear_sum_assignment(costs)[1]])
