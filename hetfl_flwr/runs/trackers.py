@@ -221,15 +221,17 @@ UNITS: Mapping[str, str] = {
 
 
 class Prometheus(Tracker):
-    """A text file of a run's state for a node exporter, replaced after each round, and rewritten where a run goes on.
+    """A text file of a run's state for a node exporter, replaced after each round.
 
     Node exporters read such files from their ``--collector.textfile.directory``; set ``PROMETHEUS_TEXTFILE_DIR`` to it,
     where the server runs. ``hetfl_round``, ``hetfl_accuracy_ratio`` and so on are gauges of the last round, by the
     names that trackers have for them and their units (`UNITS`); ``hetfl_payload_up_bytes_total`` and so on are counters
-    over the rounds (`SUMS`). Each client has ``hetfl_client_accuracy_ratio`` and so on, whatever metrics it has, with
-    the labels ``client`` and ``name``, ``hetfl_client_last_round``, and ``hetfl_client_present_since_round``: since
-    when it has reported in each round. ``hetfl_finished`` is 1 where the run has ended, and ``hetfl_failed`` where an
-    error has ended it; ``hetfl_written_timestamp_seconds`` says when the file was written.
+    over the rounds (`SUMS`). A resumed run takes up the counters and the clients' names that the file has, so counters
+    never decrease: a round that is played again counts twice. Each client has ``hetfl_client_accuracy_ratio`` and so
+    on, whatever metrics it has, with the labels ``client`` and ``name``, ``hetfl_client_last_round``, and
+    ``hetfl_client_present_since_round``: since when it has reported in each round. ``hetfl_finished`` is 1 where the
+    run has ended, and ``hetfl_failed`` where an error has ended it; ``hetfl_written_timestamp_seconds`` says when the
+    file was written.
     """
 
     def __init__(self, config: RunConfig, folder: Path, known: str) -> None:
@@ -244,8 +246,33 @@ class Prometheus(Tracker):
         self._last, self._since = dict[str, int](), dict[str, int]()
         self._names = dict[str, str]()
 
+    def begin(self, run: RunInfo) -> None:
+        """Take up names and counters of the file of a resumed run, and write once all rounds that it has already."""
+        samples = self._samples() if run.after is not None else []
+        self._names = {one.labels["client"]: one.labels["name"] for one in samples if "client" in one.labels}
+        found = {one.name: one.value for one in samples}
+        for name in SUMS:
+            self._metric(UNITS.get(name, name), counts=True).inc(found.get(f"hetfl_{UNITS.get(name, name)}_total", 0.0))
+        for entry in run.rounds:
+            self._take(entry.round, scalars(entry), counts=entry.round > found.get("hetfl_round", -1))
+        if run.rounds:
+            self._write(finished=False, error=None)
+
     def log(self, round: int, scalars: Scalars) -> None:
         """Write the numbers of a round."""
+        self._take(round, scalars)
+        self._write(finished=False, error=None)
+
+    def _samples(self) -> list[Any]:
+        """Return what the file says; nothing where there is none, or a damaged one."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        with suppress(OSError, ValueError, KeyError):
+            return [one for family in text_string_to_metric_families(self._path.read_text()) for one in family.samples]
+        return []
+
+    def _take(self, round: int, scalars: Scalars, *, counts: bool = True) -> None:
+        """Take in the numbers of a round; those that are counted only if they are new."""
         here = distinct({member.client_id: member.name for member in self.members})
         names = self._names = {**{str(client): name for client, name in here.items()}, **self._names}  # the first stays
         self._metric("round").set(round)
@@ -257,13 +284,12 @@ class Prometheus(Tracker):
                 self._last[own[1]] = round
                 self._since.setdefault(own[1], round)
             elif name in SUMS:
-                self._metric(UNITS.get(name, name), counts=True).inc(value)
+                self._metric(UNITS.get(name, name), counts=True).inc(value if counts else 0)
             else:
                 self._metric(f"mean_{name}" if name.startswith("client") else UNITS.get(name, name)).set(value)
         for client, last in self._last.items():
             self._metric("client_last_round", client, names.get(client, "")).set(last)
             self._metric("client_present_since_round", client, names.get(client, "")).set(self._since[client])
-        self._write(finished=False, error=None)
 
     def finish(self, round: int, summary: Scalars, error: BaseException | None) -> None:
         """Write that the run has ended."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hetfl_flwr.errors import FederationError
+from hetfl_flwr.errors import ConfigError, FederationError
 from simulations.cli.options import AlgorithmArgument, JsonOption, SettingsOption, chosen_keys, path, target
 from simulations.cli.printing import print_json, print_tables, show_run
 
@@ -52,16 +52,12 @@ def doctor(
 
     Example: hetfl doctor --superlink server.example.org:8443 --root-certificates ca.crt --key node-0
     """
-    from simulations.deployment.doctor.finding import Finding, State, finding_table
-    from simulations.deployment.doctor.machine import examine_machine
-    from simulations.deployment.doctor.server import examine_server, server_at
+    from simulations.deployment.doctor import Node, State, examine, finding_table, parse_address
 
-    server = server_at(superlink, root_certificates, insecure) if superlink is not None else None
-    no_server = Finding("server", State.NOT_CHECKED, "no --superlink is given")
-    findings = [
-        *examine_machine(state_dir, key, insecure=insecure),
-        *(examine_server(server) if server else [no_server]),
-    ]
+    if insecure and root_certificates is not None:
+        raise ConfigError("--insecure and --root-certificates: give one of them")
+    host, port = parse_address(superlink) if superlink is not None else ("", 0)
+    findings = list(examine(Node(host, port, root_certificates, insecure, key, state_dir)))
     print_json({"checks": findings}) if json else print_tables(finding_table(findings))
     if any(finding.state is State.FAILURE for finding in findings):
         raise typer.Exit(1)

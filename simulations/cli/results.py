@@ -113,11 +113,13 @@ def watch(
     folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="The run folder.")],
     every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="List only clients with failures.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Show how a run stands until it ends: round, accuracy, payload, each client's last round, and failures.
 
-    Clients that fail come first, then those that are late, then those with the lowest accuracy.
+    Clients that fail come first, then those that are late, then those with the lowest accuracy. In a terminal as many
+    are listed as fit on one screen; `--once` to a file or a pipe lists all.
 
     It reads the run folder alone, so it changes nothing and works beside any engine, on the machine of the server. To a
     file or a pipe, and as JSON, it writes a line each time that a round has ended. Exit status 1 where the run was
@@ -129,17 +131,17 @@ def watch(
 
     from simulations.reports.watching import standing
 
-    console, now = make_console(), standing(folder)
+    console, now = make_console(), standing(folder, failed=failed)
     if not json and (once or sys.stdout.isatty()):
         try:
             if not once:
-                with Live(now.whole, console=console, auto_refresh=False, transient=True) as live:
+                with Live(now.shown(console), console=console, auto_refresh=False, transient=True) as live:
                     while not now.ended:
                         time.sleep(every)
-                        now = standing(folder)
-                        live.update(now.whole, refresh=True)
+                        now = standing(folder, failed=failed)
+                        live.update(now.shown(console), refresh=True)
         finally:
-            console.print(now.whole, soft_wrap=True)  # a command in it can be pasted
+            console.print(now.shown(console), soft_wrap=True)  # a command in it can be pasted
     else:
         said = -1
         while True:
@@ -149,7 +151,7 @@ def watch(
             if now.ended or once:
                 break
             time.sleep(every)
-            now = standing(folder)
+            now = standing(folder, failed=failed)
     if now.ended and len(now.run.rounds) <= int(now.run.config["rounds"]):
         raise typer.Exit(1)
 

@@ -1,12 +1,13 @@
 """A run as it stands: how far it is, what it has reached, who has answered, and what has failed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from rich.console import Group
+from rich.console import Console, Group
+from rich.table import Table
 from rich.text import Text
 
 from hetfl_flwr.runs.checkpoint import checkpoints
@@ -18,6 +19,9 @@ from simulations.reports.terminal import NOTHING, byte_size, percent, table_of
 
 SHOWN = 5
 """Failures that are shown, the newest ones."""
+
+NAME_WIDTH, GAP = 16, 4
+"""Characters of a name or model in a terminal, and between two blocks of clients beside each other."""
 
 Row = dict[str, Any]
 
@@ -35,10 +39,13 @@ class RunState:
         Its folder, read.
     writer : str
         Which process writes it; empty: none does.
+    failed : bool
+        Whether only clients with failures are listed.
     """
 
     run: Run
     writer: str
+    failed: bool = False
 
     @property
     def ended(self) -> bool:
@@ -64,7 +71,7 @@ class RunState:
             "seconds_left": None if pace is None else (wanted - done) * pace,
             "writer": self.writer or None,
             "going_on": self._going_on() if self.ended and done < wanted else None,
-            "clients": self._clients(),
+            "clients": [row for row in self._clients() if row["failures"] or not self.failed],
             "reasons": [{"round": one.round, "reason": failure.reason} for one in rounds for failure in one.failures][
                 -SHOWN:
             ],
@@ -83,22 +90,27 @@ class RunState:
         words += [] if facts["state"] == "running" else [facts["state"]]
         return ", ".join(words) + (f"; {facts['going_on']}" if facts["going_on"] else "")
 
-    @property
-    def whole(self) -> Group:
-        """The line, who writes it, what clients come to together, the newest failures, and a row for each client."""
+    def shown(self, console: Console) -> Group:
+        """Return the line, the writer, a summary of all clients, the newest failures, and a row for each client.
+
+        In a terminal there are as many rows as fit on one screen, in several blocks if it is wide, and the number of
+        the clients that are left out.
+        """
         facts = self.facts
-        clients: list[Row] = facts["clients"]
-        above = [self.line, *([f"written by {self.writer}"] if self.writer else []), _together(facts)]
+        above = [self.line, *([f"written by {self.writer}"] if self.writer else []), _summary(self._clients())]
         above += [printable(f"round {one['round']}: {one['reason']}") for one in facts["reasons"]]
-        columns: dict[str, Callable[[Row], str]] = {
-            "client": lambda row: str(row["client"]),
-            **({"name": lambda row: row["name"] or NOTHING} if any(row["name"] for row in clients) else {}),
-            "model": lambda row: row["model"] or NOTHING,
-            "last round": lambda row: NOTHING if row["last_round"] is None else str(row["last_round"]),
-            "accuracy %": lambda row: percent(row["accuracy"]),
-            "failures": lambda row: str(row["failures"]),
-        }
-        return Group(*map(Text, above), table_of("Clients", columns, clients, words={"name", "model"}, notes=[]))
+        texts, rows = [Text(one) for one in above], facts["clients"]
+        if not console.is_terminal:
+            return Group(*texts, _client_table(rows))
+        rows = [{**row, "name": _short(row["name"]), "model": _short(row["model"])} for row in rows]
+        used = sum(len(console.render_lines(text, pad=False)) for text in texts)
+        height = max(console.height - used - 4, 1)  # heading, rule, note and prompt
+        blocks = max((console.width + GAP) // (console.measure(_client_table(rows)).maximum + GAP), 1)
+        fitting, grid = rows[: height * blocks], Table.grid(padding=(0, GAP, 0, 0))
+        grid.add_row(*(_client_table(fitting[first : first + height]) for first in range(0, len(fitting), height)))
+        left = len(rows) - len(fitting)
+        note = [Text(f"and {left} more: `hetfl watch DIR --once | less` lists all")] if left else []
+        return Group(*texts, grid, *note)
 
     def _going_on(self) -> str:
         """Say how a run that was stopped goes on."""
@@ -131,9 +143,28 @@ def _urgency(row: Row) -> tuple[float, ...]:
     return -row["failures"], late, 1 if row["accuracy"] is None else row["accuracy"], row["client"]
 
 
-def _together(facts: Mapping[str, Any]) -> str:
-    """Return what all clients come to, in a line."""
-    clients = facts["clients"]
+def _client_table(clients: Sequence[Row]) -> Table:
+    """Return a row for each client; names are a column if any client has one."""
+    columns: dict[str, Callable[[Row], str]] = {
+        "client": lambda row: str(row["client"]),
+        **({"name": lambda row: row["name"] or NOTHING} if any(row["name"] for row in clients) else {}),
+        "model": lambda row: row["model"] or NOTHING,
+        "round": lambda row: NOTHING if row["last_round"] is None else str(row["last_round"]),
+        "accuracy %": lambda row: percent(row["accuracy"]),
+        "failures": lambda row: str(row["failures"]),
+    }
+    table = table_of("", columns, clients, words={"name", "model"}, notes=[])
+    table.title = table.caption = None
+    return table
+
+
+def _short(text: str | None) -> str | None:
+    """Return a text that fits a column of a terminal."""
+    return text if text is None or len(text) <= NAME_WIDTH else f"{text[: NAME_WIDTH - 1]}\u2026"
+
+
+def _summary(clients: Sequence[Row]) -> str:
+    """Return a line on all clients together."""
     known = [one["accuracy"] for one in clients if one["accuracy"] is not None]
     failing = sum(one["failures"] > 0 for one in clients)
     newest = max((one["last_round"] or 0 for one in clients), default=0)
@@ -145,7 +176,7 @@ def _together(facts: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def standing(folder: Path) -> RunState:
+def standing(folder: Path, *, failed: bool = False) -> RunState:
     """Read a run folder as it stands; raises as `simulations.reports.runs.load_run`."""
     writer = writer_of(folder)  # first: a run that ends in between was running
-    return RunState(load_run(folder, tell=lambda line: None), writer)
+    return RunState(load_run(folder, tell=lambda line: None), writer, failed)

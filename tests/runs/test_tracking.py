@@ -205,6 +205,33 @@ def test_for_prometheus_a_client_has_one_name_from_its_first_round_on(tmp_path: 
     assert {(one["client"], one["name"]) for one in labels} == {("0", "North"), ("1", ""), ("7", "South")}
 
 
+def test_for_prometheus_a_resumed_run_counts_on_and_who_has_left_keeps_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after round 3, with a checkpoint of round 2; whenever the file is read, counters have not decreased."""
+    prometheus_client = pytest.importorskip("prometheus_client")
+    write, counted = prometheus_client.write_to_textfile, list[float]()
+
+    def written(path: str, registry: Any) -> None:
+        write(path, registry)
+        counted.append(prometheus(Path(path))["hetfl_payload_up_bytes_total"][""])
+
+    monkeypatch.setattr(prometheus_client, "write_to_textfile", written)
+    here = [SimpleNamespace(client_id=0, name="North"), SimpleNamespace(client_id=1, name="South")]
+    killed = started(tmp_path, "prometheus", here)
+    for number in range(4):
+        killed.round(round_(number))
+    resumed = started(tmp_path, "prometheus", here[:1])
+    resumed.begin(reached(tmp_path, 2))
+    resumed.round(round_(3))
+    assert counted == [100, 200, 300, 400, 400, 500]
+    assert 'client="1",name="South"' in (tmp_path / "metrics.prom").read_text()
+    assert 'client="1",name=""' not in (tmp_path / "metrics.prom").read_text()
+    begun = started(tmp_path / "new", "prometheus")
+    begun.begin(reached(tmp_path / "new", 2))  # tracked from now on
+    assert counted[-1] == 300
+
+
 @pytest.mark.parametrize("content", ["[]", '{"tensorboard": 3}', "{", ""])
 def test_trackers_start_over_where_their_file_is_broken(tmp_path: Path, content: str) -> None:
     (tmp_path / trackers.IDS_FILE).write_text(content)

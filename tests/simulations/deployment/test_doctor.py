@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import ssl
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,23 +21,26 @@ import pytest
 import torch
 from cryptography import x509
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+from packaging.specifiers import SpecifierSet
 from typer.testing import CliRunner
 
 from hetfl_flwr.common.versions import installed
 from hetfl_flwr.errors import ConfigError
 from simulations.cli.command import app
-from simulations.deployment.doctor import machine
-from simulations.deployment.doctor import server as doctor_server
-from simulations.deployment.doctor.finding import Finding, State, finding_table
-from simulations.deployment.doctor.machine import check_disk, check_key, examine_machine, free_memory
-from simulations.deployment.doctor.server import (
-    AHEAD,
-    BEHIND,
-    check_clock,
-    check_validity,
-    check_version,
-    examine_server,
-    server_at,
+from simulations.deployment import doctor
+from simulations.deployment.doctor import (
+    MACHINE,
+    Check,
+    Finding,
+    Node,
+    State,
+    clocks,
+    dates,
+    examine,
+    finding_table,
+    findings_of,
+    parse_address,
+    versions,
 )
 from simulations.deployment.flower import flower
 from simulations.deployment.keys import Keys, make_keys
@@ -108,8 +113,17 @@ def keys(tmp_path: Path) -> Keys:
 
 def found(port: int, keys: Keys | None, host: str = "localhost", roots: Path | None = None) -> dict[str, Finding]:
     """What is found of a server, by check."""
-    server = server_at(f"{host}:{port}", roots or (keys.ca if keys else None), insecure=keys is None)
-    return {finding.name: finding for finding in examine_server(server)}
+    return by_name(doctor.examine_server(Node(host, port, roots or (keys.ca if keys else None), insecure=keys is None)))
+
+
+def by_name(findings: Iterator[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def ended(look: Callable[[], str]) -> Finding:
+    """How a check ends that is made of this function."""
+    [finding] = findings_of([Check("it", lambda node: look())], Node())
+    return finding
 
 
 def failures(findings: dict[str, Finding]) -> set[str]:
@@ -118,69 +132,119 @@ def failures(findings: dict[str, Finding]) -> set[str]:
 
 def test_a_good_node_and_a_good_server_have_no_fault(keys: Keys, tmp_path: Path) -> None:
     with serving(keys) as port:
-        server = server_at(f"localhost:{port}", keys.ca, insecure=False)
-        findings = [*examine_machine(tmp_path / "state", keys.node(0), insecure=False), *examine_server(server)]
-    states = {finding.name: finding.state for finding in findings}
-    assert {name for name in states if states[name] is not State.OK} <= {"memory", "state folder", "accelerator"}
-    assert {"port", "TLS", "certificate chain", "authority", "SuperLink", "clock", "server's version"} <= states.keys()
+        node = Node("localhost", port, keys.ca, key=keys.node(0), state_dir=tmp_path / "state")
+        states = {finding.name: finding.state for finding in examine(node)}
+    assert {name for name in states if states[name] is not State.OK} <= {"memory", "state folder", "device"}
+    assert len(states) == len([*MACHINE, *doctor.REACHED, *doctor.CERTIFICATES, *doctor.SERVER])
     assert list(tmp_path.iterdir()) == [keys.folder]  # nothing was left behind
+
+
+@pytest.mark.slow
+def test_a_real_superlink_is_known_by_what_is_read_of_it(keys: Keys, tmp_path: Path) -> None:
+    with flower(tmp_path / "flower", keys) as federation:
+        federation.superlink()
+        findings = found(int(federation.address.rpartition(":")[2]), keys)
+        listed = json.loads(federation.flwr("supernode", "list", "loopback", "--format", "json"))
+    assert failures(findings) == set()
+    assert {findings[name].state for name in ("SuperLink", "clock", "server's version")} == {State.OK}
+    assert listed["nodes"] == []  # nothing has joined
 
 
 @pytest.mark.parametrize(
     ("shift", "state", "words"),
     [
-        (timedelta(hours=-1), State.FAILURE, "1 hour"),
-        (timedelta(days=1, hours=1), State.OK, "823 days left"),
-        (timedelta(days=795, minutes=1), State.WARNING, "29 days left"),
-        (timedelta(days=825, minutes=1), State.FAILURE, "expired"),
+        (timedelta(hours=-1), "failure", "1 hour"),
+        (timedelta(days=1, hours=1), "ok", "823 days left"),
+        (timedelta(days=795, minutes=1), "warning", "29 days left"),
+        (timedelta(days=825, minutes=1), "failure", "expired"),
     ],
 )
-def test_dates_of_a_certificate_are_held_against_the_clock(
-    keys: Keys, shift: timedelta, state: State, words: str
+def test_dates_of_a_certificate_are_compared_with_the_clock(
+    keys: Keys, shift: timedelta, state: str, words: str
 ) -> None:
     certificate = x509.load_pem_x509_certificate(keys.server.read_bytes())
-    finding = check_validity("certificate", certificate, certificate.not_valid_before_utc + shift, "renew it")
+    finding = ended(lambda: dates(certificate, certificate.not_valid_before_utc + shift, "renew it"))
     assert (finding.state, words in finding.found) == (state, True), finding
     assert ("clock" in finding.fix) == (words == "1 hour")
 
 
+@pytest.mark.parametrize(
+    ("ahead", "state"),
+    [(0, "ok"), (2, "ok"), (3, "warning"), (6, "failure"), (-100, "ok"), (-200, "warning"), (-310, "failure")],
+)
+def test_a_clock_may_be_ahead_for_less_than_behind(ahead: float, state: str) -> None:
+    date, clock = format_datetime(NOW, usegmt=True), NOW + timedelta(seconds=ahead + 0.5)
+    assert ended(lambda: clocks(date, clock)).state == state
+
+
+@pytest.mark.parametrize("date", [None, "", "soon", "Mon, 01 Jun 2026 12:00:00 -0000"])
+def test_a_server_that_tells_no_time_leaves_the_clock_unchecked(date: str | None) -> None:
+    assert ended(lambda: clocks(date, NOW)).state is State.NOT_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "state"),
+    [
+        ("1.42.0", "1.42.0", "ok"),
+        ("1.42.0", "1.43.0", "warning"),
+        ("1.7.0", "1.7.0", "failure"),
+        ("", "", "not checked"),
+    ],
+)
+def test_the_servers_flower_is_compared_with_this_one_and_the_apps_need(there: str, here: str, state: str) -> None:
+    described = json.dumps({"info": {"title": "SuperLink API", "version": there}}).encode()
+    assert ended(lambda: versions(described, here, SpecifierSet(">=1.41"))).state == state
+
+
+def test_the_limits_of_a_clock_are_flowers_own() -> None:
+    assert (doctor.AHEAD, doctor.BEHIND) == (SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("says", "failed", "words"),
+    [
+        ({"fleet": 502}, "SuperLink", "no SuperLink behind it"),
+        ({"fleet": 404}, "SuperLink", "no SuperLink"),
+        ({"fleet": 403}, "SuperLink", "gate"),
+        ({"late": 3600}, "clock", "1 hour"),
+        ({"version": "1.7.0"}, "server's version", "1.7.0"),
+    ],
+)
+def test_a_fault_of_the_server_is_the_only_one(keys: Keys, says: dict[str, object], failed: str, words: str) -> None:
+    with serving(keys, **says) as port:
+        findings = found(port, keys)
+    assert failures(findings) == {failed}
+    assert words in findings[failed].found
+
+
 @pytest.mark.skipif(not Path("/proc").exists(), reason="127.0.0.2 is an address of Linux alone")
-def test_a_name_that_the_certificate_is_not_for_is_the_only_fault(keys: Keys) -> None:
-    with serving(keys) as port:
-        findings = found(port, keys, "127.0.0.2")
-    assert failures(findings) == {"certificate name"}
-    assert "localhost, 127.0.0.1, ::1" in findings["certificate name"].found
-    assert "--host 127.0.0.2" in findings["certificate name"].fix
-
-
-def test_an_authority_that_is_not_trusted_is_the_only_fault(keys: Keys, tmp_path: Path) -> None:
+def test_whom_to_trust_is_the_only_fault_and_the_file_or_name_is_told(keys: Keys, tmp_path: Path) -> None:
     other = Keys(tmp_path / "other")
     make_keys(other.folder, ["localhost"], 0)
     with serving(keys) as port:
-        assert failures(found(port, keys, roots=other.ca)) == {"certificate chain"}
-        server = server_at(f"localhost:{port}", None, insecure=False)
-        by_default = {each.name: each for each in examine_server(server)}
-        no_certificate = found(port, keys, roots=keys.node(0))
-        missing = found(port, keys, roots=tmp_path / "none")
-    assert failures(by_default) == {"certificate chain"}
-    assert failures(no_certificate) == failures(missing) == {"authority"}
-    for findings, path in ((no_certificate, keys.node(0)), (missing, tmp_path / "none")):
+        misnamed = found(port, keys, "127.0.0.2")
+        by_default = by_name(doctor.examine_server(Node("localhost", port)))
+        foreign, no_file, no_certificate = (
+            found(port, keys, roots=roots) for roots in (other.ca, tmp_path / "none", keys.node(0))
+        )
+    assert failures(misnamed) == {"certificate name"}
+    assert "localhost, 127.0.0.1, ::1" in misnamed["certificate name"].found
+    assert "--host 127.0.0.2" in misnamed["certificate name"].fix
+    assert failures(by_default) == failures(foreign) == {"certificate chain"}
+    for findings, path in ((no_certificate, keys.node(0)), (no_file, tmp_path / "none")):
+        assert failures(findings) == {"authority"}
         assert str(path) in findings["authority"].found
+        assert "certificate chain" not in findings
 
 
-def test_a_port_where_nobody_listens_is_refused(keys: Keys) -> None:
+def test_what_cannot_be_reached_ends_the_checks_of_the_server(keys: Keys) -> None:
     with closing(socket.socket()) as held:
         held.bind(("127.0.0.1", 0))  # and does not listen
-        findings = found(held.getsockname()[1], keys)
-    assert failures(findings) == {"port"}
-    assert "TLS" not in findings
-
-
-def test_a_host_without_an_address_is_named(keys: Keys) -> None:
-    findings = found(8000, keys, "no-such-host.invalid")
-    assert failures(findings) == {"name"}
-    assert "no-such-host.invalid" in findings["name"].found
-    assert "port" not in findings
+        closed = found(held.getsockname()[1], keys)
+    unknown = found(8000, keys, "no-such-host.invalid")
+    assert (list(closed), failures(closed)) == (["name", "port"], {"port"})
+    assert (list(unknown), failures(unknown)) == (["name"], {"name"})
+    assert "no-such-host.invalid" in unknown["name"].found
 
 
 def test_a_server_without_tls_is_told_from_one_with(keys: Keys) -> None:
@@ -202,11 +266,12 @@ def test_a_server_without_tls_is_told_from_one_with(keys: Keys) -> None:
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000),
     ],
+    ids=["headers", "body", "chunks", "go on", "go on, at once"],
 )
 def test_a_server_that_never_ends_what_it_says_is_told_within_the_time_of_the_whole_conversation(
     keys: Keys, monkeypatch: pytest.MonkeyPatch, opening: bytes, again: bytes, with_tls: bool
 ) -> None:
-    monkeypatch.setattr(doctor_server, "PATIENCE", 0.5)
+    monkeypatch.setattr(doctor, "PATIENCE", 0.5)
     held = keys if with_tls else None
     with serving(held, Endless, opening=opening, again=again) as port:
         began = time.monotonic()
@@ -216,97 +281,64 @@ def test_a_server_that_never_ends_what_it_says_is_told_within_the_time_of_the_wh
     assert "within 0.5 s" in findings["SuperLink"].found
 
 
-@pytest.mark.parametrize(("status", "words"), [(502, "no SuperLink behind it"), (404, "no SuperLink"), (403, "gate")])
-def test_an_http_server_that_is_no_superlink_is_told(keys: Keys, status: int, words: str) -> None:
-    with serving(keys, fleet=status) as port:
-        findings = found(port, keys)
-    assert failures(findings) == {"SuperLink"}
-    assert words in findings["SuperLink"].found
-
-
-def test_a_clock_that_is_off_is_told_by_the_servers_date(keys: Keys) -> None:
-    with serving(keys, late=3600) as port:
-        findings = found(port, keys)
-    assert failures(findings) == {"clock"}
-    assert "1 hour" in findings["clock"].found
-
-
-@pytest.mark.parametrize(
-    ("ahead", "state"),
-    [(0, "ok"), (2, "ok"), (3, "warning"), (6, "failure"), (-100, "ok"), (-200, "warning"), (-310, "failure")],
-)
-def test_a_clock_may_be_ahead_for_less_than_behind(ahead: float, state: str) -> None:
-    date = format_datetime(NOW, usegmt=True)
-    assert check_clock(date, NOW + timedelta(seconds=ahead + 0.5)).state == state
-
-
-def test_the_limits_of_a_clock_are_flowers_own() -> None:
-    assert (AHEAD, BEHIND) == (SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)
-
-
-@pytest.mark.parametrize("date", [None, "", "soon", "Mon, 01 Jun 2026 12:00:00 -0000"])
-def test_a_server_that_tells_no_time_leaves_the_clock_unchecked(date: str | None) -> None:
-    assert check_clock(date, NOW).state is State.NOT_CHECKED
-
-
-def test_the_servers_flower_is_held_against_this_one_and_the_apps(keys: Keys) -> None:
-    with serving(keys, version="1.7.0") as port:
-        assert failures(found(port, keys)) == {"server's version"}
-    with serving(keys, version="unknown") as port:
-        assert found(port, keys)["server's version"].state is State.NOT_CHECKED
-    described = json.dumps({"info": {"title": "SuperLink API", "version": "1.42.0"}}).encode()
-    assert check_version(described, "1.43.0", ">=1.41").state is State.WARNING
-    assert check_version(described, "1.42.0", ">=1.41").state is State.OK
-
-
-@pytest.mark.slow
-def test_a_real_superlink_is_known_by_what_is_read_of_it(keys: Keys, tmp_path: Path) -> None:
-    with flower(tmp_path / "flower", keys) as federation:
-        federation.superlink()
-        server = server_at(federation.address, keys.ca, insecure=False)
-        findings = {each.name: each for each in examine_server(server)}
-        listed = json.loads(federation.flwr("supernode", "list", "loopback", "--format", "json"))
-    assert failures(findings) == set()
-    assert {findings[name].state for name in ("SuperLink", "clock", "server's version")} == {State.OK}
-    assert listed["nodes"] == []  # nothing has joined
-
-
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
 def test_a_private_key_that_others_can_read_or_write_is_a_failure(keys: Keys, mode: int) -> None:
-    assert check_key(keys.node(0)).state is State.OK
+    node = Node(key=keys.node(0))
+    assert ended(lambda: doctor.check_key(node)).state is State.OK
+    assert ended(lambda: doctor.check_key(replace(node, insecure=True))).state is State.FAILURE
     keys.node(0).chmod(mode)
-    finding = check_key(keys.node(0))
+    finding = ended(lambda: doctor.check_key(node))
     assert (finding.state, finding.fix) == (State.FAILURE, f"chmod 600 {keys.node(0)}")
     assert f"{mode:04o}" in finding.found
 
 
-def test_a_file_that_is_no_private_key_is_named(keys: Keys) -> None:
-    for wrong in (keys.node_public(0), keys.server_key, keys.folder / "none"):
-        finding = check_key(wrong)
-        assert finding.state is State.FAILURE
-        assert str(wrong) in finding.found
-    assert check_key(keys.node(0), insecure=True).state is State.FAILURE
+@pytest.mark.parametrize("name", ["node-0.pub", "server.key", "none"])
+def test_a_file_that_is_no_private_key_is_named(keys: Keys, name: str) -> None:
+    finding = ended(lambda: doctor.check_key(Node(key=keys.folder / name)))
+    assert (finding.state, str(keys.folder / name) in finding.found) == (State.FAILURE, True)
 
 
 def test_a_state_folder_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    below = check_disk(tmp_path / "file" / "state")
-    assert below.state is State.FAILURE
-    assert str(tmp_path / "file" / "state") in below.found
+    below = ended(lambda: doctor.check_state_folder(Node(state_dir=tmp_path / "file" / "state")))
+    assert (below.state, str(tmp_path / "file" / "state") in below.found) == (State.FAILURE, True)
     if os.getuid():  # nobody keeps root out
         tmp_path.chmod(0o500)
-        assert check_disk(tmp_path).state is State.FAILURE
+        assert ended(lambda: doctor.check_state_folder(Node(state_dir=tmp_path))).state is State.FAILURE
         tmp_path.chmod(0o700)
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
+@pytest.mark.parametrize(
+    ("free", "memory", "disk"),
+    [(10**12, "ok", "ok"), (12 * 10**8, "warning", "warning"), (10**8, "failure", "failure")],
+)
+def test_too_little_memory_or_disk_is_a_failure_and_little_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, memory: str, disk: str
+) -> None:
+    monkeypatch.setattr(doctor, "free_memory", lambda: free)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    assert ended(lambda: doctor.check_memory(Node())).state == memory
+    assert ended(lambda: doctor.check_state_folder(Node(state_dir=tmp_path))).state == disk
+
+
 def test_free_memory_is_within_the_limit_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**9))
-    assert free_memory(tmp_path) == 10**9
+    monkeypatch.setattr(doctor.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**9))
+    assert doctor.free_memory(tmp_path) == 10**9
     for limit, free in (("max", 10**9), ("500000000", 400_000_000), ("50000000", 0)):
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         (tmp_path / "memory.current").write_text("100000000\n")
-        assert free_memory(tmp_path) == free
+        assert doctor.free_memory(tmp_path) == free
+
+
+@pytest.mark.parametrize("broken", ["Python", "packages"])
+def test_what_this_project_requires_is_held_against_what_is_here(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    monkeypatch.setattr(doctor, "metadata", lambda _: {"Requires-Python": ">=9" if broken == "Python" else ">=3"})
+    needed = ["no-such-package>=2", "numpy>=999"] if broken == "packages" else []
+    monkeypatch.setattr(doctor, "requires", lambda _: [*needed, "flwr", "other; python_version < '2'"])
+    findings = by_name(findings_of(MACHINE[:2], Node()))
+    assert failures(findings) == {broken}
+    assert all(name in findings["packages"].fix for name in needed)
 
 
 @pytest.mark.parametrize(
@@ -319,10 +351,16 @@ def test_a_device_that_does_not_compute_is_a_failure(
         raise RuntimeError("CUDA error: no kernel image is available\nmore")
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", product or fails)
-    finding = next(machine.check_devices())
-    assert finding.state is State.FAILURE
-    assert words in finding.found
-    assert "more" not in finding.found
+    finding = ended(lambda: doctor.check_device(Node()))
+    assert (finding.state, words in finding.found, "more" in finding.found) == (State.FAILURE, True, False)
+
+
+def test_a_jetson_whose_gpu_torch_cannot_use_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(doctor, "JETSON", tmp_path / "release")
+    (tmp_path / "release").write_text("# R36 (release), REVISION: 4.0, GCID: 1\nmore")
+    finding = ended(lambda: doctor.check_device(Node()))
+    assert (finding.state, "Jetson R36 (release), REVISION: 4.0 is here" in finding.found) == (State.WARNING, True)
 
 
 def test_a_torch_that_this_processor_cannot_run_ends_no_other_check(
@@ -332,18 +370,25 @@ def test_a_torch_that_this_processor_cannot_run_ends_no_other_check(
     (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delitem(sys.modules, "torch")
-    findings = {finding.name: finding for finding in examine_machine(None, None, insecure=False)}
+    findings = by_name(examine(Node()))
     assert findings["torch"].state is State.FAILURE
     assert "Illegal instruction" in findings["torch"].found
-    assert {"packages", "memory", "state folder"} <= findings.keys()
+    assert findings.keys() == {check.name for check in MACHINE} - {"device"} | {"server"}
+
+
+@pytest.mark.parametrize(
+    ("address", "whole"), [("server:8000", ("server", 8000)), ("[::1]:65535", ("::1", 65535)), ("::1:80", ("::1", 80))]
+)
+def test_an_address_is_host_and_port(address: str, whole: tuple[str, int]) -> None:
+    assert parse_address(address) == whole
 
 
 @pytest.mark.parametrize(
     "address", ["server", "server:", ":8000", "server:0", "server:65536", "https://server:8000", "::1:8000:x", "a b:1"]
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="HOST:PORT"):
-        server_at(address, None, insecure=False)
+    with pytest.raises(ConfigError, match=re.escape(address)):
+        parse_address(address)
 
 
 def test_the_table_has_each_check_and_only_a_failure_is_exit_status_1(keys: Keys, tmp_path: Path) -> None:
