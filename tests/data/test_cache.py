@@ -45,24 +45,22 @@ def names(folder):
     return sorted(path.suffix for path in folder.iterdir())
 
 
+WHOLE = [[7] * 3] * 3 + [[8] * 3]
+
+
 def test_an_array_is_made_once_and_mapped_from_then_on(folder):
+    """What is written to it stays here."""
     make = Maker()
     first, second = kept(make), kept(make)
-    assert first.tolist() == second.tolist() == [[7] * 3] * 3 + [[8] * 3]
-    assert make.calls == 1
-    assert isinstance(first, np.memmap)
-    assert names(folder) == [".npy"]
-
-
-def test_what_is_written_to_an_array_stays_here():
-    first = kept(Maker())
+    assert first.tolist() == second.tolist() == WHOLE
+    assert (make.calls, isinstance(first, np.memmap), names(folder)) == (1, True, [".npy"])
     first[:] = 0
-    assert kept(Maker())[0, 0] == 7
+    assert kept(make).tolist() == WHOLE
 
 
 def test_a_small_array_is_not_written(folder, monkeypatch):
     monkeypatch.setattr(cache, "SMALL", 12)
-    assert kept(Maker()).tolist() == [[7] * 3] * 3 + [[8] * 3]
+    assert kept(Maker()).tolist() == WHOLE
     assert not folder.exists()
     kept(Maker(), dtype=np.int32)
     assert names(folder) == [".npy"]
@@ -96,27 +94,23 @@ def test_a_folder_that_cannot_be_written_leaves_memory_and_one_line(folder, capl
     folder.parent.mkdir()
     folder.write_text("a file where the folder would be")
     with caplog.at_level(logging.WARNING):
-        assert kept(Maker()).tolist() == [[7] * 3] * 3 + [[8] * 3]
+        assert kept(Maker()).tolist() == WHOLE
     [record] = caplog.records
     assert str(folder) in record.getMessage()
 
 
-def test_a_full_disk_leaves_memory_and_no_rest(folder, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    assert kept(Maker())[3, 0] == 8
-    assert names(folder) == []
-
-
-def test_batches_that_fail_leave_no_file(folder):
-    def fail():
+def test_a_full_disk_or_batches_that_fail_leave_no_file(folder, monkeypatch):
+    def fail(*args):
         yield np.zeros((3, 3), np.uint8)
         raise DataError("image 3 is none")
 
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
     with pytest.raises(DataError, match="image 3 is none"):
         kept(fail)
+    monkeypatch.setattr(os, "fsync", full)
+    assert kept(Maker()).tolist() == WHOLE
     assert names(folder) == []
 
 
@@ -130,32 +124,22 @@ def test_two_that_make_it_at_the_same_time_do_no_harm(folder):
 
     with ThreadPoolExecutor(2) as pool:
         first, second = (future.result() for future in [pool.submit(kept, make) for _ in range(2)])
-    assert first.tolist() == second.tolist() == [[7] * 3] * 3 + [[8] * 3]
+    assert first.tolist() == second.tolist() == WHOLE
     assert names(folder) == [".npy"]
 
 
-class TestImages:
-    @staticmethod
+def test_images_of_another_size_order_or_content_are_another_file(tmp_path, folder):
     def load(root, **keys):
-        place = {"partition_id": 0, "num_partitions": 1, "seed": 0, "normalize": "none"}
-        return load_client(dataset=str(root / "zoo/pets"), **place, **keys).train
+        return load_client(dataset=root / "zoo/pets", normalize="none", **keys).train.arrays.inputs[:, 0, 0, 0].tolist()
 
-    def test_clients_train_on_mapped_images(self, tmp_path, folder):
-        root = write(tmp_path, train=table([grey(10 * row) for row in range(6)]))
-        data = self.load(root)
-        assert data.arrays.inputs[:, 0, 0, 0].tolist() == [0, 10, 20, 30, 40, 50]
-        assert names(folder) == [".npy"]
-
-    def test_another_size_order_or_content_is_another_file(self, tmp_path, folder):
-        root = write(tmp_path, train=table(breed=[0, 1] * 3))
-        self.load(root, label_column="label")
-        assert len(names(folder)) == 1
-        self.load(root, label_column="breed")
-        assert len(names(folder)) == 1
-        self.load(root, label_column="label", image_size=3)
-        assert len(names(folder)) == 2
-        ordered = self.load(root, label_column="label", domain_column="breed").arrays
-        assert ordered.inputs[:, 0, 0, 0].tolist() == [0, 20, 40]
-        assert len(names(folder)) == 3
-        self.load(write(tmp_path / "other", train=table([grey(200 + row) for row in range(6)])))
-        assert len(names(folder)) == 4
+    root = write(tmp_path, train=table(breed=[0, 1] * 3))
+    other = write(tmp_path / "other", train=table([grey(200 + row) for row in range(6)]))
+    for files, place, keys, first in (
+        (1, root, {"label_column": "label"}, [0, 10, 20, 30, 40, 50]),
+        (1, root, {"label_column": "breed"}, [0, 10, 20, 30, 40, 50]),
+        (2, root, {"label_column": "label", "image_size": 3}, [0, 10, 20, 30, 40, 50]),
+        (3, root, {"label_column": "label", "domain_column": "breed"}, [0, 20, 40]),
+        (4, other, {}, [200, 201, 202, 203, 204, 205]),
+    ):
+        assert load(place, **keys) == first
+        assert names(folder) == [".npy"] * files

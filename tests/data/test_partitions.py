@@ -4,7 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fixtures.data.loading import load_client
+import torch
+from fixtures.data.columns import lay
+from fixtures.data.loading import load_client, load_clients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,21 +23,16 @@ def cut(labels, text, clients, seed=0, owners=None):
 
 
 @pytest.mark.parametrize(
-    ("text", "partition"),
+    ("text", "values"),
     [
-        ("iid", Partition("iid")),
-        ("dirichlet:0.5", Partition("dirichlet", (0.5,))),
-        ("classes:2", Partition("classes", (2,))),
-        ("shards:3", Partition("shards", (3,))),
-        ("ways:3:2:100", Partition("ways", (3, 2, 100))),
-        ("natural:user:id", Partition("natural", ("user:id",))),
-        ("square", Partition("square")),
-        ("all", Partition("all")),
+        *((form, ()) for form in ("iid", "square", "all")),
+        *(("dirichlet:0.5", (0.5,)), ("classes:2", (2,)), ("shards:3", (3,)), ("ways:3:2:100", (3, 2, 100))),
+        ("natural:user:id", ("user:id",)),
     ],
 )
-def test_a_partition_reads_back_as_it_was_written(text, partition):
-    assert parse_partition(text) == partition
-    assert str(partition) == text
+def test_a_partition_reads_back_as_it_was_written(text, values):
+    assert parse_partition(text) == Partition(text.partition(":")[0], values)
+    assert str(parse_partition(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -67,33 +64,18 @@ def test_the_rows_are_those_of_earlier_versions(text, digest):
     assert sha256(rows).hexdigest()[:16] == digest
 
 
-def test_all_gives_every_client_every_row():
-    """Five clients may share three rows, for they do not share them out."""
+def test_partitions_by_hand(caplog):
+    """Five clients may share three rows, for they do not share them out. Six rows over four clients: the run's own
+    order, in runs of 2, 2, 1, 1. Sorted by label and cut in three, 0 1 2 0 1 2 gives the pairs {0, 3}, {1, 4}, {2, 5}.
+    Clients 0 and 1 take classes 0 and 1; row 4, the only one of class 2, falls to nobody and is logged.
+    """
     assert [sorted(part) for part in cut([0, 1, 1], "all", 5)] == [[0, 1, 2]] * 5
-
-
-def test_iid_cuts_the_shuffled_rows_into_equal_runs():
-    """Six rows over four clients: the run's own order, in runs of 2, 2, 1, 1."""
     order = generator(7, "partition").permutation(6)
-    parts = cut([0] * 6, "iid", 4, seed=7)
-    assert [part.tolist() for part in parts] == [part.tolist() for part in np.array_split(order, 4)]
-
-
-def test_one_shard_a_client_is_one_class_each_where_classes_are_equal():
-    """Sorted by label and cut in three, 0 1 2 0 1 2 gives the pairs {0, 3}, {1, 4}, {2, 5} in some order."""
-    parts = cut([0, 1, 2, 0, 1, 2], "shards:1", 3)
-    assert sorted(sorted(part.tolist()) for part in parts) == [[0, 3], [1, 4], [2, 5]]
-
-
-def test_one_class_a_client_is_the_class_of_its_number(caplog):
-    """Clients 0 and 1 take classes 0 and 1; row 4, the only one of class 2, falls to nobody and is logged."""
+    assert [[*part] for part in cut([0] * 6, "iid", 4, seed=7)] == [[*part] for part in np.array_split(order, 4)]
+    assert sorted(sorted(part) for part in cut([0, 1, 2, 0, 1, 2], "shards:1", 3)) == [[0, 3], [1, 4], [2, 5]]
     with caplog.at_level(logging.WARNING):
-        parts = cut([0, 1, 0, 1, 2], "classes:1", 2)
-    assert [sorted(part.tolist()) for part in parts] == [[0, 2], [1, 3]]
+        assert [sorted(part) for part in cut([0, 1, 0, 1, 2], "classes:1", 2)] == [[0, 2], [1, 3]]
     assert "1 of 5" in caplog.text
-
-
-def test_a_huge_alpha_halves_each_class():
     counts = [np.bincount(FOUR_CLASSES[part]).tolist() for part in cut(FOUR_CLASSES, "dirichlet:1e6", 2)]
     assert sorted(map(sorted, counts)) == [[7, 7, 7, 7], [8, 8, 8, 8]]
 
@@ -117,13 +99,10 @@ def test_each_owner_s_rows_stay_together_and_owners_are_dealt_round_robin():
 def test_a_client_s_share_grows_with_its_number(text, rows, sizes):
     """Of 1 + 2 + 3 + 4 = 10 units of 2.2 rows, the first three make 2, 4 and 6 (rounded down); the last has the rest.
 
-    Squares: 1, 4, 9, 16 of 30. Exponentials: e, e^2, e^3, e^4 are 3.2, 8.7, 23.7 and 64.4 % of their sum.
+    Squares: 1, 4, 9, 16 of 30. Exponentials: e, e^2, e^3, e^4 are 3.2, 8.7, 23.7 and 64.4 % of their sum. The mix of
+    classes does not grow: of 160 rows about 40 are of each of four.
     """
     assert [len(part) for part in cut(np.zeros(rows), text, 4)] == sizes
-
-
-def test_the_mix_of_classes_does_not_grow_with_the_share():
-    """Of 400 rows, 4 classes, the last of four clients has 160: about 40 of each class, not the last classes alone."""
     labels = np.repeat(np.arange(4), 100)
     assert np.bincount(labels[cut(labels, "linear", 4)[3]]).min() > 25
 
@@ -154,58 +133,42 @@ def test_partitions_are_disjoint_and_give_out_what_they_promise(seed, clients, t
 @pytest.mark.parametrize(
     ("text", "clients", "line"),
     [
-        ("iid", 61, "60 clients"),
-        ("classes:5", 2, "4 classes"),
-        ("shards:16", 4, "15 shards"),
-        ("dirichlet:0.01", 10, "dirichlet:0.01"),
-        ("classes:4", 16, "classes:4"),
-        ("linear", 11, "10 clients"),
-        ("exponential", 60, "4 clients"),
-        ("natural:user", 2, "natural:user"),
-        ("ways:5:0:1", 1, "4 classes"),
-        ("ways:4:0:10", 2, "client 1"),
+        *(("iid", 61, "60 clients"), ("linear", 11, "10 clients"), ("exponential", 60, "4 clients")),
+        *(("classes:5", 2, "4 classes"), ("classes:4", 16, "classes:4"), ("shards:16", 4, "15 shards")),
+        *(("dirichlet:0.01", 10, "dirichlet:0.01"), ("natural:user", 2, "natural:user")),
+        *(("ways:5:0:1", 1, "4 classes"), ("ways:4:0:10", 2, "client 1")),
     ],
 )
 def test_what_cannot_be_shared_out_is_refused(text, clients, line, refusal):
     assert line in refusal(ConfigError, cut, FOUR_CLASSES, text, clients)
-
-
-def test_owners_are_not_divided(refusal):
     assert "2 owners" in refusal(ConfigError, cut, [0, 1, 0, 1], "natural:user", 3, owners=[4, 4, 8, 8])
 
 
-def halved(fraction, client, **changes):
-    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "half_data_fraction": fraction, "partition_id": client}
-    return load_client(**(keys | changes))
+def halved(fraction, client=None, **changes):
+    keys = {"dataset": "digits", "num_partitions": 5, "seed": 2, "half_data_fraction": fraction} | changes
+    return [load_client(**keys, partition_id=one) for one in (range(5) if client is None else [client])]
 
 
 def test_halved_clients_keep_the_first_half_of_their_training_rows_and_all_others():
-    """Two of five are drawn; of odd 251 rows 126 stay, and with them all 36 public ones."""
-    whole = [halved(0.0, client) for client in range(5)]
-    some = [halved(0.4, client) for client in range(5)]
+    """Two of five are drawn; of odd 251 rows 126 stay, and with them all 36 public ones: no more than are left."""
+    whole, some = halved(0.0), halved(0.4)
     shrunk = [len(part.train) < len(full.train) for part, full in zip(some, whole, strict=True)]
     assert sum(shrunk) == 2
     for part, full, half in zip(some, whole, shrunk, strict=True):
         kept = -(-len(full.train) // 2) if half else len(full.train)
         assert part.train.rows.tolist() == full.train.rows.tolist()[:kept]
-        assert part.public.rows.tolist() == full.public.rows.tolist()
-        assert part.test.rows.tolist() == full.test.rows.tolist()
-        assert part.validation.rows.tolist() == full.validation.rows.tolist()
+        for name in ("public", "test", "validation"):
+            assert torch.equal(getattr(part, name).rows, getattr(full, name).rows)
+    [data] = halved(1.0, 0, public_fraction=0.9)
+    assert data.public_rows == len(data.train) == 126
 
 
 def test_a_larger_fraction_halves_the_same_clients_and_more():
     """Of five clients with 251 or 252 training rows each."""
-    drawn = [
-        {client for client in range(5) if len(halved(fraction, client).train) < 200}
-        for fraction in (0, 0.2, 0.4, 0.6, 0.8, 1)
-    ]
+    sizes = [[len(data.train) for data in halved(fraction)] for fraction in (0, 0.2, 0.4, 0.6, 0.8, 1)]
+    drawn = [{client for client, size in enumerate(of_all) if size < 200} for of_all in sizes]
     assert list(map(len, drawn)) == [0, 1, 2, 3, 4, 5]
     assert all(fewer < more for fewer, more in pairwise(drawn))
-
-
-def test_no_more_than_what_is_left_of_a_halved_client_is_public():
-    data = halved(1.0, 0, public_fraction=0.9)
-    assert data.public_rows == len(data.train) == 126
 
 
 @pytest.mark.parametrize("test", ["client", "global"])
@@ -231,48 +194,38 @@ def test_even_tests_have_all_classes_whatever_a_client_trains_on(test):
 @pytest.fixture
 def own_rows(tmp_path):
     """A table of 12 training and 4 test rows; users a, b and c have 6, 4 and 2 of the former."""
-    for split_name, users in (("train", "abacabacabab"), ("test", "abca")):
-        lines = (f"{number},{number % 2},{user}" for number, user in enumerate(users))
-        (tmp_path / f"{split_name}.csv").write_text("\n".join(("x,y,user", *lines)))
-    return {"dataset": str(tmp_path), "label_column": "y", "seed": 0, "test": "global"}
+    for name, users in (("train", "abacabacabab"), ("test", "abca")):
+        lay(tmp_path, {f"{name}.csv": {"x": range(len(users)), "y": [0, 1] * (len(users) // 2), "user": [*users]}})
+    return {"dataset": tmp_path, "label_column": "y", "test": "global"}
 
 
 def test_a_column_of_the_data_set_owns_the_rows(own_rows):
-    """User a is client 0, user b is client 1."""
-    shares = []
-    for client in (0, 1, 2):
-        data = load_client(**own_rows, partition="natural:user", partition_id=client, num_partitions=3)
-        shares.append(sorted(data.train.rows.tolist() + data.validation.rows.tolist()))
+    """User a is client 0, user b is client 1; the column may be ignored as it is."""
+    clients = load_clients(3, **own_rows, partition="natural:user")
+    shares = [sorted(data.train.rows.tolist() + data.validation.rows.tolist()) for data in clients]
     assert shares == [[0, 2, 4, 6, 8, 10], [1, 5, 9, 11], [3, 7]]
-
-
-def test_the_owners_column_may_be_ignored_as_it_is(own_rows):
-    keys = {"partition": "natural:user", "partition_id": 0, "num_partitions": 3}
-    assert load_client(**own_rows, **keys, ignore_columns="user").spec == load_client(**own_rows, **keys).spec
+    ignored = load_client(**own_rows, num_partitions=3, partition="natural:user", ignore_columns="user")
+    assert ignored.spec == clients[0].spec
 
 
 def test_clients_share_what_all_of_them_test_on(own_rows):
     """Else memory and time of a client would grow with the number of clients."""
-    one, two = (load_client(**own_rows, partition_id=client, num_partitions=2) for client in (0, 1))
+    one, two = load_clients(2, **own_rows)
     assert one.test.rows is two.test.rows
-    first, fifth = (load_client(dataset="rotated-digits", partition_id=k, num_partitions=8, seed=0) for k in (0, 4))
+    first, *_, fifth = load_clients(8, dataset="rotated-digits")[:5]
     assert all(some.rows is same.rows for some, same in zip(first.others, fifth.others, strict=True))
     assert len(first.others) == 3
 
 
 def test_ways_give_each_client_a_few_classes_and_as_many_samples_of_each():
+    """Without deviation all are alike, and one class is possible."""
     labels = generator(0, "labels").integers(0, 10, 20_000)
     parts = cut(labels, "ways:3:2:100", 20)
     classes = [np.unique(labels[part], return_counts=True) for part in parts]
     assert {len(found) for found, _ in classes} == {2, 3, 4, 5}
     assert all(len(set(counts.tolist())) == 1 for _, counts in classes)
-    assert {int(counts[0]) for _, counts in classes} <= {99, 100, 101}
-    assert len({int(counts[0]) for _, counts in classes}) > 1
+    assert {99, 100, 101} >= {int(counts[0]) for _, counts in classes} > {100}
     together = np.concatenate(parts)
     assert len(set(together.tolist())) == len(together) < len(labels)
-
-
-def test_ways_without_deviation_are_all_alike_and_one_class_is_possible():
-    labels = np.repeat(np.arange(4), 15)
-    parts = cut(labels, "ways:1:0:5", 3)
-    assert [(len(part), len(np.unique(labels[part]))) for part in parts] == [(5, 1)] * 3
+    alike = cut(FOUR_CLASSES, "ways:1:0:5", 3)
+    assert [(len(part), len(np.unique(FOUR_CLASSES[part]))) for part in alike] == [(5, 1)] * 3

@@ -98,7 +98,6 @@ class TestZoo:
         assert name != "fedproto:20" or spec != MNIST or 20 * sum(layers) == 436_800
 
     def test_the_random_perceptrons_are_these_in_every_run(self) -> None:
-        """Ten unlike ones; number 4 on a table of 30 columns: 30 -> 63 -> 2."""
         layouts = [
             tuple(layer.out_features for layer in build_model(name, TABLE, seed=0).body if isinstance(layer, nn.Linear))
             for name in TABULAR
@@ -107,19 +106,19 @@ class TestZoo:
             *((120, 88, 76, 44), (28, 50), (74, 92, 16, 21), (65, 117), (63,)),
             *((77, 118), (22,), (60, 65, 120, 72), (43, 112, 117), (41, 114)),
         ]
-        assert parameter_count(build_model("tabular:4", TABLE, seed=0)) == (30 * 63 + 63) + (63 * 2 + 2)
-        layers = build_model("tabular:1", TABLE, seed=0).body
-        assert [type(layer) for layer in layers] == [nn.Flatten, nn.Linear, nn.ReLU, nn.Linear, nn.ReLU]
 
-    def test_each_convolution_of_cnn1_and_cnn2_is_pooled_and_rectified(self) -> None:
-        kinds = [[type(layer) for layer in build_model(name, CIFAR, seed=0).body] for name in ("cnn1", "cnn2")]
-        block = [nn.Conv2d, nn.MaxPool2d, nn.ReLU]
-        assert kinds == [2 * block + [nn.Flatten, nn.Linear, nn.ReLU], 3 * block + [nn.Flatten]]
-
-    def test_fedproto_drops_whole_channels_behind_its_second_convolution_and_nothing_else(self) -> None:
-        body = build_model("fedproto:20", MNIST, seed=0).body
-        first, second = [nn.Conv2d, nn.MaxPool2d, nn.ReLU], [nn.Conv2d, nn.Dropout2d, nn.MaxPool2d, nn.ReLU]
-        assert [type(layer) for layer in body] == [*first, *second, nn.Flatten, nn.Linear, nn.ReLU]
+    def test_each_convolution_is_pooled_and_rectified_and_linear_layers_too(self) -> None:
+        """FedProto drops whole channels behind its second convolution, and nothing else."""
+        block, dropped = [nn.Conv2d, nn.MaxPool2d, nn.ReLU], [nn.Conv2d, nn.Dropout2d, nn.MaxPool2d, nn.ReLU]
+        end = [nn.Flatten, nn.Linear, nn.ReLU]
+        for name, spec, kinds in (
+            ("cnn1", CIFAR, [*block * 2, *end]),
+            ("cnn2", CIFAR, [*block * 3, nn.Flatten]),
+            ("tabular:1", TABLE, [*end, nn.Linear, nn.ReLU]),
+            ("fedproto:20", MNIST, [*block, *dropped, *end]),
+        ):
+            body = build_model(name, spec, seed=0).body
+            assert [type(layer) for layer in body] == kinds
         channels = body[:5](torch.ones(1, 1, 28, 28))[0].flatten(1).abs().sum(1)
         assert 0 < (channels == 0).sum() < 20
 
@@ -172,18 +171,18 @@ class TestZoo:
 
 
 class TestNames:
-    def test_parse(self) -> None:
-        assert parse_models(" lenet5 ,mlp,\nfedhe:5, a.b:c") == ("lenet5", "mlp", "fedhe:5", "a.b:c")
-        assert parse_models("fedhe,mlp") == (*FEDHE, "mlp")
-        assert parse_models("fedhenn") == FEDHENN
-        assert parse_models("fedproto") == FEDPROTO
-        assert parse_models("mlp,tabular") == ("mlp", *TABULAR)
-        assert parse_models("conv1d") == SERIES
-
-    def test_deal_goes_round(self) -> None:
-        assert [assign("mlp,lenet5,fedhe:2", client_id) for client_id in (0, 1, 2, 3, 7)] == [
-            *("mlp", "lenet5", "fedhe:2", "mlp", "lenet5"),
-        ]
+    @pytest.mark.parametrize(
+        ("text", "names"),
+        [
+            (" lenet5 ,mlp,\nfedhe:5, a.b:c", ("lenet5", "mlp", "fedhe:5", "a.b:c")),
+            ("fedhe,mlp", (*FEDHE, "mlp")),
+            ("mlp,tabular", ("mlp", *TABULAR)),
+            *(("fedhenn", FEDHENN), ("fedproto", FEDPROTO), ("conv1d", SERIES)),
+        ],
+    )
+    def test_they_are_parsed_and_dealt_by_turns(self, text: str, names: tuple[str, ...]) -> None:
+        assert parse_models(text) == names
+        assert [assign(text, client_id) for client_id in range(2 * len(names))] == [*names, *names]
 
     @pytest.mark.parametrize(
         ("name", "nearest"),
@@ -197,10 +196,10 @@ class TestNames:
             ("a b:c", ""),
         ],
     )
-    def test_unknown(self, refusal: Any, name: str, nearest: str) -> None:
+    def test_an_unknown_one_names_the_nearest_and_no_name_is_refused(
+        self, refusal: Any, name: str, nearest: str
+    ) -> None:
         assert f"'{nearest}" in refusal(ModelError, parse_models, f"mlp,{name}") or not nearest
-
-    def test_no_name_and_the_name_of_a_family_are_refused(self, refusal: Any) -> None:
         for text in ("", "mlp,,lenet5", "mlp,\n"):
             refusal(ConfigError, parse_models, text)
         for family in ("fedhe", "fedhenn", "fedproto", "tabular"):
@@ -230,20 +229,18 @@ class TestWidth:
         assert model.state_dict().keys() == own.state_dict().keys()
         assert torch.equal(model(samples(DIGITS)), own(samples(DIGITS)))
 
-    @pytest.mark.parametrize(("name", "width"), [("mlp", 50), ("fedhe:5", 64)])
-    def test_pooling_averages_neighbouring_features_and_learns_nothing(self, name: str, width: int) -> None:
-        """200 features to 50, and 256 to 64: the mean of each four."""
+    @pytest.mark.parametrize(("name", "width"), [("mlp", 50), ("fedhe:5", 64), ("lenet5", 168)])
+    def test_pooling_averages_neighbouring_features_or_repeats_them_and_learns_nothing(
+        self, name: str, width: int
+    ) -> None:
+        """200 features to 50, and 256 to 64: the mean of each four. 84 features to 168: each of them twice."""
         own, model = (build_model(name, DIGITS, seed=3, width=size, width_by="pool") for size in (0, width))
         assert (model.width, model.head.weight.shape, model.training) == (width, (10, width), True)
         assert parameter_count(model) == parameter_count(own.body) + (width * 10 + 10)
         features, pooled = (each.eval().body(samples(DIGITS)) for each in (own, model))
-        torch.testing.assert_close(pooled, features.unflatten(1, (width, 4)).mean(2))
-
-    def test_pooling_repeats_features_of_a_narrower_model(self) -> None:
-        """84 features to 168: each of them twice."""
-        own, model = (build_model("lenet5", DIGITS, seed=3, width=width, width_by="pool") for width in (0, 168))
-        features = own.eval().body(samples(DIGITS))
-        torch.testing.assert_close(model.eval().body(samples(DIGITS)), features.repeat_interleave(2, 1))
+        few = own.width < width
+        expected = features.repeat_interleave(2, 1) if few else features.unflatten(1, (width, 4)).mean(2)
+        torch.testing.assert_close(pooled, expected)
 
     def test_the_server_builds_what_a_client_builds(self) -> None:
         keys = {"width": 12, "width_by": "pool", "stem": "imagenet"}
@@ -281,11 +278,13 @@ class TestSplit:
         nn.init.zeros_(model.head.weight)
         assert net.out.weight.any()
 
-    def test_a_head_must_be_computed_last_not_registered_last(self, refusal: Any) -> None:
+    def test_a_head_must_be_one_layer_computed_last_not_registered_last(self, refusal: Any) -> None:
         net = Net(head_first=True)
         assert "'hidden'" in refusal(ModelError, split, net, spec=DIGITS)
         assert split(net, "out", spec=DIGITS).width == 5
         assert "'out'" in refusal(ModelError, split, Net(after=nn.ReLU), spec=DIGITS)
+        several = nn.Sequential(nn.Dropout(), nn.Linear(64, 10))
+        assert "Sequential" in refusal(ModelError, SplitModel, nn.Flatten(), several)
 
     def test_a_linear_alone_has_the_inputs_as_features(self) -> None:
         linear = nn.Linear(30, 2)
@@ -325,6 +324,13 @@ class Pair(nn.Linear):
 
 def pair(spec):
     return Pair(64, spec.classes)
+
+class Squeezed(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.flatten(1)).squeeze()
+
+def squeezed(spec):
+    return Squeezed(64, spec.classes)
 """
 
 
@@ -361,30 +367,9 @@ class TestOwnModel:
             ("own_models:few_classes", "(2, 4)"),
             ("own_models:other_shape", "(2, 1, 8, 8)"),
             ("own_models:pair", "tuple"),
+            ("own_models:squeezed", "Squeezed gives (10,)"),  # the dimension of a batch of one is lost, too
         ],
     )
     def test_says_what_is_wrong(self, refusal: Any, name: str, reason: str) -> None:
         line = refusal(ModelError, build_model, name, DIGITS, seed=0)
         assert (f"'{name}'" in line, "(1, 8, 8)" in line, reason in line) == (True, True, True)
-
-
-def test_a_head_of_several_layers_says_where_they_belong(refusal):
-    line = refusal(ModelError, SplitModel, nn.Flatten(), nn.Sequential(nn.Dropout(), nn.Linear(64, 10)))
-    assert "Sequential" in line
-    assert "into the body" in line
-
-
-class Squeezed(nn.Module):
-    """Its logits lose the dimension of a batch of one, too."""
-
-    def __init__(self, spec: DataSpec) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, spec.classes))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x).squeeze()
-
-
-def test_a_model_that_takes_no_batch_of_one_is_refused_before_it_is_trained(refusal):
-    line = refusal(ModelError, build_model, "test_models:Squeezed", DataSpec((1, 8, 8), 10), seed=0)
-    assert "Squeezed gives (10,)" in line

@@ -1,7 +1,5 @@
 """Networks of a part of the width."""
 
-from fractions import Fraction
-
 import pytest
 import torch
 from fixtures.tiers import exhaustive
@@ -42,18 +40,13 @@ def test_a_narrow_network_is_the_leading_part_of_the_wide_one(name):
     assert {small / great for great, small in sizes} == {0.5, 1.0}
 
 
-def test_the_weights_of_half_a_perceptron_are_counted():
-    """64 x 100 + 100 + 100 x 100 + 100 + 100 x 10 + 10 = 17,610."""
+def test_the_weights_of_a_part_are_counted():
+    """64 x 100 + 100 + 100 x 100 + 100 + 100 x 10 + 10 = 17,610. Parts are exact; a width for all comes behind."""
     assert trainable_count(build_model("mlp@0.5", DIGITS, seed=0, bounded=True)) == 17_610
     assert trainable_count(build_model("mlp@1", DIGITS, seed=0)) == trainable_count(build_model("mlp", DIGITS, seed=0))
-
-
-def test_an_embedding_width_for_all_comes_behind_the_narrow_body():
+    assert trainable_count(build_model("test_narrow:tenths@0.1", DIGITS, seed=0)) == 64 * 3 + 3 + 3 * 10 + 10
     model = build_model("mlp@0.5", DIGITS, seed=0, width=6)
     assert (model.width, model.body[1].in_features) == (6, 100)
-
-
-def test_a_family_can_be_narrow():
     assert parse_models("mlp, fedhenn@0.25")[::5] == ("mlp", "fedhenn:4@0.25")
 
 
@@ -79,11 +72,6 @@ def grouped(spec: DataSpec) -> SplitModel:
 @pytest.mark.parametrize("part", ["0", "2", "half", "-0.5", "nan", "1e-1", "", "0.5@0.5", "0." + 30 * "1"])
 def test_what_is_no_part_of_a_width_is_refused_by_name(part, refusal):
     assert f"model 'mlp@{part}'" in refusal(ModelError, parse_models, f"mlp@{part}")
-
-
-def test_parts_are_exact():
-    assert Fraction("0.1") * 30 == 3
-    assert trainable_count(build_model("test_narrow:tenths@0.1", DIGITS, seed=0)) == 64 * 3 + 3 + 3 * 10 + 10
 
 
 def tenths(spec: DataSpec) -> SplitModel:
