@@ -190,11 +190,17 @@ def test_too_few_clients_end_the_run_and_what_was_reached_is_kept(refusal, make_
 
 
 def test_a_folder_that_holds_a_run_is_not_written_again(refusal, finished, make_config, run_federation):
+    """Nor where it has no checkpoint to resume from."""
     before = reached(finished)
     said = refusal(RunFolderError, run_federation, make_config(seed=1))
-    assert str(finished) in said
-    assert "--resume" in said
+    assert (str(finished) in said, "--resume" in said) == (True, True)
     assert reached(finished) == before
+    shutil.rmtree(finished / "checkpoint")
+    complete = refusal(RunFolderError, run_federation, make_config())
+    (finished / "summary.json").unlink()
+    ended = refusal(RunFolderError, run_federation, make_config())
+    assert [("name another folder" in line, "resume" in line) for line in (complete, ended)] == [(True, False)] * 2
+    assert ["remove" in line for line in (complete, ended)] == [False, True]
 
 
 @pytest.mark.parametrize("keys", [{"algorithm": "fedavg", "models": "mlp,lenet5"}, {"dataset": "mnsit"}], ids=str)
@@ -462,16 +468,6 @@ def test_what_a_server_side_returns_is_numbers(make_config, run_federation, monk
     assert line.startswith("fedhe: its server state has ")
     assert "odd" in line
     assert first == line
-
-
-def test_a_run_that_ended_before_its_first_checkpoint_is_said_to_be_one(make_config, run_federation, refusal):
-    folder = run_federation(make_config())
-    shutil.rmtree(folder / "checkpoint")
-    finished = refusal(RunFolderError, run_federation, make_config())
-    (folder / "summary.json").unlink()
-    ended = refusal(RunFolderError, run_federation, make_config())
-    assert [("name another folder" in line, "resume" in line) for line in (finished, ended)] == [(True, False)] * 2
-    assert ["remove" in line for line in (finished, ended)] == [False, True]
 
 
 def test_older_figures_of_an_asynchronous_run_count_for_each_client_as_for_all(
