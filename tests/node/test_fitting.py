@@ -1,8 +1,7 @@
 """`models = "fit"`: the largest candidate within the limits, chosen once a run, and alike where it is simulated."""
 
-import json
-
 import pytest
+from fixtures.folders.reached import clients_of, summary_of
 from fixtures.tiers import exhaustive
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
@@ -26,10 +25,6 @@ LAYERS = ((64, 200), (200, 200), (200, 10))
 
 def fits(**changes):
     return GIVEN | changes
-
-
-def reason(node: Node) -> str:
-    return node.why
 
 
 def test_the_seconds_and_bytes_of_a_perceptron_are_those_that_one_counts_by_hand(make_config, make_node):
@@ -66,14 +61,14 @@ def fitting_model(make_node, config: RunConfig, name: str):
 def test_the_largest_that_keeps_both_limits_is_taken(make_config, make_node, limits, chosen):
     node = make_node(make_config(**fits(**limits)))
     assert node.model_name == chosen
-    assert reason(node).startswith(f"client 0, models = fit: {chosen} takes ")
+    assert node.why.startswith(f"client 0, models = fit: {chosen} takes ")
 
 
 def test_speeds_go_round_and_a_slower_device_never_has_the_larger_model(make_config, make_node):
     config = make_config(**fits(clients=6, client_speed="10,0.01", fit_seconds=0.6))
     nodes = [make_node(config, client) for client in range(6)]
     assert [node.model_name for node in nodes] == ["mlp", "fedhenn:0"] * 3
-    assert "lenet5 takes " in reason(nodes[1])
+    assert "lenet5 takes " in nodes[1].why
 
 
 def test_where_none_fits_the_nearest_is_named_with_what_it_takes(refusal, make_config, make_node):
@@ -81,15 +76,11 @@ def test_where_none_fits_the_nearest_is_named_with_what_it_takes(refusal, make_c
     assert ("fit-seconds = 0.5 s" in said, "fit-memory = 0.001 MB" in said, "fedhenn:0 takes" in said) == (True,) * 3
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"fit_seconds": 0.0}, "fit-seconds"),
-        ({"client_speed": ""}, "client-speed"),
-    ],
-)
-def test_what_is_missing_is_named(refusal, make_config, make_node, keys, said):
-    assert said in refusal(ConfigError, make_node, make_config(**{"client_speed": "1", **fits(**keys)}))
+@pytest.mark.parametrize("missing", [{"fit_seconds": 0.0}, {"client_speed": ""}], ids=str)
+def test_what_is_missing_is_named(refusal, make_config, make_node, missing):
+    [key] = missing
+    said = refusal(ConfigError, make_node, make_config(**{"client_speed": "1", **fits(**missing)}))
+    assert key.replace("_", "-") in said
 
 
 def test_algorithms_that_share_one_model_choose_none(refusal, make_config):
@@ -112,18 +103,13 @@ def deployed(monkeypatch):
 
 
 @pytest.mark.usefixtures("deployed")
-def test_a_device_of_its_own_is_timed(refusal, make_config, make_node):
+def test_a_device_of_its_own_is_timed_by_its_own_limits_and_candidates(refusal, make_config, make_node):
     config = make_config(**fits(dataset="digits", fit_seconds=1000.0))
     assert make_node(config, model="fit").model_name == "mlp"
+    own = {"model": "fit", "fit-models": "mlp,fedhenn:0", "fit-memory": 0.5}
+    assert make_node(make_config(models="lenet5", dataset="digits"), 0, **own).model_name == "fedhenn:0"
     said = refusal(ConfigError, make_node, make_config(**fits(dataset="digits", fit_seconds=1e-9)))
     assert "fit-seconds = 1e-09 s" in said
-
-
-@pytest.mark.usefixtures("deployed")
-def test_a_node_s_own_limits_and_candidates_come_first(make_config, make_node):
-    config = make_config(models="lenet5", dataset="digits")
-    own = {"model": "fit", "fit-models": "mlp,fedhenn:0", "fit-memory": 0.5}
-    assert make_node(config, 0, **own).model_name == "fedhenn:0"
 
 
 def test_the_median_of_the_steps_counts_and_an_endless_one_is_not_repeated(monkeypatch, make_config, make_node):
@@ -187,42 +173,28 @@ def test_the_choice_is_made_once_a_run_and_a_run_that_goes_on_keeps_it(
 # --- whole runs ------------------------------------------------------------------------------------
 
 
-def clocks(folder) -> list[float]:
-    return [json.loads(line)["clock"] for line in (folder / "rounds.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.parametrize("workers", [1, exhaustive(2)])
-def test_a_round_takes_the_operations_of_the_slowest_over_its_speed(make_config, run_federation, tmp_path, workers):
+def test_a_round_takes_the_operations_of_the_slowest_over_its_speed(make_config, run_federation, workers):
     """Give or take a tenth. Two clients of equal networks; the second is a hundred times as slow."""
-    config = make_config(algorithm="local", models="mlp", rounds=2, client_speed="1,0.01", output_dir=str(tmp_path))
+    config = make_config(algorithm="local", models="mlp", rounds=2, client_speed="1,0.01")
     folder = run_federation(config, workers=workers)
     rounds = entries(folder)
     for number in (1, 2):
-        took = clocks(folder)[number] - clocks(folder)[number - 1]
+        took = rounds[number]["clock"] - rounds[number - 1]["clock"]
         assert took == pytest.approx(rounds[number]["clients"]["1"]["flops"] / 1e7, rel=0.11)
-    assert json.loads((folder / "summary.json").read_text())["costs"].keys() == {"flops"}
+    assert summary_of(folder)["costs"].keys() == {"flops"}
 
 
-@pytest.mark.slow
-def test_a_fast_device_uploads_more_often_and_the_bits_are_the_same_for_any_number_of_workers(
-    make_config, run_federation, tmp_path
-):
+def test_a_fast_device_uploads_more_often(make_config, run_federation):
     """Equal networks, one device ten times as fast, asynchronous."""
-    found = []
-    for workers in (1, 2):
-        keys = {"algorithm": "fedhe", "fedhe.mode": "async", "models": "mlp", "clients": 2, "rounds": 6}
-        config = make_config(**keys, client_speed="1,0.1", output_dir=str(tmp_path / str(workers)))
-        folder = run_federation(config, workers=workers)
-        ups = [client["bytes_up"] for client in json.loads((folder / "clients.json").read_text())]
-        assert ups[0] >= 5 * ups[1] > 0
-        found.append([clocks(folder), ups, (folder / "knowledge.safetensors").read_bytes()])
-    assert found[0] == found[1]
+    keys = {"algorithm": "fedhe", "fedhe.mode": "async", "models": "mlp", "clients": 2, "rounds": 6}
+    ups = [client["bytes_up"] for client in clients_of(run_federation(make_config(**keys, client_speed="1,0.1")))]
+    assert ups[0] >= 5 * ups[1] > 0
 
 
-def test_a_run_says_who_has_which_model_and_why(make_config, run_federation, tmp_path):
-    config = make_config(**fits(clients=2, rounds=1, client_speed="10,0.01"), output_dir=str(tmp_path))
-    folder = run_federation(config)
-    assert [client["model"] for client in json.loads((folder / "clients.json").read_text())] == ["mlp", "fedhenn:0"]
+def test_a_run_says_who_has_which_model_and_why(make_config, run_federation):
+    folder = run_federation(make_config(**fits(clients=2, rounds=1, client_speed="10,0.01")))
+    assert [client["model"] for client in clients_of(folder)] == ["mlp", "fedhenn:0"]
     lines = (folder / "notes.txt").read_text().splitlines()
     assert [line.partition(" takes")[0] for line in lines] == [
         "client 0, models = fit: mlp",

@@ -1,12 +1,15 @@
 import os
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Context
 
-from hetfl_flwr.errors import ConfigError, HetflError, StateError
-from hetfl_flwr.methods import build_client, chosen
+from hetfl_flwr.config import RunConfig
+from hetfl_flwr.errors import ConfigError, HetflError
+from hetfl_flwr.methods import chosen
 from hetfl_flwr.node.holder import forget, holder_of
 from hetfl_flwr.node.machine import find_device
 from hetfl_flwr.node.node import KeptContext, Node
@@ -15,16 +18,13 @@ from hetfl_flwr.wire.codec import to_record
 from simulations.deployment import executor
 
 
-def test_a_node_is_built_alike_for_each_message(make_config, make_node):
+def test_a_node_is_built_alike_for_each_message_and_begins_with_weights_of_its_own(make_config, make_node):
     one, other = make_node(make_config(), 1), make_node(make_config(), 1)
     assert (one.client_id, one.clients, one.model_name, str(one)) == (1, 2, "lenet5", "client 1 (lenet5)")
     assert all(torch.equal(value, other.model.state_dict()[name]) for name, value in one.model.state_dict().items())
     assert torch.equal(one.data.train.rows, other.data.train.rows)
-
-
-def test_clients_with_the_same_model_begin_with_weights_of_their_own(make_config, make_node):
-    config = make_config(models="mlp")
-    assert not torch.equal(make_node(config, 0).model.head.weight, make_node(config, 1).model.head.weight)
+    first, second = (make_node(make_config(models="mlp"), client_id) for client_id in (0, 1))
+    assert not torch.equal(first.model.head.weight, second.model.head.weight)
 
 
 def test_models_are_dealt_round_robin_and_a_node_s_own_setting_comes_first(make_config, make_node):
@@ -52,33 +52,26 @@ def test_a_node_without_a_place_in_the_federation_is_told_how_to_get_one(refusal
     assert said in refusal(ConfigError, Node.from_context, context)
 
 
-@pytest.mark.parametrize(("device", "gpus"), [("cuda", 0), ("cuda:1", 0), ("cuda:1", 1)])
-def test_a_gpu_that_is_not_there_is_refused(refusal, monkeypatch, make_config, make_node, device, gpus):
+@pytest.mark.parametrize(
+    ("device", "gpus", "found"),
+    [
+        *(("cuda", 0, None), ("cuda:1", 0, None), ("cuda:1", 1, None), ("mps", 0, None)),
+        *(("auto", 0, "cpu"), ("auto", 1, "cuda")),
+    ],
+)
+def test_auto_is_the_device_that_is_there_and_one_that_is_not_is_refused(refusal, monkeypatch, device, gpus, found):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert f"device = '{device}'" in refusal(ConfigError, make_node, make_config(device=device))
-
-
-def test_an_apple_gpu_that_is_not_there_is_refused(refusal, monkeypatch, make_config, make_node):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert "device = 'mps'" in refusal(ConfigError, make_node, make_config(device="mps"))
+    if found:
+        assert find_device(device) == torch.device(found)
+    else:
+        assert f"device = '{device}'" in refusal(ConfigError, find_device, device)
 
 
-def test_auto_is_the_processor_where_there_is_nothing_else(monkeypatch, make_config, make_node):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert make_node(make_config(device="auto")).device == torch.device("cpu")
-
-
-def test_auto_is_a_cuda_device_where_there_is_one(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert find_device("auto") == torch.device("cuda")
-
-
-def test_a_wrong_setting_anywhere_is_one_line(refusal, make_config, make_node):
-    for own in ({"model": "lenet6"}, {"dataset": "mnsit"}, {"device": "tpu"}, {"threads": 0}):
-        refusal(HetflError, make_node, make_config(), **own)
+@pytest.mark.parametrize("own", [{"model": "lenet6"}, {"dataset": "mnsit"}, {"device": "tpu"}, {"threads": 0}], ids=str)
+def test_a_wrong_setting_anywhere_is_one_line(refusal, make_config, make_node, own):
+    refusal(HetflError, make_node, make_config(), **own)
 
 
 def test_state_lies_in_the_context_or_in_the_folder_that_is_named(tmp_path, make_config, make_context):
@@ -89,24 +82,23 @@ def test_state_lies_in_the_context_or_in_the_folder_that_is_named(tmp_path, make
     assert store.where == f"state file {tmp_path / 'run-7' / 'client-1.safetensors'}"
 
 
-def test_what_a_node_writes_the_next_one_reads(make_config, make_context):
-    context = make_context(make_config())
-    assert Node.from_context(context).read_state() is None
-    Node.from_context(context).write_state(ClientState({"t": torch.ones(2)}, {"n": 1}))
-    found = Node.from_context(context).read_state()
-    assert found.tensors["t"].tolist() == [1.0, 1.0]
-    assert found.numbers == {"n": 1}
+@pytest.fixture
+def said_in_both(make_context) -> Callable[..., list[Any]]:
+    """Let a client that stays, and one that is built anew for each message, do the same; return what each says."""
 
+    def said(config: RunConfig, play: Callable[[Context], Any]) -> Any:
+        stays, anew = (play(kind(**vars(make_context(config)))) for kind in (KeptContext, Context))
+        assert stays == anew
+        return anew
 
-def bits(arrays):
-    return {name: array.tobytes() for name, array in arrays.items()}
+    return said
 
 
 @pytest.mark.parametrize("algorithm", ["fedhe", "fedavg", "fml"])
-def test_a_client_that_stays_forgets_a_round_that_has_failed(make_config, make_context, algorithm, monkeypatch):
+def test_a_client_that_stays_forgets_a_round_that_has_failed(make_config, said_in_both, algorithm, monkeypatch):
     """Also its first one: it goes on from what it has saved, as one that is built anew for each message does."""
     config = make_config(algorithm=algorithm, models="lenet5")
-    learn, said = build_client(config, Node.from_context(make_context(config))).learn.__func__, {}
+    learn = chosen(config).client.learn
 
     def broken(self, download, round):
         learnt = learn(self, download, round)
@@ -114,44 +106,42 @@ def test_a_client_that_stays_forgets_a_round_that_has_failed(make_config, make_c
             raise RuntimeError("broke")
         return learnt
 
-    monkeypatch.setattr(chosen(config).client, "learn", broken)
-    for kind in (KeptContext, Context):
-        context, said[kind] = kind(**vars(make_context(config))), []
-        download = first_download(context)
+    def play(context):
+        zeros = {one.name: np.zeros(one.shape, one.dtype) for one in holder_of(context).down.arrays}
+        said = []
         for round in (1, 2, 3, 4):
             try:
-                upload, metrics = holder_of(context).train(download, round)
+                upload, metrics = holder_of(context).train(zeros, round)
             except RuntimeError:
                 forget(context)
-                continue
-            said[kind].append((bits(upload), metrics))
-    assert said[Context] == said[KeptContext]
-    assert len(said[Context]) == 2
+            else:
+                said.append(({name: array.tobytes() for name, array in upload.items()}, metrics))
+        return said
+
+    monkeypatch.setattr(chosen(config).client, "learn", broken)
+    assert len(said_in_both(config, play)) == 2
 
 
-def test_a_client_that_stays_drops_the_moments_that_a_round_has_not_asked_for(make_config, make_context, monkeypatch):
+def test_a_client_that_stays_drops_the_moments_that_a_round_has_not_asked_for(make_config, said_in_both, monkeypatch):
     """So does one that is built anew: it saves those of its optimizers of the round. Measuring changes nothing."""
-    config, said = make_config(algorithm="local", models="lenet5"), {}
+    config = make_config(algorithm="local", models="lenet5")
 
     def two(self, download, round):
-        def loss(inputs, labels):
-            return self.node.data_loss(self.node.model(inputs), labels)
-
         optimizer = self.optimizer("odd" if round % 2 else "even")
-        return {}, {"train-loss": self.train(self.batches(round), loss, optimizer)[1]}
+        return {}, {"train-loss": self.train(self.batches(round), self.own_loss, optimizer)[1]}
+
+    def play(context):
+        said = [holder_of(context).train({}, round)[1] for round in (1, 2)]
+        holder_of(context).measure({}, 2)
+        return said + [holder_of(context).train({}, round)[1] for round in (3, 4)]
 
     monkeypatch.setattr(chosen(config).client, "learn", two)
-    for kind in (KeptContext, Context):
-        context = kind(**vars(make_context(config)))
-        said[kind] = [holder_of(context).train({}, round)[1] for round in (1, 2)]
-        holder_of(context).measure({}, 2)
-        said[kind] += [holder_of(context).train({}, round)[1] for round in (3, 4)]
-    assert said[Context] == said[KeptContext]
+    said_in_both(config, play)
 
 
-def test_a_client_that_stays_forgets_what_no_state_holds(make_config, make_context, monkeypatch):
+def test_a_client_that_stays_forgets_what_no_state_holds(make_config, said_in_both, monkeypatch):
     """An attribute, a frozen layer; and its weights where its state is gone."""
-    config, said = make_config(algorithm="local", models="lenet5"), {}
+    config = make_config(algorithm="local", models="lenet5")
 
     def careless(self, download, round):
         self.times = getattr(self, "times", 0) + 1
@@ -161,15 +151,14 @@ def test_a_client_that_stays_forgets_what_no_state_holds(make_config, make_conte
         bias.data += 1.0
         return {}, found
 
-    monkeypatch.setattr(chosen(config).client, "learn", careless)
-    for kind in (KeptContext, Context):
-        context = kind(**vars(make_context(config)))
-        said[kind] = [holder_of(context).train({}, round)[1] for round in (1, 2)]
+    def play(context):
+        said = [holder_of(context).train({}, round)[1] for round in (1, 2)]
         holder_of(context).node.store.forget()
         forget(context)
-        said[kind] += [holder_of(context).train({}, 3)[1]]
-    assert said[Context] == said[KeptContext]
-    first, second, third = said[Context]
+        return [*said, holder_of(context).train({}, 3)[1]]
+
+    monkeypatch.setattr(chosen(config).client, "learn", careless)
+    first, second, third = said_in_both(config, play)
     assert (first["times"], second["times"]) == (1, 1)
     assert second["bias"] == pytest.approx(first["bias"] + 10, abs=1e-4)
     assert third == first
@@ -194,18 +183,16 @@ def test_a_client_of_an_own_method_is_built_anew_for_each_message(make_config, m
         assert (holder_of(context).client is holder_of(context).client) == stays
 
 
-def first_download(context):
-    """Zeros, as declared."""
-    return {one.name: np.zeros(one.shape, one.dtype) for one in holder_of(context).down.arrays}
-
-
 @pytest.mark.parametrize("stays", [True, False])
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_a_process_that_stays_keeps_its_client_and_takes_the_state_from_where_it_lies(
     make_config, make_context, monkeypatch, tmp_path, stays, on_disk
 ):
     """Each message brings a Context of its own, with the records of the one before; a state may lie on disk instead."""
-    keep_until_told_otherwise(monkeypatch, stays=stays)
+    monkeypatch.setattr(executor.os, "environ", {})
+    if stays:  # the process is one that an executor keeps for all messages of an app
+        monkeypatch.setattr(executor, "end_with_node", lambda alive: None)
+        assert executor._answer_all(os.pipe(), {"keep": "resident", "alive": 0}) == 0
     config = make_config(models="lenet5", **({"state_dir": str(tmp_path)} if on_disk else {}))
     context = make_context(config, 0)
     first = holder_of(context)
@@ -220,44 +207,10 @@ def test_a_process_that_stays_keeps_its_client_and_takes_the_state_from_where_it
     assert other.node.data is not second.node.data
 
 
-def keep_until_told_otherwise(monkeypatch, *, stays):
-    """Let this process be one that an executor keeps for all messages of an app, or for one."""
-    environment = {}
-    monkeypatch.setattr(executor.os, "environ", environment)
-    if stays:
-        monkeypatch.setattr(executor, "end_with_node", lambda alive: None)
-        assert executor._answer_all(os.pipe(), {"keep": "resident", "alive": 0}) == 0
-
-
 def test_a_model_of_the_user_s_own_is_built_anew(make_config, make_context):
     context = KeptContext(**vars(make_context(make_config(models="simulations.testing.lab:normed"))))
     assert holder_of(context).node.data is holder_of(context).node.data
     assert holder_of(context).node.model is not holder_of(context).node.model
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"run": 8}, "run"),
-        ({"keys": {"algorithm": "local"}}, "algorithm"),
-        ({"own": {"model": "fedhe:2"}}, "model"),
-    ],
-    ids=["run", "algorithm", "model"],
-)
-def test_a_state_folder_of_something_else_is_refused_by_client_and_file(
-    refusal, tmp_path, make_config, make_context, change, field
-):
-    """A run reads only its own folder; the file of run 7 is moved to where run 8 looks."""
-    config = make_config(state_dir=str(tmp_path))
-    Node.from_context(make_context(config)).write_state(ClientState())
-    run = change.get("run", 7)
-    other = make_context(config.with_values(change.get("keys", {})), run=run, **change.get("own", {}))
-    if run != 7:
-        assert Node.from_context(other).read_state() is None
-        (tmp_path / "run-7").rename(tmp_path / f"run-{run}")
-    said = refusal(StateError, Node.from_context(other).read_state)
-    assert said.startswith("client 0 (")
-    assert f"{tmp_path / f'run-{run}' / 'client-0.safetensors'}: state of another {field}: found" in said
 
 
 def test_the_settings_of_data_and_threads_reach_the_node(make_config, make_node):

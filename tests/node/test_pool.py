@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures.federations.grids import Tampering
-from fixtures.federations.members import member, roster
+from fixtures.federations.members import member
 from fixtures.federations.nodes import linear_node
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from hypothesis import given
@@ -43,22 +43,24 @@ class Joining(LocalEngine):
         return nodes if self.joined else nodes[:-1]
 
 
-SHARING = Sharing()
-
-
-def sharing_in(federation: Federation, sharing: Sharing | None = SHARING) -> SampleSharing:
+def sharing_in(federation: Federation, sharing: Sharing | None = None) -> SampleSharing:
     """Let clients share public samples, whatever the algorithm."""
     federation.samples = SampleSharing(federation.exchange, sharing)
     return federation.samples
+
+
+def holding(federation: Federation) -> list[int]:
+    """Return the clients that hold the pool."""
+    return [one.client_id for one in federation.samples.holding(federation.roster)]
 
 
 @pytest.fixture
 def shared(make_config, make_federation) -> Callable[..., tuple[Federation, Any]]:
     """Share the public samples of three clients, and return the federation and what the exchange was."""
 
-    def share(sharing: Sharing, grid: Any = None, **keys: Any) -> tuple[Federation, Any]:
-        federation = make_federation(make_config(clients=3, **keys), grid)
-        return federation, sharing_in(federation, sharing).share()
+    def share(grid: Any = None, **keys: Any) -> tuple[Federation, Any]:
+        federation = make_federation(make_config(clients=3), grid)
+        return federation, sharing_in(federation, Sharing(**keys)).share()
 
     return share
 
@@ -69,7 +71,8 @@ def nodes(federation: Federation) -> list[Node]:
 
 
 def test_everyone_holds_the_same_pool_of_what_clients_have_made_public(shared):
-    federation, exchange = shared(Sharing())
+    """The server numbers its rows as the clients do. Pixels are the sender's, scaling and mean image the receiver's."""
+    federation, exchange = shared()
     assert exchange.failures == []
     expected = [node.data.public.stored() for node in nodes(federation)]
     for node in nodes(federation):
@@ -83,6 +86,10 @@ def test_everyone_holds_the_same_pool_of_what_clients_have_made_public(shared):
         assert torch.equal(pool.samples.batch(every)[1], torch.cat([labels for _, labels in expected]))
         others = [labels for client_id, (_, labels) in enumerate(expected) if client_id != node.client_id]
         assert torch.equal(pool.everything.labels, torch.cat([node.data.train.labels, *others]))
+        assert pool.index == PublicIndex.of(federation.roster.public_samples)
+    first, second, _ = nodes(federation)
+    rows = torch.arange(len(second.data.public))
+    assert torch.equal(first.pool.blocks[1].batch(rows)[0], second.data.public.batch(rows)[0])
 
 
 @pytest.mark.slow
@@ -99,46 +106,28 @@ def test_numbers_and_places_are_those_of_a_list_of_all_rows(sizes, data):
     assert index.held(some).tolist() == [tuple(place) in rows for place in some.tolist()]
 
 
-def test_server_and_clients_number_the_rows_alike(shared):
-    federation, _ = shared(Sharing())
-    assert [node.pool.index for node in nodes(federation)] == [PublicIndex.of(federation.roster.public_samples)] * 3
-
-
-def test_rows_of_others_are_prepared_as_the_own_ones_are(shared):
-    """The pixels are the sender's; scaling and mean image are the receiver's."""
-    federation, _ = shared(Sharing())
-    first, second, _ = nodes(federation)
-    rows = torch.arange(len(second.data.public))
-    assert torch.equal(first.pool.blocks[1].batch(rows)[0], second.data.public.batch(rows)[0])
-
-
 @pytest.mark.parametrize(("labelled", "to_clients"), [(True, True), (False, True), (True, False)])
 def test_bytes_are_pixels_and_labels_up_once_and_down_to_every_other_client(shared, labelled, to_clients):
-    federation, exchange = shared(Sharing(labelled=labelled, to_clients=to_clients))
-    rows = {one.client_id: one.public for one in federation.roster}
-    assert rows == {0: 60, 1: 60, 2: 60}  # a tenth of 599
-    each = PIXELS + LABEL * labelled
-    for client_id, traffic in exchange.traffic.items():
-        others = sum(rows.values()) - rows[client_id]
-        assert (traffic.bytes_up, traffic.bytes_down) == (rows[client_id] * each, others * each * to_clients)
+    federation, exchange = shared(labelled=labelled, to_clients=to_clients)
+    assert {one.client_id: one.public for one in federation.roster} == {0: 60, 1: 60, 2: 60}  # a tenth of 599
+    block = 60 * (PIXELS + LABEL * labelled)
+    assert list(exchange.traffic) == [0, 1, 2]
+    for traffic in exchange.traffic.values():
+        assert (traffic.bytes_up, traffic.bytes_down) == (block, 2 * block * to_clients)
         assert traffic.wire_up > traffic.bytes_up
     assert all(("labels" in block) == labelled for block in federation.roster.public_samples.values())
-    assert [len(node.pool) for node in nodes(federation)] == ([180] * 3 if to_clients else [60] * 3)
-
-
-def test_rows_without_labels_have_label_0_in_the_pool(shared):
-    federation, _ = shared(Sharing(labelled=False))
-    pool = nodes(federation)[0].pool
-    assert pool.blocks[1].labels.tolist() == [0] * 60
-    assert pool.blocks[0].labels.tolist() != [0] * 60
+    pools = [node.pool for node in nodes(federation)]
+    assert [len(pool) for pool in pools] == ([180] * 3 if to_clients else [60] * 3)
+    if not labelled:
+        assert [pools[0].blocks[k].labels.any().item() for k in (0, 1, 2)] == [True, False, False]
 
 
 def test_sharing_again_costs_nothing(shared):
-    federation, _ = shared(Sharing())
+    federation, _ = shared()
     before = dict(federation.roster.public_samples)
     again = federation.samples.share()
     assert (again.traffic, again.failures, federation.roster.public_samples) == ({}, [], before)
-    assert sharing_in(federation, None).share().traffic == {}
+    assert sharing_in(federation).share().traffic == {}
 
 
 def test_one_that_joins_late_gets_all_and_the_others_get_only_its_rows(make_config, make_federation):
@@ -146,19 +135,17 @@ def test_one_that_joins_late_gets_all_and_the_others_get_only_its_rows(make_conf
     grid = Joining(config, run=7)
     federation = Federation(grid, config.with_values({"start-clients": 2}), build_strategy(config))
     federation.registration.assemble()
-    sharing_in(federation).share()
+    sharing_in(federation, Sharing()).share()
     assert list(federation.roster.public_samples) == [0, 1]
     grid.joined = True
     assert federation.registration.welcome(1) == []
-    assert [one.client_id for one in federation.samples.holding(federation.roster)] == [0, 1]
+    assert holding(federation) == [0, 1]
     late = federation.samples.share()
-    down = {client_id: traffic.bytes_down for client_id, traffic in late.traffic.items()}
-    up = {client_id: traffic.bytes_up for client_id, traffic in late.traffic.items()}
     block = 60 * (PIXELS + LABEL)
-    assert down == {0: block, 1: block, 2: 2 * block}
-    assert up == {0: 0, 1: 0, 2: block}
+    bytes_each = {client_id: (traffic.bytes_up, traffic.bytes_down) for client_id, traffic in late.traffic.items()}
+    assert bytes_each == {0: (0, block), 1: (0, block), 2: (block, 2 * block)}
     assert len({len(node.pool) for node in nodes(federation)}) == 1
-    assert len(federation.samples.holding(federation.roster)) == 3
+    assert holding(federation) == [0, 1, 2]
 
 
 def forging(config: Any, kind: str, arrays: dict[str, np.ndarray] | None, client_id: int = 1) -> Tampering:
@@ -188,24 +175,23 @@ def forging(config: Any, kind: str, arrays: dict[str, np.ndarray] | None, client
         ({"more": np.zeros(1)}, "arrays inputs, labels, more, expected inputs, labels"),
     ],
 )
-def test_a_client_whose_seeds_are_wrong_is_named_and_left_out(make_config, shared, arrays, said):
-    federation, exchange = shared(Sharing(), forging(make_config(clients=3), SHARE, arrays))
+def test_a_client_whose_public_samples_are_wrong_is_named_and_left_out(make_config, shared, arrays, said):
+    federation, exchange = shared(forging(make_config(clients=3), SHARE, arrays))
     [failure] = exchange.failures
     assert (failure.client_id, failure.stage) == (1, "sharing of public samples")
     assert failure.reason.startswith("client 1 (lenet5): ")
     assert said in failure.reason
-    assert [one.client_id for one in federation.samples.holding(federation.roster)] == [0, 2]
-    assert list(federation.roster.public_samples) == [0, 2]
+    assert holding(federation) == list(federation.roster.public_samples) == [0, 2]
 
 
 def test_a_client_that_the_pool_did_not_reach_is_left_out_until_it_does(make_config, shared):
     grid = forging(make_config(clients=3), POOL, None)
-    federation, exchange = shared(Sharing(), grid)
+    federation, exchange = shared(grid)
     assert [failure.client_id for failure in exchange.failures] == [1]
-    assert [one.client_id for one in federation.samples.holding(federation.roster)] == [0, 2]
+    assert holding(federation) == [0, 2]
     grid._answered = lambda reply: reply
     assert federation.samples.share().failures == []
-    assert len(federation.samples.holding(federation.roster)) == 3
+    assert holding(federation) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -246,21 +232,19 @@ def test_blocks_add_up_and_another_run_begins_anew():
     assert [key for key in context.state if key.startswith("hetfl-seeds")] == ["hetfl-seeds.2"]
 
 
-def test_sharing_is_refused_by_name_where_it_cannot_be():
-    roster(2).check_sharing("fedmd")
-    for fields, said in (
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
         ({"public": 0}, "fedmd needs public samples of each client, 16777216 at most, but client 2 has 0"),
-        (
-            {"shape": (7,)},
-            "inputs of the same shape: client 0 has (2,) float32; client 2 has (7,) float32",
-        ),
+        ({"shape": (7,)}, "inputs of the same shape: client 0 has (2,) float32; client 2 has (7,) float32"),
         ({"dtype": "uint8"}, "client 0 has (2,) float32; client 2 has (2,) uint8"),
         ({"classes": 9}, "the same number of classes: client 0 has 3; client 2 has 9"),
         ({"public": MOST_SHARED + 1}, "but client 2 has 16777217: change public-fraction"),
-    ):
-        with pytest.raises(FederationError) as caught:
-            Roster([member(0), member(2, **fields)]).check_sharing("fedmd")
-        assert said in str(caught.value)
+    ],
+    ids=str,
+)
+def test_sharing_is_refused_by_name_where_it_cannot_be(refusal, fields, said):
+    assert said in refusal(FederationError, Roster([member(0), member(2, **fields)]).check_sharing, "fedmd")
     Roster([member(0), member(2, public=MOST_SHARED)]).check_sharing("fedmd")
 
 
@@ -274,14 +258,14 @@ def test_of_a_client_no_more_rows_are_taken_than_the_others_take(make_config, ma
     rich = next(iter(federation.roster))
     federation.roster.remove(rich.node)
     federation.roster.add(replace(rich, public=61))
-    shared = sharing_in(federation).share()
+    shared = sharing_in(federation, Sharing()).share()
     assert [failure.client_id for failure in shared.failures] == [0]
     assert list(federation.roster.public_samples) == [1, 2]
 
 
 def test_rows_are_compared_with_those_of_clients_that_are_here(make_config, make_federation):
     federation = make_federation(make_config(clients=3, dataset="breast-cancer", models="mlp"))
-    sharing_in(federation).share()
+    sharing_in(federation, Sharing()).share()
     rows = federation.samples.guard
     assert list(rows.newest) == [0, 1, 2]
     gone = next(iter(federation.roster))

@@ -1,12 +1,12 @@
 """What a round of training costs a client: measured by the node, added up, shown, and of no influence on the bits."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from fixtures.folders.reached import summary_of
 
 from hetfl_flwr.node import meter
 from hetfl_flwr.node.meter import Meter
@@ -83,26 +83,16 @@ def test_costs_add_up_but_for_memory():
     assert total_costs(rounds, 2) == {}
 
 
-@pytest.fixture
-def both(tmp_path, make_config, run_federation):
-    """Runs of training alone and of FedHe, and one of FedHe without costs."""
+def test_a_run_has_them_per_client_and_in_all_with_the_same_bits(tmp_path, make_config, run_federation):
     keys = {"rounds": 2, "clients": 2, "models": "mlp"}
-    measured = {**keys, "costs": "time,flops"}
-    return [
-        run_federation(make_config(algorithm="local", output_dir=str(tmp_path / "local"), **measured)),
-        run_federation(make_config(output_dir=str(tmp_path / "fedhe"), **measured)),
-        run_federation(make_config(output_dir=str(tmp_path / "plain"), **keys)),
-    ]
-
-
-def test_a_run_has_them_per_client_and_in_all_with_the_same_bits(both):
-    _, fedhe, plain = both
-    lines = {one: entries(one) for one in both}
-    assert [line["accuracy"] for line in lines[fedhe]] == [line["accuracy"] for line in lines[plain]]
-    own = [line["clients"][client]["flops"] for line in lines[fedhe][1:] for client in ("0", "1")]
-    summary = json.loads((fedhe / "summary.json").read_text())
-    assert summary["costs"]["flops"] == sum(own) > 0
-    assert sorted(summary["costs"]) == ["cpu-seconds", "flops", "wall-seconds"]
-    assert "costs" not in json.loads((plain / "summary.json").read_text())
-    (fedhe / "summary.json").unlink()
-    assert load_run(fedhe).summary["costs"] == summary["costs"]
+    measured = run_federation(make_config(**keys, costs="time,flops", output_dir=str(tmp_path / "measured")))
+    plain = run_federation(make_config(**keys, output_dir=str(tmp_path / "plain")))
+    lines = entries(measured)
+    assert [line["accuracy"] for line in lines] == [line["accuracy"] for line in entries(plain)]
+    own = [line["clients"][client]["flops"] for line in lines[1:] for client in ("0", "1")]
+    costs = summary_of(measured)["costs"]
+    assert costs["flops"] == sum(own) > 0
+    assert sorted(costs) == ["cpu-seconds", "flops", "wall-seconds"]
+    assert "costs" not in summary_of(plain)
+    (measured / "summary.json").unlink()
+    assert load_run(measured).summary["costs"] == costs

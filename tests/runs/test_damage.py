@@ -129,25 +129,22 @@ def test_a_damaged_checkpoint_before_the_newest_changes_nothing(folder):
     assert [entry["failures"] for entry in entries(go_on(folder))] == [[]] * 6
 
 
-def test_what_clients_save_later_changes_no_checkpoint(make_config, run_federation, tmp_path):
+@pytest.mark.parametrize("state_dir", ["", "state"])
+def test_what_clients_save_later_changes_no_checkpoint(make_config, run_federation, tmp_path, state_dir):
     """A checkpoint's files are second names of those that clients rest in."""
-    for state_dir in ("", str(tmp_path / "state")):
-        seen: list[bytes] = []
+    where = str(tmp_path / state_dir) if state_dir else ""
+    config = make_config(**KEYS | {"checkpoint_every": 1, "rounds": 2}, state_dir=where)
+    path, seen = Path(config.output_dir) / "checkpoint" / "round-1" / "client-0", list[bytes]()
 
-        name = "disk" if state_dir else "memory"
-        config = make_config(**KEYS | {"checkpoint_every": 1, "rounds": 2}, output_dir=str(tmp_path / name))
-        config = config.with_values({"state-dir": state_dir})
-        path = Path(config.output_dir) / "checkpoint" / "round-1" / "client-0"
+    def look(grid: Watched, job: Job) -> None:
+        if path.exists():
+            grid._host.call("flush")
+            seen.append(path.read_bytes())
 
-        def look(grid: Watched, job: Job, path: Path = path, seen: list[bytes] = seen) -> None:
-            if path.exists():
-                grid._host.call("flush")
-                seen.append(path.read_bytes())
-
-        with Watched(config, look) as grid:
-            run_federation(config, grid)
-        assert len(seen) > 3
-        assert len(set(seen)) == 1
+    with Watched(config, look) as grid:
+        run_federation(config, grid)
+    assert len(seen) > 3
+    assert len(set(seen)) == 1
 
 
 def test_the_newest_checkpoint_is_found_by_its_number(tmp_path):
@@ -165,37 +162,30 @@ def test_a_checkpoint_under_a_name_that_no_run_writes_is_neither_read_nor_remove
     assert (folder / "checkpoint" / name / "client-0").exists()
 
 
-def a_copy(place: Path) -> None:
-    shutil.copytree(place.with_name("round-2"), place)
+IMPOSTORS: dict[str, Callable[[Path], object]] = {
+    "a copy": lambda place: shutil.copytree(place.with_name("round-2"), place),
+    "a file": lambda place: place.write_text("no checkpoint"),
+    "a link to nothing": lambda place: place.symlink_to("nowhere"),
+    "a link to a checkpoint": lambda place: place.symlink_to("round-2"),
+}
 
 
-def a_file(place: Path) -> None:
-    place.write_text("no checkpoint")
-
-
-def a_link_to_nothing(place: Path) -> None:
-    place.symlink_to("nowhere")
-
-
-def a_link_to_a_checkpoint(place: Path) -> None:
-    place.symlink_to("round-2")
-
-
-@pytest.mark.parametrize("impostor", [a_copy, a_file, a_link_to_nothing, a_link_to_a_checkpoint])
+@pytest.mark.parametrize("impostor", IMPOSTORS)
 def test_what_stands_in_place_of_a_checkpoint_is_refused_and_with_accept_loss_removed(
     refusal, folder, tmp_path, impostor
 ):
     """One in place of an old checkpoint is removed with it; what a link leads to stays."""
-    impostor(folder / "checkpoint" / "round-5")
-    impostor(folder / "checkpoint" / "round-1")
-    shutil.copytree(folder / "checkpoint" / "round-2", tmp_path / "mine")
-    (folder / "checkpoint" / "round-0").symlink_to(tmp_path / "mine")
+    place = folder / "checkpoint"
+    for name in ("round-5", "round-1"):
+        IMPOSTORS[impostor](place / name)
+    shutil.copytree(place / "round-2", tmp_path / "mine")
+    (place / "round-0").symlink_to(tmp_path / "mine")
     line = refusal(RunFolderError, go_on, folder)
-    assert f"{folder}/checkpoint/round-5" in line
+    assert f"{place}/round-5" in line
     assert "--accept-loss" in line
     go_on(folder, accept_loss=True)
-    assert sorted(path.name for path in (folder / "checkpoint").iterdir()) == ["round-4", "round-5"]
-    assert not (folder / "checkpoint" / "round-5").is_symlink()
+    assert sorted(path.name for path in place.iterdir()) == ["round-4", "round-5"]
+    assert not (place / "round-5").is_symlink()
     assert Checkpoint.read(folder).round == 5
     assert entries(folder)[5]["failures"][0]["reason"].endswith("gone back to round 4")
     assert (tmp_path / "mine" / "client-0").exists()
@@ -223,35 +213,29 @@ def test_a_checkpoint_of_another_run_is_refused(refusal, folder, tmp_path, keys)
 # --- rounds.jsonl --------------------------------------------------------------------------------
 
 
-def a_line_changed(path: Path) -> None:
+def a_line_changed(line: bytes) -> bytes:
     """It is a round of this run still, with another accuracy."""
-    whole = path.read_bytes().splitlines()
-    changed = json.dumps(json.loads(whole[2]) | {"accuracy": 0.99}).encode()
-    path.write_bytes(b"\n".join([*whole[:2], changed, *whole[3:]]) + b"\n")
+    return json.dumps(json.loads(line) | {"accuracy": 0.99}).encode() + b"\n"
 
 
-def a_line_lost(path: Path) -> None:
-    whole = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([whole[0], *whole[2:]]))
+LINES: dict[str, Callable[[list[bytes]], list[bytes] | None]] = {
+    "one changed": lambda lines: [*lines[:2], a_line_changed(lines[2]), *lines[3:]],
+    "one lost": lambda lines: [lines[0], *lines[2:]],
+    "one doubled": lambda lines: [*lines[:2], *lines[1:]],
+    "none": lambda lines: [],
+    "no file": lambda lines: None,
+}
 
 
-def a_line_doubled(path: Path) -> None:
-    whole = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*whole[:2], *whole[1:]]))
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [a_line_changed, a_line_lost, a_line_doubled, emptied, missing])
+@pytest.mark.parametrize("damage", LINES)
 def test_rounds_that_are_not_as_the_checkpoint_knows_them_need_to_be_accepted_as_lost(refusal, whole, folder, damage):
-    damage(folder / "rounds.jsonl")
-    left = (folder / "rounds.jsonl").read_bytes() if (folder / "rounds.jsonl").exists() else None
+    path, aside = folder / "rounds.jsonl", folder / "rounds.damaged.jsonl"
+    left = LINES[damage](path.read_bytes().splitlines(keepends=True))
+    path.unlink() if left is None else path.write_bytes(b"".join(left))
     before = contents(folder)
     line = refusal(RunFolderError, go_on, folder)
-    how = "missing or empty" if damage in (missing, emptied) else "not as the checkpoint knows it"
-    assert line.startswith(f"{folder}/rounds.jsonl is {how}: the figures of all rounds until 4 are lost; --accept-loss")
+    how = "not as the checkpoint knows it" if left else "missing or empty"
+    assert line.startswith(f"{path} is {how}: the figures of all rounds until 4 are lost; --accept-loss")
     assert contents(folder) == before
     go_on(folder, accept_loss=True)
     assert [entry["round"] for entry in entries(folder)] == [5]
@@ -259,8 +243,7 @@ def test_rounds_that_are_not_as_the_checkpoint_knows_them_need_to_be_accepted_as
     assert server_state(folder) == server_state(whole)
     summary = summary_of(folder)
     assert (summary["rounds"], summary["lost_rounds"]) == (5, [0, 1, 2, 3, 4])
-    aside = folder / "rounds.damaged.jsonl"
-    assert (aside.read_bytes() if aside.exists() else None) == left
+    assert (aside.read_bytes() if aside.exists() else None) == before.get(path)
     assert {client["accuracy_before"] for client in clients_of(folder)} == {None}
 
 
@@ -432,6 +415,13 @@ def a_table(folder: Path, rows: int = 300, flip: int = 0, odd: tuple[int, ...] =
 
 
 @pytest.fixture
+def on_a_table(tmp_path, make_config) -> RunConfig:
+    """The config of a federation on a table of the user's own, whose nodes keep their states."""
+    table = {"dataset": a_table(tmp_path / "table"), "label_column": "label"}
+    return make_config(**KEYS, **table, state_dir=str(tmp_path / "state"))
+
+
+@pytest.fixture
 def own(tmp_path) -> Callable[..., Path]:
     """Run a federation on a table of the user's own."""
 
@@ -485,31 +475,27 @@ def test_data_that_have_moved_are_the_same_ones(own, tmp_path, refusal):
     assert "was run with dataset = " in refusal(ConfigError, go_on, folder, dataset="digits", rounds=6)
 
 
-def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, tmp_path, make_config, elsewhere):
-    table = a_table(tmp_path / "table")
-    config = make_config(**KEYS, state_dir=str(tmp_path / "state"), dataset=table, label_column="label")
-    elsewhere(config)
+def test_a_node_compares_its_data_with_those_that_it_kept_its_state_of(refusal, tmp_path, on_a_table, elsewhere):
+    elsewhere(on_a_table)
     a_table(tmp_path / "table", flip=150)
-    line = refusal(FederationError, elsewhere, config, 8)
+    line = refusal(FederationError, elsewhere, on_a_table, 8)
     assert "client 0 (mlp): its training samples, labels or names are not those of before" in line
     assert "which accept-loss = true allows" in line
-    elsewhere(config, 8, **{"accept-loss": True})
-    elsewhere(config, 8, rounds=6)  # what was accepted is what it has trained on
+    elsewhere(on_a_table, 8, **{"accept-loss": True})
+    elsewhere(on_a_table, 8, rounds=6)  # what was accepted is what it has trained on
 
 
 def test_a_node_on_a_machine_of_its_own_logs_that_its_data_are_others_and_goes_on(
-    tmp_path, make_config, elsewhere, monkeypatch, caplog
+    tmp_path, on_a_table, elsewhere, monkeypatch, caplog
 ):
     """Its data may grow while the federation runs, and who runs it cannot accept a loss in the server's name."""
     monkeypatch.setattr(registration, "simulated", lambda: False)
-    table = a_table(tmp_path / "table")
-    config = make_config(**KEYS, state_dir=str(tmp_path / "state"), dataset=table, label_column="label")
-    elsewhere(config)
+    elsewhere(on_a_table)
     said = "client 0 (mlp): its training samples, labels or names are not those of before, and it goes on with them"
-    for run, flip, told in ((8, 150, True), (9, 150, False)):
-        a_table(tmp_path / "table", flip=flip)
+    for run, told in ((8, True), (9, False)):
+        a_table(tmp_path / "table", flip=150)
         caplog.clear()
-        elsewhere(config, run, rounds=run - 3)
+        elsewhere(on_a_table, run, rounds=run - 3)
         assert (said in caplog.text) is told
 
 
@@ -560,26 +546,25 @@ def test_a_damaged_count_of_uploads_stops_the_resume_and_no_epsilon_is_reported_
 
 def test_uploads_are_counted_on(noisy, tmp_path):
     folder = Path(shutil.copytree(noisy, tmp_path / "run"))
-    for rounds in (5, 6):
-        go_on(folder, rounds=rounds)
+    go_on(folder, rounds=5)
+    go_on(folder, rounds=6)
     assert uploads(folder) == [count + 2 for count in uploads(noisy) if count is not None]
 
 
 # --- config.toml ---------------------------------------------------------------------------------
 
 
-def not_toml(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b"\n", b"\xa0\n", 3))
+CONFIGS: dict[str, Callable[[Path], object]] = {
+    "missing": missing,
+    "not TOML": lambda path: path.write_bytes(path.read_bytes().replace(b"\n", b"\xa0\n", 3)),
+    "another's": lambda path: path.write_text(path.read_text().replace("\nbatch-size = 50", "\nbatch-size = 51")),
+}
 
 
-def other_batches(path: Path) -> None:
-    path.write_text(path.read_text().replace("\nbatch-size = 50", "\nbatch-size = 51"))
-
-
-@pytest.mark.parametrize("damage", [missing, not_toml, other_batches])
+@pytest.mark.parametrize("damage", CONFIGS)
 def test_a_run_goes_on_with_the_config_of_its_checkpoint(whole, folder, damage):
     """Whatever has become of its ``config.toml``."""
-    damage(folder / "config.toml")
+    CONFIGS[damage](folder / "config.toml")
     go_on(folder)
     assert server_state(folder) == server_state(whole)
     assert (folder / "config.toml").read_bytes() == (whole / "config.toml").read_bytes()

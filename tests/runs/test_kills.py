@@ -27,9 +27,10 @@ from hetfl_flwr.wire.messages import ROUND
 from simulations.cli.command import main
 from simulations.cli.running import run_one
 from simulations.testing.contract import entries
+from simulations.testing.lab import NORMED
 
-NORMED = "simulations.testing.lab:normed"
 SMALL: dict[str, Value] = {"local-batches": 1, "batch-size": 8, "models": f"{NORMED},mlp"}
+SETTINGS = [f"--set={key}={value}" for key, value in {**SMALL, "checkpoint-every": 1}.items()]
 CHANGES = {"os.mkdir", "os.rename", "os.link", "os.truncate", "shutil.rmtree"}
 REMOVALS = {"os.remove", "os.rmdir"}
 """Audit events of Python that a change of files begins with; removals may name a file by its folder's number."""
@@ -223,19 +224,10 @@ def test_a_run_killed_before_any_change_of_its_files_ends_as_if_it_had_not_been(
 def test_the_command_with_workers_killed_at_any_moment_ends_as_if_it_had_not_been(whole, tmp_path):
     """Up to two seconds after its first checkpoint. Nobody ends the workers: they see that their master is gone."""
     folder = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-c",
-        "from simulations.cli.command import main; main()",
-        "run",
-        "fedhe",
-        "--workers",
-        "2",
-    ]
-    settings = [f"--set={key}={value}" for key, value in {**SMALL, "checkpoint-every": 1}.items()]
-    arguments = [*settings, "--clients", "2", "--rounds", "5000", "--out", str(folder)]
+    program = [sys.executable, "-c", "from simulations.cli.command import main; main()"]
+    command = [*program, "run", "fedhe", "--workers=2", "--clients=2", "--rounds=5000", *SETTINGS, f"--out={folder}"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "HF_HUB_OFFLINE": "1"}
-    with subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, env=environment) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as process:
         deadline = time.monotonic() + 300
         while not newest(folder) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -310,8 +302,7 @@ def test_a_run_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_is_r
             fill(small_disk, leave)
         return play(self, number, arrays)
 
-    settings = [f"--set={key}={value}" for key, value in {**SMALL, "checkpoint-every": 1}.items()]
-    command = ["hetfl", "run", "fedhe", "--clients=2", "--rounds=4", *settings, f"--out={folder}"]
+    command = ["hetfl", "run", "fedhe", "--clients=2", "--rounds=4", *SETTINGS, f"--out={folder}"]
     with monkeypatch.context() as patch:
         patch.setattr(sys, "argv", command)
         patch.setattr(SyncRounds, "play", full_in_round_2)

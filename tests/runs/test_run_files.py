@@ -93,6 +93,7 @@ def test_whatever_writes_json_writes_no_number_that_json_has_not():
         f"{path}, line {node.lineno}": {ast.unparse(keyword) for keyword in node.keywords}
         for package in packages
         for path in package.rglob("*.py")
+        if "json.dump" in path.read_text()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.dumps", "json.dump")
     }

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.federations.grids import Tampering
+from fixtures.federations.members import member
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
 
 from clients.fedhe import FedHeClient
+from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clients, read_summary, summary_of
+from hetfl_flwr.server.exchange import held_against
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS
 from simulations.reports.doubts import doubts, notes, still_rising
@@ -23,47 +26,20 @@ from simulations.testing.contract import entries
 # --- what travels --------------------------------------------------------------------------------
 
 
-LIES = {
-    "auc": 1.5,
-    "majority": -0.5,
-    "recall": [0.5] * 9,
-    "untested": [3, 3],
-    "unpredicted": [10],
-    "precision": [0.5] * 10,
-}
+LIES = [
+    *(("auc", 1.5), ("majority", -0.5), ("loss", [0.5, 0.5])),
+    *(("recall", [0.5, 1.5]), ("recall", [0.5, math.inf]), ("recall", [1, 0]), ("recall", [0.5])),
+    *(("untested", [1, 0]), ("untested", [0, 1, 1]), ("untested", [0.0]), ("untested", [-1]), ("untested", [1, 1])),
+    *(("unpredicted", [2]), ("precision", [0.5, 0.5])),
+]
 
 
-@pytest.mark.parametrize("name", LIES)
-def test_what_a_client_says_of_its_quality_is_checked(name, make_config, run_federation):
-    config = make_config(algorithm="local", models="mlp", rounds=1)
-
-    def lie(reply: Message) -> Message:
-        metrics = {**reply.content.metric_records[METRICS], name: LIES[name]}
-        reply.content = RecordDict({METRICS: MetricRecord(metrics)})
-        return reply
-
-    last = entries(run_federation(config, Tampering(config, 1, lie, MessageType.EVALUATE)))[-1]
-    assert list(last["classes"]) == ["0"]
-    assert [failure["partition"] for failure in last["failures"]] == [1]
-    assert f"'{name}'" in last["failures"][0]["reason"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "classes"),
-    [
-        ("recall", [0.5, 1.5], 2),
-        ("recall", [0.5, math.inf], 2),
-        ("recall", [1, 0], 2),
-        ("recall", [0.5] * 300, 300),
-        ("untested", [1, 0], 2),
-        ("untested", [0, 1, 1], 2),
-        ("untested", [0.0], 2),
-        ("untested", [-1], 2),
-        ("loss", [0.5, 0.5], 2),
-    ],
-)
-def test_lists_of_strangers_are_refused(kind, value, classes):
-    assert wrong_list(kind, value, classes)
+@pytest.mark.parametrize(("name", "value"), LIES, ids=str)
+def test_what_a_client_says_of_its_quality_is_checked(refusal, name, value):
+    expected = held_against(None, MessageType.EVALUATE, member(1, classes=2, test=9))
+    expected.check({"num-examples": 9, "recall": [0.5, math.nan], "untested": [1]})
+    assert f"'{name}'" in refusal(PayloadError, expected.check, {"num-examples": 9, name: value})
+    assert wrong_list("recall", [0.5] * 300, 300)
 
 
 def test_a_metric_of_that_name_of_an_algorithm_s_own_travels_as_it_is():
@@ -72,6 +48,20 @@ def test_a_metric_of_that_name_of_an_algorithm_s_own_travels_as_it_is():
 
 
 # --- what a run leaves ---------------------------------------------------------------------------
+
+
+def test_a_client_that_lies_about_its_quality_is_named(make_config, run_federation):
+    config = make_config(algorithm="local", models="mlp", rounds=1)
+
+    def lie(reply: Message) -> Message:
+        metrics = {**reply.content.metric_records[METRICS], "recall": [0.5] * 9}
+        reply.content = RecordDict({METRICS: MetricRecord(metrics)})
+        return reply
+
+    last = entries(run_federation(config, Tampering(config, 1, lie, MessageType.EVALUATE)))[-1]
+    assert list(last["classes"]) == ["0"]
+    [failure] = last["failures"]
+    assert (failure["partition"], "'recall'" in failure["reason"]) == (1, True)
 
 
 @pytest.fixture

@@ -148,15 +148,18 @@ def test_a_run_with_a_tracker(make_config: Any, run_federation: Any) -> None:
     assert len(lines) == 4
 
 
+def families(path: Path) -> list[Any]:
+    """What a text file for Prometheus holds."""
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
+    return list(parser.text_string_to_metric_families(path.read_text()))
+
+
 def prometheus(path: Path) -> dict[str, dict[str, float]]:
     """The samples of a text file, by name and client."""
-    from prometheus_client.parser import text_string_to_metric_families
-
     found: dict[str, dict[str, float]] = {}
-    for family in text_string_to_metric_families(path.read_text()):
-        for sample in family.samples:
-            assert sample.labels["algorithm"] == "fedhe"
-            found.setdefault(sample.name, {})[sample.labels.get("client", "")] = sample.value
+    for sample in [sample for family in families(path) for sample in family.samples]:
+        assert sample.labels["algorithm"] == "fedhe"
+        found.setdefault(sample.name, {})[sample.labels.get("client", "")] = sample.value
     return found
 
 
@@ -165,8 +168,6 @@ def test_a_run_for_prometheus_says_where_it_is_and_counts_what_it_has_sent(
 ) -> None:
     """Also of a run that goes on: what adds up is a counter over all of its rounds, and names say their units."""
     pytest.importorskip("prometheus_client")
-    from prometheus_client.parser import text_string_to_metric_families
-
     keys = {"track": "prometheus", "costs": "time,memory", "client_seconds": "1"}
     run_federation(make_config(**keys))
     folder = run_federation(make_config(rounds=3, resume=True, **keys))
@@ -180,8 +181,7 @@ def test_a_run_for_prometheus_says_where_it_is_and_counts_what_it_has_sent(
     }
     assert (found["hetfl_finished"], found["hetfl_failed"]) == ({"": 1}, {"": 0})
     assert abs(found["hetfl_written_timestamp_seconds"][""] - time()) < 60
-    text = (folder / "metrics.prom").read_text()
-    kinds = {family.name: family.type for family in text_string_to_metric_families(text)}
+    kinds = {family.name: family.type for family in families(folder / "metrics.prom")}
     sizes = [f"{what}_{way}_bytes" for what in ("payload", "wire") for way in ("up", "down")]
     counters = {f"hetfl_{name}" for name in ("failures", "duration_seconds", *sizes)}
     assert {name for name, kind in kinds.items() if kind == "counter"} == counters
@@ -189,19 +189,17 @@ def test_a_run_for_prometheus_says_where_it_is_and_counts_what_it_has_sent(
     assert set(kinds.values()) == {"counter", "gauge"}
     assert {"hetfl_simulated_seconds", "hetfl_client_cpu_seconds", "hetfl_client_peak_memory_bytes"} <= kinds.keys()
     assert {"hetfl_evaluation_wire_bytes", "hetfl_client_accuracy_ratio"} <= kinds.keys()
-    assert "_created" not in text
+    assert "_created" not in (folder / "metrics.prom").read_text()
 
 
 def test_for_prometheus_a_client_has_one_name_from_its_first_round_on(tmp_path: Path) -> None:
-    from prometheus_client.parser import text_string_to_metric_families
-
+    pytest.importorskip("prometheus_client")
     here = [SimpleNamespace(client_id=0, name="North")]
     tracked = started(tmp_path, "prometheus", here)
     tracked.round(round_(1))
     here[:] = [SimpleNamespace(client_id=0, name="Elsewhere"), SimpleNamespace(client_id=7, name="South")]
     tracked.round(Round(2, 0.25, clients={"0": {"loss": 1.0}, "7": {"loss": 1.0}}))
-    families = text_string_to_metric_families((tmp_path / "metrics.prom").read_text())
-    labels = [one.labels for of in families for one in of.samples if "client" in one.labels]
+    labels = [one.labels for of in families(tmp_path / "metrics.prom") for one in of.samples if "client" in one.labels]
     assert {(one["client"], one["name"]) for one in labels} == {("0", "North"), ("1", ""), ("7", "South")}
 
 
@@ -296,6 +294,11 @@ def test_trackers_know_the_run_again(tmp_path: Path) -> None:
     second.end(summary(2), None)
     assert (tracker.id, tracker.told[:-1]) == ("m1", [2])
     assert json.loads((tmp_path / "trackers.json").read_text()) == {"mlflow": "m1", "wandb": "w1"}
-    (tmp_path / "trackers.json").write_text("{")
+
+
+@pytest.mark.usefixtures("recorders")
+@pytest.mark.parametrize("content", ["[]", '{"mlflow": 3}', "{", ""])
+def test_trackers_start_over_where_their_file_is_broken(tmp_path: Path, content: str) -> None:
+    (tmp_path / "trackers.json").write_text(content)
     [tracker] = started(tmp_path, "mlflow").callbacks.values()
     assert tracker.id == "new"

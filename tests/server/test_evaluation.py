@@ -1,15 +1,13 @@
 """Whom the server asks to measure its model: those that are drawn for it, and of these whose model has changed."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from fixtures.federations.grids import Watched
+from fixtures.folders.reached import clients_of, reached, server_state
 from fixtures.tiers import exhaustive
-from safetensors.numpy import load_file
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.server import rounds
@@ -35,9 +33,8 @@ class Asked(Watched):
 
 def told(folder: Path) -> list[Any]:
     """All that a run says, but for its time and for what evaluation has cost."""
-    rounds = [{**entry, "seconds": 0, "evaluation_wire": 0} for entry in entries(folder)]
-    summary = {**json.loads((folder / "summary.json").read_text()), "seconds": 0, "evaluation_wire": 0}
-    return [rounds, summary, (folder / "clients.json").read_text(), (folder / "knowledge.safetensors").read_bytes()]
+    rounds, summary, *rest = reached(folder)
+    return [[{**entry, "evaluation_wire": 0} for entry in rounds], {**summary, "evaluation_wire": 0}, *rest]
 
 
 @pytest.mark.parametrize(
@@ -84,15 +81,18 @@ def test_who_is_measured_with_what_the_server_knows_is_always_asked(make_config,
 def test_so_many_are_drawn_others_each_time_and_all_after_the_last_round(make_federation, make_config):
     config = make_config(clients=10, rounds=30, evaluate_fraction=0.25)
     federation = make_federation(config)
-    drawn = [[one.client_id for one in draw_to_evaluate(federation.roster, config, number)] for number in range(31)]
-    assert {len(those) for those in drawn[:30]} == {3}
-    assert drawn[30] == list(range(10))
+
+    def draws() -> list[list[int]]:
+        return [[one.client_id for one in draw_to_evaluate(federation.roster, config, number)] for number in range(31)]
+
+    *drawn, last = draws()
+    assert last == list(range(10))
+    assert {len(those) for those in drawn} == {3}
     assert all(those == sorted(set(those)) for those in drawn)
-    counts = Counter(client for those in drawn[:30] for client in those)
     assert len({tuple(those) for those in drawn}) > 15
+    counts = Counter(client for those in drawn for client in those)
     assert min(counts[client] for client in range(10)) >= 3  # nine are expected, give or take 2.4
-    again = [[one.client_id for one in draw_to_evaluate(federation.roster, config, number)] for number in range(31)]
-    assert again == drawn
+    assert draws() == [*drawn, last]
 
 
 def both_ways(make_config, run_federation, tmp_path, mode: str) -> list[Path]:
@@ -119,9 +119,8 @@ def test_means_are_over_those_that_were_drawn_and_the_last_over_all(make_config,
         assert own.items() <= all_of_them.items()
         assert entries(half)[number]["accuracy"] == pytest.approx(sum(own.values()) / len(own))
     assert entries(half)[-1]["accuracy"] == entries(whole)[-1]["accuracy"]
-    arrays = [load_file(folder / "knowledge.safetensors") for folder in (half, whole)]
-    assert all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[1])
-    clients = json.loads((half / "clients.json").read_text())
+    assert server_state(half) == server_state(whole)
+    clients = clients_of(half)
     assert sum(client["accuracy_before"] is None for client in clients) == 2
     assert all(client["accuracy"] is not None for client in clients)
 

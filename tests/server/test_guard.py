@@ -254,18 +254,24 @@ def changing(sent: dict[str, NDArray[Any]], name: str, *rounds: dict[int, float]
     return list(far)
 
 
+WEIGHTS = {"bias": np.full(600, 0.1, np.float32)}
+NEAR_0 = {"weight": np.full((2, 64), 0.1, np.float32), "bias": np.full(2, 0.01, np.float32)}
+
+
 @pytest.mark.parametrize(
-    ("before", "change", "far"),
+    ("sent", "before", "others", "change", "far"),
     [
-        *((0.02, 0.0017, []), (0.02, 0.0199, []), (0.02, 0.0201, [3])),
-        *((0.002, 0.0019, []), (0.002, 0.0021, [3]), (0.0003, 0.0017, [3])),
+        *((WEIGHTS, 0.02, 0.0003, change, far) for change, far in ((0.0017, []), (0.0199, []), (0.0201, [3]))),
+        *((WEIGHTS, 0.002, 0.0003, change, far) for change, far in ((0.0019, []), (0.0021, [3]))),
+        (WEIGHTS, 0.0003, 0.0003, 0.0017, [3]),
+        *((NEAR_0, 0.01, 0.00003, change, far) for change, far in ((0.0028, []), (0.0099, []), (0.0101, [3]))),
     ],
 )
-def test_once_training_has_settled_no_slight_change_is_far(before, change, far):
-    """Changes of 0.0003, and one of 0.0017, which is 6 times theirs: it is not far where most clients have changed as
-    much before; else it is what the others' changes make of it."""
-    now = dict.fromkeys(range(3), 0.0003) | {3: change}
-    sent = {"bias": np.full(600, 0.1, np.float32)}
+def test_once_training_has_settled_no_slight_change_is_far(sent, before, others, change, far):
+    """A change of 0.0017, 6 times the others', is not far where most clients have changed as much before; else it is
+    what the others' changes make of it. So the bias of a head, of size 0.01, may move as its weights may: a change of
+    0.0028 is 93 times the others', a quarter of the bias, and 3 % of the weights."""
+    now = dict.fromkeys(range(3), others) | {3: change}
     assert changing(sent, "bias", dict.fromkeys(range(4), before), now) == far
 
 
@@ -276,16 +282,6 @@ def test_who_changes_much_from_the_start_makes_no_change_usual(loud):
     for rounds in (1, 2, 3):
         sent = {"weight": np.full(6, 0.1, np.float32)}
         assert changing(sent, "weight", *[changes] * rounds) == list(range(5 - loud, 5))
-
-
-def test_a_bias_near_to_0_may_move_as_its_weights_may():
-    """A head with weights of size 0.1 and a bias of 0.01: the others' biases change by 0.00003 once two clients have
-    settled, and have changed by more before; one changes by 0.0028, 93 times as much and a quarter of the bias, and 3 %
-    of the weights."""
-    sent = {"weight": np.full((2, 64), 0.1, np.float32), "bias": np.full(2, 0.01, np.float32)}
-    for change, far in ((0.0028, []), (0.0099, []), (0.0101, [3])):
-        now = dict.fromkeys(range(3), 0.00003) | {3: change}
-        assert changing(sent, "bias", dict.fromkeys(range(4), 0.01), now) == far
 
 
 def test_who_says_that_it_has_trained_on_nothing_is_given_no_more_with_each_round():

@@ -1,23 +1,26 @@
 """Asynchronous rounds: nobody waits for anybody. What is synchronous about rounds is tested with the contract."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from fixtures.federations import post
 from fixtures.federations.grids import Meddled, Watched
+from fixtures.folders.reached import clients_of, server_state, summary_of
+from fixtures.folders.reached import reached as all_but_states
 from fixtures.tiers import exhaustive
+from fixtures.wrong.faults import GOOD, Fate, Scripted, on_its_clock
 from flwr.app import Message, MessageType
 
 from clients.fedhe import FedHeClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from hetfl_flwr.server import messenger
 from hetfl_flwr.server.exchange import Outcome, Sent, UnderWay
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Sharing
@@ -33,6 +36,21 @@ from simulations.testing.contract import entries
 from strategies.fedhe import FedHe
 
 ASYNC = {"algorithm": "fedhe", "models": "mlp", "fedhe.mode": "async"}
+
+
+@pytest.fixture
+def play(make_config, run_federation, tmp_path) -> Callable[..., Path]:
+    """Run FedHe, asynchronously unless said otherwise, in a folder of a name."""
+
+    def play(name: object = "run", *, workers: int = 1, **keys: Any) -> Path:
+        return run_federation(make_config(**ASYNC | keys, output_dir=str(tmp_path / str(name))), workers=workers)
+
+    return play
+
+
+def uploads_of(folder: Path) -> list[int]:
+    """Return how often each client has uploaded its 480 bytes."""
+    return [client["bytes_up"] // 480 for client in clients_of(folder)]
 
 
 class Recording(Watched):
@@ -60,27 +78,20 @@ class OneThenAll(Meddled):
         return replies[::-1]
 
 
-def summary(folder: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return loaded
-
-
 @pytest.mark.slow
-def test_a_client_that_is_20_times_slower_holds_nobody_up(make_config, run_federation, tmp_path):
+def test_a_client_that_is_20_times_slower_holds_nobody_up(play):
     """Ten rounds of three clients are 30 uploads. In step with the slow client they take 10 x 20 simulated seconds; at
     two uploads a second they take 15, so the slow client is still busy with its first when the others are done with
     theirs, and is waited for only then: it has sent 1 and each of the others 14 or 15 (a tenth of jitter)."""
-    clocks = {}
+    clocks, sent = {}, []
     for mode in ("sync", "async"):
-        keys = ASYNC | {"fedhe.mode": mode, "clients": 3, "rounds": 10, "client_seconds": "1,1,20"}
-        folder = run_federation(make_config(**keys, output_dir=str(tmp_path / mode)))
+        folder = play(mode, **{"fedhe.mode": mode}, clients=3, rounds=10, client_seconds="1,1,20")
         clocks[mode] = [entry["clock"] for entry in entries(folder)]
-        sent = [client["bytes_up"] // 480 for client in json.loads((folder / "clients.json").read_text())]
+        sent = uploads_of(folder)
         assert sum(sent) == 30
-        assert summary(folder)["failures"] == 0
-        if mode == "async":
-            assert sent[2] == 1
-            assert min(sent[:2]) >= 13
+        assert summary_of(folder)["failures"] == 0
+    assert sent[2] == 1
+    assert min(sent[:2]) >= 13
     assert clocks["sync"][-1] == pytest.approx(200, rel=0.1)
     assert clocks["async"][-2] < 20 * 0.9  # nine rounds are over before the slow client's first upload can be in
     assert clocks["async"][-1] == pytest.approx(20, rel=0.11)
@@ -90,43 +101,30 @@ def test_a_client_that_is_20_times_slower_holds_nobody_up(make_config, run_feder
     ("mbits", "latency", "down", "up", "each_way"),
     [("0.5:0.1", "", 0.5, 0.1, 0.0), ("2", "0.25", 2.0, 2.0, 0.25), ("", "0.25", float("inf"), float("inf"), 0.25)],
 )
-def test_a_link_takes_the_time_of_the_bytes_on_the_wire(
-    make_config, run_federation, tmp_path, mbits, latency, down, up, each_way
-):
+def test_a_link_takes_the_time_of_the_bytes_on_the_wire(play, mbits, latency, down, up, each_way):
     """Two clients that send the same amount: a round takes as much longer as one of them is sent and sends, in
     megabits, over what its link carries. Where they are evaluated takes no time."""
-    keys = {
-        "algorithm": "fedhe",
-        "models": "mlp",
-        "clients": 2,
-        "rounds": 3,
-        "client_seconds": "1",
-        "evaluate_every": 1,
-    }
-    clocks = {}
-    for name, links in (("none", {}), ("some", {"client_mbits": mbits, "client_latency": latency})):
-        folder = run_federation(make_config(**keys, **links, output_dir=str(tmp_path / name)))
-        clocks[name] = [entry["clock"] for entry in entries(folder)]
-    rounds = entries(folder)
+    keys = {"fedhe.mode": "sync", "rounds": 3, "client_seconds": "1", "evaluate_every": 1}
+    plain, rounds = (
+        entries(play(number, **keys, **links))
+        for number, links in enumerate([{}, {"client_mbits": mbits, "client_latency": latency}])
+    )
     for number in (1, 2, 3):
-        took, plain = (clocks[name][number] - clocks[name][number - 1] for name in ("some", "none"))
+        took, without = (one[number]["clock"] - one[number - 1]["clock"] for one in (rounds, plain))
         carried = 8e-6 * (rounds[number]["wire_down"] / 2 / down + rounds[number]["wire_up"] / 2 / up)
-        assert took - plain == pytest.approx(2 * each_way + carried, rel=0.02)
+        assert took - without == pytest.approx(2 * each_way + carried, rel=0.02)
         assert carried > 0.05 or mbits != "0.5:0.1"
 
 
 @pytest.mark.slow
-def test_who_has_the_slower_link_uploads_less_often_for_any_number_of_workers(make_config, run_federation, tmp_path):
+def test_who_has_the_slower_link_uploads_less_often_for_any_number_of_workers(play):
     """Both take a second to train. Client 1's uploads of 3 kB take two seconds more, at 0.012 megabits a second."""
-    found = []
-    for workers in (1, 2):
-        keys = ASYNC | {"clients": 2, "rounds": 6, "client_seconds": "1", "client_mbits": "100,100:0.012"}
-        folder = run_federation(make_config(**keys, output_dir=str(tmp_path / str(workers))), workers=workers)
-        found.append(reached(folder))
-        uploads = [client["bytes_up"] // 480 for client in json.loads((folder / "clients.json").read_text())]
-        assert sum(uploads) == 12
-        assert uploads[0] >= 2 * uploads[1]
-    assert found[0] == found[1]
+    links = {"clients": 2, "rounds": 6, "client_seconds": "1", "client_mbits": "100,100:0.012"}
+    one, two = (play(workers, **links, workers=workers) for workers in (1, 2))
+    assert reached(one) == reached(two)
+    uploads = uploads_of(one)
+    assert sum(uploads) == 12
+    assert uploads[0] >= 2 * uploads[1]
 
 
 @pytest.mark.slow
@@ -185,39 +183,20 @@ def test_a_round_is_as_many_uploads_as_clients_also_where_more_come_at_once(make
     config = make_config(**ASYNC, clients=3, rounds=3, evaluate_every=3)
     folder = run_federation(config, OneThenAll(config))
     assert [entry["bytes_up"] // 480 for entry in entries(folder)] == [0, 3, 3, 3]
-    assert summary(folder)["failures"] == 0
+    assert summary_of(folder)["failures"] == 0
 
 
-def test_with_one_client_there_is_nothing_to_be_asynchronous_about(make_config, run_federation, tmp_path):
+def test_with_one_client_there_is_nothing_to_be_asynchronous_about(play):
     """The knowledge and the final metrics are those of the synchronous run, bit for bit."""
-    folders = [
-        run_federation(
-            make_config(**ASYNC | {"fedhe.mode": mode}, clients=1, rounds=3, output_dir=str(tmp_path / mode))
-        )
-        for mode in ("sync", "async")
-    ]
-    assert len({(folder / "knowledge.safetensors").read_bytes() for folder in folders}) == 1
-    sync, asynchronous = (entries(folder)[-1]["clients"] for folder in folders)
-    assert sync == asynchronous
+    sync, asynchronous = (play(mode, **{"fedhe.mode": mode}, clients=1, rounds=3) for mode in ("sync", "async"))
+    assert server_state(sync) == server_state(asynchronous)
+    assert entries(sync)[-1]["clients"] == entries(asynchronous)[-1]["clients"]
 
 
-@pytest.mark.exhaustive
-def test_the_number_of_workers_changes_no_bit(make_config, run_federation, tmp_path):
-    keys = ASYNC | {"clients": 3, "rounds": 4, "client_seconds": "1,2,3", "evaluate_every": 2}
-    one, two = (
-        run_federation(make_config(**keys, output_dir=str(tmp_path / str(workers))), workers=workers)
-        for workers in (1, 2)
-    )
-    assert (one / "knowledge.safetensors").read_bytes() == (two / "knowledge.safetensors").read_bytes()
-    for first, second in zip(entries(one), entries(two), strict=True):
-        assert {**first, "seconds": 0} == {**second, "seconds": 0}
-
-
-def test_evaluations_come_when_due_and_everyone_is_measured_at_the_end(make_config, run_federation):
+def test_evaluations_come_when_due_and_everyone_is_measured_at_the_end(play):
     """Due after round 2 of 5. Client 2 needs 20 seconds, so until the end it counts with what it had before training;
     that of the others comes in round 2 or, where the round was over before, in round 3."""
-    config = make_config(**ASYNC, clients=3, rounds=5, evaluate_every=2, client_seconds="1,1,20")
-    rounds = entries(run_federation(config))
+    rounds = entries(play(clients=3, rounds=5, evaluate_every=2, client_seconds="1,1,20"))
     measured = [
         {client: values["accuracy"] for client, values in entry["clients"].items() if "accuracy" in values}
         for entry in rounds
@@ -254,7 +233,7 @@ def test_a_client_that_raises_is_named_once_a_round_and_does_not_use_the_rounds_
     assert sum(entry["bytes_up"] for entry in rounds) == 9 * 480
 
 
-def test_a_number_that_no_message_can_hold_is_refused_where_links_take_time(make_config, run_federation, monkeypatch):
+def test_a_number_that_no_message_can_hold_is_refused_where_links_take_time(play, monkeypatch):
     learn = FedHeClient.learn
 
     def boasting(self: FedHeClient, download: Any, round: int) -> Any:
@@ -262,82 +241,50 @@ def test_a_number_that_no_message_can_hold_is_refused_where_links_take_time(make
         return upload, {**metrics, "mood": 2**70 if self.node.client_id == 1 else 1}
 
     monkeypatch.setattr(FedHeClient, "learn", boasting)
-    rounds = entries(run_federation(make_config(**ASYNC, clients=3, rounds=3, client_mbits="1")))
-    for entry in rounds[1:]:
+    for entry in entries(play(clients=3, rounds=3, client_mbits="1"))[1:]:
         [failure] = entry["failures"]
         assert failure["reason"].startswith("client 1 (mlp): a reply that no message can hold: ")
-
-
-class Clock:
-    """Stands in for the module ``time``: a second is over whenever nothing has come."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 def test_a_client_that_never_answers_is_named_and_left_alone_while_the_others_go_on(
     make_config, run_federation, monkeypatch
 ):
     """Of the nine uploads that three rounds are worth, the last is the one that it owes."""
-    clock, asked = Clock(), list[int]()
-    monkeypatch.setattr(messenger, "time", clock)
     config = make_config(**ASYNC, clients=3, rounds=3, round_timeout=20.0)
-
-    def see(grid: Meddled, message: Message) -> None:
-        asked.extend([message.metadata.dst_node_id] * (message.metadata.message_type == MessageType.TRAIN))
-
-    def lost(reply: Message) -> Message | None:
-        slow = reply.metadata.src_node_id == FIRST_NODE + 2 and reply.metadata.message_type == MessageType.TRAIN
-        clock.now += slow
-        return None if slow else reply
-
-    class Waiting(Meddled):
-        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-            replies = super().pull_messages(message_ids)
-            clock.now += not replies
-            return replies
-
-    grid = Waiting(config, asked=see, answered=lost)
+    grid = Scripted(config, fate=lambda grid, message: Fate(delay=inf) if trains(message, 2) else GOOD)
+    on_its_clock(grid, monkeypatch)
     rounds = entries(run_federation(config, grid))
     failures = [failure for entry in rounds for failure in entry["failures"]]
     assert failures[0]["reason"] == "client 2 (mlp): no reply within 20 s"
-    assert asked.count(FIRST_NODE + 2) == 1
+    assert len(grid.sent(MessageType.TRAIN, 2)) == 1
     assert sum(entry["bytes_up"] for entry in rounds) == 8 * 480
-    assert 20 < clock.now < 60
+    assert 20 < grid.now < 60
 
 
-def test_too_few_good_uploads_end_the_run(make_config, run_federation, monkeypatch, refusal):
-    def broken(self: FedHeClient, download: Any, round: int) -> Any:
-        raise RuntimeError("no memory")
+def trains(message: Message, client_id: int) -> bool:
+    """Say whether a message asks a client to train."""
+    asked = message.metadata.dst_node_id, message.metadata.message_type
+    return asked == (FIRST_NODE + client_id, MessageType.TRAIN)
 
-    monkeypatch.setattr(FedHeClient, "learn", broken)
-    assert "min-clients = 1" in refusal(TooFewClients, run_federation, make_config(**ASYNC, rounds=3))
+
+def test_too_few_good_uploads_end_the_run(play, monkeypatch, refusal):
+    monkeypatch.setattr(FedHeClient, "learn", Mock(side_effect=RuntimeError("no memory")))
+    assert "min-clients = 1" in refusal(TooFewClients, play, rounds=3)
 
 
 # --- a run that goes on --------------------------------------------------------------------------
 
-UNEVEN = ASYNC | {"clients": 3, "rounds": 7, "evaluate_every": 2, "client_seconds": "1,1.7,6", "checkpoint_every": 2}
+UNEVEN = {"clients": 3, "rounds": 7, "evaluate_every": 2, "client_seconds": "1,1.7,6", "checkpoint_every": 2}
 """At its checkpoints client 2 is busy, and who has been measured last differs."""
 
 SLOW_LINKS = {"client_mbits": "1:0.02,10,0.5:0.05", "client_latency": "0.1,0.3"}
 """A message of some kilobytes takes up to a second."""
 
 
-def states(folder: Path) -> dict[str, bytes]:
-    """Return what the newest checkpoint has of each client."""
-    newest = Checkpoint.read(folder).folder
-    return {path.name: path.read_bytes() for path in newest.glob("client-*")}
-
-
 def reached(folder: Path) -> list[Any]:
-    """Return all that two equal runs have in common."""
-    rounds = [{**entry, "seconds": 0} for entry in entries(folder)]
-    told = {**summary(folder), "seconds": 0}
-    server_state = (folder / "knowledge.safetensors").read_bytes()
-    return [rounds, told, (folder / "clients.json").read_text(), server_state, states(folder)]
+    """Return all that two equal runs have in common, what the newest checkpoint has of each client among it."""
+    newest = Checkpoint.read(folder).folder
+    return [*all_but_states(folder), {path.name: path.read_bytes() for path in newest.glob("client-*")}]
 
 
 def dying(after: int) -> Callable[[object, object], None]:
@@ -357,15 +304,14 @@ def dying(after: int) -> Callable[[object, object], None]:
     [(1, 1, {}), exhaustive(2, 1, {}), exhaustive(1, 2, {}), (1, 2, SLOW_LINKS), exhaustive(2, 1, SLOW_LINKS)],
 )
 def test_an_asynchronous_run_that_died_ends_with_the_bits_of_one_that_did_not(
-    make_config, run_federation, tmp_path, workers, again, links
+    play, make_config, run_federation, tmp_path, workers, again, links
 ):
     """Six messages go before the first round, seven rounds have 21 uploads and some evaluations: it dies in round 1, in
     the middle, and next to the end. What was under way at the checkpoint is: the message to client 2, its simulated
     time, the clock, who is to be evaluated, and with how much each counts in the means."""
-    keys = UNEVEN | links
-    whole = run_federation(make_config(**keys, output_dir=str(tmp_path / "whole")))
+    whole = play("whole", **UNEVEN, **links)
     for after in (8, 17, 24) if workers == again == 1 else (17,):
-        config = make_config(**keys, output_dir=str(tmp_path / str(after)))
+        config = make_config(**ASYNC | UNEVEN | links, output_dir=str(tmp_path / str(after)))
         with pytest.raises(SystemExit), Watched(config, dying(after), workers=workers) as grid:
             run_federation(config, grid)
         assert entries(tmp_path / str(after))[-1]["round"] < 7
@@ -374,38 +320,29 @@ def test_an_asynchronous_run_that_died_ends_with_the_bits_of_one_that_did_not(
 
 
 @pytest.mark.slow
-def test_an_asynchronous_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(
-    make_config, run_federation, tmp_path
+def test_neither_a_stop_nor_checkpoints_change_a_bit_of_an_asynchronous_run(
+    play, make_config, run_federation, tmp_path
 ):
     """Stopped in round 3, which has no checkpoint of its own; the round is finished, and one is written."""
-    whole = run_federation(make_config(**UNEVEN, output_dir=str(tmp_path / "whole")))
-    config = make_config(**UNEVEN, output_dir=str(tmp_path / "run"))
+    whole, often, never = (play(every, **UNEVEN | {"checkpoint_every": every}) for every in (2, 1, 0))
+    assert reached(whole) == reached(often) == reached(never)
+    config = make_config(**ASYNC | UNEVEN)
 
     def stop(grid: Watched, job: Job) -> None:
         lines = (tmp_path / "run" / "rounds.jsonl").read_bytes().count(b"\n") if job.kind != "answer" else 0
         grid.stop_requested = grid.stop_requested or lines == 3
 
-    grid = Watched(config, stop)
     with pytest.raises(Interrupted):
-        run_federation(config, grid)
+        run_federation(config, Watched(config, stop))
     assert Checkpoint.read(tmp_path / "run").round == 3
     again = {"algorithm": "fedhe", "output-dir": str(tmp_path / "run")}
     assert reached(run_one(again, resume=True, workers=1, verbose=True)) == reached(whole)
 
 
-@pytest.mark.slow
-def test_how_often_checkpoints_are_written_changes_no_bit_of_an_asynchronous_run(make_config, run_federation, tmp_path):
-    outcomes = [
-        reached(run_federation(make_config(**UNEVEN | {"checkpoint_every": every}, output_dir=str(tmp_path / name))))
-        for every, name in ((1, "often"), (0, "never"))
-    ]
-    assert outcomes[0] == outcomes[1]
-
-
-def test_a_synchronous_run_that_died_has_the_clock_of_one_that_did_not(make_config, run_federation, tmp_path):
-    keys = {"algorithm": "fedhe", "models": "mlp", "rounds": 4, "client_seconds": "1,3", "checkpoint_every": 2}
-    whole = run_federation(make_config(**keys, output_dir=str(tmp_path / "whole")))
-    config = make_config(**keys)
+def test_a_synchronous_run_that_died_has_the_clock_of_one_that_did_not(play, make_config, run_federation):
+    keys = {"fedhe.mode": "sync", "rounds": 4, "client_seconds": "1,3", "checkpoint_every": 2}
+    whole = play("whole", **keys)
+    config = make_config(**ASYNC | keys)
     with pytest.raises(SystemExit), Watched(config, dying(13)) as grid:
         run_federation(config, grid)
     assert reached(run_federation(config.with_values({"resume": True}))) == reached(whole)
@@ -414,7 +351,8 @@ def test_a_synchronous_run_that_died_has_the_clock_of_one_that_did_not(make_conf
 @pytest.mark.slow
 def test_where_clients_are_elsewhere_none_is_sent_a_number_twice(make_config, run_federation, tmp_path):
     """The server dies beyond its checkpoint; clients have trained by later messages than that knows of."""
-    config = make_config(**UNEVEN | {"checkpoint_every": 4}, state_dir=str(tmp_path / "state"))
+    config = make_config(**ASYNC | UNEVEN | {"checkpoint_every": 4}, state_dir=str(tmp_path / "state"))
+    folder = Path(config.output_dir)
     numbers: list[set[tuple[int, Any]]] = [set(), set()]
 
     def note(which: int, message: Message) -> None:
@@ -426,27 +364,24 @@ def test_where_clients_are_elsewhere_none_is_sent_a_number_twice(make_config, ru
     died = Meddled(config, asked=lambda grid, message: die(grid, message) or note(0, message))
     with pytest.raises(SystemExit), died:
         run_federation(config, died)
-    assert entries(Path(config.output_dir))[-1]["round"] > Checkpoint.read(Path(config.output_dir)).round
+    assert entries(folder)[-1]["round"] > Checkpoint.read(folder).round
     with Meddled(config, asked=lambda grid, message: note(1, message), run=8) as grid:
-        folder = run_federation(config.with_values({"resume": True}), grid, run_id=8)
+        run_federation(config.with_values({"resume": True}), grid, run_id=8)
     assert not numbers[0] & numbers[1]
-    assert summary(folder)["failures"] == 0
-    assert summary(folder)["rounds"] == 7
+    assert (summary_of(folder)["failures"], summary_of(folder)["rounds"]) == (0, 7)
 
 
-def test_no_clients_are_drawn_in_an_asynchronous_run(make_config, refusal):
-    config = make_config(**ASYNC, fraction=0.5)
-    federation = Federation(LocalEngine(config, 7), config, FedHe(mode="async"))
-    assert "fraction" in refusal(ConfigError, AsyncRounds, federation)
+class Sharers(FedHe):
+    sharing = Sharing()
 
 
-def test_public_rows_and_asynchronous_rounds_do_not_go_together(make_config, refusal):
-    class Both(FedHe):
-        sharing = Sharing()
-
-    config = make_config(**ASYNC)
-    federation = Federation(LocalEngine(config, 7), config, Both(mode="async"))
-    assert "public samples" in refusal(ConfigError, AsyncRounds, federation)
+@pytest.mark.parametrize(
+    ("strategy", "keys", "said"), [(FedHe, {"fraction": 0.5}, "fraction"), (Sharers, {}, "public samples")]
+)
+def test_no_clients_are_drawn_and_no_rows_shared_in_an_asynchronous_run(make_config, refusal, strategy, keys, said):
+    config = make_config(**ASYNC, **keys)
+    federation = Federation(LocalEngine(config, 7), config, strategy(mode="async"))
+    assert said in refusal(ConfigError, AsyncRounds, federation)
 
 
 @pytest.mark.parametrize("sent", [0, 40])

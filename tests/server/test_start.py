@@ -140,17 +140,6 @@ def test_a_deployment_whose_operator_says_no_number_is_refused_at_once(clock, re
     assert (clock.now, post.pushed) == (0, [])
 
 
-def test_who_is_slow_to_answer_is_waited_for(clock):
-    """The first has answered at once, and does not decide how many there are; it is named as silent after a minute."""
-    waiting = []
-    post = post_of(LIAR, *honest(4)[1:], answers=dict.fromkeys((99, 98, 97), waiting.append))
-    clock.events[70.0] = lambda: post._replies.extend(Post.register(post, message) for message in waiting)
-    federation = started(post, start_timeout=100, clients=4)
-    assert client_ids(federation.roster) == [0, 1, 2, 3]
-    assert 70 <= clock.now < 71
-    assert federation.notes() == []
-
-
 def test_a_quorum_does_not_wait_for_who_is_silent(clock):
     federation = started(post_of(*ALL, answers={98: never}), start_clients=2)
     assert (clock.now, client_ids(federation.roster), federation.notes()) == (0, [0, 1], [])
@@ -205,7 +194,7 @@ def test_in_a_simulation_who_cannot_take_part_is_left_out_where_no_number_is_giv
     post = post_of(*honest(2), engine="simulation", answers={99: fails("client 1, no data")})
     assert refusal(FederationError, started, post, clients=2) == "client 1, no data"
     federation = started(post)
-    assert client_ids(federation.roster) == [0]
+    assert (clock.now, client_ids(federation.roster)) == (0, [0])
     assert federation.notes() == [Failure(-1, REGISTRATION, "client 1, no data", 99)]
     assert federation.notes() == []
     said = refusal(FederationError, started, post, min_clients=2)
@@ -401,13 +390,18 @@ def test_more_keys_may_be_listed_than_the_run_has_clients(clock, keyed):
     assert client_ids(started(post, node_keys=path, clients=1).roster) == [0]
 
 
-def test_a_listed_client_that_is_slow_to_answer_is_waited_for(clock, keyed):
-    """It is named as silent after a minute, and has not said that it cannot take part."""
+@pytest.mark.parametrize("listed", [False, True])
+def test_who_is_slow_to_answer_is_waited_for(clock, keyed, listed):
+    """The first has answered at once, and does not decide how many there are. The others are named as silent after a
+    minute, and have not said that they cannot take part."""
     waiting = []
-    post, path = keyed(*KEYED, answers={7: waiting.append})
+    liar = member(0, node=5, clients=10**6)
+    post, path = keyed(liar, *KEYED[1:], answers=dict.fromkeys((6, 7), waiting.append))
     clock.events[100.0] = lambda: post._replies.extend(Post.register(post, message) for message in waiting)
-    assert client_ids(started(post, node_keys=path).roster) == [0, 1, 2]
+    federation = started(post, **({"node_keys": path} if listed else {"clients": 3}))
+    assert client_ids(federation.roster) == [0, 1, 2]
     assert 100 <= clock.now < 101
+    assert federation.notes() == []
 
 
 def test_a_node_without_a_key_is_no_client_of_the_list(tmp_path, public):

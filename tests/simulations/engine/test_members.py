@@ -1,5 +1,7 @@
 """Who the clients of the local engine are: few are built, and each is what it would say itself."""
 
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pandas as pd
@@ -79,18 +81,19 @@ def test_each_client_is_what_it_says_itself(kind, make_config, make_grid):
     assert make_grid(config).members() == by_messages(make_grid(config))
 
 
+def table(place: Path, **columns: list[Any]) -> dict[str, str]:
+    """Write a table, and return the keys that read it."""
+    rows = len(next(iter(columns.values())))
+    sick = ["ill" if row % 3 else "well" for row in range(rows)]
+    frame = pd.DataFrame({"age": [row * 7 % 90 + 0.5 for row in range(rows)], "sick": sick} | columns)
+    frame.to_csv(place, index=False)
+    return {"dataset": str(place), "label_column": "sick"}
+
+
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_owners_and_their_names_are_each_clients_own(workers, make_config, make_grid, tmp_path):
-    place = tmp_path / "beds.csv"
-    frame = pd.DataFrame(
-        {
-            "age": [row * 7 % 90 + 0.5 for row in range(200)],
-            "ward": [f"w{row % 10}" for row in range(200)],
-        }
-    )
-    frame.assign(sick=["ill" if row % 3 else "well" for row in range(200)]).to_csv(place, index=False)
-    keys = {"dataset": str(place), "label_column": "sick", "partition": "natural:ward", "models": "tabular:0,mlp"}
-    config = make_config(clients=6, **keys)
+    keys = table(tmp_path / "beds.csv", ward=[f"w{row % 10}" for row in range(200)])
+    config = make_config(clients=6, partition="natural:ward", models="tabular:0,mlp", **keys)
     members = make_grid(config, workers=workers).members()
     assert members == by_messages(make_grid(config))
     assert [(one.name, one.owners) for one in members][:2] == [("w0 + w6", 2), ("w1 + w7", 2)]
@@ -105,12 +108,8 @@ def test_state_in_a_folder_is_looked_at_client_by_client(make_config, make_grid,
 def test_who_cannot_take_part_is_named_and_where_none_can_few_are_asked(
     make_config, make_federation, loaded, refusal, tmp_path
 ):
-    wards = [f"w{row % 9 + 10}" for row in range(200)] + ["w5"]
-    frame = pd.DataFrame(
-        {"age": [row * 7 % 90 + 0.5 for row in range(201)], "ward": wards, "sick": ["no", "ill", "ill"] * 67}
-    )
-    frame.to_csv(tmp_path / "beds.csv", index=False)
-    keys = {"dataset": str(tmp_path / "beds.csv"), "label_column": "sick", "partition": "natural:ward", "models": "mlp"}
+    wards = table(tmp_path / "beds.csv", ward=[f"w{row % 9 + 10}" for row in range(200)] + ["w5"])
+    keys = wards | {"partition": "natural:ward", "models": "mlp"}
     said = refusal(FederationError, make_federation, make_config(clients=10, test_fraction=0.8, **keys))
     assert said.startswith(
         "client 9, client registration: partition 9 of 10 ('natural:ward'), w5, has 1 samples and none"
@@ -128,10 +127,9 @@ def test_a_resumed_run_compares_all_data_and_names_whose_have_changed(make_confi
         ages = [row * 7 % 90 + 0.5 for row in range(200)]
         if changed is not None:
             ages[changed] += 1
-        frame = pd.DataFrame({"age": ages, "sick": ["ill" if row % 3 else "well" for row in range(200)]})
-        frame.to_csv(place, index=False)
+        keys = table(place, age=ages)
         reread(str(place))
-        grid = make_grid(make_config(dataset=str(place), label_column="sick", clients=5, models="mlp"))
+        grid = make_grid(make_config(**keys, clients=5, models="mlp"))
         grid.members()
         return grid
 

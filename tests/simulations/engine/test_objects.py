@@ -56,24 +56,27 @@ def read(folder, **reading):
     return load_client_data(split, 0).train.arrays
 
 
-@pytest.mark.parametrize("kind", ["pandas", "category", "datasets", "stream", "view", "coded view", "interchange"])
+def coded(frame):
+    """Return labels as codes of a dictionary of views."""
+    codes, names = (frame.sick == "well").astype("uint32"), pa.array(["ill", "well"], pa.string_view())
+    return pa.DictionaryArray.from_arrays(codes, names)
+
+
+TABLES = {
+    "pandas": lambda frame: frame.set_index("age", drop=False),
+    "category": lambda frame: frame.astype({"ward": "category", "sick": "category"}),
+    "datasets": datasets.Dataset.from_pandas,
+    "stream": lambda frame: type("Stream", (Arrow,), {})(pa.table(frame), "__arrow_c_stream__"),
+    "view": lambda frame: pa.table(frame).set_column(3, "sick", pa.array(frame.sick.tolist(), pa.string_view())),
+    "coded view": lambda frame: pa.table(frame).set_column(3, "sick", coded(frame)),
+    "interchange": lambda frame: type("Frame", (Arrow,), {})(pa.table(frame), "__dataframe__"),
+    "polars": lambda frame: pytest.importorskip("polars", reason="polars is not installed").from_pandas(frame),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
 def test_a_table_is_what_pandas_has(frame, kind):
-    given = {
-        "pandas": lambda: frame.set_index("age", drop=False),
-        "category": lambda: frame.astype({"ward": "category", "sick": "category"}),
-        "datasets": lambda: datasets.Dataset.from_pandas(frame),
-        "stream": lambda: type("Stream", (Arrow,), {})(pa.table(frame), "__arrow_c_stream__"),
-        "view": lambda: pa.table(frame).set_column(3, "sick", pa.array(frame.sick.tolist(), pa.string_view())),
-        "coded view": lambda: pa.table(frame).set_column(
-            3,
-            "sick",
-            pa.DictionaryArray.from_arrays(
-                (frame.sick == "well").astype("uint32"), pa.array(["ill", "well"], pa.string_view())
-            ),
-        ),
-        "interchange": lambda: type("Frame", (Arrow,), {})(pa.table(frame), "__dataframe__"),
-    }[kind]()
-    folder, several = stored(given)
+    folder, several = stored(TABLES[kind](frame))
     arrays = read(folder, label_column="sick")
     assert not several
     assert arrays.class_names == ("ill", "well")
@@ -81,11 +84,6 @@ def test_a_table_is_what_pandas_has(frame, kind):
     expected = frame.assign(ward=frame.ward == "b")[["age", "bp", "ward"]].to_numpy(np.float32)
     assert np.array_equal(arrays.inputs.numpy(), expected)
     assert arrays.labels.tolist() == (frame.sick == "well").astype(int).tolist()
-
-
-def test_polars_is_taken(frame):
-    polars = pytest.importorskip("polars", reason="polars is not installed")
-    assert read(stored(polars.from_pandas(frame))[0], label_column="sick").inputs.shape == (ROWS, 3)
 
 
 def test_what_a_mask_hides_is_missing():
@@ -154,37 +152,26 @@ def test_a_run_with_a_frame_for_each_client_has_their_names(frame, tmp_path):
 def test_a_list_is_one_a_client_without_names():
     images = torch.zeros(20, 8, 8, dtype=torch.uint8)
     keys = config_keys({}, {"dataset": [Pairs(images, [0, 1] * 10), Pairs(images, [2, 1] * 10)]})
-    assert keys["partition"] == "files"
-    clients = [
-        load_client_data(Split(dataset=keys["dataset"], clients=2, seed=0, partition="files"), k) for k in range(2)
-    ]
+    split = Split(dataset=keys["dataset"], clients=2, seed=0, partition=keys["partition"])
+    clients = [load_client_data(split, client_id) for client_id in range(2)]
+    assert split.partition == "files"
     assert [data.name for data in clients] == ["", ""]
     assert [data.train.class_counts(3)[[0, 2]].gt(0).tolist() for data in clients] == [[True, False], [False, True]]
 
 
-class TestMessages:
-    """They name the frame, not the folder that it was written to."""
-
-    def refused(self, refusal, dataset, **keys):
-        given = config_keys({}, {"dataset": dataset})
-        kind = given.get("partition", "iid")
-        split = Split(
-            dataset=given["dataset"],
-            clients=2,
-            seed=0,
-            reading=Reading(**{"label_column": "sick", **keys}),
-            partition=kind,
-        )
-        return refusal(DataError, load_client_data, split, 0)
-
-    def test_rows_count_from_0_as_those_of_a_frame_do(self, frame, refusal):
-        frame.loc[7, "sick"] = "maybe"
-        keys = {"classes": "ill,well"}
-        assert "in row 7:" in self.refused(refusal, frame, **keys)
-        both = {"North": frame[:30].replace("maybe", "ill"), "South": frame}
-        assert "row 7 of dataset['South']" in self.refused(refusal, both, **keys)
-        splits = datasets.DatasetDict(train=datasets.Dataset.from_pandas(frame))
-        assert "row 7 of dataset['train']" in self.refused(refusal, splits, **keys)
+@pytest.mark.parametrize("where", ["", " of dataset['South']", " of dataset['train']"])
+def test_rows_count_from_0_as_those_of_a_frame_do_and_the_frame_is_named(frame, refusal, where):
+    """Not the folder that it was written to."""
+    good = frame[:30].copy()
+    frame.loc[7, "sick"] = "maybe"
+    given = {
+        "": frame,
+        " of dataset['South']": {"North": good, "South": frame},
+        " of dataset['train']": datasets.DatasetDict(train=datasets.Dataset.from_pandas(frame)),
+    }[where]
+    keys, reading = config_keys({}, {"dataset": given}), Reading(label_column="sick", classes="ill,well")
+    split = Split(dataset=keys["dataset"], clients=2, seed=0, reading=reading, partition=keys.get("partition", "iid"))
+    assert f"in row 7{where}:" in refusal(DataError, load_client_data, split, 0)
 
 
 class Stream(IterableDataset):

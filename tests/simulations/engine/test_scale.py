@@ -1,7 +1,6 @@
 """Many clients, little memory: those that rest in files, and the workers that wake them."""
 
 import errno
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
@@ -10,20 +9,19 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from fixtures.folders.reached import server_state
 from fixtures.tiers import exhaustive
 from flwr.app import Message, MessageType, RecordDict
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import StateError
 from hetfl_flwr.node import state as states
-from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
-from hetfl_flwr.runs.record import ROUNDS_FILE
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.wire.codec import from_record, to_record
 from simulations.engine.clients import FIRST_NODE
 from simulations.engine.grid import LocalEngine
 from simulations.engine.workers import share_out
-from simulations.testing.contract import downloads
+from simulations.testing.contract import downloads, entries
 
 RUN = 7
 
@@ -55,8 +53,7 @@ def config_for(make_config: Callable[..., RunConfig], tmp_path: Path) -> Callabl
 
 def result(folder: Path) -> tuple[bytes, list[dict[str, Any]]]:
     """What a run has come to, without its seconds."""
-    lines = [json.loads(line) for line in (folder / ROUNDS_FILE).read_text().splitlines()]
-    return (folder / SERVER_STATE_FILE).read_bytes(), [{**line, "seconds": 0} for line in lines]
+    return server_state(folder), [{**line, "seconds": 0} for line in entries(folder)]
 
 
 @pytest.mark.slow
