@@ -78,10 +78,8 @@ KEPT, SGD = {"moments": "kept"}, {"optimizer": "sgd", "learning_rate": 0.1}
 PULLED, UNLIKE = {**SGD, "fedprox.mu": 0.5}, {"models": f"{NORMED},mlp", "width": 8}
 Case = tuple[str, str, int, dict[str, Any], Callable[[], Trained]]
 CASES: dict[str, Case] = {
-    "fedavg, alone": ("fedavg", "", 1, {}, whole),
     "fedavg": ("fedavg", "", 3, {}, whole),
     "fedavg, moments": ("fedavg", "", 3, KEPT, whole),
-    "fedprox, alone": ("fedprox", "", 1, PULLED, partial(whole, torch.optim.SGD, 0.5)),
     "fedprox": ("fedprox", "", 3, PULLED, partial(whole, torch.optim.SGD, 0.5)),
     "fedrep, alone": ("fedrep", "body", 1, {}, in_turn),
     "fedrep": ("fedrep", "body", 3, {}, in_turn),

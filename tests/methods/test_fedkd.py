@@ -1,7 +1,6 @@
 """FedKD: its equations by hand, against a slow twin."""
 
 from copy import deepcopy
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -111,7 +110,7 @@ def test_the_server_and_the_clients_hold_the_same_mentee_whoever_was_there(halve
 
 def mentee(spec: DataSpec) -> SplitModel:
     """Six embeddings of five inputs, and a head of four classes."""
-    return SplitModel(nn.Linear(prod(spec.shape), 6), nn.Linear(6, spec.classes))
+    return SplitModel(nn.Linear(*spec.shape, 6), nn.Linear(6, spec.classes))
 
 
 def server(robust: str = "none", **hyper_parameters: Any) -> tuple[FedKD, dict[str, Any]]:

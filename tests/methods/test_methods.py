@@ -20,11 +20,10 @@ from simulations.testing.contract import entries
 from strategies.fedhenn import FedHeNN, FedHeNNHomogeneous
 
 
-def test_every_file_of_the_strategies_but_the_base_is_an_algorithm():
-    assert {"fedavg", "fedhe", "local"} <= set(names())
-    assert "base" not in names()
-    assert "fedavg" not in for_heterogeneous_models()
-    assert {"fedhe", "local"} <= set(for_heterogeneous_models())
+def test_every_file_of_the_strategies_but_the_bases_is_an_algorithm():
+    assert {"fedavg", "fedhe", "local"} <= {*names()}
+    assert not [name for name in names() if name.startswith("base")]
+    assert {"fedhe", "local"} <= {*for_heterogeneous_models()} <= {*names()} - {"fedavg"}
 
 
 @pytest.mark.parametrize(
@@ -105,36 +104,39 @@ def test_options_reach_the_side_that_has_them_and_those_of_other_algorithms_neit
     build_strategy(make_config(algorithm="local", **keys))
 
 
-def test_auto_means_heterogeneous_models_wherever_the_algorithm_takes_them():
-    def models(**keys):
-        return resolve_models(RunConfig.from_flat(keys)).models
+@pytest.mark.parametrize(
+    ("keys", "models"),
+    [
+        ({"algorithm": "fedhe"}, "lenet5,mlp,fedhe:5"),
+        ({"algorithm": "fedhenn"}, "lenet5,mlp,fedhe:5"),
+        ({"algorithm": "fedhenn", "fedhenn.mode": "homogeneous"}, "lenet5"),
+        ({"algorithm": "fedavg"}, "lenet5"),
+        ({"algorithm": "fedavg", "models": "mlp"}, "mlp"),
+        ({"dataset": "digits,rotated-mnist"}, "lenet5,mlp,fedhe:5"),
+        ({"dataset": "breast-cancer"}, "mlp,tabular:0,tabular:1"),
+        ({"dataset": "sentiment140"}, "lstm1,bag,lstm2"),
+        ({"dataset": "sentiment140", "algorithm": "fedavg"}, "lstm1"),
+        ({"dataset": "owner/name"}, "lenet5,mlp,fedhe:5"),
+        ({"dataset": "owner/name", "text-column": "text"}, "lstm1,bag,lstm2"),
+        ({"dataset": "./own", "label-column": "kind"}, "mlp,tabular:0,tabular:1"),
+        ({"dataset": "./elsewhere"}, "lenet5,mlp,fedhe:5"),
+    ],
+    ids=str,
+)
+def test_auto_means_models_that_fit_the_data_and_differ_where_they_may(keys, models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "train.csv").write_text("a,b,kind\n1,2,x\n3,4,y\n")
+    assert resolve_models(RunConfig.from_flat(keys)).models == models
 
-    assert models(algorithm="fedhe") == models(algorithm="fedhenn") == "lenet5,mlp,fedhe:5"
-    assert models(algorithm="fedavg") == "lenet5"
-    assert models(algorithm="fedavg", models="mlp") == "mlp"
-    assert models(algorithm="fedhenn", **{"fedhenn.mode": "homogeneous"}) == "lenet5"
+
+def test_auto_for_data_of_two_kinds_is_refused(refusal):
+    assert "breast-cancer" in refusal(ConfigError, resolve_models, RunConfig(dataset="digits,breast-cancer"))
 
 
-def test_a_width_is_what_is_asked_for_or_else_what_the_algorithm_needs():
-    def width(**keys):
-        return resolve_models(RunConfig(**keys)).width
-
-    assert (width(algorithm="chfl"), width(algorithm="chfl", width=8), width(algorithm="fedhe")) == (64, 8, 0)
-
-
-def test_auto_means_models_that_take_the_data(refusal, tmp_path):
-    def auto(dataset, **keys):
-        return resolve_models(RunConfig(dataset=dataset, **keys)).models
-
-    assert auto("digits,rotated-mnist") == "lenet5,mlp,fedhe:5"
-    assert auto("breast-cancer") == "mlp,tabular:0,tabular:1"
-    assert auto("sentiment140") == "lstm1,bag,lstm2"
-    assert auto("sentiment140", algorithm="fedavg") == "lstm1"
-    (tmp_path / "train.csv").write_text("a,b,kind\n1,2,x\n3,4,y\n")
-    assert auto(str(tmp_path), label_column="kind") == "mlp,tabular:0,tabular:1"
-    assert auto(str(tmp_path / "elsewhere")) == auto("owner/name") == "lenet5,mlp,fedhe:5"
-    assert auto("owner/name", text_column="text") == "lstm1,bag,lstm2"
-    assert "breast-cancer" in refusal(ConfigError, auto, "digits,breast-cancer")
+@pytest.mark.parametrize(("algorithm", "asked", "width"), [("chfl", 0, 64), ("chfl", 8, 8), ("fedhe", 0, 0)])
+def test_a_width_is_what_is_asked_for_or_else_what_the_algorithm_needs(algorithm, asked, width):
+    assert resolve_models(RunConfig(algorithm=algorithm, width=asked)).width == width
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedh2l", "local"])

@@ -62,13 +62,6 @@ def node():
     return linear_node(INPUTS, [0, 1], [[0.0, 1.0], [1.0, 0.0], [-9.0, -9.0]])
 
 
-def predicting(predict, known=(True, True, True)):
-    """Measure a client."""
-    client = FedProtoClient(node(), distance_weight=1.0, predict=predict)
-    download = [] if predict == "head" else [PROTOTYPES * np.array(known)[:, None], np.array(known)]
-    return client.evaluate([np.float32(a) if a.dtype != bool else a for a in download], {})[2]
-
-
 @pytest.mark.parametrize(
     ("predict", "known", "accuracy"),
     [
@@ -85,7 +78,9 @@ def predicting(predict, known=(True, True, True)):
 )
 def test_what_predicts_when_a_client_is_measured(predict, known, accuracy):
     """On test and validation samples alike."""
-    metrics = predicting(predict, known)
+    client = FedProtoClient(node(), distance_weight=1.0, predict=predict)
+    download = [PROTOTYPES * np.float32(known)[:, None], np.array(known)]
+    metrics = client.evaluate(download if predict != "head" else [], {})[2]
     assert (metrics["accuracy"], metrics["validation-accuracy"]) == (accuracy, accuracy)
 
 
@@ -161,27 +156,26 @@ THREE = [
 ]
 
 
+ONE = [(np.float32([[7, 7], [7, 7]]), np.array([1, 0]))]
+
+
 @pytest.mark.parametrize(
-    ("robust", "counted", "uploads", "means"),
+    ("robust", "counted", "uploads", "means", "known"),
     [
         # (3 (1, 0) + 1 (5, 4)) / 4; class 1 is on client 0 alone, whatever client 1's row without samples says
-        ("none", True, THREE[:2], [[2, 1], [6, 8]]),
-        ("none", False, THREE[:2], [[3, 2], [6, 8]]),
+        ("none", True, THREE[:2], [[2, 1], [6, 8]], [True, True]),
+        ("none", False, THREE[:2], [[3, 2], [6, 8]], [True, True]),
         # medians of (1, 5, 900) and (0, 4, -900); of the two that have class 1 their mean, each counted once
-        ("median", True, THREE, [[5, 0], [4, 6]]),
-        ("trimmed:0.4", False, THREE, [[5, 0], [4, 6]]),
+        ("median", True, THREE, [[5, 0], [4, 6]], [True, True]),
+        ("trimmed:0.4", False, THREE, [[5, 0], [4, 6]], [True, True]),
+        # a class that nobody has is not known
+        ("none", True, ONE, [[7, 7], [0, 0]], [True, False]),
+        ("median", True, ONE, [[7, 7], [0, 0]], [True, False]),
     ],
 )
-def test_averages_by_hand(robust, counted, uploads, means):
-    averaged, known = robustly(Strategy(counted=counted), robust).averaged(range(len(uploads)), uploads)
-    assert averaged.tolist() == means
-    assert known.tolist() == [True, True]
-
-
-@pytest.mark.parametrize("robust", ["none", "median"])
-def test_a_class_that_nobody_has_is_not_known(robust):
-    averaged, known = robustly(Strategy(), robust).averaged([0], [(np.float32([[7], [7]]), np.array([1, 0]))])
-    assert (averaged.tolist(), known.tolist()) == ([[7], [0]], [True, False])
+def test_averages_by_hand(robust, counted, uploads, means, known):
+    averaged, there = robustly(Strategy(counted=counted), robust).averaged(range(len(uploads)), uploads)
+    assert (averaged.tolist(), there.tolist()) == (means, known)
 
 
 # --- the guard -----------------------------------------------------------------------------------

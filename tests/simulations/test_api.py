@@ -6,7 +6,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import pytest
 import torch
@@ -135,15 +136,8 @@ def test_an_interrupt_keeps_the_round_and_says_how_to_go_on(tmp_path, monkeypatc
 
 def test_a_run_in_a_thread_leaves_signals_alone(tmp_path):
     """They are the main thread's, where the handler stays the one that was there."""
-    found = []
-
-    def work():
-        found.append(run("fedhe", **SMALL, out=tmp_path / "run"))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert [result.summary["rounds"] for result in found] == [2]
+    with ThreadPoolExecutor() as threads:
+        assert threads.submit(run, "fedhe", **SMALL, out=tmp_path / "run").result().summary["rounds"] == 2
 
 
 def test_runs_are_compared_in_what_differs(done, tmp_path):
@@ -159,9 +153,8 @@ def test_runs_are_compared_in_what_differs(done, tmp_path):
 
 
 def test_what_is_no_run_or_no_measure_is_refused(done, refusal):
-    for runs in ([], [3], [b"runs"]):
-        for function in (compare, gains):
-            refusal(ConfigError, function, runs)
+    for function, runs in product((compare, gains), ([], [3], [b"runs"])):
+        refusal(ConfigError, function, runs)
     refusal(ConfigError, gains, [done], ["A"])
 
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pandas as pd
+import pytest
 from rich.console import Console
 from sklearn.datasets import load_digits
 
@@ -35,23 +36,24 @@ def test_the_counts_are_those_of_what_each_client_trains_with():
         assert split.counts.loc[number].tolist() == [(data.train.labels == label).sum() for label in range(10)]
 
 
-def test_what_nobody_has_is_counted():
+def test_what_nobody_has_is_counted_and_what_all_have_counts_once():
     """Two clients with one class each have the digits 0 and 1; of the others nobody has any."""
     split = counted(clients=2, partition="classes:1")
     assert (split.rows, split.unused) == (1797, int((load_digits().target > 1).sum()))
     assert (split.counts > 0).sum(axis=1).tolist() == [1, 1]
-
-
-def test_rows_that_all_clients_have_count_once():
     split = counted(clients=4, partition="all", dataset="digits,digits-colour")
     assert (split.rows, split.unused) == (2 * 1797, 0)
 
 
-def test_domains_bear_names():
-    domains = counted(clients=5, dataset="rotated-digits").shares.domain
-    assert domains.tolist() == ["0°", "20°", "40°", "60°", "0°"]
-    domains = counted(clients=5, dataset="digits,rotated-digits").shares.domain
-    assert domains.tolist() == ["digits", *(f"rotated-digits {angle}°" for angle in (0, 20, 40, 60))]
+@pytest.mark.parametrize(
+    ("dataset", "names"),
+    [
+        ("rotated-digits", ["0°", "20°", "40°", "60°", "0°"]),
+        ("digits,rotated-digits", ["digits", *(f"rotated-digits {angle}°" for angle in (0, 20, 40, 60))]),
+    ],
+)
+def test_domains_bear_names(dataset, names):
+    assert counted(clients=5, dataset=dataset).shares.domain.tolist() == names
 
 
 def test_a_table_with_few_classes_has_a_column_for_each():
