@@ -230,12 +230,6 @@ def test_for_prometheus_a_resumed_run_counts_on_and_who_has_left_keeps_a_name(
     assert counted[-1] == 300
 
 
-@pytest.mark.parametrize("content", ["[]", '{"tensorboard": 3}', "{", ""])
-def test_trackers_start_over_where_their_file_is_broken(tmp_path: Path, content: str) -> None:
-    (tmp_path / trackers.IDS_FILE).write_text(content)
-    started(tmp_path, "tensorboard").round(round_(1))
-
-
 def test_what_a_client_calls_its_metrics_leaves_prometheus_a_file_that_all_can_read(tmp_path: Path) -> None:
     """Two clients choose names that are nobody's in Prometheus, or another gauge's with other labels."""
     pytest.importorskip("prometheus_client")
