@@ -1,8 +1,10 @@
 """The ``hetfl`` command put together. Nothing heavy is imported before a command needs it."""
 
+import signal
 import sys
 from collections.abc import Callable
 from inspect import getdoc
+from types import FrameType
 from typing import Annotated
 
 import click
@@ -62,10 +64,19 @@ for _command in COMMANDS:
     )(_command)
 
 
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Stop a command that is killed as Ctrl-C does, also where that is ignored, as in the background of a script."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(number, frame)
+
+
 def main() -> None:
     """Run the command; a user's mistake is one line on standard error and exit status 2."""
     working_directory_last()
     keep_freed_memory()
+    signal.signal(signal.SIGTERM, _stop)
     try:
         ended = app(standalone_mode=False)
         if ended == ON_CTRL_C:

@@ -1,5 +1,6 @@
 """What several commands print: tables, a run that has ended, and one that the user has stopped."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-
-from hetfl_flwr.errors import Interrupted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,12 +25,20 @@ def show_run(folder: Path) -> None:
 
 
 @contextmanager
-def stopped_in_one_line() -> Iterator[None]:
-    """End the command in one line, which says how to go on, where the user stops what runs within."""
+def stopped_in_one_line(*, again: bool = True) -> Iterator[None]:
+    """End the command in one line that says how to go on where the user stops what runs within.
+
+    Parameters
+    ----------
+    again : bool
+        Whether the same command goes on, where what runs within says nothing else.
+    """
     try:
         yield
-    except Interrupted as stopped:
-        typer.echo(str(stopped), err=True)
+    except KeyboardInterrupt as stopped:
+        if not (again or str(stopped)):
+            raise
+        typer.echo(str(stopped) or f"stopped; go on with: {shlex.join(['hetfl', *sys.argv[1:]])}", err=True)
         raise typer.Exit(1) from None
 
 

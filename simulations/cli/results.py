@@ -12,7 +12,7 @@ from hetfl_flwr.common.notices import warn
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.record import read_clients
 from simulations.cli.options import JsonOption, RunsArgument, path, target
-from simulations.cli.printing import make_console, print_json, print_tables
+from simulations.cli.printing import make_console, print_json, print_tables, stopped_in_one_line
 
 if TYPE_CHECKING:
     from simulations.reports.impact import MethodImpact
@@ -54,7 +54,7 @@ def compare(
 
     Example: hetfl compare runs/fedhe runs/local --measure balanced-accuracy
     """
-    from simulations.reports.doubts import doubts
+    from simulations.reports.doubts import doubts, too_short
     from simulations.reports.estimates import measure_named
     from simulations.reports.gains import NO_ANSWER, answer, gains_table, in_words, write_csv
     from simulations.reports.impact import impact_table
@@ -67,7 +67,7 @@ def compare(
     found, table = answer(runs, compared), compare_table(runs, target, compared)
     if found is None and csv:
         raise ConfigError(f"--csv: {NO_ANSWER}")
-    standing, doubtful = found.standing if found else [], doubts(runs)
+    standing, doubtful = found.standing if found else [], too_short(runs) + doubts(runs)
     files = [] if csv is None or found is None else [f"gains: {write_csv(found.gains, csv)}"]
     files += [] if out is None else [f"picture: {', '.join(map(str, _draw(runs, standing, out)))}"]
     if json:
@@ -192,7 +192,9 @@ def audit(
     """
     from simulations.studies.audit.report import FOLDER, JSON_FILE, audited, tables
 
-    found = audited(folder, device=device, shadows=shadows, clients=clients, places=_places(node or []))
+    places = _places(node or [])
+    with stopped_in_one_line():
+        found = audited(folder, device=device, shadows=shadows, clients=clients, places=places)
     names = next((one["class_names"] for one in read_clients(folder) or () if one.get("class_names")), None)
     print_tables(*tables(found, folder.name, names))
     if found.unknown:

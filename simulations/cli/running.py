@@ -107,7 +107,7 @@ def run(
 
 def run_one(chosen: dict[str, Value], *, resume: bool, workers: int, verbose: bool) -> Path:
     """Run a federation and return its folder; one that is interrupted says so, and ends the command."""
-    with stopped_in_one_line():
+    with stopped_in_one_line(again=False):
         with _imports():
             import simulations.engine.grid  # noqa: F401
         return run_locally(chosen, resume=resume, workers=workers, verbose=verbose)
@@ -144,8 +144,8 @@ def run_many(chosen: dict[str, Value], sweep: str | None, against: str | None, b
     out = check_no_run_file(Path(str(chosen.pop("output-dir"))))
     grid = {} if sweep is None else parse_grid(sweep)
     wanted = jobs(chosen, grid, out) if against is None else jobs_against(chosen, against, grid, out)
-    check(wanted)
     with stopped_in_one_line():
+        check(wanted)
         failed = run_all(wanted, backend, make_console())
     if ended := [job.folder for job in wanted if job.folder not in failed]:
         compare(ended)
@@ -251,5 +251,7 @@ def reproduce(
         raise ConfigError("--quick and --short: one of them")
     variant: Variant = "quick" if quick else "short" if short else "full"
     request = Request(out, variant, only or (), seeds, backend(on, workers), extra, results, report_only)
-    if not reproduce_all(recipes, request, make_console()):
+    with stopped_in_one_line():
+        whole = reproduce_all(recipes, request, make_console())
+    if not whole:
         raise typer.Exit(1)

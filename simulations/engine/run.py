@@ -55,6 +55,7 @@ def run_locally(
         After Ctrl-C, at the end of the round: says how to resume.
     """
     from hetfl_flwr.data import reread
+    from hetfl_flwr.runs.record import CHECKPOINTS
     from hetfl_flwr.runs.settings import resolved
 
     run = secrets.randbits(62) | 1 << 62
@@ -77,8 +78,10 @@ def run_locally(
         try:
             with added(callbacks), _stoppable(grid):
                 server_app(grid, Context(run, 1, {}, RecordDict(), config.to_flat()))
-        except Interrupted:
+        except KeyboardInterrupt as stop:
             algorithm, folder = config.algorithm, config.output_dir
+            if not isinstance(stop, Interrupted) and not any((Path(folder) / CHECKPOINTS).glob("round-*")):
+                raise  # the second one, and there is nothing to go on from
             again = option(
                 f"hetfl run {algorithm} --out {quote(folder)} --resume",
                 f"run({algorithm!r}, out={folder!r}, resume=True)",

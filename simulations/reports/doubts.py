@@ -1,6 +1,6 @@
 """What makes the figures of runs doubtful: small test sets, single classes, a run that is too short."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from math import sqrt
 
@@ -24,11 +24,21 @@ def notes(run: Run) -> list[str]:
 
     Where it does not, and classes are never predicted, the first line says what might help them.
     """
-    first = still_rising(run.rounds, sum(client["test"] or 0 for client in run.clients))
+    first = too_short([run])
     unpredicted = any(client.get("unpredicted") for client in run.clients)
     if not first and unpredicted and run.config.get("class-weights", "none") == "none":
         first = ["some classes are never predicted: class-weights=balanced gives rare ones more weight"]
     return first + doubts([run])
+
+
+def too_short(runs: Sequence[Run]) -> list[str]:
+    """Return a line where the accuracy of runs still rose at their end: of one by how much, of several in how many."""
+    lines = [still_rising(run.rounds, sum(client["test"] or 0 for client in run.clients)) for run in runs]
+    if len(runs) == 1 or not any(lines):
+        return lines[0] if lines else []
+    count = Counter(method_of(run) for run, line in zip(runs, lines, strict=True) if line)
+    which = ", ".join(f"{method} {several}" for method, several in count.items())
+    return [f"accuracy still rose at the end of {count.total()} of {len(runs)} runs ({which}): more rounds may help"]
 
 
 def doubts(runs: Sequence[Run]) -> list[str]:

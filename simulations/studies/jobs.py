@@ -11,8 +11,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
+from types import FrameType
 from typing import Protocol
 
 from rich.console import Console
@@ -32,6 +34,9 @@ STOPPED = "stopped"
 
 _BUSY = Lock()
 """Held while this process has a run."""
+
+_TOLD_TO_STOP = Event()
+"""Set where the study has stopped: this process begins no run any more."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,8 @@ def run_one(job: Job) -> str:
     from simulations.engine.run import run_locally
 
     chosen: dict[str, Value] = {**job.settings, "output-dir": str(job.folder)}
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    if _TOLD_TO_STOP.is_set():
+        return STOPPED
     try:
         with _BUSY, speaking_of(job.name):
             run_locally(chosen, resume=any((job.folder / CHECKPOINTS).glob("round-*")), verbose=False, progress=False)
@@ -94,8 +100,6 @@ def run_one(job: Job) -> str:
         return str(error)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    finally:
-        signal.signal(signal.SIGINT, before)
     return ""
 
 
@@ -137,33 +141,48 @@ class LocalBackend:
         others = {*multiprocessing.active_children()}
         context = multiprocessing.get_context("spawn")
 
-        def interrupt() -> None:
-            for process in {*multiprocessing.active_children()} - others:
-                os.kill(process.pid or 0, signal.SIGINT)
+        def submit(job: Job) -> "Future[str]":
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process inherits it, up to `_begin`
+            try:
+                return pool.submit(run_one, job)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+        def ours() -> set[BaseProcess]:
+            return {*multiprocessing.active_children()} - others
 
         try:
             with ProcessPoolExecutor(self.workers, mp_context=context, initializer=_begin) as pool:
                 try:
-                    yield lambda job: pool.submit(run_one, job)
+                    yield submit
                 except BaseException:
-                    interrupt()
+                    for process in ours():
+                        os.kill(process.pid or 0, signal.SIGINT)
                     raise
         except BrokenProcessPool:
             raise HetflError(
                 "a process of these runs has died: out of memory, or in a script that starts them outside of "
                 'if __name__ == "__main__":; what has ended is kept'
             ) from None
-        except KeyboardInterrupt:  # the second one while the processes were ending
-            interrupt()
+        except KeyboardInterrupt:  # the second one: the processes have not ended
+            for process in ours():
+                process.kill()
             raise
 
 
 def _begin() -> None:
     """Prepare a process for runs: the study passes Ctrl-C on, and takes the process with it when it dies."""
     os.setpgrp()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, _interrupted)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     keep_freed_memory()
     Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    _TOLD_TO_STOP.set()
+    if _BUSY.locked():
+        raise KeyboardInterrupt
 
 
 def _end_with_parent() -> None:

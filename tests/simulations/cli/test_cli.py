@@ -200,7 +200,7 @@ def test_a_second_ctrl_c_ends_at_once_and_keeps_what_was_reached(here, tmp_path)
     assert process.poll() is None
     interrupt(process)
     assert process.wait(60) == 1
-    assert (tmp_path / "err").read_text().endswith(f"hetfl: {INTERRUPTED}\n")
+    assert (tmp_path / "err").read_text().endswith(f"hetfl run fedhe --out {run} --resume\n")
     assert "Traceback" not in (tmp_path / "err").read_text()
     assert json.loads((run / "summary.json").read_text())["rounds"] == 0
 

@@ -199,10 +199,14 @@ def test_a_row_that_fails_is_named_and_takes_nothing_with_it(run_recipe, recipe)
     assert [len(one["ours"]) for one in figures] == [1, 1, 0, 0]
 
 
-def test_the_quick_variant_says_in_each_line_that_it_is_not_the_papers_and_compares_nothing(recipe, run_recipe):
-    """In each of what it makes: on the screen, in Markdown and in JSON."""
-    recipe.write_text(f'found = "Mine are 50.00, the papers 50.00."\n{RECIPE}')
-    _, folder, said = run_recipe(variant="quick", results=recipe.parent / "all.md")
+def test_the_quick_variant_says_in_each_line_that_it_is_not_the_papers_and_compares_nothing(
+    recipe, run_recipe, monkeypatch
+):
+    """In each of what it makes: on the screen, in Markdown, on the page of all results and in JSON."""
+    recipe.write_text(f'found = "FedHe has 50.00 as in the paper."\n{RECIPE}')
+    known = {"fedhe": recorded("fedhe", [40])[0], "private": recorded("private", [60])[0]}
+    monkeypatch.setattr(Records, "get", lambda self, job, recipe: known[job.folder.parent.name])
+    _, folder, said = run_recipe(variant="quick", report_only=True, results=recipe.parent / "all.md")
     told = json.loads((folder / "table.json").read_text())
     assert [(one["paper"], one["difference"]) for one in told["figures"]] == [(None, None)] * 4
     pages = (said, (folder / "table.md").read_text(), (recipe.parent / "all.md").read_text())
@@ -210,7 +214,9 @@ def test_the_quick_variant_says_in_each_line_that_it_is_not_the_papers_and_compa
         words = " ".join(text.split())
         assert ("quick variant" in words, "rounds = 1 for 3" in words, "50.00" in words) == (True, True, False)
     for text in pages:
-        assert all("not the paper's" in line for line in text.splitlines() if " FedHe " in line or " Private " in line)
+        lines = [line for line in text.splitlines() if "40.00" in line or "60.00" in line]
+        assert len(lines) == 2
+        assert all("not the paper's setting" in line for line in lines)
 
 
 @pytest.mark.exhaustive

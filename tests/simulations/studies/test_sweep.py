@@ -7,11 +7,13 @@ from io import StringIO
 from threading import Event
 
 import pytest
-from fixtures.folders.run_folders import finish, make
+from fixtures.folders.run_folders import client, finish, make
 from rich.console import Console
 
 from hetfl_flwr import RoundCallback, compare, load, run, sweep
 from hetfl_flwr.errors import ConfigError, HetflError, Interrupted
+from simulations.reports.doubts import too_short
+from simulations.reports.runs import Run, load_run
 from simulations.studies.jobs import Bar, Job, LocalBackend, run_all, run_one
 from simulations.studies.sweeps import check, jobs, parse_grid
 
@@ -116,6 +118,16 @@ def test_a_run_of_another_algorithm_in_the_place_is_named_with_a_folder_that_is_
     said = refusal(ConfigError, run_sweep, SMALL, {"seed": [0, 1]}, tmp_path, 1, console)
     assert "fedproto" in said
     assert f"--out {tmp_path}/fedhe" in said
+
+
+def test_runs_that_were_too_short_are_counted_by_method(tmp_path):
+    """Rounds 0, 1 and 3 have 10, 50 and 80 %; of the last one no more is known."""
+    runs = [load_run(make(tmp_path / f"{n}", algorithm=name)) for n, name in enumerate(("fedhe", "fedhe", "local"))]
+    long = [Run(**{**vars(run), "clients": [client(0, test=100)]}) for run in runs]
+    level = Run(**{**vars(long[1]), "rounds": long[1].rounds[-1:]})
+    assert too_short([long[0]]) == ["accuracy still rose by 30.0 points from round 1 to 3, the last: more may help"]
+    assert "2 of 3 runs (fedhe 1, local 1)" in too_short([long[0], level, long[2]])[0]
+    assert too_short([level, level]) == []
 
 
 class Failing(RoundCallback):
