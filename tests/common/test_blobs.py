@@ -33,9 +33,6 @@ def test_equal_content_gives_equal_bytes_and_other_content_another_checksum():
     assert pack("test", VALUES, ARRAYS) == WHOLE
     other = pack("test", VALUES, {**ARRAYS, "bits": np.array([True, True])})
     assert unpack(other, "test").checksum != unpack(WHOLE, "test").checksum
-
-
-def test_a_number_that_json_has_not_is_not_written():
     with pytest.raises(ValueError, match="not JSON compliant"):
         pack("test", {"loss": float("nan")}, {})
 

@@ -1,7 +1,6 @@
 import random
 
 import numpy as np
-import pytest
 import torch
 
 from hetfl_flwr.seeding import generator, generators_lent, seeded
@@ -31,37 +30,35 @@ def test_the_streams_are_the_same_in_every_process():
     assert generator(5, 3, "a").random() == expected.random()
 
 
-@pytest.mark.parametrize("draw", [random.random, np.random.random, lambda: float(torch.rand(()))])
-def test_all_global_generators_are_seeded_and_put_back(draw):
-    def drawn(seed):
-        with seeded(seed, 1, "train"):
-            return draw()
-
-    draw()
-    before = random.getstate(), np.random.get_state()[2], torch.get_rng_state().tolist()  # noqa: NPY002
-    assert drawn(3) == drawn(3)
-    assert drawn(3) != drawn(4)
-    after = random.getstate(), np.random.get_state()[2], torch.get_rng_state().tolist()  # noqa: NPY002
-    assert after == before
+def states():
+    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
 
 
-def test_generators_that_are_lent_are_seeded_alike_and_put_back_at_the_end():
-    """Also where a seeded body seeds them again: the outer one goes on as if it had not."""
+def drawn():
+    return random.random(), np.random.random(), torch.rand(()).item()  # noqa: NPY002
 
-    def drawn():
-        found = []
-        for number in (1, 2):
-            with seeded(number, "outer"):
-                found.append((random.random(), np.random.random(), torch.rand(()).item()))  # noqa: NPY002
-                with seeded(3, "inner"):
-                    torch.rand(2), np.random.random(), random.random()  # noqa: NPY002
-                found.append((random.random(), np.random.random(), torch.rand(()).item()))  # noqa: NPY002
-        return found
 
-    alone = drawn()
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
+def nested(seed):
+    """Draw under two seeds, one after the other, and in each of them under a third."""
+    found = []
+    for number in (seed, seed + 1):
+        with seeded(number, "outer"):
+            found.append(drawn())
+            with seeded(seed + 2, "inner"):
+                drawn()
+            found.append(drawn())
+    return np.array(found)
+
+
+def test_all_global_generators_are_seeded_and_put_back_also_where_they_are_lent():
+    """Where a seeded body seeds them again, the outer one goes on as if it had not."""
+    drawn()
+    before = states()
+    alone = nested(3)
+    assert (alone == nested(3)).all()
+    assert (alone != nested(7)).all()
+    assert states() == before
     with generators_lent():
-        lent = drawn()
-    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
-    assert lent == alone
-    assert after == before
+        lent = nested(3)
+    assert (lent == alone).all()
+    assert states() == before

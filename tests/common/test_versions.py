@@ -7,30 +7,26 @@ import pytest
 from hetfl_flwr.common.versions import commit, environment
 
 
+def git(folder, *words):
+    return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout
+
+
 @pytest.fixture
 def clone(tmp_path):
     """A clone with one commit of a Python file and of a file of results."""
     (tmp_path / "code.py").write_text("x = 1\n")
     (tmp_path / "results.jsonl").write_text("{}\n")
-    for words in (
-        ["init", "-q"],
-        ["add", "."],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "first"],
-    ):
-        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "first")
     return tmp_path
-
-
-def head(clone):
-    said = subprocess.run(["git", "-C", str(clone), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    return said.stdout
 
 
 def test_a_commit_is_that_of_the_clone_and_says_where_its_code_was_changed(clone):
     """Results that a study writes there are no change of code."""
     made = commit(clone)
     assert len(made) == 12
-    assert head(clone).startswith(made)
+    assert git(clone, "rev-parse", "HEAD").startswith(made)
     (clone / "results.jsonl").write_text("{}\n{}\n")
     assert commit(clone) == made
     (clone / "code.py").write_text("x = 2\n")

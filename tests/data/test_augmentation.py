@@ -46,17 +46,11 @@ def test_a_crop_shifts_by_an_eighth_of_each_side_at_most_and_fills_up_with_zeros
 
 
 def test_one_seed_gives_one_batch_and_the_next_batch_another():
-    def batch() -> torch.Tensor:
-        return augmented(images(), "crop-flip").batch(torch.arange(8))[0]
-
     torch.manual_seed(3)
-    first, second = batch(), batch()
+    first, second = (augmented(images(), "crop-flip").batch(torch.arange(8))[0] for _ in range(2))
     torch.manual_seed(3)
-    assert torch.equal(batch(), first)
+    assert torch.equal(augmented(images(), "crop-flip").batch(torch.arange(8))[0], first)
     assert not torch.equal(first, second)
-
-
-def test_a_batch_of_nothing_is_one():
     assert augmented(images(), "crop").batch(torch.arange(0))[0].shape == (0, 1, 16, 16)
 
 
@@ -98,7 +92,7 @@ def test_standard_digits_and_rotated_ones(make_config):
         assert float(train.std()) == pytest.approx(1, abs=0.05)
 
 
-def test_models_are_assigned_to_clients_in_a_drawn_order():
+def test_models_are_assigned_to_clients_in_a_drawn_order_that_every_node_knows(make_config, make_node):
     """As many clients have each model; with two classes a client by turns, those of one model have not all the same."""
     orders = [drawn_order(seed, 10) for seed in range(5)]
     assert sorted(orders[0]) == list(range(10))
@@ -106,9 +100,6 @@ def test_models_are_assigned_to_clients_in_a_drawn_order():
     names = [assign("mlp,lenet5", client, orders[0]) for client in range(10)]
     assert Counter(names) == {"mlp": 5, "lenet5": 5}
     assert names != [assign("mlp,lenet5", client) for client in range(10)]
-
-
-def test_every_node_knows_its_drawn_model(make_config, make_node):
     config = make_config(clients=4, models="mlp,lenet5", assignment="random", seed=1)
     names = [make_node(config, client).model_name for client in range(4)]
     assert names == [assign("mlp,lenet5", client, drawn_order(1, 4)) for client in range(4)]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from fixtures.data.columns import LABELS, ROWS, column, lay, noted, own, read, standardised
-from fixtures.data.loading import arrays_of, load_client, load_clients
+from fixtures.data.loading import arrays_of, load_clients
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -544,7 +544,7 @@ def test_a_large_table_is_opened_in_seconds(rows, columns, tmp_path):
     named = {f"c{n}": one for n, one in enumerate(numbers)} | {"y": np.arange(rows) % 2}
     lay(tmp_path, {"train.csv": named})
     start = time.process_time()
-    found = arrays_of(tmp_path, label_column="y")
+    found = own(tmp_path)
     assert time.process_time() - start < 5
     assert np.allclose(found.inputs.numpy(), numbers.T, atol=1e-6)
 
@@ -562,7 +562,7 @@ def test_texts_of_parquet_that_are_not_utf_8_are_said_in_one_line(tmp_path, refu
     octets = pa.array([b"a", b"\xff"] * 10)
     texts = pa.StringArray.from_buffers(20, *octets.buffers()[1:])
     pa.parquet.write_table(pa.table({"kind": texts, "y": [0, 0, 1, 1] * 5}), tmp_path / "train.parquet")
-    line = refusal(DataError, arrays_of, tmp_path, label_column="y")
+    line = refusal(DataError, own, tmp_path)
     assert ("column 'kind'" in line, "UTF-8" in line) == (True, True)
 
 
@@ -571,7 +571,7 @@ def test_a_key_that_a_row_of_json_lacks_is_missing_as_an_empty_cell_of_csv_is(tm
     rows = [{"a": 2, "b": 5, "c": "y", "y": 1}, {"a": 1, "c": "x", "y": 0}, {"a": 3, "b": 6, "y": 0}] * 2
     text = json.dumps(rows) if form == "json" else "\n".join(map(json.dumps, rows))
     place = lay(tmp_path, {f"{form}/rows.{form}": text, "csv/rows.csv": pd.DataFrame(rows)})
-    one, other = (arrays_of(place / kind, label_column="y") for kind in ("csv", form))
+    one, other = own(place / "csv"), own(place / form)
     assert one.input_names == other.input_names == ("a", "b", "c=x", "c=y", "c=None")
     assert one.inputs.isnan().sum(0).tolist() == [0, 2, 0, 0, 0]
     assert torch.equal(one.inputs.nan_to_num(-1), other.inputs.nan_to_num(-1))
@@ -590,15 +590,16 @@ def test_lines_of_json_are_read_as_text_files_are(tmp_path, encoding):
 def test_lists_of_nothing_are_left_out_with_their_column(tmp_path):
     rows = [{"a": row / 2, "visits": [{"d": 1, "z": None}], "none": [None], "y": row % 2} for row in range(30)]
     place = lay(tmp_path, {"t.json": json.dumps(rows)})
-    found = arrays_of(place, label_column="y", ignore_columns="visits,none")
+    found = own(place, ignore_columns="visits,none")
     assert (found.input_names, found.inputs[:, 0].tolist()) == (("a",), [row / 2 for row in range(30)])
 
 
 def test_runs_of_equal_cells_are_read_as_cells(tmp_path):
-    table = pa.table({"a": pc.run_end_encode(pa.array([2.5] * 15 + [4.0] * 15)), "y": [0, 1] * 15})
+    cells = [2.5] * 15 + [4.0] * 15
+    table = pa.table({"a": pc.run_end_encode(pa.array(cells)), "y": [0, 1] * 15})
     with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as sink:
         sink.write(table)
-    assert arrays_of(tmp_path, label_column="y").inputs[:, 0].tolist() == [2.5] * 15 + [4.0] * 15
+    assert own(tmp_path).inputs[:, 0].tolist() == cells
 
 
 def test_rows_shown_to_others_have_the_own_mean_where_a_number_is_missing():
@@ -611,10 +612,9 @@ def test_rows_shown_to_others_have_the_own_mean_where_a_number_is_missing():
 def test_classes_that_are_truth_values_have_their_names():
     truth = pd.DataFrame({"age": HALVES, "sick": [label == "v" for label in LABELS]})
     place = stored(truth)[0]
-    found = arrays_of(place, label_column="sick")
-    assert (found.class_names, found.labels.tolist()) == (("False", "True"), truth.sick.astype(int).tolist())
-    found = arrays_of(place, label_column="sick", classes="well:true,ill:False")
-    assert [found.class_names[label] for label in found.labels] == ["well" if one else "ill" for one in truth.sick]
+    for classes, names in (("", ("False", "True")), ("well:true,ill:False", ("ill", "well"))):
+        found = arrays_of(place, label_column="sick", classes=classes)
+        assert [found.class_names[label] for label in found.labels] == [names[one] for one in truth.sick]
 
 
 @pytest.mark.skipif("HETFL_DATA_DIR" not in os.environ, reason="HETFL_DATA_DIR names no folder with uci/adult")
@@ -624,20 +624,13 @@ class TestRealTables:
     @pytest.mark.parametrize(
         ("dataset", "rows", "features", "missing"),
         [
-            ("adult", 48_842, 107, 0),
-            ("breast-cancer-wisconsin", 699, 9, 16),
-            ("hcc", 165, 49, 826),
-            ("ilpd", 583, 10, 4),
+            *(("adult", 48_842, 107, 0), ("breast-cancer-wisconsin", 699, 9, 16)),
+            *(("hcc", 165, 49, 826), ("ilpd", 583, 10, 4)),
         ],
     )
     def test_their_shapes(self, dataset, rows, features, missing):
-        data = load_client(dataset=dataset, data_dir=os.environ["HETFL_DATA_DIR"], num_partitions=2)
-        arrays = data.train.arrays
-        assert arrays.inputs.shape == (rows, features)
-        assert int(arrays.inputs.isnan().sum()) == missing
-        expected = arrays.inputs[data.train.rows].double().numpy()
-        expected[:, arrays.numeric] = StandardScaler().fit_transform(expected[:, arrays.numeric])
-        assert np.allclose(data.train.batch(torch.arange(len(data.train)))[0], np.nan_to_num(expected), atol=1e-3)
+        inputs = arrays_of(dataset, data_dir=os.environ["HETFL_DATA_DIR"]).inputs
+        assert (inputs.shape, int(inputs.isnan().sum())) == ((rows, features), missing)
 
     def test_adult_is_that_of_pandas(self):
         folder = f"{os.environ['HETFL_DATA_DIR']}/uci/adult"

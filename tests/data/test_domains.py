@@ -121,10 +121,15 @@ class TestRotatedFamily:
         assert parts[0] | parts[4] == parts[1] | parts[5] == parts[2] == parts[3] == set(range(1000))
 
     def test_a_domain_draws_its_own_split_so_that_a_test_image_here_is_a_training_image_there(self):
+        """Unless it is shared; also where all have all rows."""
         first, *others = clients(4)
         for other in others:
             assert rows(first.test) & rows(other.train)
             assert rows(first.test) != rows(other.test)
+        first, second = clients(2, partition="all")
+        assert rows(first.test) != rows(second.test)
+        first, second = clients(2, partition="all", shared_split=True)
+        assert rows(first.test) == rows(second.test) != rows(load(partition="all", shared_split=True, seed=1).test)
 
     @pytest.mark.parametrize("count", [3, 4, 8])
     def test_a_shared_split_closes_that_leak(self, count):
@@ -145,12 +150,6 @@ class TestRotatedFamily:
                 theirs = [getattr(one, part) for one in data if one.domain == domain]
                 inputs, labels = (torch.cat(parts) for parts in zip(*map(Samples.stored, theirs), strict=True))
                 assert stored(other) == stored(theirs[0].like(inputs, labels))
-
-    def test_without_a_split_each_domain_draws_a_test_of_its_own(self):
-        first, second = clients(2, partition="all")
-        assert rows(first.test) != rows(second.test)
-        first, second = clients(2, partition="all", shared_split=True)
-        assert rows(first.test) == rows(second.test) != rows(load(partition="all", shared_split=True, seed=1).test)
 
     @pytest.mark.parametrize("count", [2, 5])
     def test_the_mean_training_image_is_of_all_domains_that_have_clients(self, count):
@@ -275,8 +274,7 @@ class TestColouredDigits:
 
     def test_each_is_the_difference_of_its_digit_and_a_smooth_ground(self):
         """Undone: |ground - digit| is the ground where there is no ink, in the corners of nearly every image."""
-        grey = load(dataset="digits").train.arrays
-        colour = load(dataset="digits-colour").train.arrays
+        grey, colour = (load(dataset=name).train.arrays for name in ("digits", "digits-colour"))
         assert torch.equal(grey.labels, colour.labels)
         inked = torch.nn.functional.interpolate(grey.inputs.float(), scale_factor=2, mode="bilinear") > 0
         image = colour.inputs.float()
@@ -322,21 +320,16 @@ class TestPublicRows:
 
 
 class TestJoined:
-    @staticmethod
-    def parts(sizes, draw):
-        """Parts of one shape with a peak and a centre of their own, of rows in random order."""
-        parts = []
-        for number, size in enumerate(sizes):
-            arrays = toy(12, peak=float(number + 1))
-            parts.append(Samples(arrays, torch.from_numpy(draw.permutation(12)[:size])))
-        return tuple(parts)
-
     @settings(max_examples=40)
     @given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
     def test_it_is_the_parts_one_after_the_other(self, sizes, seed):
-        draw = np.random.default_rng(seed)
-        parts = self.parts(sizes, draw)
-        joined, total = Samples.joined(parts), sum(sizes)
+        """Parts of one shape with a peak and a centre of their own, of rows in random order."""
+        draw, total = np.random.default_rng(seed), sum(sizes)
+        parts = tuple(
+            Samples(toy(12, peak=float(number)), torch.from_numpy(draw.permutation(12)[:size]))
+            for number, size in enumerate(sizes, 1)
+        )
+        joined = Samples.joined(parts)
         whole = [part.batch(torch.arange(len(part))) for part in parts]
         inputs, labels = (torch.cat(column) for column in zip(*whole, strict=True))
         chosen = torch.from_numpy(draw.integers(0, max(total, 1), 7 if total else 0))
@@ -347,10 +340,8 @@ class TestJoined:
         assert torch.equal(batch[0], inputs[chosen])
         assert torch.equal(batch[1], labels[chosen])
         assert batch[0].shape == (len(chosen), 1, 2, 2)
-
-    def test_a_position_outside_is_refused(self):
-        with pytest.raises(IndexError, match="5"):
-            Samples.joined(self.parts([2, 3], np.random.default_rng(0))).batch(torch.tensor([0, 5]))
+        with pytest.raises(IndexError, match=f"{total}"):
+            joined.batch(torch.tensor([0, total]))
 
 
 @pytest.mark.parametrize("keys", [{}, {"text_column": "note", "vocabulary": "shared:9"}, {"features": "slices:0.5"}])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures.data.columns import lacking, lay, noted
-from fixtures.data.hub import colour, grey, table, write
+from fixtures.data.hub import colour, encoded, grey, table, write
 from fixtures.data.loading import load_client
 from PIL import Image
 
@@ -31,11 +31,6 @@ def load(dataset="zoo/pets", **keys):
 
 def noise(height, width, seed=0):
     return Image.fromarray(np.random.default_rng(seed).integers(256, size=(height, width, 3), dtype=np.uint8))
-
-
-def encoded(image, form="png", **keys):
-    image.save(stream := io.BytesIO(), form, **keys)
-    return stream.getvalue()
 
 
 def photos(root, *names):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from fixtures.data.columns import LABELS, ROWS, lay, noted, read
-from fixtures.data.hub import grey
+from fixtures.data.hub import encoded, grey
 from fixtures.data.loading import arrays_of, load_client, load_clients
 
 from hetfl_flwr.data import Reading, data_spec, parse_classes
@@ -21,17 +21,14 @@ def labelled(*labels, rows=60, **keys):
     return read({"a": SIZES[:rows], "y": (list(labels) * rows)[:rows]}, **keys)
 
 
-def named(arrays):
-    return [arrays.class_names[label] for label in arrays.labels]
-
-
 def photos(folder, *names):
     """Write two images of each class, all of one grey a class."""
-    for value, name in enumerate(names):
-        (folder / name).mkdir(parents=True)
-        for copy in range(2):
-            grey(value).save(folder / name / f"{copy}.png")
-    return folder
+    greys = [encoded(grey(value)) for value in range(len(names))]
+    return lay(folder, {f"{name}/{copy}.png": one for name, one in zip(names, greys, strict=True) for copy in (0, 1)})
+
+
+def named(arrays):
+    return [arrays.class_names[label] for label in arrays.labels]
 
 
 WRITTEN = {
@@ -234,21 +231,18 @@ class TestNoLabel:
 
     @pytest.mark.parametrize("empty", [None, "?"])
     @pytest.mark.parametrize("name", ["north", "west"])
-    def test_a_file_without_any_is_no_client(self, wards, empty, name):
+    def test_a_file_or_an_owner_without_any_is_no_client(self, wards, tmp_path, empty, name):
         """The first file of three, or the last; its column has no type, or that of words."""
         lay(wards, {f"{name}.csv": self.FRAME.assign(y=empty)})
         clients = load_clients(2, dataset=wards, label_column="y", partition="files")
         assert [data.name for data in clients] == [one for one in ("north", "south", "west") if one != name]
         assert noted(clients[0].train.arrays, f"file '{name}'")
         assert noted(clients[0].train.arrays, f"row 2 of file '{name}' and 39 more")
-
-    def test_an_owner_without_any_is_no_client(self, tmp_path):
-        rows = self.FRAME.assign(ward=["a"] * 10 + ["b"] * 18 + ["c"] * 12, y=[*[""] * 10, *LABELS[10:]])
-        keys = {"label_column": "y", "partition": "natural:ward"}
-        clients = load_clients(2, dataset=lay(tmp_path, {"t.csv": rows}), **keys)
+        rows = self.FRAME.assign(ward=["a"] * 10 + ["b"] * 18 + ["c"] * 12, y=[*[empty] * 10, *LABELS[10:]])
+        place = lay(tmp_path / "owners", {"t.csv": rows})
+        clients = load_clients(2, dataset=place, label_column="y", partition="natural:ward")
         assert [data.name for data in clients] == ["b", "c"]
-        assert noted(clients[0].train.arrays, "owner 'a'")
-        assert not noted(clients[0].train.arrays, "'b'")
+        assert (noted(clients[0].train.arrays, "owner 'a'"), noted(clients[0].train.arrays, "'b'")) == (True, False)
 
     @pytest.mark.parametrize("blank", ["", "  "])
     def test_blank_rows_count_as_they_do_in_a_spreadsheet(self, tmp_path, refusal, blank):

@@ -6,7 +6,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fixtures.data.hub import grey
+from fixtures.data.columns import lay
+from fixtures.data.hub import encoded, grey
+from fixtures.data.loading import arrays_of
 
 from hetfl_flwr.data import Reading, Split, load_client_data
 from hetfl_flwr.data.domains import overview
@@ -34,6 +36,7 @@ def patients(tmp_path):
 
 
 def test_columns_classes_and_owners(patients):
+    """A table is not rotated."""
     found = overview(str(patients), Reading(label_column="sick", id_column="ward"))
     columns = {one.name: one for one in found.columns}
     assert {name: one.becomes for name, one in columns.items()} == {
@@ -46,10 +49,10 @@ def test_columns_classes_and_owners(patients):
     assert (found.rows, found.classes) == ({"train": 60}, {"ill": 45, "well": 15})
     assert found.owners == {"north": 20, "south": 20, "west": 20}
     assert (found.standardised, found.problem) == (("age", "cost", "seen"), "")
-    arrays = load_client_data(
-        Split(dataset=str(patients), clients=1, seed=0, reading=Reading(label_column="sick", ignore_columns="ward")), 0
-    ).train.arrays
+    arrays = arrays_of(patients, label_column="sick", ignore_columns="ward")
     assert sum(one.inputs for one in found.columns) == arrays.spec.shape[0]
+    turned = overview(f"rotated-{patients}", Reading(label_column="sick"))
+    assert ("rotated" in turned.problem, len(turned.columns)) == (True, 8)
 
 
 def test_the_command_shows_and_tells_the_same(patients, hetfl):
@@ -84,8 +87,8 @@ def test_a_run_a_split_and_the_table_of_columns_say_it_in_the_same_five_lines(pa
 
 
 def test_what_cannot_be_learnt_from_is_shown_and_refused(patients, hetfl):
-    frame = pd.read_csv(patients).assign(note=[f"many words of day {row} in a row" for row in range(ROWS)])
-    pd.concat([frame] * 2).assign(note=[f"many words of day {row} in a row" for row in range(120)]).to_csv(patients)
+    frame = pd.concat([pd.read_csv(patients)] * 2)
+    frame.assign(note=[f"many words of day {row} in a row" for row in range(120)]).to_csv(patients)
     done = hetfl("data", patients, "--set", "label-column=sick")
     assert (done.status != 0, "refused" in done.out, "text-column" in done.err) == (True, True, True)
 
@@ -106,10 +109,7 @@ def test_columns_that_are_left_out_are_listed_with_why(tmp_path):
 
 
 def test_images_and_bundled_data(tmp_path):
-    for number in range(6):
-        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
-        grey(number).save(tmp_path / "ab"[number % 2] / f"{number}.png")
-    found = overview(str(tmp_path), Reading())
+    found = overview(str(lay(tmp_path, {f"{'ab'[n % 2]}/{n}.png": encoded(grey(n)) for n in range(6)})), Reading())
     assert [(one.name, one.becomes) for one in found.columns] == [("image", "image"), ("label", "label")]
     assert (found.kind, found.classes) == ("image", {"a": 3, "b": 3})
     digits = overview("digits", Reading())
@@ -158,11 +158,6 @@ def test_what_a_run_refuses_is_shown_with_what_it_says(tmp_path, columns, keys, 
     found = overview(split.dataset, reading)
     assert found.problem == refusal(DataError, load_client_data, split, 0)
     assert (word in found.problem, [one.name for one in found.columns]) == (True, [*(TWENTY | columns)])
-
-
-def test_a_table_is_shown_and_not_rotated(patients):
-    found = overview(f"rotated-{patients}", Reading(label_column="sick"))
-    assert ("rotated" in found.problem, len(found.columns)) == (True, 8)
 
 
 def test_a_column_that_is_left_out_may_hold_anything(tmp_path):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from fixtures.data.columns import lay
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from sklearn.preprocessing import StandardScaler
@@ -81,37 +82,30 @@ def test_rows_of_all_rotations_are_one_data_set_in_which_no_image_is_tested_on()
     assert labels[position] == other_labels[4]
 
 
-def folder(place, name, columns):
-    place.mkdir(exist_ok=True)
-    (place / name).mkdir()
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
-    (place / name / "train.csv").write_text("\n".join(lines) + "\n")
-    return str(place / name)
+def ward(folder, name, shift, first="age", kinds=("ill", "well")):
+    """Write the rows of a ward, and return its folder."""
+    numbers = range(20)
+    rows = {first: [shift + number + 0.5 for number in numbers], "mark": [number % 3 for number in numbers]}
+    return str(lay(folder / name, {"train.csv": rows | {"label": [kinds[number % 2] for number in numbers]}}))
 
 
-LABELLED = Reading(label_column="label")
-
-
-def ward(shift, kinds=("ill", "well")):
-    return {
-        "age": [shift + number + 0.5 for number in range(20)],
-        "mark": [number % 3 for number in range(20)],
-        "label": [kinds[number % 2] for number in range(20)],
-    }
-
-
-def test_several_tables_of_the_same_columns_are_put_together(tmp_path):
-    names = [folder(tmp_path, "north", ward(0)), folder(tmp_path, "south", ward(100))]
-    keys = {"dataset": ",".join(names), "clients": 2, "public_fraction": 0.0, "reading": LABELLED}
-    own, pooled = both(**keys)
+def test_several_tables_of_the_same_columns_are_put_together(tmp_path, refusal):
+    """Those that say something else are not."""
+    north, south = ward(tmp_path, "north", 0), ward(tmp_path, "south", 100)
+    keys = {"clients": 2, "public_fraction": 0.0, "reading": Reading(label_column="label")}
+    own, pooled = both(dataset=f"{north},{south}", **keys)
     stored = sorted(value for data in own for value in data.train.arrays.inputs[data.train.rows][:, 0].tolist())
     for data in pooled:
-        inputs = data.train.arrays.inputs[data.train.rows][:, 0]
-        assert sorted(inputs.tolist()) == stored
+        assert sorted(data.train.arrays.inputs[data.train.rows][:, 0].tolist()) == stored
         scaled, _ = data.train.batch(torch.arange(len(data.train)))
         assert abs(float(scaled[:, 0].mean())) < 1e-5
-    north, south = (data.test.batch(torch.arange(len(data.test)))[0][:, 0] for data in pooled)
-    assert float(north.max()) < 0 < float(south.min())
+    ages = [data.test.batch(torch.arange(len(data.test)))[0][:, 0] for data in pooled]
+    assert float(ages[0].max()) < 0 < float(ages[1].min())
+    for other, said in (
+        (ward(tmp_path, "worse", 5, kinds=("well", "worse")), "classes"),
+        (ward(tmp_path, "tall", 5, "height"), "columns"),
+    ):
+        assert said in refusal(ConfigError, both, dataset=f"{north},{other}", **keys)
 
 
 @pytest.mark.parametrize(
@@ -124,18 +118,6 @@ def test_several_tables_of_the_same_columns_are_put_together(tmp_path):
 )
 def test_what_cannot_be_put_together_is_refused(keys, said, refusal):
     assert said in refusal(ConfigError, both, **keys)
-
-
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        (ward(5, ("well", "worse")), "classes"),
-        ({"height": ward(5)["age"], **{key: ward(5)[key] for key in ("mark", "label")}}, "columns"),
-    ],
-)
-def test_tables_that_say_something_else_are_not_put_together(other, said, refusal, tmp_path):
-    names = [folder(tmp_path, "north", ward(0)), folder(tmp_path, "south", other)]
-    assert said in refusal(ConfigError, both, dataset=",".join(names), clients=2, reading=LABELLED)
 
 
 @pytest.mark.parametrize(

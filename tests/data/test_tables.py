@@ -68,15 +68,6 @@ def test_a_column_that_is_constant_over_the_training_rows_is_zero_everywhere():
     assert alone.batch(torch.arange(3))[0].tolist() == [[0, 0]] * 3
 
 
-def test_rows_of_others_are_prepared_with_the_own_scale():
-    here, there = load(), load(partition_id=1)
-    theirs = here.train.like(*there.public.stored())
-    arrays = here.train.arrays
-    expected = there.public.stored()[0] / arrays.peak - arrays.centre
-    assert torch.equal(theirs.batch(torch.arange(len(theirs)))[0], expected)
-    assert not torch.equal(expected, there.public.batch(torch.arange(len(there.public)))[0])
-
-
 class TestSlices:
     @given(
         columns=st.integers(1, 40),
@@ -102,16 +93,16 @@ class TestSlices:
             assert len(part & parts[position - 1]) == shared
             assert clients == 3 or part.isdisjoint(parts[position - 2])
 
-    def test_two_share_at_both_ends_and_one_has_all(self):
-        """Parts of 5 of which 2 go to the other: slices of 7, in common 2 + 2."""
+    def test_what_is_shared_is_rounded_to_the_nearest_and_is_the_end_of_the_part_before(self):
+        """0.6 of 3 columns is 1.8, so 2; the last part comes before the first.
+
+        Two share at both ends: parts of 5 of which 2 go to the other are slices of 7, in common 2 + 2. One has all.
+        """
+        order = generator(4, "features").permutation(9).tolist()
+        assert slices(9, 3, 0.6, seed=4) == [{*order[:3], *order[7:]}, {*order[1:6]}, {*order[4:]}]
         first, second = slices(10, 2, 0.4)
         assert (len(first), len(second), len(first & second)) == (7, 7, 4)
         assert slices(10, 1, 0.5) == [set(range(10))]
-
-    def test_what_is_shared_is_rounded_to_the_nearest_and_is_the_end_of_the_part_before(self):
-        """0.6 of 3 columns is 1.8, so 2; the last part comes before the first."""
-        order = generator(4, "features").permutation(9).tolist()
-        assert slices(9, 3, 0.6, seed=4) == [{*order[:3], *order[7:]}, {*order[1:6]}, {*order[4:]}]
 
     def test_a_client_has_its_columns_of_its_own_rows(self):
         whole = [load(partition_id=k, seed=1, normalize="none") for k in range(3)]
@@ -158,16 +149,16 @@ class TestReading:
     LATER = ((7, 0, 0, 0, 0, 1), (np.nan, 1, 0, 0, 1, 0.5))
 
     @pytest.fixture
-    def people(self, tmp_path):
-        return write_csv(tmp_path / "people", train=PEOPLE, test=LATER)
-
-    @pytest.fixture
-    def client(self, people):
-        def load_one(**keys):
-            own = {"partition": "all", "partition_id": 0, "num_partitions": 1, "seed": 0, "test": "global"}
-            return load_client(**({"dataset": people, "label_column": "label", "validation_fraction": 0} | own | keys))
-
-        return load_one
+    def client(self, tmp_path):
+        people = write_csv(tmp_path / "people", train=PEOPLE, test=LATER)
+        own = {
+            "dataset": people,
+            "label_column": "label",
+            "validation_fraction": 0,
+            "partition": "all",
+            "test": "global",
+        }
+        return lambda **keys: load_client(**own | keys)
 
     def test_numbers_stay_and_categories_become_an_input_a_value(self, client):
         data = client(normalize="none")
@@ -186,11 +177,6 @@ class TestReading:
         expected = torch.tensor([(age, *rest) for age, (_, *rest) in zip((-unit, 0, 0, unit), self.ROWS, strict=True)])
         assert torch.allclose(data.train.batch(torch.argsort(data.train.rows))[0], expected.float())
         assert data.test.batch(torch.arange(2))[0][:, 0].tolist() == pytest.approx([3 * unit, 0])
-
-    def test_rows_shown_to_others_have_the_own_mean_where_a_number_is_missing(self, client):
-        data = client(public_fraction=0.99)
-        shown = data.public.stored()[0]
-        assert shown[torch.argsort(data.public.rows)][:, 0].tolist() == pytest.approx([1, 2.5, 2.5, 4])
 
     def test_columns_are_left_out_and_others_declared_as_categories(self, client):
         data = client(ignore_columns=" city,sex ,", categorical_columns="age", normalize="none")
@@ -234,18 +220,14 @@ def test_all_columns_are_no_copy_and_500_clients_share_them():
 
 
 def test_rows_with_missing_numbers_and_categories_cross_the_wire(tmp_path, make_config, run_federation):
-    draw = generator(0, "test")
-    sizes, kinds = draw.normal(size=60), draw.choice(["a", "b", "c"], 60).tolist()
+    sizes = generator(0, "test").normal(size=60).tolist()
     columns = {
-        "size": [None if row % 5 == 0 else size for row, size in enumerate(sizes.tolist())],
-        "kind": kinds,
-        "label": (sizes > 0).astype(int).tolist(),
+        "size": [None if row % 5 == 0 else size for row, size in enumerate(sizes)],
+        "kind": ["a", "b", "c"] * 20,
+        "label": [int(size > 0) for size in sizes],
     }
-    own = {
-        "dataset": str(lay(tmp_path / "data", {"train.parquet": columns})),
-        "label_column": "label",
-        "public_fraction": 0.3,
-    }
+    dataset = str(lay(tmp_path / "data", {"train.parquet": columns}))
+    own = {"dataset": dataset, "label_column": "label", "public_fraction": 0.3}
     folder = run_federation(make_config(algorithm="agg", models="mlp,tabular", **own))
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["failures"] == 0

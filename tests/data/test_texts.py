@@ -39,42 +39,37 @@ def hashed(word, size):
 
 
 class TestShared:
-    def test_words_are_numbered_from_the_most_frequent_and_ties_by_the_alphabet(self):
-        """Of the training split: b three times, a and c twice, d once. Tokens 2 to 4 are b, a and c."""
-        train, test = ["c b a", "b a d", "c b"], ["d d e", "a d b"]
-        assert tokens(train, test, vocabulary="shared:5") == [
-            *([4, 2, 3, 0], [2, 3, 1, 0], [4, 2, 0, 0]),
-            *([1, 1, 1, 0], [3, 1, 2, 0]),
-        ]
+    def test_words_are_numbered_from_the_most_frequent_and_ties_by_the_alphabet(self, monkeypatch):
+        """Of the training split: b three times, a and c twice, d once. Tokens 2 to 4 are b, a and c.
 
-    def test_a_vocabulary_may_be_larger_than_the_words(self):
-        assert tokens(["x y", "x"], vocabulary="shared:9") == [[2, 3, 0, 0], [2, 0, 0, 0]]
-        assert decoded(["x y", "x"], vocabulary="shared:9").spec == DataSpec((4,), 2, vocabulary=9)
-
-    def test_words_are_counted_over_all_batches(self, monkeypatch):
-        train = ["a b c", "c", "b c", "d", "d b", "e a"]
-        whole = tokens(train, ["e", "c a"], vocabulary="shared:5")
-        monkeypatch.setattr(texts.Tokens, "batch", 2)
-        assert tokens(train, ["e", "c a"], vocabulary="shared:5") == whole
+        They are counted over all batches, and a vocabulary may be larger than the words.
+        """
+        for batch in (1000, 2):
+            monkeypatch.setattr(texts.Tokens, "batch", batch)
+            assert tokens(["c b a", "b a d", "c b"], ["d d e", "a d b"], vocabulary="shared:5") == [
+                *([4, 2, 3, 0], [2, 3, 1, 0], [4, 2, 0, 0]),
+                *([1, 1, 1, 0], [3, 1, 2, 0]),
+            ]
+        found = decoded(["x y", "x"], vocabulary="shared:9")
+        assert (found.inputs.tolist(), found.spec) == ([[2, 3, 0, 0], [2, 0, 0, 0]], DataSpec((4,), 2, vocabulary=9))
 
 
 class TestHashed:
     def test_a_word_is_its_hash_whatever_else_there_is(self):
-        """MurmurHash3 of 32 bits with seed 0, unsigned: "hello" is 613153351, so 1 + 613153351 mod 99 = 1 + 58."""
-        alone = tokens(["hello", "x"], vocabulary="hashed:100")[0]
-        assert alone == [1 + 613153351 % 99, 0, 0, 0]
-        assert tokens(["x", "y z hello"], vocabulary="hashed:100")[1][2] == alone[0]
+        """MurmurHash3 of 32 bits with seed 0, unsigned: "hello" is 613153351, so 1 + 613153351 mod 99 = 1 + 58.
+
+        All tokens are used, and none is the filling.
+        """
+        assert tokens(["hello", "x"], vocabulary="hashed:100")[0] == [1 + 613153351 % 99, 0, 0, 0]
+        assert tokens(["x", "y z hello"], vocabulary="hashed:100")[1][2] == 1 + 613153351 % 99
+        words = " ".join(f"word{number}" for number in range(400))
+        assert set(tokens([words, ""], vocabulary="hashed:9", text_length=400)[0]) == set(range(1, 9))
 
     @given(st.lists(st.text(LETTERS, max_size=20), min_size=2, max_size=6), st.integers(3, 50))
     def test_it_is_that_of_scikit_learn_on_the_words_of_scikit_learn(self, written, size):
         found = [[hashed(word, size) for word in ANALYSE(text)][:6] for text in written]
         expected = [row + [0] * (6 - len(row)) for row in found]
         assert tokens(written, vocabulary=f"hashed:{size}", text_length=6) == expected
-
-    def test_all_tokens_are_used_and_none_is_the_filling(self):
-        words = [f"word{number}" for number in range(400)]
-        got = tokens([" ".join(words), ""], vocabulary="hashed:9", text_length=400)[0]
-        assert set(got) == set(range(1, 9))
 
 
 class TestWords:

@@ -107,8 +107,4 @@ def test_the_largest_entry_of_each_column_is_positive_and_equal_input_gives_equa
     assert (thin < 0).any()
     assert thin.tobytes() == thin_factor(factor.copy()).tobytes()
     assert np.allclose(thin, thin_factor(-factor), atol=1e-12)
-
-
-def test_a_mean_of_nothing_but_zeros_is_one_column_of_zeros():
-    for shape in ((5, 3), (3, 5)):
-        assert thin_factor(np.zeros(shape)).tolist() == np.zeros((shape[0], 1)).tolist()
+    assert thin_factor(np.zeros(shape)).tolist() == np.zeros((shape[0], 1)).tolist()

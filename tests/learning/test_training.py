@@ -90,12 +90,10 @@ def test_two_terms_that_conflict_are_stepped_along_as_the_projection_says(projec
         return Terms(weight @ torch.tensor(own), weight @ torch.tensor(distillation))
 
     optimizer = SGD([weight], lr=1.0)
+    whole = float(weight.detach() @ (torch.tensor(own) + torch.tensor(distillation)))
     seen, mean = train(samples([1.0], [0]), [torch.arange(1)], optimizer, loss, projection=projection)
     torch.testing.assert_close(weight.detach(), torch.tensor([3.0, 4.0]) - torch.tensor(stepped))
-    assert (seen, mean) == (
-        1,
-        pytest.approx(float(torch.tensor([3.0, 4.0]) @ (torch.tensor(own) + torch.tensor(distillation)))),
-    )
+    assert (seen, mean) == (1, pytest.approx(whole))
 
 
 def test_train_equals_a_loop_written_by_hand_bit_for_bit(make_config, make_node):
@@ -126,41 +124,27 @@ def test_train_equals_a_loop_written_by_hand_bit_for_bit(make_config, make_node)
     assert all(torch.equal(node.model.state_dict()[name], value) for name, value in loop.state_dict().items())
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_is_an_error(value):
+def test_a_loss_that_is_not_finite_is_an_error_and_no_batch_is_no_step():
     model = linear([1.0])
-    with pytest.raises(DivergedError, match="training diverged"):
-        train(
-            samples([1.0], [0]),
-            [torch.tensor([0])],
-            torch.optim.SGD(model.parameters(), lr=0.0),
-            lambda inputs, labels: model(inputs).mean() * value,
-        )
-
-
-def test_no_batch_is_no_step():
-    assert train(samples([1.0], [0]), [], torch.optim.SGD(linear([1.0]).parameters()), lambda x, y: x) == (0, 0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(DivergedError, match="training diverged"):
+            train(samples([1.0], [0]), [torch.tensor([0])], optimizer, lambda x, y, by=value: model(x).mean() * by)
+    assert train(samples([1.0], [0]), [], optimizer, lambda x, y: x) == (0, 0.0)
 
 
 def test_evaluation_by_hand():
     """Logits (0, x): class 1 is predicted for x > 0, the first class for a tie. x = 1, -1, 0 with labels 1, 1, 0.
 
     Right are the first and the third: 2/3. Cross-entropy log(1 + e^-1), log(1 + e), log 2 = 0.3133, 1.3133, 0.6931.
+    Of 2048 + 1 samples with label 1 only the last is predicted right; no samples are no error.
     """
     measured = evaluate(linear([0.0, 1.0]), samples([1.0, -1.0, 0.0], [1, 1, 0]))
-    assert measured.samples == 3
-    assert measured.accuracy == 2 / 3
+    assert (measured.samples, measured.accuracy) == (3, 2 / 3)
     assert measured.loss == pytest.approx((0.31326 + 1.31326 + 0.69315) / 3, abs=1e-5)
-
-
-def test_samples_beyond_one_batch_are_all_counted():
-    """2048 + 1 samples with label 1, of which only the last is predicted right."""
     count = 2 * EVALUATION_BATCH + 1
     measured = evaluate(linear([0.0, 1.0]), samples([-1.0] * (count - 1) + [1.0], [1] * count))
     assert (measured.samples, measured.accuracy) == (count, 1 / count)
-
-
-def test_no_samples_are_no_error():
     measured = evaluate(linear([0.0, 1.0]), samples([], []))
     assert (measured.loss, measured.accuracy, measured.samples) == (0.0, 0.0, 0)
 

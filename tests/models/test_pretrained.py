@@ -44,26 +44,6 @@ def folder(tmp_path: Path, own: nn.Module) -> str:
     return str(tmp_path)
 
 
-@pytest.fixture
-def torch_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the empty folder in which torchvision keeps weights."""
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    checkpoints = tmp_path / "torch" / "hub" / "checkpoints"
-    checkpoints.mkdir(parents=True)
-    return checkpoints
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder in which the Hugging Face hub would keep resnet18's weights."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    repository = tmp_path / "hub" / "models--timm--resnet18.tv_in1k"
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text("abc")
-    (repository / "snapshots" / "abc").mkdir(parents=True)
-    return repository / "snapshots" / "abc"
-
-
 @pytest.mark.slow
 def test_a_network_with_all_its_weights_is_torchvision_s(folder, own):
     model = build_model(NAME, IMAGENET, seed=0, pretrained=folder).eval()
@@ -89,18 +69,21 @@ def test_gray_images_give_what_three_equal_colours_give(folder):
     assert once.std() > 0.1
 
 
-def test_torchvision_s_own_files_are_found(torch_hub, own):
+def test_torchvision_s_own_files_and_the_hub_s_cache_are_found(tmp_path, monkeypatch, own):
+    """Files of older torchvision, and of the hub, do not count the batches of batch norm."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    (checkpoints := tmp_path / "torch" / "hub" / "checkpoints").mkdir(parents=True)
     url = torchvision.models.MobileNet_V3_Small_Weights.IMAGENET1K_V1.url
-    torch.save(own.state_dict(), torch_hub / url.rpartition("/")[2])
+    torch.save(own.state_dict(), checkpoints / url.rpartition("/")[2])
     model = build_model(NAME, COLOUR, seed=0, pretrained="torchvision")
     assert torch.equal(model.body.features[0][0].weight, own.features[0][0].weight)
-
-
-def test_the_hub_s_cache_is_found(hub):
-    """Files of older torchvision, and of the hub, do not count the batches of batch norm."""
-    resnet = network("resnet18")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    repository, resnet = tmp_path / "hub" / "models--timm--resnet18.tv_in1k", network("resnet18")
     weights = {name: tensor for name, tensor in resnet.state_dict().items() if not name.endswith("batches_tracked")}
-    save_file(weights, hub / "model.safetensors")
+    for folder in ("refs", "snapshots/abc"):
+        (repository / folder).mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc")
+    save_file(weights, repository / "snapshots" / "abc" / "model.safetensors")
     model = build_model("resnet18", COLOUR, seed=0, pretrained="hub")
     assert torch.equal(model.body.layer4[1].conv2.weight, resnet.layer4[1].conv2.weight)
     assert torch.equal(model.body.bn1.running_mean, resnet.bn1.running_mean)

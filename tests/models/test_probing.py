@@ -205,12 +205,16 @@ def built(kind, scope=0, seed=3, **keys):
 
 
 def test_lazy_layers_are_made_under_the_seed():
+    """What a first pass makes is there before training; weights may be frozen or go unused."""
     one, again, other = built("lazy"), built("lazy"), built("lazy", scope=1)
-    assert (one.width, one.classes) == (144, 10)
+    assert (one.width, one.classes, one.training) == (144, 10, True)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
     assert not torch.equal(one.head.weight, other.head.weight)
-    assert one.training
     assert int(one.body[1].num_batches_tracked) == 0  # nothing is left of trying it out
+    model = built("Cached")
+    assert "body.encoding" in model.state_dict()
+    assert "body.encoding" not in weights(model).names
+    assert {built(kind).width for kind in ("Probed", "Spare")} == {8}
 
 
 @pytest.mark.parametrize("line", ["torch.manual_seed(42)", "torch.rand(9)"])
@@ -239,34 +243,26 @@ class Net(torch.nn.Module):
     sys.modules.pop("seeding_module")
 
 
-def test_what_a_first_pass_makes_is_there_before_training():
-    model = built("Cached")
-    assert "body.encoding" in model.state_dict()
-    assert "body.encoding" not in weights(model).names
-
-
 @pytest.mark.parametrize("width", [0, 5])
 def test_buffers_that_training_does_not_change_stay_at_home_and_are_alike_everywhere(width):
+    """Running statistics travel."""
+
+    def last(name):
+        return name.rpartition(".")[2]
+
     models = [built("Masked", scope=client, width=width) for client in (0, 1)]
     server = build_model(f"{__name__}:Masked", DIGITS, seed=3, scope=("global",), width=width)
     assert len({fingerprint(model) for model in (*models, server)}) == 1
-    held = [{name.rpartition(".")[2]: tensor for name, tensor in one.named_buffers()} for one in (*models, server)]
-    for name in ("mask", "features"):
-        assert torch.equal(held[0][name], held[1][name])
-        assert torch.equal(held[0][name], held[2][name])
-    sent = {name.rpartition(".")[2] for name in weights(models[0]).names}
+    first, *others = ({last(name): one for name, one in model.named_buffers()} for model in (*models, server))
+    assert all(torch.equal(first[name], other[name]) for name in ("mask", "features") for other in others)
+    sent = {*map(last, weights(models[0]).names)}
     assert sent == {"weight", "bias", "running_mean", "running_var"}
-    assert {name.rpartition(".")[2] for name in whole_state(models[0]).names} == {*sent, "num_batches_tracked"}
+    assert {*map(last, whole_state(models[0]).names)} == {*sent, "num_batches_tracked"}
     weights(models[0]).check_named(model_arrays(models[0]), "client 0")
     whole_state(models[0]).check_named(state_arrays(models[0]), "client 0")
-    other = built("Masked", seed=4, width=width).named_buffers()
-    assert not torch.equal({name.rpartition(".")[2]: one for name, one in other}["features"], held[0]["features"])
-
-
-def test_running_statistics_of_the_zoo_travel():
-    model = build_model("fedhe:0", DIGITS, seed=0)
-    assert constant_buffers(model) == set()
-    assert any(name.endswith("running_mean") for name in weights(model).names)
+    other = {last(name): one for name, one in built("Masked", seed=4, width=width).named_buffers()}
+    assert not torch.equal(other["features"], first["features"])
+    assert constant_buffers(build_model("fedhe:0", DIGITS, seed=0)) == set()
 
 
 def test_short_numbers_travel_as_float32_and_come_back_as_they_were():
@@ -293,11 +289,6 @@ def test_what_cannot_be_trained_is_refused(refusal, kind, reason):
     assert (f"'{__name__}:{kind}'" in line, reason in line) == (True, True)
 
 
-@pytest.mark.parametrize("kind", ["Probed", "Spare"])
-def test_weights_may_be_frozen_or_go_unused(kind):
-    assert built(kind).width == 8
-
-
 @pytest.mark.parametrize("kind", ["Drawn", "Masked", "Shared", "Short", "lazy"])
 def test_a_federation_averages_such_models_and_repeats_itself(lab, tmp_path, kind):
     keys = {"algorithm": "fedavg", "models": f"{__name__}:{kind}", "local_batches": 3}
@@ -317,7 +308,6 @@ def test_a_buffer_that_training_changes_later_is_named(lab, tmp_path, algorithm)
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_is_no_exception_is_a_failure_of_the_client(lab, tmp_path, workers):
-    name = f"{__name__}:Quitting"
-    config = lab.config(output_dir=str(tmp_path), algorithm="fedavg", models=name, local_batches=5)
+    keys = {"algorithm": "fedavg", "models": f"{__name__}:Quitting", "local_batches": 5}
     with pytest.raises(HetflError, match=r"round 1: .*Final: for good"):
-        lab.run(config, workers=workers)
+        lab.run(lab.config(output_dir=str(tmp_path), **keys), workers=workers)

@@ -80,8 +80,6 @@ def test_a_model_refuses_data_of_another_kind_and_names_one_that_takes_it(refusa
 
 
 def test_a_model_of_the_user_s_own_is_tried_with_tokens_of_the_vocabulary(refusal):
-    def own(vocabulary):
-        return nn.Sequential(nn.Embedding(vocabulary, 2), nn.Flatten(), nn.Linear(12, 3))
-
-    assert split(own(11), spec=TEXT).width == 12
-    assert "(2, 6)" in refusal(ModelError, split, own(2), spec=TEXT)
+    own, small = (nn.Sequential(nn.Embedding(words, 2), nn.Flatten(), nn.Linear(12, 3)) for words in (11, 2))
+    assert split(own, spec=TEXT).width == 12
+    assert "(2, 6)" in refusal(ModelError, split, small, spec=TEXT)

@@ -130,7 +130,8 @@ def ask(monkeypatch, make_config):
     return asked
 
 
-def test_a_deployed_node_shows_digests_and_its_log_the_names(ask, tmp_path, caplog):
+def test_a_deployed_node_shows_digests_and_its_log_the_names_unless_it_may_show_them(ask, tmp_path, caplog):
+    """Names of the catalogue are no secret."""
     folder = write_csv(tmp_path / "ward", train=SICK)
     with caplog.at_level(logging.INFO, "flwr"):
         told = Member.from_reply(ask(dataset=folder))
@@ -139,11 +140,11 @@ def test_a_deployed_node_shows_digests_and_its_log_the_names(ask, tmp_path, capl
     assert len(told.input_digests) == 1
     assert "Jane" not in repr(told.values())
     assert "classes: 0 'Jane Doe HIV+', 1 'no'" in caplog.text
-
-
-def test_a_node_may_show_its_names(ask, tmp_path):
-    told = Member.from_reply(ask(dataset=write_csv(tmp_path / "ward", train=SICK), **{"share-names": True}))
-    assert (told.class_names, told.input_names, told.dataset) == (("Jane Doe HIV+", "no"), ("age",), "ward")
+    shown = Member.from_reply(ask(dataset=folder, **{"share-names": True}))
+    assert (shown.class_names, shown.input_names, shown.dataset) == (("Jane Doe HIV+", "no"), ("age",), "ward")
+    known = Member.from_reply(ask(dataset="breast-cancer"))
+    assert (known.class_names, known.dataset) == (("malignant", "benign"), "breast-cancer")
+    assert known.input_names[0] == "mean radius"
 
 
 @pytest.mark.parametrize(("deployed", "share", "told"), [(True, {}, False), (True, True, True), (False, {}, True)])
@@ -155,12 +156,6 @@ def test_how_well_single_classes_are_told_stays_on_a_deployed_node_unless_it_say
     metrics = ask(deployed=deployed, kind=MessageType.EVALUATE, content=content, **keys).content[METRICS]
     assert {"accuracy", "balanced-accuracy", "macro-f1"} <= metrics.keys()
     assert bool(metrics.keys() & {"recall", "untested", "unpredicted"}) is told
-
-
-def test_names_of_the_catalogue_are_no_secret(ask):
-    told = Member.from_reply(ask(dataset="breast-cancer"))
-    assert (told.class_names, told.dataset) == (("malignant", "benign"), "breast-cancer")
-    assert told.input_names[0] == "mean radius"
 
 
 def test_in_deployment_there_is_no_default_data_set(ask, caplog):

@@ -27,15 +27,8 @@ SPEC = PayloadSpec((ArraySpec("logits", (2, 3), "float32"), ArraySpec("counts", 
 LOGITS, COUNTS = np.zeros((2, 3), np.float32), np.array([0, 4])
 
 
-def npy(array, allow_pickle=False):
-    file = BytesIO()
-    np.save(file, array, allow_pickle=allow_pickle)
-    return file.getvalue()
-
-
-def npz(array):
-    file = BytesIO()
-    np.savez(file, array)
+def npy(array, save=np.save, **keys):
+    save(file := BytesIO(), array, **keys)
     return file.getvalue()
 
 
@@ -44,26 +37,26 @@ def raw(data, dtype="float32", shape=(2, 3), stype="numpy.ndarray"):
     return Array(dtype, shape, stype, data)
 
 
-def record(logits=None, **more):
-    first = Array(LOGITS) if logits is None else logits
-    return ArrayRecord({"logits": first if isinstance(first, Array) else Array(first), "counts": Array(COUNTS), **more})
-
-
 def header(text):
     """A .npy file, version 1, with a header of its own making and 24 bytes of content."""
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(24)
+    return raw(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(24))
 
 
-def test_a_payload_as_declared_is_let_through_unchanged():
+def shaped(shape, descr="<f4"):
+    return header(f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n")
+
+
+def record(logits, counts=COUNTS):
+    return ArrayRecord({"logits": logits, "counts": Array(counts)})
+
+
+def test_a_payload_as_declared_is_let_through_unchanged(refusal):
+    """Counts may be 0, and not less."""
     decoded = decode(SPEC, to_record(SPEC.check_named({"logits": LOGITS, "counts": COUNTS}, "here")), "client 0")
     assert list(decoded) == ["logits", "counts"]
     assert decoded["logits"].dtype == np.float32
     assert decoded["counts"].tolist() == [0, 4]
-
-
-def test_values_below_the_declared_minimum_are_refused_and_the_minimum_itself_is_not(refusal):
-    assert "below 0" in refusal(PayloadError, decode, SPEC, record(counts=Array(np.array([3, -1]))), "x")
-    decode(SPEC, record(counts=Array(np.array([0, 0]))), "x")
+    assert "below 0" in refusal(PayloadError, decode, SPEC, record(Array(LOGITS), np.array([3, -1])), "x")
     assert "below 0.5" in refusal(PayloadError, ArraySpec("a", (1,), "float32", 0.5).check, np.zeros(1, np.float32), "")
 
 
@@ -77,22 +70,18 @@ class Exploding:
     [
         (raw(npy(np.array([[Exploding()] * 3] * 2), allow_pickle=True)), "dtype object"),
         (raw(b"\x80\x04cposix\nsystem\n."), "cannot be read"),
-        (raw(npy(LOGITS)[:-1]), "cannot be read"),
-        (raw(npy(LOGITS)[:20]), "cannot be read"),
-        (raw(b""), "cannot be read"),
+        *((raw(npy(LOGITS)[:end]), "cannot be read") for end in (-1, 20, 0)),
         (raw(npy(LOGITS), stype="numpy.pickle"), "serialised as 'numpy.pickle'"),
         (raw(npy(np.zeros((3, 2), np.float32))), "shape (3, 2)"),
         (raw(npy(np.zeros(3))), "float64"),
-        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n")), None),
-        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }\n")), "shape (2, 4)"),
-        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (2**60, 9), }\n")), "cannot be read"),
-        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 3), }\n")), "shape (1099"),
-        (raw(header("{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 3), }\n")), "array 'logits'"),
-        (raw(header("{'descr': 'nonsense', 'fortran_order': False, 'shape': (2, 3), }\n")), "cannot be read"),
-        (raw(header("[" * 500 + "]" * 500)), "cannot be read"),
-        (raw(header("-" * 900 + "1")), "cannot be read"),
-        (raw(header("(" * 60000)), "cannot be read"),
-        (raw(npz(LOGITS)), "cannot be read"),
+        (shaped("(2, 3)"), None),
+        (shaped("(2, 4)"), "shape (2, 4)"),
+        (shaped("(2**60, 9)"), "cannot be read"),
+        (shaped("(1099511627776, 3)"), "shape (1099"),
+        (shaped("(-2, 3)"), "array 'logits'"),
+        (shaped("(2, 3)", "nonsense"), "cannot be read"),
+        *((header(text), "cannot be read") for text in ("[" * 500 + "]" * 500, "-" * 900 + "1", "(" * 60000)),
+        (raw(npy(LOGITS, np.savez)), "cannot be read"),
         (raw(b"PK\x03\x04" + bytes(50)), "cannot be read"),
     ],
     ids=range(19),
@@ -137,19 +126,6 @@ def test_any_payload_comes_back_bit_for_bit(arrays):
     assert payload_bytes(Message(RecordDict({"arrays": sent}), 1, "train")) == spec.nbytes
 
 
-def test_a_header_of_any_length_is_no_payload():
-    """NumPy pads the header to whole 64 bytes: 128 for few dimensions, 192 for thirty."""
-    deep = to_record({"a": np.zeros((1,) * 30, np.float32)})
-    assert len(deep["a"].data) == 192 + 4
-    assert payload_bytes(Message(RecordDict({"arrays": deep}), 1, "train")) == 4
-
-
-def test_an_error_reply_has_no_payload_and_yet_a_size():
-    reply = Message(Error(0, "no"), reply_to=Message(RecordDict(), 1, "train"))
-    assert payload_bytes(reply) == 0
-    assert wire_bytes(reply) > 0
-
-
 def parts(thing):
     """Every object of a message once, by the id of its content: Flower sends equal chunks once."""
     found = {thing.object_id: len(thing.deflate())}
@@ -158,17 +134,22 @@ def parts(thing):
     return found
 
 
+def message(arrays, **more):
+    return Message(RecordDict({"arrays": to_record(arrays), **more}), 1, "train")
+
+
 def test_wire_bytes_are_the_sum_of_the_parts_that_flower_sends():
-    content = RecordDict(
-        {
-            "arrays": to_record({"a": np.arange(50.0), "same as a": np.arange(50.0), "b": np.arange(3)}),
-            "config": ConfigRecord({"server-round": 3}),
-        }
-    )
-    message = Message(content, 1, "train")
-    assert wire_bytes(message) == sum(parts(message).values())
-    assert payload_bytes(message) == 2 * 400 + 24
-    assert wire_bytes(message) > 400 + 24 + 2 * 128  # the content and header of each distinct array, and more
+    """NumPy pads the header to whole 64 bytes: 128 for few dimensions, 192 for thirty; an error has no payload."""
+    arrays = {"a": np.arange(50.0), "same as a": np.arange(50.0), "b": np.arange(3)}
+    sent = message(arrays, config=ConfigRecord({"server-round": 3}))
+    assert wire_bytes(sent) == sum(parts(sent).values())
+    assert payload_bytes(sent) == 2 * 400 + 24
+    assert wire_bytes(sent) > 400 + 24 + 2 * 128  # the content and header of each distinct array, and more
+    deep = {"a": np.zeros((1,) * 30, np.float32)}
+    assert len(to_record(deep)["a"].data) == 192 + 4
+    assert payload_bytes(message(deep)) == 4
+    reply = Message(Error(0, "no"), reply_to=Message(RecordDict(), 1, "train"))
+    assert payload_bytes(reply) == 0 < wire_bytes(reply)
 
 
 LARGE = np.random.default_rng(0).normal(size=(3, 500_000)).astype(np.float32)
@@ -198,23 +179,18 @@ def batch_normed():
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
 
 
-def test_weights_are_parameters_and_running_statistics_and_no_step_counters():
+def test_loading_weights_leaves_the_integer_buffers_and_copies_the_rest():
     """Linear 2 x 3 + 3, batch norm 4 x 3: 21 numbers of 4 bytes; num_batches_tracked stays at home."""
-    spec = weights(batch_normed())
+    source, target = batch_normed(), batch_normed()
+    spec = weights(source)
     assert spec.names == ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var")
     assert spec.nbytes == 84
-
-
-def test_loading_weights_leaves_the_integer_buffers_and_copies_the_rest():
-    source, target = batch_normed(), batch_normed()
     source(torch.randn(4, 2))
     sent = model_arrays(source)
     before = {name: array.copy() for name, array in sent.items()}
     load_model_arrays(target, sent)
-    assert int(source[1].num_batches_tracked) == 1
-    assert int(target[1].num_batches_tracked) == 0
+    assert [int(model[1].num_batches_tracked) for model in (source, target)] == [1, 0]
     assert all(np.array_equal(array, sent[name]) for name, array in model_arrays(target).items())
-
     target(torch.randn(4, 2))
     with torch.no_grad():
         target[0].weight += 1
