@@ -133,13 +133,6 @@ def test_too_few_clients_end_the_start_in_time_and_the_refused_are_named(clock, 
     assert 5 <= clock.now < 7
 
 
-def test_a_deployment_whose_operator_says_no_number_is_refused_at_once(clock, refusal):
-    """Lest a node that is alone at first, and says that there is one client, begins the run by itself."""
-    post = post_of(member(0, clients=1))
-    assert "start-clients" in refusal(ConfigError, started, post)
-    assert (clock.now, post.pushed) == (0, [])
-
-
 def test_a_quorum_does_not_wait_for_who_is_silent(clock):
     federation = started(post_of(*ALL, answers={98: never}), start_clients=2)
     assert (clock.now, client_ids(federation.roster), federation.notes()) == (0, [0, 1], [])
@@ -357,11 +350,20 @@ def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock,
     assert 7 not in {message.metadata.dst_node_id for message in post.pushed}
 
 
-@pytest.mark.parametrize("key", ["clients", "start_clients"])
-def test_more_clients_than_are_listed_are_refused_at_once(clock, keyed, refusal, key):
+@pytest.mark.parametrize(
+    ("engine", "listed", "keys", "said"),
+    [
+        ("deployment", False, {}, "start-clients"),  # lest one that is alone at first, and says so, begins by itself
+        ("deployment", True, {"clients": 4}, "clients = 4"),
+        ("deployment", True, {"start_clients": 4}, "clients = 4"),
+        ("simulation", True, {}, "node-keys"),
+    ],
+)
+def test_numbers_and_lists_that_cannot_be_are_refused_at_once(clock, keyed, refusal, engine, listed, keys, said):
     post, path = keyed(*honest(3))
-    assert "clients = 4" in refusal(ConfigError, started, post, node_keys=path, **{key: 4})
-    assert post.pushed == []
+    post.engine = engine
+    assert said in refusal(ConfigError, started, post, **keys, **({"node_keys": path} if listed else {}))
+    assert (clock.now, post.pushed) == (0, [])
 
 
 def test_a_node_with_a_key_gives_up_no_other_clients_place(clock, keyed):
@@ -431,12 +433,6 @@ def test_a_list_that_is_none_is_refused_in_one_line(tmp_path, public, refusal, t
     line = refusal(ConfigError, NodeKeys, path)
     assert line.startswith(f"{path}: ")
     assert named in line
-
-
-def test_a_list_of_keys_needs_a_deployment(refusal, keyed):
-    post, path = keyed(*honest(3))
-    post.engine = "simulation"
-    assert "node-keys" in refusal(ConfigError, Federation, post, RunConfig(node_keys=path))
 
 
 # --- who comes later -----------------------------------------------------------------------------
