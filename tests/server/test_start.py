@@ -84,7 +84,8 @@ ALL, TWO = honest(3), honest(3)[:2]
 LIAR = member(0, node=1, clients=10**6)
 BEYOND = [member(number, node=number, clients=10**6) for number in (7, 8)]
 FIVE = honest(5)
-FEW = {"clients": 5, "start_clients": 3, "min_clients": 3, "start_timeout": 60}
+QUORUM = {"clients": 5, "start_clients": 3, "min_clients": 3, "start_timeout": 60}
+DRAWN, IDLE = QUORUM | {"fraction": 0.6}, QUORUM | {"nonparticipating_fraction": 0.4}
 
 BEGINS = {  # who is here at first, who comes after 20 s, the run config; who is in, and after how many seconds
     "all are here": (ALL, [], {"clients": 3}, [0, 1, 2], 0),
@@ -97,10 +98,8 @@ BEGINS = {  # who is here at first, who comes after 20 s, the run config; who is
     "a quorum": (TWO, ALL[2:], {"clients": 3, "start_clients": 2}, [0, 1], 0),
     "a quorum alone": (TWO, [], {"start_clients": 2}, [0, 1], 0),
     "min-clients": (TWO, [], {"clients": 3, "min_clients": 2, "start_timeout": 5}, [0, 1], 5),
-    "a quorum of which a round draws too few": (FIVE[:3], FIVE[3:], FEW | {"fraction": 0.6}, [0, 1, 2, 3, 4], 20),
-    "a quorum of which too many are idle": (
-        *(FIVE[:3], FIVE[3:], FEW | {"nonparticipating_fraction": 0.4}, [0, 1, 2, 3, 4], 20),
-    ),
+    "a quorum of which a round draws too few": (FIVE[:3], FIVE[3:], DRAWN, [0, 1, 2, 3, 4], 20),
+    "a quorum of which too many are idle": (FIVE[:3], FIVE[3:], IDLE, [0, 1, 2, 3, 4], 20),
 }
 
 
