@@ -78,7 +78,7 @@ def die_within_writing(size: int) -> None:
 
 # --- a client on its own disk --------------------------------------------------------------------
 
-ROUNDS = 150
+ROUNDS = 12
 
 
 def train(config: RunConfig, round: int) -> None:

@@ -211,7 +211,7 @@ def check_rounds(grid: Schedule, rounds: list[dict[str, Any]]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
-    mostly_exhaustive(range(200), lambda seed: seed < 50),
+    mostly_exhaustive(range(200), lambda seed: seed < 40),
     ids=lambda seed: f"{run_of(seed)['algorithm']}-{seed}",
 )
 def test_whatever_goes_wrong_rounds_are_kept_and_averages_are_those_of_the_accepted(
@@ -232,15 +232,3 @@ def test_whatever_goes_wrong_rounds_are_kept_and_averages_are_those_of_the_accep
     if config.options.get("fedhe.mode") != "async":
         check_rounds(grid, rounds)
     assert check_averages(grid, REFERENCES[config.algorithm]) or too_few
-
-
-def test_a_seed_gives_the_same_faults_again(tmp_path, run_federation, monkeypatch):
-    """The comparison can fail: another seed gives others."""
-    runs = []
-    for name, seed in (("first", 5), ("again", 5), ("other", 6)):
-        config = config_of(RUNS[0], tmp_path / name)
-        grid = Schedule(config, CLIENTS, seed)
-        on_its_clock(grid, monkeypatch)
-        run_federation(config, grid)
-        runs.append([{**entry, "seconds": 0} for entry in entries(tmp_path / name)])
-    assert runs[0] == runs[1] != runs[2]

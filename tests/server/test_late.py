@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fixtures.federations.grids import little
+from fixtures.folders.reached import server_state
 from fixtures.wrong.faults import GOOD, Fate, Scripted, failing, on_its_clock
 from flwr.app import Message, MessageType
 from flwr.common.constant import ErrorCode
@@ -45,8 +46,8 @@ def played(run_federation, monkeypatch) -> Callable[[Scripted, RunConfig], list[
     return play
 
 
-def server_state(config: RunConfig) -> bytes:
-    return (Path(config.output_dir) / "knowledge.safetensors").read_bytes()
+def folder_of(config: RunConfig) -> Path:
+    return Path(config.output_dir)
 
 
 def trained(rounds: list[dict[str, Any]]) -> list[str]:
@@ -88,31 +89,23 @@ def test_who_joins_during_round_2_takes_part_from_round_3_with_the_knowledge_so_
     assert pools == ([[["1"], ["2"]], [["0"], ["2"]], [["0", "1"]]] if to_clients else [[], [], []])
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_who_leaves_for_good_is_noticed_once_and_the_others_go_on(name, config_for, played):
-    config = config_for(name)
-    rounds = played(Scripted(config, {3: lambda grid: grid.leave(1)}), config)
-    assert trained(rounds) == ["012", "012", "02", "02"]
-    [(client_id, _, reason)] = reasons(rounds[3])
-    assert client_id == 1
-    assert "left" in reason
-    assert [reasons(entry) for entry in (*rounds[:3], rounds[4])] == [[]] * 4
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_who_comes_back_under_another_node_id_keeps_partition_and_state(name, config_for, played, tmp_path):
+def test_who_leaves_is_noticed_once_and_under_another_node_id_keeps_partition_and_state(
+    name, config_for, played, tmp_path
+):
     """A new process with the same state folder goes on as the old one would have, had only its network been down."""
-    runs = {}
-    for kind in ("the same process", "another process"):
-        config = config_for(name, state_dir=str(tmp_path / kind / "state"), output_dir=str(tmp_path / kind / "run"))
-        back = (lambda grid: grid.come_back(1)) if kind == "the same process" else (lambda grid: grid.join(1, 1))
-        runs[kind] = played(Scripted(config, {3: lambda grid: grid.leave(1), 4: back}), config), server_state(config)
-    (one, knows), (other, knows_too) = runs.values()
-    assert trained(one) == trained(other) == ["012", "012", "02", "012"]
-    assert [entry["clients"] for entry in one] == [entry["clients"] for entry in other]
-    assert knows == knows_too
-    assert reasons(other[4]) == []
+    runs = []
+    for number, back in enumerate((lambda grid: grid.come_back(1), lambda grid: grid.join(1, 1))):
+        places = {"state_dir": str(tmp_path / f"state-{number}"), "output_dir": str(tmp_path / f"run-{number}")}
+        config = config_for(name, rounds=5, **places)
+        rounds = played(Scripted(config, {3: lambda grid: grid.leave(1), 5: back}), config)
+        assert trained(rounds) == ["012", "012", "02", "02", "012"]
+        [(client_id, _, reason)] = reasons(rounds[3])
+        assert (client_id, "left" in reason) == (1, True)
+        assert [reasons(entry) for entry in (*rounds[:3], *rounds[4:])] == [[]] * 5
+        runs.append(([entry["clients"] for entry in rounds], server_state(folder_of(config))))
+    assert runs[0] == runs[1]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -130,7 +123,7 @@ def test_who_is_slow_misses_its_round_and_is_welcome_in_the_next(name, config_fo
         [(client_id, stage, reason)] = reasons(rounds[2])
         assert (client_id, stage) == (1, "train")
         assert said in reason
-        runs.append(([entry["clients"] for entry in rounds], server_state(config)))
+        runs.append(([entry["clients"] for entry in rounds], server_state(folder_of(config))))
     assert runs[0] == runs[1]
 
 
@@ -161,7 +154,7 @@ def test_when_all_have_left_the_run_ends_and_what_was_reached_is_kept(name, conf
     config = config_for(name)
     grid = Scripted(config, {3: lambda grid: [grid.leave(client_id) for client_id in range(3)]})
     assert "round 3: " in refusal(TooFewClients, played, grid, config)
-    assert trained(entries(Path(config.output_dir))) == ["012", "012", ""]
+    assert trained(entries(folder_of(config))) == ["012", "012", ""]
 
 
 def trains(grid: Scripted, message: Message) -> int | None:
@@ -197,7 +190,7 @@ def test_a_round_in_which_all_nodes_restart_is_lost_and_the_run_goes_on_but_not_
         assert "no reply within 20 s" in said
     else:
         played(grid, config)
-    who = trained(entries(Path(config.output_dir)))
+    who = trained(entries(folder_of(config)))
     assert who == ["" if number in lost else "012" for number in range(1, (end or 6) + 1)]
 
 

@@ -84,7 +84,8 @@ ALL, TWO = honest(3), honest(3)[:2]
 LIAR = member(0, node=1, clients=10**6)
 BEYOND = [member(number, node=number, clients=10**6) for number in (7, 8)]
 FIVE = honest(5)
-FEW = {"clients": 5, "start_clients": 3, "min_clients": 3, "start_timeout": 60}
+QUORUM = {"clients": 5, "start_clients": 3, "min_clients": 3, "start_timeout": 60}
+DRAWN, IDLE = QUORUM | {"fraction": 0.6}, QUORUM | {"nonparticipating_fraction": 0.4}
 
 BEGINS = {  # who is here at first, who comes after 20 s, the run config; who is in, and after how many seconds
     "all are here": (ALL, [], {"clients": 3}, [0, 1, 2], 0),
@@ -97,10 +98,8 @@ BEGINS = {  # who is here at first, who comes after 20 s, the run config; who is
     "a quorum": (TWO, ALL[2:], {"clients": 3, "start_clients": 2}, [0, 1], 0),
     "a quorum alone": (TWO, [], {"start_clients": 2}, [0, 1], 0),
     "min-clients": (TWO, [], {"clients": 3, "min_clients": 2, "start_timeout": 5}, [0, 1], 5),
-    "a quorum of which a round draws too few": (FIVE[:3], FIVE[3:], FEW | {"fraction": 0.6}, [0, 1, 2, 3, 4], 20),
-    "a quorum of which too many are idle": (
-        *(FIVE[:3], FIVE[3:], FEW | {"nonparticipating_fraction": 0.4}, [0, 1, 2, 3, 4], 20),
-    ),
+    "a quorum of which a round draws too few": (FIVE[:3], FIVE[3:], DRAWN, [0, 1, 2, 3, 4], 20),
+    "a quorum of which too many are idle": (FIVE[:3], FIVE[3:], IDLE, [0, 1, 2, 3, 4], 20),
 }
 
 
@@ -131,13 +130,6 @@ def test_too_few_clients_end_the_start_in_time_and_the_refused_are_named(clock, 
     assert line.startswith(said)
     assert line.endswith('; node 7 says: "no data"')
     assert 5 <= clock.now < 7
-
-
-def test_a_deployment_whose_operator_says_no_number_is_refused_at_once(clock, refusal):
-    """Lest a node that is alone at first, and says that there is one client, begins the run by itself."""
-    post = post_of(member(0, clients=1))
-    assert "start-clients" in refusal(ConfigError, started, post)
-    assert (clock.now, post.pushed) == (0, [])
 
 
 def test_a_quorum_does_not_wait_for_who_is_silent(clock):
@@ -357,11 +349,20 @@ def test_a_node_is_taken_in_only_as_the_client_that_its_key_is_listed_for(clock,
     assert 7 not in {message.metadata.dst_node_id for message in post.pushed}
 
 
-@pytest.mark.parametrize("key", ["clients", "start_clients"])
-def test_more_clients_than_are_listed_are_refused_at_once(clock, keyed, refusal, key):
+@pytest.mark.parametrize(
+    ("engine", "listed", "keys", "said"),
+    [
+        ("deployment", False, {}, "start-clients"),  # lest one that is alone at first, and says so, begins by itself
+        ("deployment", True, {"clients": 4}, "clients = 4"),
+        ("deployment", True, {"start_clients": 4}, "clients = 4"),
+        ("simulation", True, {}, "node-keys"),
+    ],
+)
+def test_numbers_and_lists_that_cannot_be_are_refused_at_once(clock, keyed, refusal, engine, listed, keys, said):
     post, path = keyed(*honest(3))
-    assert "clients = 4" in refusal(ConfigError, started, post, node_keys=path, **{key: 4})
-    assert post.pushed == []
+    post.engine = engine
+    assert said in refusal(ConfigError, started, post, **keys, **({"node_keys": path} if listed else {}))
+    assert (clock.now, post.pushed) == (0, [])
 
 
 def test_a_node_with_a_key_gives_up_no_other_clients_place(clock, keyed):
@@ -431,12 +432,6 @@ def test_a_list_that_is_none_is_refused_in_one_line(tmp_path, public, refusal, t
     line = refusal(ConfigError, NodeKeys, path)
     assert line.startswith(f"{path}: ")
     assert named in line
-
-
-def test_a_list_of_keys_needs_a_deployment(refusal, keyed):
-    post, path = keyed(*honest(3))
-    post.engine = "simulation"
-    assert "node-keys" in refusal(ConfigError, Federation, post, RunConfig(node_keys=path))
 
 
 # --- who comes later -----------------------------------------------------------------------------

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.folders.reached import clients_of, server_state, summary_of
 from fixtures.tiers import complete, exhaustive
 
 from hetfl_flwr.config import Value
 from hetfl_flwr.methods import names
-from hetfl_flwr.runs.checkpoint import SERVER_STATE_FILE
 from hetfl_flwr.runs.record import ROUNDS_FILE, SUMMARY_FILE
 from simulations.cli.running import run_one
 from simulations.deployment.flower import ROOT, Flower, flower
+from simulations.testing.contract import entries
 
 CLIENTS = 4
 MODELS = ("mlp", "lenet5", "fedhe:5")
@@ -45,20 +46,12 @@ def local(folder: Path, settings: dict[str, Value], workers: int = 1) -> Path:
     return run_one(chosen, resume=False, workers=workers, verbose=True)
 
 
-def rounds(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / ROUNDS_FILE).read_text().splitlines()]
-
-
 def assert_same_bits(folder: Path, reference: Path) -> None:
-    for found, expected in zip(rounds(folder), rounds(reference), strict=True):
+    for found, expected in zip(entries(folder), entries(reference), strict=True):
         assert {key: found[key] for key in PAYLOAD} == {key: expected[key] for key in PAYLOAD}
         for key in ("wire_up", "wire_down"):
             assert abs(found[key] - expected[key]) <= IDS * CLIENTS
-    assert (folder / SERVER_STATE_FILE).read_bytes() == (reference / SERVER_STATE_FILE).read_bytes()
-
-
-def engine(folder: Path) -> str:
-    return str(json.loads((folder / SUMMARY_FILE).read_text())["engine"])
+    assert server_state(folder) == server_state(reference)
 
 
 @pytest.mark.slow
@@ -138,7 +131,7 @@ def test_ray_gives_the_bits_of_the_local_engine(ray: Flower, tmp_path: Path, set
     nodes = f"num-supernodes={CLIENTS} client-resources-num-cpus={each} init-args-num-cpus=2"
     said = ray.run({**settings, "output-dir": str(folder)}, "--federation-config", nodes)
     assert (folder / SUMMARY_FILE).exists(), said
-    assert engine(folder) == "simulation"
+    assert summary_of(folder)["engine"] == "simulation"
     assert_same_bits(folder, local(tmp_path / "local", settings))
 
 
@@ -185,29 +178,30 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         yield started
 
 
+def both(deployed: Flower, folder: Path, **keys: Value) -> tuple[Path, Path]:
+    """Run FedHe in the deployment and in the local engine, which deals the models that the nodes have."""
+    settings: dict[str, Value] = {**FEDHE, **PRIVATE, "clients": len(MODELS), **keys}
+    there = {key: value for key, value in settings.items() if key != "models"}
+    said = deployed.run({**there, "output-dir": str(folder / "deployed")})
+    assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
+    return folder / "deployed", local(folder / "local", settings)
+
+
 @pytest.mark.exhaustive
 def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_path: Path) -> None:
-    """Two rounds of FedHe; the nodes' own models are those that the local run deals. Noise is the seed's on demand."""
-    settings = {**FEDHE, **PRIVATE, "noise-source": "seed", "rounds": 2, "clients": len(MODELS)}
-    settings["output-dir"] = str(tmp_path / "deployed")
-    said = deployed.run({key: value for key, value in settings.items() if key != "models"})
-    assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
-    assert engine(tmp_path / "deployed") == "deployment"
+    """Noise is the seed's on demand."""
+    there, here = both(deployed, tmp_path, **{"noise-source": "seed", "rounds": 2})
+    assert summary_of(there)["engine"] == "deployment"
     kept = [path.name for path in (deployed.home / "state").glob("run-*/*.safetensors")]
     assert sorted(kept) == ["client-1.safetensors"]
-    assert_same_bits(tmp_path / "deployed", local(tmp_path / "local", settings))
+    assert_same_bits(there, here)
 
 
 @pytest.mark.exhaustive
 def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed: Flower, tmp_path: Path) -> None:
     """All else would be equal, as the test before has it. Before the round one client alone is measured."""
-    settings = {**FEDHE, **PRIVATE, "rounds": 1, "local-batches": 1, "clients": len(MODELS), "evaluate-fraction": 0.1}
-    settings["output-dir"] = str(tmp_path / "deployed")
-    said = deployed.run({key: value for key, value in settings.items() if key != "models"})
-    assert deployed.statuses()[0] == "finished:completed", said + deployed.logs()
-    local(tmp_path / "local", settings)
-    noised = [(tmp_path / engine / SERVER_STATE_FILE).read_bytes() for engine in ("deployed", "local")]
-    assert noised[0] != noised[1]
+    there, here = both(deployed, tmp_path, **{"rounds": 1, "local-batches": 1, "evaluate-fraction": 0.1})
+    assert server_state(there) != server_state(here)
 
 
 @pytest.mark.exhaustive
@@ -226,12 +220,11 @@ def test_in_deployment_a_slow_node_holds_nobody_up(tmp_path: Path, monkeypatch: 
         settings["callbacks"] = "fixtures.callbacks:Lines"
         said = started.run({**settings, "clients": 3, "dataset": "digits", "evaluate-every": 3, "output-dir": str(run)})
         assert started.statuses()[0] == "finished:completed", said + started.logs()
-    clients = json.loads((run / "clients.json").read_text())
-    sent = [client["bytes_up"] // 480 for client in clients]
+    sent = [client["bytes_up"] // 480 for client in clients_of(run)]
     assert sum(sent) == 9
     assert sent[2] == 1
-    assert sum(len(entry["failures"]) for entry in rounds(run)) == 0
-    seconds = [entry["seconds"] for entry in rounds(run)]
+    assert sum(len(entry["failures"]) for entry in entries(run)) == 0
+    seconds = [entry["seconds"] for entry in entries(run)]
     assert sum(seconds[:3]) < 500  # node 2 would have held them up for 600
-    told = [f"{entry['round']} {entry['accuracy']}" for entry in rounds(run)]
+    told = [f"{entry['round']} {entry['accuracy']}" for entry in entries(run)]
     assert (run / "lines.txt").read_text().splitlines() == ["begin None", *told, "end None"]
