@@ -397,7 +397,7 @@ class RunConfig(BaseModel):
     others or represented for them."""
 
     pooled: bool = False
-    """Each client trains on the training samples of all clients put together, and tests on its own: the upper mark,
+    """Each client trains on the training samples of all clients put together, and tests on its own: an upper bound,
     beside local. Only for algorithm local, and only where all clients are simulated. The others' validation and test
     samples are not trained on."""
 

@@ -8,6 +8,7 @@ from hetfl_flwr.runs.record import ClientRecord, Round, name_of
 from hetfl_flwr.text import LONGEST_NAME, printable
 from hetfl_flwr.wire.naming import called
 from simulations.reports.runs import Run, method_of
+from simulations.reports.terminal import first
 
 FEWEST_TEST_ROWS = 30
 """Test samples below which a client's figures are hardly more than chance."""
@@ -24,11 +25,11 @@ def notes(run: Run) -> list[str]:
 
     Where it does not, and classes are never predicted, the first line says what might help them.
     """
-    first = too_short([run])
+    lines = too_short([run])
     unpredicted = any(client.get("unpredicted") for client in run.clients)
-    if not first and unpredicted and run.config.get("class-weights", "none") == "none":
-        first = ["some classes are never predicted: class-weights=balanced gives rare ones more weight"]
-    return first + doubts([run])
+    if not lines and unpredicted and run.config.get("class-weights", "none") == "none":
+        lines = ["some classes are never predicted: class-weights=balanced gives rare ones more weight"]
+    return lines + doubts([run])
 
 
 def too_short(runs: Sequence[Run]) -> list[str]:
@@ -79,7 +80,7 @@ def doubts(runs: Sequence[Run]) -> list[str]:
 
     doubtful = sorted(few | found.keys())
     lines = [f"{called(client, names[client])}: {'; '.join(said(client))}" for client in doubtful]
-    return [*lines[:MOST_NOTED], *([f"and {len(lines) - MOST_NOTED} more"] if len(lines) > MOST_NOTED else [])]
+    return first(lines, MOST_NOTED)
 
 
 def _of_classes(client: ClientRecord) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ Measures and differences are fractions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, sqrt
 from statistics import fmean
 from typing import Literal
 
@@ -127,18 +128,8 @@ def compared(after: Sequence[float], before: Sequence[float], rows: int | None) 
 
 def over_seeds(differences: NDArray[np.float64]) -> Estimate:
     """Return the mean of two or more unequal differences, its interval and p value by Student's t."""
-    from scipy.special import stdtr, stdtrit
-
-    freedom = len(differences) - 1
-    mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))
-    half = stdtrit(freedom, 0.975) * error
-    p = 2 * stdtr(freedom, -abs(mean) / error)
-    return Estimate(float(mean), *_possible(mean - half, mean + half), float(p), "seeds")
-
-
-def _possible(low: float, high: float) -> tuple[float, float]:
-    """Return an interval without what no difference of two fractions can be."""
-    return max(float(low), -1.0), min(float(high), 1.0)
+    error = differences.std(ddof=1) / np.sqrt(len(differences))
+    return _estimate(float(differences.mean()), float(error), len(differences) - 1, "seeds")
 
 
 def of_rows(after: float, before: float, rows: int) -> Estimate:
@@ -146,16 +137,21 @@ def of_rows(after: float, before: float, rows: int) -> Estimate:
 
     Where that has no width, since both are 0 or 1, one success and one failure are added to each for the width.
     """
-    from scipy.special import ndtr, ndtri
-
     rows = max(rows, 1)
     variance = (after * (1 - after) + before * (1 - before)) / rows
     if variance <= 0:
         added = [(value * rows + 1) / (rows + 2) for value in (after, before)]
         variance = sum(value * (1 - value) for value in added) / (rows + 2)
-    mean, error = after - before, float(np.sqrt(variance))
-    half = float(ndtri(0.975)) * error
-    return Estimate(mean, *_possible(mean - half, mean + half), float(2 * ndtr(-abs(mean) / error)), "rows")
+    return _estimate(after - before, sqrt(variance), inf, "rows")
+
+
+def _estimate(mean: float, error: float, freedom: float, source: Literal["seeds", "rows"]) -> Estimate:
+    """Return a mean with the interval and p value of Student's t, without what no difference of fractions can be."""
+    from scipy.special import stdtr, stdtrit
+
+    half = float(stdtrit(freedom, 0.975)) * error
+    low, high = max(mean - half, -1.0), min(mean + half, 1.0)
+    return Estimate(mean, low, high, 2 * float(stdtr(freedom, -abs(mean) / error)), source)
 
 
 def holm(values: Sequence[float]) -> list[float]:

@@ -30,7 +30,7 @@ from simulations.reports.estimates import (
 from simulations.reports.impact import MethodImpact, standings
 from simulations.reports.pairing import LOCAL, Pairing, paired
 from simulations.reports.runs import POOLED, Run
-from simulations.reports.terminal import NOTHING, cells_table
+from simulations.reports.terminal import NOTHING, cells_table, first
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,18 +210,18 @@ def _notes(gains: pd.DataFrame, measure: Measure, found: Pairing, means: Mapping
         f"Percentage points of final test {measure.words} against {found.baseline}, with a 95 % interval each.",
         *(line for source, line in said.items() if source in set(gains.source)),
         *([corrected] if tested else []),
-        *_upper_marks(means),
+        *_upper_bounds(means),
     )
 
 
-def _upper_marks(means: Mapping[str, Estimate]) -> list[str]:
+def _upper_bounds(means: Mapping[str, Estimate]) -> list[str]:
     """Say what training on all data in one place is, and where it is not above training alone."""
     return [
-        f"{method}: each client trained on the rows of all, as if all data were in one place: the upper mark, where "
+        f"{method}: each client trained on the rows of all, as if all data were in one place: an upper bound, where "
         "the clients' data say the same."
         if estimate.mean > 0
         else f"{method}: each client trained on the rows of all, and is not above local in the mean over clients "
-        f"({points(estimate.mean, sign=True)} points): no upper mark."
+        f"({points(estimate.mean, sign=True)} points): no upper bound."
         for method, estimate in means.items()
         if method.startswith(POOLED)
     ]
@@ -273,9 +273,8 @@ def _mean_gains(gains: pd.DataFrame) -> pd.Series[float]:
 
 def left_out(answer: Answer) -> list[str]:
     """Return a line for what is in no pair, with the reason."""
-    lines = [f"Not paired: {line}" for line in answer.left_out[:MOST_LEFT_OUT]]
-    more = len(answer.left_out) - MOST_LEFT_OUT
-    return [*lines, f"and {more} more, which `hetfl compare --json` lists"] if more > 0 else lines
+    lines = [f"Not paired: {line}" for line in answer.left_out]
+    return first(lines, MOST_LEFT_OUT, "and {} more, which `hetfl compare --json` lists")
 
 
 def in_words(answer: Answer) -> list[str]:
@@ -283,9 +282,7 @@ def in_words(answer: Answer) -> list[str]:
     lines = []
     for method, sentence in answer.sentences.items():
         shown = answer.gains.words[(answer.gains.method == method) & (answer.gains.verdict != "unclear")]
-        lines += [sentence, *(f"  {words}" for words in shown[:MOST_WORDS])]
-        if len(shown) > MOST_WORDS:
-            lines.append(f"  and {len(shown) - MOST_WORDS} more")
+        lines += [sentence, *(f"  {words}" for words in first([*shown], MOST_WORDS))]
     return lines
 
 

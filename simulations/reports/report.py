@@ -32,7 +32,7 @@ from simulations.reports.plots.partition import split_figure
 from simulations.reports.plots.run import run_figure
 from simulations.reports.runs import Run, curve, group_runs, load_run, method_of, run_folders
 from simulations.reports.tables import compare_table, shared_terms, summary_table, unequal_terms
-from simulations.reports.terminal import NOTHING, cells_table, client_table, percent, table_of
+from simulations.reports.terminal import NOTHING, cells_table, client_table, first, percent, table_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -156,8 +156,6 @@ def _part(run: Run, title: str) -> dict[str, Any]:
     shown = run.summary
     state = "" if shown["rounds"] == run.config["rounds"] else f"{shown['rounds']} of {run.config['rounds']} rounds"
     made = [*shown.get("earlier_versions", []), shown["versions"]]
-    said = read_notes(run.folder)
-    more = len(said) - MOST_SAID
     tables = [summary_table(run), client_table(title, run.clients), *_recalls(run.clients), *_failures(run)]
     defaults = _defaults(str(run.config["algorithm"]))
     changed = [key for key, value in run.config.items() if defaults.get(key) != value]
@@ -167,7 +165,7 @@ def _part(run: Run, title: str) -> dict[str, Any]:
         "state": state,
         "tables": [*tables, _settings(run, changed, defaults)],
         "made": "; then ".join(", ".join(map(" ".join, one.items())) for one in made),
-        "said": [*said[:MOST_SAID], *([f"and {more:,} more in notes.txt"] if more > 0 else [])],
+        "said": first(read_notes(run.folder), MOST_SAID, "and {:,} more in notes.txt"),
         "config": to_toml({key: value for key, value in run.config.items() if key not in changed}),
     }
 

@@ -25,7 +25,7 @@ from simulations.reports.runs import (
     selected_accuracy,
     spent,
 )
-from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, in_words, percent, table_of, thousands
+from simulations.reports.terminal import BYTES_NOTE, NOTHING, byte_size, first, in_words, percent, table_of, thousands
 
 EPSILON_NOTE = (
     "the client's with most uploads, at delta 1e-05, by the run config; metrics are not covered; report says where the "
@@ -83,10 +83,8 @@ def summary_table(run: Run) -> Table:
     failures = [
         f"round {one.round}: {' '.join(failure.reason.split())}" for one in run.rounds for failure in one.failures
     ]
-    more = len(failures) - SHOWN_FAILURES
     rows = [(name, value) for name, value in facts.items() if value is not None]
-    rows += [("", failure) for failure in failures[:SHOWN_FAILURES]]
-    rows += [("", f"and {more} more in rounds.jsonl")] if more > 0 else []
+    rows += [("", line) for line in first(failures, SHOWN_FAILURES, "and {:,} more in rounds.jsonl")]
     rows += [("note", note) for note in notes(run)]
     columns: dict[str, Callable[[tuple[str, str]], str]] = {"figure": itemgetter(0), "value": itemgetter(1)}
     below = [f"Accuracy: mean ± standard deviation over clients. {BYTES_NOTE}"]

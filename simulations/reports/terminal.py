@@ -182,6 +182,17 @@ def cells_table(
     return table_of(title, columns, cells.to_dict("records"), words=words, whole=whole, notes=notes)
 
 
+def first(lines: Sequence[str], most: int, more: str = "and {:,} more") -> list[str]:
+    """Return the first ones of many lines, and a line that says how many more there are.
+
+    Examples
+    --------
+    >>> first(["a", "b", "c"], 1)
+    ['a', 'and 2 more']
+    """
+    return [*lines[:most], *([more.format(len(lines) - most)] if len(lines) > most else [])]
+
+
 def percent(value: float | None) -> str:
     """Return a fraction in %, as in ``93.1``."""
     return NOTHING if value is None else f"{100 * value:.1f}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import ceil
+from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -14,11 +13,15 @@ from hetfl_flwr.errors import RunFolderError
 from hetfl_flwr.text import printable
 from simulations.reports.plots.drawing import (
     COLOURS,
-    DPI,
+    LETTER,
+    LINE,
     LONGEST_LABEL,
     MARKERS,
     dress,
-    literal,
+    headed,
+    legend_below,
+    name_ends,
+    page,
 )
 from simulations.reports.runs import Group, Run, curve, group_runs
 from simulations.reports.tables import shared_terms, unequal_terms
@@ -28,20 +31,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 MOST_IN_TITLE = 4
 """Runs that a title names."""
-LETTERS, HANDLE_WIDTH = 14, 10
-"""Of a legend: characters on an inch, and those that a line's sample takes."""
-LINE, FEW = 0.2, 4
-"""Inches by which a picture grows for each line of its legend beyond a few."""
 NARROW = 100
 """An axis of bytes from 1 up to less than so many has ticks at 2 and 5, too."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """One line of a comparison.
+    """One line of a picture.
 
     Parameters
     ----------
@@ -50,8 +48,8 @@ class Course:
     look : int
         Chooses colour and marker.
     points : DataFrame
-        A row a ``round`` that all runs of a group have evaluated: ``accuracy``, its band from ``low`` to ``high``, and
-        as far as they are known ``payload`` and ``clock``, as `curve` has them.
+        A row a ``round``: ``value``, where it has a band its ends ``low`` and ``high``, and as far as they are known
+        ``payload`` and ``clock``, as `curve` has them.
     """
 
     label: str
@@ -59,10 +57,9 @@ class Course:
     points: pd.DataFrame
 
     @classmethod
-    def line(cls, label: str, look: int, accuracy: Mapping[int, float] | pd.Series[float]) -> Course:
-        """Return a line without band and costs through accuracies by round."""
-        points = pd.DataFrame({"round": accuracy.keys(), "accuracy": accuracy.values()}, dtype=float)
-        return cls(label, look, points.assign(low=points.accuracy, high=points.accuracy))
+    def line(cls, label: str, look: int, values: Mapping[int, float]) -> Course:
+        """Return a line without band and costs through values by round."""
+        return cls(label, look, pd.DataFrame({"round": values.keys(), "value": values.values()}, dtype=float))
 
     @property
     def colour(self) -> str:
@@ -72,22 +69,20 @@ class Course:
     @property
     def marker(self) -> str:
         """Return the marker of its look."""
-        return MARKERS[self.look % len(MARKERS)]
+        return [*MARKERS][self.look % len(MARKERS)]
 
     @property
     def free(self) -> bool:
         """Whether the runs have trained and sent no payload."""
         return bool(self.points["round"].any()) and not self.points.payload.any()
 
-    @property
-    def banded(self) -> bool:
-        """Whether there is a band to be drawn."""
-        return bool((self.points.low < self.points.high).any())
-
-    @property
-    def plain(self) -> Course:
-        """The same without its band."""
-        return replace(self, points=self.points.assign(low=self.points.accuracy, high=self.points.accuracy))
+    def draw(self, axes: Axes, x: pd.Series[float]) -> None:
+        """Draw it over its rounds or costs."""
+        every = max(1, x.size // 8)
+        look = {"color": self.colour, "marker": self.marker, "markersize": 5, "markevery": every, "linewidth": 1.6}
+        axes.plot(x, self.points.value, label=self.label, **look)
+        if "low" in self.points:
+            axes.fill_between(x, self.points.low, self.points.high, color=self.colour, alpha=0.2, linewidth=0)
 
 
 def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
@@ -102,7 +97,6 @@ def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
     RunFolderError
         If there is no run, or no round of some run was evaluated.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import AutoLocator
 
     groups = group_runs(runs)
@@ -111,37 +105,37 @@ def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:
     courses = [course_of(group, number) for number, group in enumerate(groups)]
     timed = [course for course in courses if course.points.clock.notna().all()]
     panels = 3 if timed else 2
-    figure = Figure(figsize=(6.5, 3.6 * panels) if upright else (5 * panels, 5), dpi=DPI, layout="constrained")
+    figure = page(3 * panels + 0.8, 6.5) if upright else page(4.2, 4 * panels)
     over_rounds, over_bytes, *over_seconds = figure.subplots(*((panels, 1) if upright else (1, panels)), sharey=True)
     draw_rounds(over_rounds, courses, "mean accuracy over clients")
     draw_costs(over_bytes, courses)
     for axes in over_seconds:
         for course in timed:
-            _draw_course(axes, course, course.points.clock)
-        dress(axes, None)
+            course.draw(axes, course.points.clock)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
         axes.set_xlabel("simulated seconds")
         axes.xaxis.set_major_locator(AutoLocator())
-    figure.suptitle(ending(groups, courses), fontsize="large", fontweight="bold", wrap=True)
-    banded = "Bands: one standard deviation over seeds each way." * any(course.banded for course in courses)
+    banded = "Bands: one standard deviation over seeds each way." * any("low" in course.points for course in courses)
     terms = filter(None, (shared_terms(groups), unequal_terms(groups), banded))
-    lines = _name_below(figure, over_bytes, "\n".join(fill(line, 80 if upright else 160) for line in terms))
-    figure.set_figheight(figure.get_figheight() + LINE * max(0, lines - FEW))
-    return literal(figure)
+    letters = int(figure.get_figwidth() / LETTER)
+    name_lines(
+        figure, figure.axes if upright else figure.axes[-1:], courses, "\n".join(fill(line, letters) for line in terms)
+    )
+    return headed(figure, ending(groups, courses))
 
 
 def course_of(group: Group, number: int) -> Course:
     """Return the line of a group; its number chooses colour and marker."""
     by_round = pd.concat([curve(run) for run in group.runs]).groupby("round")
     shared, several = by_round.size() == len(group.runs), len(group.runs) > 1
-    mean, deviation = by_round.mean()[shared], by_round.accuracy.std()[shared].fillna(0)
-    low, high = (mean.accuracy - deviation).clip(lower=0), (mean.accuracy + deviation).clip(upper=1)
-    points = mean.assign(low=low, high=high).reset_index()
+    points = by_round.mean()[shared].rename(columns={"accuracy": "value"})
+    if several:
+        deviation = by_round.accuracy.std()[shared].fillna(0)
+        points["low"] = (points.value - deviation).clip(lower=0)
+        points["high"] = (points.value + deviation).clip(upper=1)
     label = printable(group.label, LONGEST_LABEL)
-    return Course(
-        label=fill(f"{label}, {len(group.runs)} seeds" if several else label, 40),
-        look=number,
-        points=points,
-    )
+    return Course(f"{label}, {len(group.runs)} seeds" if several else label, number, points.reset_index())
 
 
 def require_points(run: Run) -> None:
@@ -155,10 +149,10 @@ def require_points(run: Run) -> None:
 def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
     """Return in a sentence with which accuracy the runs end, the highest first; of many, the best of them."""
     last = [course.points.iloc[-1] for course in courses]
-    ends = sorted(zip(groups, last, strict=True), key=lambda pair: -pair[1].accuracy)
+    ends = sorted(zip(groups, last, strict=True), key=lambda pair: -pair[1].value)
     (first, best), *rest = ends
-    others = [f"{group.label} {percent(end.accuracy)} %" for group, end in rest]
-    sentence = f"{first.label} reaches {percent(best.accuracy)} %"
+    others = [f"{printable(group.label, LONGEST_LABEL)} {percent(end.value)} %" for group, end in rest]
+    sentence = f"{printable(first.label, LONGEST_LABEL)} reaches {percent(best.value)} %"
     rounds = {int(end["round"]) for end in last}
     after = f" after {rounds.pop():,} rounds" if len(rounds) == 1 else ""
     if len(ends) > MOST_IN_TITLE:
@@ -166,27 +160,12 @@ def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
     return " and ".join(filter(None, (", ".join([sentence, *others[:-1]]), *others[-1:]))) + after
 
 
-def draw_rounds(axes: Axes, courses: Sequence[Course], what: str | None = None) -> None:
-    """Draw accuracy over rounds."""
+def draw_rounds(axes: Axes, courses: Sequence[Course], y: str | None = None, *, share: bool = True) -> None:
+    """Draw values over rounds, by default accuracies."""
     for course in courses:
-        _draw_course(axes, course, course.points["round"])
-    dress(axes, what)
-
-
-def _draw_course(axes: Axes, course: Course, x: pd.Series[float]) -> None:
-    points = course.points
-    axes.plot(
-        x,
-        points.accuracy,
-        color=course.colour,
-        linewidth=1.6,
-        marker=course.marker,
-        markersize=5,
-        markevery=max(1, x.size // 8),
-        label=course.label,
-    )
-    if course.banded:
-        axes.fill_between(x, points.low, points.high, color=course.colour, alpha=0.2, linewidth=0)
+        course.draw(axes, course.points["round"])
+    every = pd.concat([course.points.filter(["value", "low", "high"]).stack() for course in courses])
+    dress(axes, y, every, share=share)
 
 
 def draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
@@ -195,16 +174,20 @@ def draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
 
     free = [course for course in courses if course.free]
     for course in free:
-        _draw_free(axes, course)
-    dress(axes, None)
-    axes.set_xlabel("payload sent, up + down (bytes, log scale)")
+        end = course.points.iloc[-1]
+        if "low" in end:
+            axes.axhspan(end.low, end.high, color=course.colour, alpha=0.2, linewidth=0)
+        axes.axhline(end.value, color=course.colour, linestyle="--", linewidth=1.6, label=course.label)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
     if len(free) == len(courses):
         axes.set_xlabel("no payload sent")
         axes.set_xticks([])
         return
     for course in courses:
         if not course.free:
-            _draw_course(axes, course, course.points.payload.where(lambda sent: sent > 0))
+            course.draw(axes, course.points.payload.where(lambda sent: sent > 0))
+    axes.set_xlabel("payload sent, up + down (log scale)" + "\ndashed: sends nothing, last accuracy" * bool(free))
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     if high < NARROW * low:
@@ -213,27 +196,19 @@ def draw_costs(axes: Axes, courses: Sequence[Course]) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _draw_free(axes: Axes, course: Course) -> None:
-    end = course.points.iloc[-1]
-    if end.low < end.high:
-        axes.axhspan(end.low, end.high, color=course.colour, alpha=0.2, linewidth=0)
-    axes.axhline(
-        end.accuracy,
-        color=course.colour,
-        linestyle="--",
-        linewidth=1.6,
-        marker=course.marker,
-        clip_on=False,
-        label=fill(f"{course.label}: sends nothing (last accuracy)", 50),
-    )
-
-
-def _name_below(figure: Figure, axes: Axes, terms: str) -> int:
-    """Write terms and the names of lines below some axes; return how many lines of text the names take."""
-    handles, labels = axes.get_legend_handles_labels()
+def name_lines(figure: Figure, places: Sequence[Axes], courses: Sequence[Course], terms: str = "") -> None:
+    """Name lines beside the axes in which they end, where there is room for it, else below the figure, above terms."""
+    names = [f"{MARKERS[course.marker]} {course.label}" for course in courses]
+    ends, colours = [course.points.value.iloc[-1] for course in courses], [course.colour for course in courses]
+    grid = places[0].get_gridspec()
+    height = 0.7 * figure.get_figheight() / (grid.nrows if grid else 1)
+    if min([name_ends(axes, names, ends, colours, height) for axes in places]):
+        figure.supxlabel(terms, fontsize="small", color="dimgray")
+        return
+    handles, labels = places[0].get_legend_handles_labels()
+    labels = [fill(label, 40) for label in labels]
     longest = max(len(line) for label in labels for line in label.splitlines())
-    columns = max(1, min(len(labels), int(LETTERS * figure.get_figwidth()) // (longest + HANDLE_WIDTH)))
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-    legend.set_title(terms)
-    legend.get_title().set(size="small", color="dimgray", multialignment="center")
-    return ceil(sum(len(label.splitlines()) for label in map(str, labels)) / columns)
+    columns = max(1, int(figure.get_figwidth() / (longest * LETTER + 0.6)))
+    legend_below(figure, handles, labels, terms, min(columns, len(labels)))
+    lines = sum(len(label.splitlines()) for label in labels) / columns
+    figure.set_figheight(figure.get_figheight() + LINE * lines)

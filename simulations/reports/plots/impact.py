@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hetfl_flwr.text import printable
 from simulations.reports.impact import Impact, MethodImpact
-from simulations.reports.plots.drawing import COLOURS, DPI, LONGEST_LABEL, literal
+from simulations.reports.plots.drawing import COLOURS, LONGEST_LABEL, headed, legend_below, page
 from simulations.reports.terminal import byte_size
 
 if TYPE_CHECKING:
@@ -18,27 +19,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-WIDE, ROW_HEIGHT = 8, 0.3
-"""Of a picture of methods by gain, and of each method; inches."""
-DOTS_ABREAST, STEP, FARTHEST = 60, 0.12, 0.36
-"""Dots that fit beside one another, how far those of a place are moved apart, and at most off their row; in rows."""
+ROW_HEIGHT = 0.265
+"""Of each method, in inches."""
+NAME = 36
+"""Letters of a line of a method's name beside its row."""
+DOTS_ABREAST, STEP, FARTHEST, BELOW = 60, 0.1, 0.25, 0.18
+"""Dots that fit beside one another, how far those of a place are moved apart, and at most off their row, which lies so
+far below that of the means; in rows."""
 
 
 def methods_figure(found: Sequence[MethodImpact]) -> Figure:
     """Return who gains how much by each method, a row for each, in the order given.
 
     A dot stands for each client, a diamond for their mean, with its 95 % interval over seeds; the payload is on the
-    right. The line at 0 is training alone.
+    right. The line at 0 is training alone, which has no row beside others.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDE, 1.6 + ROW_HEIGHT * len(found)), dpi=DPI, layout="constrained")
+    found = [one for one in found if any(one.impact.clients.values())] or found
+    figure = page(1.8 + ROW_HEIGHT * len(found))
     axes = figure.subplots()
     draw_impact(axes, {one.method: one.impact for one in found}, {one.method: byte_size(one.payload) for one in found})
-    axes.set_xlabel("points over training alone")
-    explain(figure)
-    figure.suptitle(_ending(found[0]), fontweight="bold", wrap=True)
-    return literal(figure)
+    explain(figure, "Points over training alone; right: payload")
+    return headed(figure, _ending(found[0]))
 
 
 def _ending(best: MethodImpact) -> str:
@@ -49,11 +50,17 @@ def _ending(best: MethodImpact) -> str:
     return f"With {best.method} clients gain {gain:.1f} points on average, and {harmed:.0f} % of them lose over a point"
 
 
-def explain(figure: Figure) -> None:
-    """Say below a picture of gains what its dots, diamonds and bars are."""
-    drawn = [axes.get_legend_handles_labels() for axes in figure.axes]
-    shown = {label: handle for handles, labels in drawn for handle, label in zip(handles, labels, strict=True)}
-    figure.legend(shown.values(), shown, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+def explain(figure: Figure, what: str) -> None:
+    """Say below a picture of gains what its axis, dots, diamonds and bars are."""
+    from matplotlib.lines import Line2D
+
+    marks = {
+        "one client, mean over seeds": Line2D([], [], marker="o", linestyle="", color=COLOURS[5], alpha=0.6),
+        "mean over clients, 95 % interval over seeds": Line2D([], [], marker="D", linewidth=2.5, color=COLOURS[0]),
+        "the same below 0": Line2D([], [], marker="D", linewidth=2.5, color=COLOURS[1]),
+        "mean that may be 0, or of one seed": Line2D([], [], marker="D", linestyle="", color=COLOURS[0], mfc="none"),
+    }
+    legend_below(figure, [*marks.values()], [*marks], what)
 
 
 def swarm(gains: Sequence[float], width: float) -> list[float]:
@@ -62,7 +69,7 @@ def swarm(gains: Sequence[float], width: float) -> list[float]:
     Examples
     --------
     >>> swarm([1.0, 5.0, 1.1, 0.9], 0.5)
-    [0.0, 0.0, 0.12, -0.12]
+    [0.0, 0.0, 0.1, -0.1]
     """
     places = [round(gain / width) for gain in gains] if width else [0] * len(gains)
     step = min(STEP, 2 * FARTHEST / max(Counter(places).values(), default=1))
@@ -73,32 +80,36 @@ def swarm(gains: Sequence[float], width: float) -> list[float]:
     return moved
 
 
-def draw_impact(axes: Axes, rows: Mapping[str, Impact], beside: Mapping[str, str]) -> None:
+def draw_impact(axes: Axes, rows: Mapping[str, Impact | None], beside: Mapping[str, str]) -> None:
     """Draw a row for each method, the first on top: its clients' gains, their mean, and a text.
 
-    Dots that would lie on one another are moved apart.
-
-    The mean is hollow where its interval is not known or has 0 in it.
+    Dots that would lie on one another are moved apart. The mean is hollow where its interval is not known or has 0 in
+    it. A row of None stays empty.
     """
+    from matplotlib.ticker import MaxNLocator
+
     axes.axvline(0, color=COLOURS[6], linewidth=0.8)
-    every = [100 * value for impact in rows.values() for value in impact.clients.values()]
+    known = {place: impact for place, impact in enumerate(rows.values()) if impact is not None}
+    every = [100 * value for impact in known.values() for value in impact.clients.values()]
     width = (max(every, default=0) - min(every, default=0)) / DOTS_ABREAST
-    for place, impact in enumerate(rows.values()):
+    for place, impact in known.items():
         gains, mean = [100 * value for value in impact.clients.values()], 100 * impact.gain.mean
-        heights, label = place + np.array(swarm(gains, width)), "a client, mean over seeds"
-        axes.plot(gains, heights, "o", color=COLOURS[5], markersize=4, alpha=0.6, zorder=2, label=label)
+        heights = place + BELOW + np.array(swarm(gains, width))
+        axes.plot(gains, heights, "o", color=COLOURS[5], markersize=3.5, markeredgewidth=0, alpha=0.6, zorder=2)
         colour = COLOURS[0] if mean >= 0 else COLOURS[1]
         if impact.gain.low is not None and impact.gain.high is not None:
-            ends = [100 * impact.gain.low, 100 * impact.gain.high]
-            axes.plot(ends, [place] * 2, color=colour, linewidth=2.5, label="its 95 % interval over seeds")
-        inside = colour if impact.shown else "none"
-        label = "mean over clients" if impact.shown else "mean whose interval is unknown or has 0 in it"
-        axes.plot(mean, place, "D", color=colour, markerfacecolor=inside, markersize=5, zorder=3, label=label)
+            axes.plot([100 * impact.gain.low, 100 * impact.gain.high], [place - BELOW] * 2, color=colour, linewidth=2.5)
+        inside = colour if impact.shown else "white"
+        axes.plot(mean, place - BELOW, "D", color=colour, markerfacecolor=inside, markersize=4.5, zorder=3)
     for place, name in enumerate(rows):
-        axes.annotate(
-            beside.get(name, ""), (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize="small"
-        )
-    axes.set_yticks(range(len(rows)), [printable(name, LONGEST_LABEL) for name in rows])
+        if text := beside.get(name):
+            where = ("axes fraction", "data")
+            axes.annotate(text, (1.01, place), xycoords=where, va="center", fontsize="small")
+    names = [fill(printable(name, LONGEST_LABEL), NAME) for name in rows]
+    axes.set_yticks(range(len(rows)), names, fontsize="small")
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.xaxis.set_major_formatter("{x:+g}")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if x else "0")
+    axes.tick_params(labelsize="small")
+    axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", alpha=0.3)

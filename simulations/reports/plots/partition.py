@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetfl_flwr.text import printable
-from simulations.reports.plots.drawing import DPI, literal
+from simulations.reports.plots.drawing import headed, page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,12 +23,11 @@ LONGEST_TICK, MOST_LETTERS = 24, 60
 
 def split_figure(split: Split) -> Figure:
     """Return how many training rows of which class each client has: clients from top to bottom, by domain."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     order = split.shares.domain.factorize()[0].argsort(kind="stable")
     shares, classes = split.shares.iloc[order], [*map(str, split.counts)]
-    figure = Figure(figsize=(8, min(max(2.8, 1.6 + 0.26 * len(shares)), 11)), dpi=DPI, layout="constrained")
+    figure = page(min(max(2.8, 1.6 + 0.26 * len(shares)), 8))
     axes = figure.add_subplot()
     counts = split.counts.to_numpy(dtype=np.float64)[order]  # NaN: not in its data set
     few, most = counts.size <= MOST_CELLS, max(1.0, np.nanmax(counts))
@@ -57,5 +56,7 @@ def split_figure(split: Split) -> Figure:
     axes.set_ylabel("client")
     axes.tick_params(length=0, labelsize="x-small")
     axes.spines[:].set_visible(False)
-    figure.suptitle(f"{split.title}: {split.rows:,} rows, {split.unused:,} unused", fontsize="medium", wrap=True)
-    return literal(figure)
+    most, fewest = shares.training.idxmax(), shares.training.idxmin()
+    counted = f"Client {most} has most training rows, {shares.training[most]:,}, client {fewest} fewest, "
+    about = f"{split.title}: {split.rows:,} rows, {split.unused:,} unused"
+    return headed(figure, about, f"{counted}{shares.training[fewest]:,}" if len(shares) > 1 else "")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from hetfl_flwr.runs.record import name_of
-from simulations.reports.plots.comparison import Course, course_of, draw_rounds, require_points
-from simulations.reports.plots.drawing import DPI, literal
+from simulations.reports.plots.comparison import Course, course_of, draw_rounds, name_lines, require_points
+from simulations.reports.plots.drawing import headed, page
 from simulations.reports.runs import Group, Run, client_scores, method_of
+from simulations.reports.terminal import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,41 +30,28 @@ def run_figure(run: Run) -> Figure:
     RunFolderError
         If no round of the run was evaluated.
     """
-    from matplotlib.figure import Figure
-
     require_points(run)
-    courses = _shared_courses(run)
-    if len(run.clients) <= MOST_CLIENT_LINES:
-        shared = [replace(course.plain, look=course.look + SHARED_LOOK) for course in courses]
-        courses = [*_client_courses(run), *shared]
-    figure = Figure(figsize=(8, 4.5), dpi=DPI, layout="constrained")
-    axes = figure.add_subplot()
-    draw_rounds(axes, courses, "accuracy")
-    shown = run.summary
-    axes.set_title(f"{method_of(run)} on {shown['dataset']}, seed {shown['seed']}", loc="left")
-    axes.set_ylim(0, 1)
-    figure.legend(loc="outside right upper", frameon=False)
-    return literal(figure)
-
-
-def _shared_courses(run: Run) -> list[Course]:
-    """Return the mean over the clients, between the lowest and the highest, and the global model if any."""
-    mean = course_of(Group("mean over clients", (run,)), 0)
-    scores = pd.DataFrame(client_scores(run.rounds), columns=["round", "client", "accuracy"]).groupby("round").accuracy
-    if mean.points["round"].tolist() == [*scores.groups]:
-        points = mean.points.assign(low=scores.min().to_numpy(), high=scores.max().to_numpy())
-        mean = replace(mean, points=points)
-    known = {one.round: one.global_accuracy for one in run.rounds if one.global_accuracy is not None}
-    return [mean, *([Course.line("global model", 1, known)] if known else [])]
-
-
-def _client_courses(run: Run) -> list[Course]:
-    scores = client_scores(run.rounds)
+    mean = replace(course_of(Group("mean over clients", (run,)), 0), look=SHARED_LOOK)
+    scores = pd.DataFrame(client_scores(run.rounds), columns=["round", "client", "accuracy"])
     courses = []
-    for number, client in enumerate(run.clients):
-        known = {at: accuracy for at, client_id, accuracy in scores if client_id == client["partition"]}
-        name = name_of(client) or f"client {client['partition']}"
-        label = name if client["model"] is None else f"{name}: {client['model']}"
-        if known:
-            courses.append(Course.line(fill(label, 40), number + 2 * (number // SHARED_LOOK), known))
-    return courses
+    if len(run.clients) <= MOST_CLIENT_LINES:
+        for number, client in enumerate(run.clients):
+            own = scores[scores.client == client["partition"]]
+            name = name_of(client) or f"client {client['partition']}"
+            label = name if client["model"] is None else f"{name}: {client['model']}"
+            if len(own):
+                look = number + 2 * (number // SHARED_LOOK)
+                courses.append(Course.line(label, look, dict(zip(own["round"], own.accuracy, strict=True))))
+    else:
+        among = scores.groupby("round").accuracy.agg(low="min", high="max")
+        mean = replace(mean, label="mean and range of clients", points=mean.points.join(among, on="round"))
+    known = {one.round: one.global_accuracy for one in run.rounds if one.global_accuracy is not None}
+    shared = [mean, *([Course.line("global model", SHARED_LOOK + 1, known)] if known else [])]
+    figure = page(4.2)
+    axes = figure.add_subplot()
+    draw_rounds(axes, [*courses, *shared], "accuracy")
+    name_lines(figure, [axes], [*courses, *shared])
+    first, last = mean.points.iloc[0], mean.points.iloc[-1]
+    went = f"from {percent(first.value)} to {percent(last.value)} % in {last['round'] - first['round']:,.0f} rounds"
+    of = f"{method_of(run)} on {run.summary['dataset']}, seed {run.summary['seed']}"
+    return headed(figure, f"{of}: the clients' mean accuracy goes {went}")

@@ -1,19 +1,24 @@
 """Pictures in the form of the paper's own: bars beside the paper's figures, lines, curves, gains, features."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
-from math import ceil
+from math import ceil, floor, inf
 from pathlib import Path
+from statistics import fmean, median
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from hetfl_flwr.node.node import Node
 from simulations.inference.loading import load_client
 from simulations.reports.impact import Impact
-from simulations.reports.plots.drawing import COLOURS, DASHES, DPI, write_figure
+from simulations.reports.plots.comparison import Course, draw_rounds, name_lines
+from simulations.reports.plots.drawing import COLOURS, MARKERS, headed, legend_below, name_ends, page, write_figure
 from simulations.reports.plots.impact import ROW_HEIGHT, draw_impact, explain
 from simulations.studies.jobs import Job
 from simulations.studies.reproduce.outcome import Gains, Outcome, gains_of
@@ -23,8 +28,17 @@ from simulations.studies.reproduce.records import Record, course_name
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ABREAST = 4
-"""Most panels of curves beside each other."""
+ABREAST = {"bars": 6, "lines": 2, "curves": 2, "gains": 5}
+"""Most panels beside each other."""
+
+ROW, MANY = (0.24, 0.19), 20
+"""Height of a row of figures, in inches, and of one of many."""
+
+TALLEST = 7.0
+"""Of all panels of figures, in inches."""
+
+DECADES = 100
+"""Positive numbers that differ by more than this factor have a logarithmic axis."""
 
 
 def draw(recipe: Recipe, found: Sequence[Outcome], runs: Sequence[Job], records: Sequence[Record], path: Path) -> None:
@@ -35,61 +49,98 @@ def draw(recipe: Recipe, found: Sequence[Outcome], runs: Sequence[Job], records:
     """
     cells = list({one.cell.folder: one.cell for one in found}.values())
     measures = recipe.figure.measures or list(recipe.measures)
-    figure: Figure | None
+    known = [one for one in found if one.measure in measures and one.mean is not None]
+    drawn: tuple[Figure, str] | None = None
     match recipe.figure.kind:
-        case "bars":
-            figure = _bars(recipe, found, measures)
-        case "lines":
-            figure = _lines(recipe, found, measures)
+        case "bars" if known:
+            drawn = _figures(recipe, known)
+        case "lines" if known:
+            drawn = _lines(recipe, known)
         case "curves":
-            figure = _curves(recipe, cells, records)
+            drawn = _curves(recipe, cells, records)
         case "gains":
-            figure = _gains(recipe, found, gains_of(cells, records))
+            drawn = _gains(recipe, found, gains_of(cells, records))
         case "features":
             models = {job.folder.parent.name: job.folder for job in reversed(runs) if job.finished}  # the first seed's
-            figure = _features(recipe, cells, models) if {one.cell for one in records} <= models.keys() else None
-    if figure is not None:
-        figure.suptitle(recipe.title, wrap=True)
-        write_figure(figure, path)
+            whole = {one.cell for one in records} <= models.keys()
+            drawn = (_features(recipe, cells, models), "") if whole else None
+    if drawn is not None:
+        figure, sentence = drawn
+        write_figure(headed(figure, recipe.title, sentence), path)
 
 
-def _panels(
-    count: int, width: float, height: float, *, abreast: int = ABREAST, margin: float = 0.0, sharey: bool = False
-) -> "tuple[Figure, list[Any]]":
-    """Return a figure of panels of this size in inches, so many of them beside each other."""
-    from matplotlib.figure import Figure
-
-    across, down = min(count, abreast), ceil(count / abreast)
-    figure = Figure(figsize=(width * across + margin, height * down), dpi=DPI, layout="constrained")
+def _panels(count: int, kind: str, height: float, *, sharey: bool = True) -> "tuple[Figure, list[Any]]":
+    """Return a page of panels, each of this height in inches."""
+    across = min(count, ABREAST[kind])
+    down = ceil(count / across)
+    figure = page(height * down + 1.2)
     places = figure.subplots(down, across, squeeze=False, sharey=sharey).ravel()
     for axes in places[count:]:
         axes.remove()
     return figure, list(places[:count])
 
 
-def _bars(recipe: Recipe, found: Sequence[Outcome], measures: Sequence[str]) -> "Figure":
-    """Draw a panel a measure: for each row the paper's figure, and the mean and standard deviation of ours."""
-    rows = list(dict.fromkeys(outcome.cell.name for outcome in found))
-    places, count = np.arange(len(rows)), len(measures)
-    figure, panels = _panels(count, 4, 0.4 * len(rows) + 1.6, abreast=count, margin=2, sharey=True)
-    for axes, measure in zip(panels, measures, strict=True):
-        those = [one for one in found if one.measure == measure]
-        paper, ours = [one.paper for one in those], [one.mean for one in those]
-        error = [one.deviation or 0 for one in those]
-        axes.barh(places - 0.2, [value or 0 for value in paper], 0.38, color=COLOURS[7], label="paper")
-        axes.barh(places + 0.2, [value or 0 for value in ours], 0.38, xerr=error, color=COLOURS[0], label="ours")
-        low = min([value for value in (*paper, *ours) if value is not None], default=0)
-        if recipe.measures[measure].unit == "%" and low > 50:
-            axes.set_xlim(low - 5, 100)
-        axes.set_xlabel(_named(recipe, measure))
-        axes.grid(axis="x", alpha=0.3)
-    panels[0].set_yticks(places, rows)
-    panels[0].set_ylim(len(rows) - 0.4, -0.6)
-    panels[-1].legend(loc="lower right")
-    return figure
+def _figures(recipe: Recipe, known: Sequence[Outcome]) -> "tuple[Figure, str]":
+    """Draw a panel a column and measure: for each row the paper's figure, and the mean and deviation of ours.
+
+    Of the measures there are as many as a page has room for, the first ones.
+    """
+    from matplotlib.ticker import EngFormatter
+
+    columns, rows, measures = (
+        list(dict.fromkeys(values))
+        for values in zip(*((one.cell.column, one.cell.row, one.measure) for one in known), strict=True)
+    )
+    high = ROW[len(rows) > MANY] * len(rows) + 0.7
+    measures = measures[: max(1, int(TALLEST / high) * ABREAST["bars"] // len(columns))]
+    panels = list(product(measures, columns))
+    figure, places = _panels(len(panels), "bars", high)
+    for axes, (measure, column) in zip(places, panels, strict=True):
+        those = [one for one in known if (one.measure, one.cell.column) == (measure, column)]
+        heights = np.array([rows.index(one.cell.row) for one in those])
+        means, error = [one.mean for one in those], [one.deviation or 0 for one in those]
+        paper = [inf if one.paper is None else one.paper for one in those]
+        axes.plot(paper, heights - 0.17, "d", color=COLOURS[7], markersize=5, label="the paper's figure")
+        label = "ours: mean and standard deviation over seeds"
+        axes.errorbar(means, heights + 0.17, xerr=error, fmt="o", color=COLOURS[0], markersize=4, label=label)
+        unit, every = recipe.measures[measure].unit, [one for one in known if one.measure == measure]
+        values = np.asarray([value for one in every for value in (one.paper, one.mean) if value is not None])
+        if unit == "%":
+            most = max(one.deviation or 0 for one in every)
+            ends = np.clip([10 * floor((values.min() - most) / 10), 10 * ceil((values.max() + most) / 10)], 0, 100)
+            edge = (ends[1] - ends[0]) / 50
+            axes.set_xlim(ends[0] - edge, ends[1] + edge)
+        elif values.min() > 0 and values.max() > DECADES * values.min():
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(EngFormatter())
+        axes.set_title(fill(column, 16), fontsize="small")
+        axes.set_xlabel(_named(recipe, measure), fontsize="small")
+        axes.tick_params(labelsize="small")
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_yticks(range(len(rows)), [fill(row, 40) for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+    handles, labels = places[0].get_legend_handles_labels()
+    first = int(all(one.paper is None for one in known))
+    legend_below(figure, handles[first:], labels[first:])
+    return figure, _distance(known)
 
 
-def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> "Figure":
+def _distance(found: Sequence[Outcome]) -> str:
+    """Say how far our figures are from the paper's: in points, or as a share of the paper's figure."""
+    pairs = [(one, one.paper) for one in found if one.difference is not None and one.paper]
+    if not pairs:
+        best = max(found, key=lambda one: one.mean or -inf)
+        return f"{best.cell.name} has the highest {best.measure}: {best.mean:,.1f} {best.unit}".rstrip()
+    shares = all(one.unit in ("%", "points") for one, _ in pairs)
+    away = median(abs(one.difference or 0) / (1 if shares else abs(paper) / 100) for one, paper in pairs)
+    by = f"by {away:.1f} {'points' if shares else '%'}"
+    if len(pairs) == 1:
+        return f"Our figure differs from the paper's {by}"
+    return f"Our {len(pairs)} figures differ from the paper's {by} in the median"
+
+
+def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> "tuple[Figure, str] | None":
     """Draw a panel a column and figure of a round: for each row the mean over the seeds, and their deviation.
 
     Of a single row all figures of a round share a panel.
@@ -97,67 +148,101 @@ def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) ->
     folders = {(cell.row, cell.column): cell.folder for cell in cells}
     rows, columns = (dict.fromkeys(names) for names in zip(*folders, strict=True))
     alone = len(rows) == 1
-    shown = [recipe.figure.y] if alone else [[y] for y in recipe.figure.y]
-    panels = list(product(columns, shown))
-    figure, places = _panels(len(panels), 5.2, 4)
-    for axes, (column, ys) in zip(places, panels, strict=True):
-        for number, (row, y) in enumerate(product(rows, ys)):
-            courses = [one.courses[course_name(y)] for one in records if one.cell == folders.get((row, column))]
-            shortest = min((len(values) for _, values in courses), default=0)
-            if shortest == 0:
-                continue
-            x = courses[0][0][:shortest]
-            values = np.stack([values[:shortest] for _, values in courses])
-            mean, deviation, colour = values.mean(0), values.std(0), COLOURS[number % len(COLOURS)]
-            dash = DASHES[number // len(COLOURS) % len(DASHES)]
-            axes.plot(x, mean, dash, color=colour, label=_called(recipe, y) if alone else row)
-            axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.2)
-            axes.legend()
-        axes.set_xlabel("round")
-        axes.set_ylabel("" if len(ys) > 1 else _called(recipe, ys[0]))
-        axes.set_title(column)
-        axes.grid(alpha=0.3)
-    return figure
+    panels, ends = dict[tuple[str, str], list[Course]](), dict[tuple[str, str], dict[str, float]]()
+    for column, y, (look, row) in product(columns, recipe.figure.y, enumerate(rows)):
+        known = [one.courses[course_name(y)] for one in records if one.cell == folders.get((row, column))]
+        shortest = min((len(values) for _, values in known), default=0)
+        if shortest:
+            values = np.stack([values[:shortest] for _, values in known])
+            points = pd.DataFrame({"round": known[0][0][:shortest], "value": values.mean(0)})
+            if len(known) > 1:
+                points = points.assign(low=points.value - values.std(0), high=points.value + values.std(0))
+            name, end = (_called(recipe, y), points.value.iloc[-1])
+            key, label = ((column, "accuracy"), name) if alone else ((column, name), row)
+            said = f"{end:.2f}" if "loss" in y else f"{100 * end:.1f} %"
+            own = panels.setdefault(key, [])
+            own.append(Course(f"{label} {said}", len(own) if alone else look, points))
+            ends.setdefault(key, {})[label] = end
+    if not panels:
+        return None
+    figure, places = _panels(len(panels), "curves", 2.6, sharey=False)
+    for axes, ((column, name), courses) in zip(places, panels.items(), strict=True):
+        draw_rounds(axes, courses, name, share="loss" not in name)
+        axes.set_title(column, fontsize="medium")
+        name_lines(figure, [axes], courses)
+    (first, count), *_ = Counter(max(own, key=lambda label: own[label]) for own in ends.values()).most_common(1)
+    return figure, f"{first} ends highest" + f" in {count} of {len(panels)} panels" * (len(panels) > 1)
 
 
-def _lines(recipe: Recipe, found: Sequence[Outcome], measures: Sequence[str]) -> "Figure":
+def _lines(recipe: Recipe, known: Sequence[Outcome]) -> "tuple[Figure, str]":
     """Draw a panel a measure: for each row the mean and standard deviation over the columns."""
-    figure, panels = _panels(len(measures), 5.2, 4, abreast=len(measures))
+    measures = list(dict.fromkeys(one.measure for one in known))
+    figure, panels = _panels(len(measures), "lines", 3.4, sharey=False)
     for axes, measure in zip(panels, measures, strict=True):
-        for number, row in enumerate(dict.fromkeys(outcome.cell.row for outcome in found)):
-            those = [one for one in found if (one.cell.row, one.measure) == (row, measure) and one.mean is not None]
-            names, values = [one.cell.column for one in those], [one.mean for one in those]
-            error = [one.deviation or 0 for one in those]
-            axes.errorbar(names, values, error, color=COLOURS[number % len(COLOURS)], marker="o", capsize=3, label=row)
+        own = [one for one in known if one.measure == measure]
+        rows = dict.fromkeys(one.cell.row for one in own)
+        for number, row in enumerate(rows):
+            those = [one for one in own if one.cell.row == row]
+            names, error = [one.cell.column for one in those], [one.deviation or 0 for one in those]
+            look = {"color": COLOURS[number % len(COLOURS)], "marker": [*MARKERS][number % len(MARKERS)]}
+            axes.errorbar(names, [one.mean for one in those], error, capsize=3, **look)
+        ends = [[one.mean or 0 for one in own if one.cell.row == row][-1] for row in rows]
+        name_ends(axes, list(rows), ends, [COLOURS[number % len(COLOURS)] for number in range(len(rows))], 2.4)
         axes.set_ylabel(_named(recipe, measure))
         axes.grid(alpha=0.3)
-        axes.legend()
-    return figure
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, _distance(known)
 
 
-def _gains(recipe: Recipe, found: Sequence[Outcome], gains: Gains) -> "Figure | None":
-    """Draw a panel a column: for each row its clients' gains, the largest mean on top, and a measure beside it.
+def _gains(recipe: Recipe, found: Sequence[Outcome], gains: Gains) -> "tuple[Figure, str] | None":
+    """Draw a panel a column: for each row its clients' gains, the largest mean on top.
 
+    In a single panel a measure stands beside each row. Of many rows and columns, the recipe says which rows are shown.
     None where no row has a gain: that which it is compared with has not been run.
     """
     columns: dict[str, dict[str, Impact]] = {}
+    against = {one.cell.row: one.cell.against for one in found}
     for (row, column), seeds in gains.items():
-        columns.setdefault(column, {})[row] = Impact.of(list(seeds.values()))
+        if row != against[row]:
+            columns.setdefault(column, {})[row] = Impact.of(list(seeds.values()))
     if not columns:
         return None
+    several = len(columns) > 1
+    rows = list(dict.fromkeys(row for impacts in columns.values() for row in impacts))
+    if several and recipe.shown:
+        rows = [row for row in rows if row in recipe.shown] or rows
+        columns = {name: {row: own[row] for row in rows if row in own} for name, own in columns.items()}
+    means = {row: fmean(own[row].gain.mean for own in columns.values() if row in own) for row in rows}
+    rows.sort(key=lambda row: -means[row])
     texts = {
-        (one.cell.row, one.cell.column): f"{one.mean:,.1f} {one.unit}".rstrip()
+        one.cell.row: f"{one.mean:,.1f} {one.unit}".rstrip()
         for one in found
-        if one.measure in recipe.figure.measures and one.mean is not None
+        if not several and one.measure in recipe.figure.measures and one.mean is not None
     }
-    figure, places = _panels(len(columns), 7, 1.4 + ROW_HEIGHT * max(map(len, columns.values())), abreast=2)
-    for axes, (column, rows) in zip(places, columns.items(), strict=True):
-        ordered = dict(sorted(rows.items(), key=lambda one: -one[1].gain.mean))
-        draw_impact(axes, ordered, {row: texts.get((row, column), "") for row in ordered})
-        axes.set_title(column)
-        axes.set_xlabel("points over the row that a row is compared with")
-    explain(figure)
-    return figure
+    figure, places = _panels(len(columns), "gains", 0.9 + ROW_HEIGHT * len(rows))
+    for axes, (column, own) in zip(places, columns.items(), strict=True):
+        draw_impact(axes, {row: own.get(row) for row in rows}, texts)
+        axes.set_title(fill(column, 18), fontsize="small")
+    explain(
+        figure,
+        f"Points over training alone{'; right: ' * bool(texts)}{', '.join(recipe.figure.measures * bool(texts))}",
+    )
+    return figure, _gaining(columns)
+
+
+def _gaining(columns: Mapping[str, Mapping[str, Impact]]) -> str:
+    """Say which row gains most in each column, and in which none gains beyond doubt."""
+    gaining, unclear = [], []
+    for column, rows in columns.items():
+        known = {row: impact.gain.mean for row, impact in rows.items() if impact.shown and impact.gain.mean > 0}
+        where = f" ({column})" if column else ""
+        if known:
+            best = max(known, key=lambda row: known[row])
+            gaining.append(f"{best} {100 * known[best]:+.1f} points{where}")
+        else:
+            unclear.append(column or "any row")
+    said = [f"Largest clear gain: {', '.join(gaining)}"] * bool(gaining)
+    return "; ".join([*said, *[f"no clear gain: {', '.join(unclear)}"] * bool(unclear)])
 
 
 def _features(recipe: Recipe, cells: Sequence[Cell], models: Mapping[str, Path]) -> "Figure":
@@ -165,7 +250,7 @@ def _features(recipe: Recipe, cells: Sequence[Cell], models: Mapping[str, Path])
     from sklearn.decomposition import PCA
 
     shown = [cell for cell in cells if cell.folder in models]
-    figure, panels = _panels(len(shown), 4.5, 4.5, abreast=len(shown))
+    figure, panels = _panels(len(shown), "bars", 2.4)
     for axes, cell in zip(panels, shown, strict=True):
         features, labels = _embedded(load_client(models[cell.folder], recipe.figure.client))
         x, y = PCA(2).fit_transform(features).T  # type: ignore[no-untyped-call]

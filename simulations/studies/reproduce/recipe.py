@@ -80,12 +80,13 @@ class Figures(_Part):
     Parameters
     ----------
     kind : {"bars", "lines", "curves", "gains", "features"}
-        "bars": each measure, the paper's figure and ours. "lines": each measure over the columns. "curves": a measure
-        over rounds, mean and standard deviation over the seeds. "gains": a panel a column, and in it for each
+        "bars": each measure, marks for the paper's figure and ours. "lines": each measure over the columns. "curves":
+        a measure over rounds, mean and standard deviation over the seeds. "gains": a panel a column, and in it for each
         row its clients' gains in accuracy over those of the row that it is compared with, the largest mean on top.
         "features": principal components of the features of one client's model.
     measures : list of str
-        Of bars and lines: which ones have a panel. Empty: all. Of gains: one, which stands beside each row, or none.
+        Of bars and lines: which ones have a panel, as far as there is room. Empty: all. Of gains: one, which stands
+        beside each row, or none.
     y : list of str
         Of curves: what each round reports, or ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: what some of the clients do.
     client : int

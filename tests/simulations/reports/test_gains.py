@@ -121,7 +121,7 @@ def test_pooled_is_a_method_of_its_own_and_its_training_rows_may_be_more(tmp_pat
     assert list(found.sentences) == ["fedhe", "pooled"]
     assert found.baseline == "local"
     assert set(found.gains.difference[found.gains.method == "pooled"]) == {0.0}
-    assert any("upper mark" in note for note in found.notes)
+    assert any("upper bound" in note for note in found.notes)
 
 
 def with_quality(folders, key, values):
