@@ -72,7 +72,7 @@ def test_what_a_lost_machine_had_goes_on_elsewhere_from_its_checkpoint(tmp_path,
     lost = []
 
     def lose():
-        if all((job.folder / "checkpoint").exists() for job in wanted):
+        if all(job.done for job in wanted):
             lost.append([job.done for job in wanted])
             machines.remove_node(two, allow_graceful=False)
         else:

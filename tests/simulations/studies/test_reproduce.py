@@ -16,7 +16,7 @@ from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
 from simulations.studies.reproduce.command import Request, reproduce
 from simulations.studies.reproduce.outcome import Outcome, outcomes, ranking
-from simulations.studies.reproduce.page import collect, counted, markdown
+from simulations.studies.reproduce.page import collect, counted, markdown, section
 from simulations.studies.reproduce.recipe import Cell, load, names
 from simulations.studies.reproduce.records import Record, Records, measured
 
@@ -334,6 +334,21 @@ def test_where_a_reading_was_chosen_by_its_result_no_figure_counts_as_within(rec
     assert f"| FedHe | 50.00 ± 10.00 ({held}) | 1.00 ± 0.00 | 3 |" in text
     assert ("**Reading" in text, "bold" in text) == (bool(chosen), counts)
     assert ("within our interval: 1 of 1" in counted(found)) is counts
+
+
+def test_of_one_measure_a_page_has_one_table_and_the_page_of_all_results_shows_some_rows(recipe):
+    """Of two columns and two rows; there is one seed in y, and no run of Private there."""
+    text = RECIPE.replace('sent = { key = "bytes_up", unit = "MB" }\n', "").replace(
+        "{ accuracy = 50.0 }", "{ x = { accuracy = 50.0 } }"
+    )
+    columns = '[[columns]]\nname = "x"\n[[columns]]\nname = "y"\nsettings = { seed = 1 }\n'
+    recipe.write_text(text.replace("[[rows]]", f"{columns}[[rows]]", 1).replace("seeds = 2", 'shown = ["Private"]'))
+    small = load(str(recipe))
+    records = [*recorded("fedhe-x", (40, 60)), *recorded("fedhe-y", (70,)), *recorded("private-x", (30,))]
+    found = outcomes(small, list(small.cells()), records)
+    page = "| accuracy, % | x | y |\n| --- | --: | --: |\n| FedHe | 50.00 ± 14.14 (50.00) | 70.00 |\n"
+    assert f"{page}| Private | 30.00 | - |\n" in markdown(small, found, "hand", "")
+    assert "| accuracy, % (paper) | x |\n| --- | --: |\n| Private | 30.00 |\n" in section(small, found, "hand", "")
 
 
 def test_a_row_can_be_compared_with_another_one_than_the_others(recipe):
