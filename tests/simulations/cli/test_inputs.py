@@ -178,27 +178,19 @@ SETTINGS = {
     "clients=100000": "1797",
     f"vocabulary=hashed:{LONG_NUMBER}": "vocabulary",
     "image-size=8192": "image-size",
-    "device=cuda:99": "device",
     f"device=cuda:{LONG_NUMBER}": "device",
+    "device=cuda:99": "device",
+    "partition=classes:11": "'classes:11'",
+    "models=nowhere:net": "'nowhere'",
     "models=sys:exit": "'sys:exit'",
     "models=torch._C:_cuda_init": "DataSpec",
     "models=prints:leaves": "SystemExit: 5",
     "models=prints:two": "DataSpec",
     "models=skips:net": "'skips'",
-    "models=nowhere:net": "'nowhere'",
-    "models=mlp,lenet-5": "'lenet5'",
     'models="\\u001b[31mred"': "'\\x1b[31mred'",
     'dataset="two\\nlines"': "two\\nlines",
     'algorithm="fed\\u202ehe"': "fed\\u202ehe",
-    "round=3": "'rounds'",
-    "fedhe.alfa=3": "'fedhe.alpha'",
-    "learning-rate=fast": "learning-rate = 'fast'",
-    "partition=classes:11": "'classes:11'",
-    "partition=natural:user": "natural",
-    "min-clients=3": "min-clients = 3",
-    "dataset=digitz": "'digits'",
     "dataset=../../etc": "etc",
-    "dataset=./nope": "nope",
     "dataset=/proc/self/mem": "/proc/self/mem",
     "dataset=./fifo": "fifo",
     "dataset=./photos": "photos",
@@ -206,10 +198,7 @@ SETTINGS = {
     "dataset=~": "home'",
     "dataset=./table": "table",
     "output-dir=file/run": "file/run",
-    **{
-        f"{key}=1000000000000": key
-        for key in ("clients", "threads", "rounds", "local-epochs", "batch-size", "text-length", "image-size", "width")
-    },
+    **{f"{key}=1000000000000": key for key in ("clients", "threads", "rounds", "batch-size", "text-length", "width")},
 }
 """Settings by which no run can be, and what the line that says so names."""
 
@@ -243,16 +232,10 @@ NAMES = {
     LONG: "255 bytes",
 }
 
-SPLIT = ("--set", "test-fraction=0.45", "--set", "validation-fraction=0.5")
 COMMANDS = {
     "unknown command": (["lst"], "'list'"),
     "no algorithm": (["run"], "argument"),
-    "unknown algorithm": (["run", "fedhee"], "'fedhe'"),
     "type of an option": (["run", "fedhe", "--rounds", "many"], "'many'"),
-    "range": (["run", "fedhe", "--rounds", "0"], "rounds = 0"),
-    "no training samples": (["run", "fedhe", "--clients", "599", *SPLIT], "partition 0 of 599"),
-    "heterogeneous models": (["run", "fedavg", "--set", "models=mlp,lenet5"], "models"),
-    "layout": (["run", "fedhe", "--dataset", "mnist", "--data-dir", "folder"], "ylecun/mnist"),
     "data-dir of a fifo": (["run", "fedhe", "--dataset", "mnist", "--data-dir", "fifo"], "fifo"),
     "resume without --out": (["run", "fedhe", "--resume"], "--out"),
     "workers": (["run", "fedhe", "--workers", "1000000"], "--workers"),
@@ -276,7 +259,6 @@ COMMANDS = {
     "export": (["export", "folder", "--client", "0", "--out", "x.onnx"], "folder"),
     "export of a client": (["export", "run", "--client", LONG_NUMBER, "--out", "x.onnx"], "hetfl: "),
     "partition": (["partition", "--clients", "0.5"], "'0.5'"),
-    "partition of few": (["partition", "--set", "partition=exponential"], "8 clients"),
     "picture to nowhere": (["partition", "--clients", "2", "--out", "file/x.png"], "file/x.png"),
     "picture of no kind": (["partition", "--clients", "2", "--out", "split.doc"], "'doc'"),
     "list of what": (["list", "recipies"], "'recipies'"),
