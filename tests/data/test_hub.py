@@ -88,9 +88,12 @@ def test_colour_is_channels_first_grey_is_repeated_and_rows_are_rows(hub):
     ("folder", "data_dir"),
     [("zoo/pets", "zoo/pets"), ("pets/default/v1", "pets"), ("mine/data", "mine")],
 )
-def test_data_dir_may_be_the_folder_itself(hub, folder, data_dir):
+def test_data_dir_may_be_the_folder_itself_and_another_data_set_of_it_is_never_taken(hub, folder, data_dir):
     """Files lie in it or in its ``data``; below that only where the folder bears the data set's name."""
     assert load(hub(folder=folder, train=table()) / data_dir).spec == DataSpec((1, 4, 5), 3)
+    root = hub(folder="birds/zoo/birds", train=table()) / "birds"
+    assert "holds no zoo/pets" in refused(root)
+    assert "holds no zoo/pets" in refused(root / "zoo")
 
 
 def test_a_relative_data_dir_is_read_anew_from_another_working_folder(hub, monkeypatch):
@@ -101,12 +104,6 @@ def test_a_relative_data_dir_is_read_anew_from_another_working_folder(hub, monke
         monkeypatch.chdir(root / place)
         sizes.append(load(".").spec.shape)
     assert sizes == [(1, 4, 5), (1, 7, 7)]
-
-
-def test_another_data_set_of_the_folder_is_never_taken_for_it(hub):
-    root = hub(folder="zoo/birds", train=table())
-    assert "holds no zoo/pets" in refused(root)
-    assert "holds no zoo/pets" in refused(root / "zoo")
 
 
 def test_what_save_to_disk_wrote_is_read(tmp_path):
