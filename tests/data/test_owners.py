@@ -14,7 +14,7 @@ from PIL import Image
 
 from hetfl_flwr import client_app
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import Reading, Split, load_client_data, most_clients
+from hetfl_flwr.data import Reading, Split, most_clients
 from hetfl_flwr.data.clients import joined
 from hetfl_flwr.errors import DataError, FederationError, RunFolderError
 from hetfl_flwr.runs.settings import resolved
@@ -68,7 +68,7 @@ def split(dataset, clients=1, **keys):
 
 
 def data_of(dataset, clients, **keys):
-    return [load_client_data(split(dataset, clients, **keys), client) for client in range(clients)]
+    return load_clients(clients, dataset=dataset, **{"label_column": "sick"} | keys)
 
 
 def rows_of(data):
@@ -92,10 +92,9 @@ class TestNames:
             (wards, 3, {"partition": "files"}, ["north", "south", "west"]),
             (table, 2, {}, ["", ""]),
             (f"digits,{table}", 2, {}, ["digits", "patients"]),
+            ("rotated-digits", 5, {"label_column": ""}, ["0°", "20°", "40°", "60°", "0°"]),
         ):
             assert [data.name for data in data_of(dataset, clients, **keys)] == names
-        turned = Split(dataset="rotated-digits", clients=5, seed=0)
-        assert [load_client_data(turned, client).name for client in range(5)] == ["0°", "20°", "40°", "60°", "0°"]
 
     @pytest.mark.parametrize(
         ("own", "dataset", "name", "share", "called"),
