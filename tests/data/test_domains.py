@@ -226,6 +226,7 @@ class TestLists:
         places = [Reading(label_column=text).of(k, 2) for k in (0, 1)]
         assert tuple(place.label_column for place in places) == columns
         assert [place.image_column for place in places] == ["", ""]
+        assert [Reading(image_column=one).of(0, 1).image_column for one in ("x,y", '"x,y"')] == ["x,y"] * 2
 
 
 class TestNames:

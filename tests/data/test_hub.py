@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from datasets import List, Value
-from fixtures.data.columns import lacking, lay
 from fixtures.data.hub import colour, grey, table, write
 from fixtures.data.loading import load_client
 from PIL import Image
@@ -188,11 +187,6 @@ def test_the_classes_of_a_catalogue_name_are_the_same_whichever_of_them_a_client
     rows = {"age": [3, 4], "1_survives_0_dies": ["no", "yes"]}
     typed = hub(folder="uci/hcc-survival", train=datasets.Dataset.from_dict(rows))
     assert "0, 1" in refused(typed, dataset="hcc")
-
-
-def test_a_corrupt_file_is_named_with_the_reason(hub):
-    root = lay(hub(), {"zoo/pets/train-0.parquet": b"PAR1 and no more"})
-    assert lacking(refused(root, label_column="b"), f"'{root}/zoo/pets/train-0.parquet'", "Parquet magic") == []
 
 
 def test_a_folder_without_data_files_says_what_was_expected_where(hub, tmp_path):
