@@ -118,12 +118,18 @@ class TestNames:
         assert len({" ".join(name.casefold().split()) for name in names.values() if name}) == 4
         assert distinct({3: "\uff21", 7: "a"}) == {3: "\uff21 (3)", 7: "a (7)"}
 
-    @pytest.mark.parametrize("name", ["x" * 101, "a\x1b[31m", "a\u202eb", 7])
-    def test_a_stranger_s_name_is_checked(self, refusal, name):
+    @pytest.mark.parametrize(
+        ("key", "bad"),
+        [
+            *(("name", name) for name in ("x" * 101, "a\x1b[31m", "a\u202eb", 7)),
+            *(("notes", notes) for notes in (["x" * 601], ["\x1b[31m"], ["x"] * 201)),
+        ],
+    )
+    def test_what_a_stranger_says_of_its_data_is_checked(self, refusal, key, bad):
         record = member(0).to_record()
-        record["name"] = name
+        record[key] = bad
         reply = Message(RecordDict({MEMBER: record}), dst_node_id=0, message_type="query.register")
-        assert "name" in refusal(FederationError, Member.from_reply, reply)
+        assert key in refusal(FederationError, Member.from_reply, reply)
 
     def test_a_registration_tells_the_name_and_no_private_one(self, table, monkeypatch):
         flat = RunConfig(dataset=str(table), label_column="sick", partition="natural:hospital").to_flat()
