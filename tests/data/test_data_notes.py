@@ -6,8 +6,6 @@ from fixtures.federations.members import member, roster
 
 from hetfl_flwr.errors import FederationError
 from hetfl_flwr.node.registration import _notes
-from hetfl_flwr.server.member import Member
-from hetfl_flwr.wire.messages import MEMBER
 from hetfl_flwr.wire.naming import Naming
 
 HOSPITAL = "patient,age,seen,ward,label\n" + "".join(
@@ -64,14 +62,3 @@ def test_columns_that_one_node_lacks_are_named_where_names_are_shown_else_by_num
     line = refusal(FederationError, lambda: some.shape)
     assert [words for words in said if words not in line] == []
     assert any(name in line for name in ("patient", "bmi", "size")) == share
-
-
-def test_what_a_client_says_of_its_data_is_bounded():
-    record = member(0).to_record()
-    assert record["notes"] == []
-    for bad in (["x" * 601], ["\x1b[31m"], ["x"] * 201):
-        reply = type("Reply", (), {})()
-        reply.metadata = type("Metadata", (), {"src_node_id": 1})
-        reply.content = type("Content", (), {"config_records": {MEMBER: {**record, "notes": bad}}})
-        with pytest.raises(FederationError, match="notes"):
-            Member.from_reply(reply)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from datasets import List, Value
-from fixtures.data.columns import lacking, lay
 from fixtures.data.hub import colour, grey, table, write
 from fixtures.data.loading import load_client
 from PIL import Image
@@ -88,9 +87,12 @@ def test_colour_is_channels_first_grey_is_repeated_and_rows_are_rows(hub):
     ("folder", "data_dir"),
     [("zoo/pets", "zoo/pets"), ("pets/default/v1", "pets"), ("mine/data", "mine")],
 )
-def test_data_dir_may_be_the_folder_itself(hub, folder, data_dir):
+def test_data_dir_may_be_the_folder_itself_and_another_data_set_of_it_is_never_taken(hub, folder, data_dir):
     """Files lie in it or in its ``data``; below that only where the folder bears the data set's name."""
     assert load(hub(folder=folder, train=table()) / data_dir).spec == DataSpec((1, 4, 5), 3)
+    root = hub(folder="birds/zoo/birds", train=table()) / "birds"
+    assert "holds no zoo/pets" in refused(root)
+    assert "holds no zoo/pets" in refused(root / "zoo")
 
 
 def test_a_relative_data_dir_is_read_anew_from_another_working_folder(hub, monkeypatch):
@@ -101,12 +103,6 @@ def test_a_relative_data_dir_is_read_anew_from_another_working_folder(hub, monke
         monkeypatch.chdir(root / place)
         sizes.append(load(".").spec.shape)
     assert sizes == [(1, 4, 5), (1, 7, 7)]
-
-
-def test_another_data_set_of_the_folder_is_never_taken_for_it(hub):
-    root = hub(folder="zoo/birds", train=table())
-    assert "holds no zoo/pets" in refused(root)
-    assert "holds no zoo/pets" in refused(root / "zoo")
 
 
 def test_what_save_to_disk_wrote_is_read(tmp_path):
@@ -191,11 +187,6 @@ def test_the_classes_of_a_catalogue_name_are_the_same_whichever_of_them_a_client
     rows = {"age": [3, 4], "1_survives_0_dies": ["no", "yes"]}
     typed = hub(folder="uci/hcc-survival", train=datasets.Dataset.from_dict(rows))
     assert "0, 1" in refused(typed, dataset="hcc")
-
-
-def test_a_corrupt_file_is_named_with_the_reason(hub):
-    root = lay(hub(), {"zoo/pets/train-0.parquet": b"PAR1 and no more"})
-    assert lacking(refused(root, label_column="b"), f"'{root}/zoo/pets/train-0.parquet'", "Parquet magic") == []
 
 
 def test_a_folder_without_data_files_says_what_was_expected_where(hub, tmp_path):

@@ -55,18 +55,8 @@ def test_columns_classes_and_owners(patients):
     assert ("rotated" in turned.problem, len(turned.columns)) == (True, 8)
 
 
-def test_the_command_shows_and_tells_the_same(patients, hetfl):
-    arguments = ["data", patients, "--set", "label-column=sick", "--set", "partition=natural:ward"]
-    shown, told = hetfl(*arguments), hetfl(*arguments, "--json")
-    assert (shown.status, told.status) == (0, 0)
-    columns = {one["name"]: one for one in json.loads(told.out)["columns"]}
-    lines = [line for line in shown.out.splitlines() if line.startswith(tuple(columns))]
-    assert [line.split()[:4] for line in lines] == [
-        [name, one["becomes"], str(one["inputs"]), str(one["missing"])] for name, one in columns.items()
-    ]
-
-
 def test_a_run_a_split_and_the_table_of_columns_say_it_in_the_same_five_lines(patients, tmp_path, hetfl):
+    """The table shows what its JSON tells."""
     keys = ["--set", "label-column=sick", "--set", "partition=natural:ward"]
     lines = [
         "60 train rows, 8 columns: 2 numbers, 1 date, 1 category, label 'sick', owner 'ward'",
@@ -84,6 +74,10 @@ def test_a_run_a_split_and_the_table_of_columns_say_it_in_the_same_five_lines(pa
     assert (tmp_path / "r" / "notes.txt").read_text().splitlines()[:5] == said
     assert (split.out.splitlines()[:5], shown.out.splitlines()[-5:]) == (said, said)
     assert not any(line in told.out + told.err for line in said)
+    columns = {one["name"]: one for one in json.loads(told.out)["columns"]}
+    assert [line.split()[:4] for line in shown.out.splitlines() if line.startswith(tuple(columns))] == [
+        [name, one["becomes"], str(one["inputs"]), str(one["missing"])] for name, one in columns.items()
+    ]
 
 
 def test_what_cannot_be_learnt_from_is_shown_and_refused(patients, hetfl):

@@ -14,7 +14,7 @@ from PIL import Image
 
 from hetfl_flwr import client_app
 from hetfl_flwr.config import RunConfig
-from hetfl_flwr.data import Reading, Split, load_client_data, most_clients
+from hetfl_flwr.data import Reading, Split, most_clients
 from hetfl_flwr.data.clients import joined
 from hetfl_flwr.errors import DataError, FederationError, RunFolderError
 from hetfl_flwr.runs.settings import resolved
@@ -68,7 +68,7 @@ def split(dataset, clients=1, **keys):
 
 
 def data_of(dataset, clients, **keys):
-    return [load_client_data(split(dataset, clients, **keys), client) for client in range(clients)]
+    return load_clients(clients, dataset=dataset, **{"label_column": "sick"} | keys)
 
 
 def rows_of(data):
@@ -92,10 +92,9 @@ class TestNames:
             (wards, 3, {"partition": "files"}, ["north", "south", "west"]),
             (table, 2, {}, ["", ""]),
             (f"digits,{table}", 2, {}, ["digits", "patients"]),
+            ("rotated-digits", 5, {"label_column": ""}, ["0°", "20°", "40°", "60°", "0°"]),
         ):
             assert [data.name for data in data_of(dataset, clients, **keys)] == names
-        turned = Split(dataset="rotated-digits", clients=5, seed=0)
-        assert [load_client_data(turned, client).name for client in range(5)] == ["0°", "20°", "40°", "60°", "0°"]
 
     @pytest.mark.parametrize(
         ("own", "dataset", "name", "share", "called"),
@@ -119,12 +118,18 @@ class TestNames:
         assert len({" ".join(name.casefold().split()) for name in names.values() if name}) == 4
         assert distinct({3: "\uff21", 7: "a"}) == {3: "\uff21 (3)", 7: "a (7)"}
 
-    @pytest.mark.parametrize("name", ["x" * 101, "a\x1b[31m", "a\u202eb", 7])
-    def test_a_stranger_s_name_is_checked(self, refusal, name):
+    @pytest.mark.parametrize(
+        ("key", "bad"),
+        [
+            *(("name", name) for name in ("x" * 101, "a\x1b[31m", "a\u202eb", 7)),
+            *(("notes", notes) for notes in (["x" * 601], ["\x1b[31m"], ["x"] * 201)),
+        ],
+    )
+    def test_what_a_stranger_says_of_its_data_is_checked(self, refusal, key, bad):
         record = member(0).to_record()
-        record["name"] = name
+        record[key] = bad
         reply = Message(RecordDict({MEMBER: record}), dst_node_id=0, message_type="query.register")
-        assert "name" in refusal(FederationError, Member.from_reply, reply)
+        assert key in refusal(FederationError, Member.from_reply, reply)
 
     def test_a_registration_tells_the_name_and_no_private_one(self, table, monkeypatch):
         flat = RunConfig(dataset=str(table), label_column="sick", partition="natural:hospital").to_flat()

@@ -22,7 +22,7 @@ from hetfl_flwr.data.arrays import CHANNELS
 from hetfl_flwr.data.bundled import read_waveform
 from hetfl_flwr.data.samples import MOST_DEVIATIONS
 from hetfl_flwr.data.scaling import scaled_alone
-from hetfl_flwr.errors import ConfigError, DataError, ModelError
+from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.models import build_model, parameter_count
 from simulations.engine.objects import stored
 from simulations.inference.loading import load_client as load_trained
@@ -379,12 +379,6 @@ class TestModels:
         assert large == convolutions + linear
         assert large > 15 * medium > 75 * small
         assert {build_model(name, HAR, seed=0, width=64).width for name in NAMES} == {64}
-
-    def test_models_and_data_of_other_kinds_are_refused(self, refusal):
-        for spec in (DataSpec((1, 8, 8), 3), DataSpec((6,), 3), DataSpec((6,), 3, vocabulary=9)):
-            assert "series" in refusal(ModelError, build_model, "conv1d:small", spec, seed=0)
-        for name in ("lenet5", "resnet18", "lstm1"):
-            refusal(ModelError, build_model, name, HAR, seed=0)
 
 
 class TestWaveform:

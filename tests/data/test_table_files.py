@@ -67,10 +67,9 @@ def named_rows(name, by, bp):
     return text, by_column(["Unnamed: 0", "age", "bp", "y"], [[line[0].strip('"'), *line[1:]] for line in lines]), None
 
 
-def below_names(first, names=NAMES, right=RIGHT):
+def below_names(first, names=NAMES):
     """Return a table with one more row below its names, and its cells."""
-    text = text_of([first, *CELLS], names)
-    return text, {name: [cell, *right[name]] for name, cell in zip(NAMES, first, strict=True)}, None
+    return text_of([first, *CELLS], names), by_column(NAMES, [first, *CELLS]), None
 
 
 LAYOUTS = {
@@ -610,10 +609,9 @@ class TestFolders:
 WARD = "age,bp,y\n" + "".join(f"{row},{row * 7 % 9}.5,{LABELS[row]}\n" for row in range(20))
 
 
-def quoted(end, cell, *more):
+def quoted(end, cells):
     """Return rows of which the fifth opens a quote that one below closes."""
-    kinds = [kind.format(0) for kind in (cell, *more)]
-    lines = [[kinds[row % len(kinds)], ["mild", "very ill"][row % 2], LABELS[row]] for row in range(ROWS)]
+    lines = [[cells[row % len(cells)], ["mild", "very ill"][row % 2], LABELS[row]] for row in range(ROWS)]
     lines[4][1], lines[end][1] = '"' + lines[4][1], lines[end][1] + '"'
     return "day,grade,y\n" + "".join(",".join(line) + "\n" for line in lines)
 
@@ -633,7 +631,7 @@ BAD = {
         ["b.csv'", "row 11", "Ann"],
     ),
     **{
-        f"a quote closed in row {end}: {cells[0]}": ({"b.csv": quoted(end, *cells)}, {}, ["row 6,"])
+        f"a quote closed in row {end}: {cells[0]}": ({"b.csv": quoted(end, cells)}, {}, ["row 6,"])
         for end in (7, 31)
         for cells in (["2024-03-05", "2024-03-28"], ["5 kg", "70 kg"], ["NA", "7"], ["Rome", "New York", ""])
     },

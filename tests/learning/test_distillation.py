@@ -39,13 +39,15 @@ def slow_decoupled_kd(student_logits, teacher_logits, labels, temperature):
 def test_kl_of_two_classes_by_hand(temperature):
     """At temperature T the logits (T log 3, 0) are the distribution (3/4, 1/4); the student says (1/2, 1/2).
 
-    First sample: 3/4 log(3/2) + 1/4 log(1/2) = 3/4 log 3 - log 2 = 0.1308. Second sample: 0. Mean: 0.0654.
+    First sample: 3/4 log(3/2) + 1/4 log(1/2) = 3/4 log 3 - log 2 = 0.1308. Second sample: 0. Mean: 0.0654. Of
+    probabilities of 0 in float32 p log p must be 0, not NaN: there KL is the gap of the logits, 1000.
     """
     teacher = torch.tensor([[temperature * log(3), 0.0], [0.0, 0.0]])
     found = kl_divergence(teacher, torch.zeros(2, 2), temperature)
     assert found.shape == ()
     assert float(found) == pytest.approx((0.75 * log(3) - log(2)) / 2, rel=1e-6)
-    assert float(found) == pytest.approx(0.0654, abs=1e-4)
+    far = kl_divergence(torch.tensor([[1000.0, 0.0]]), torch.tensor([[0.0, 1000.0]]))
+    assert float(far) == pytest.approx(1000.0)
 
 
 @pytest.mark.parametrize("loss", [kl_divergence, lambda t, s: sum(decoupled_kd(s, t, LABELS, 2.0))])
@@ -54,12 +56,6 @@ def test_the_teacher_is_detached_and_the_student_learns(loss):
     loss(teacher, student).backward()
     assert teacher.grad is None
     assert student.grad.abs().sum() > 0
-
-
-def test_logits_far_apart_stay_finite():
-    """Probabilities of 0 in float32: p log p must be 0 there, not NaN. KL is the gap of the logits, 1000."""
-    found = kl_divergence(torch.tensor([[1000.0, 0.0]]), torch.tensor([[0.0, 1000.0]]))
-    assert float(found) == pytest.approx(1000.0)
 
 
 def test_decoupled_terms_by_hand():
@@ -76,8 +72,6 @@ def test_decoupled_terms_by_hand():
     assert target_term.shape == non_target_term.shape == ()
     assert target_term.item() == pytest.approx((4 / 14 * log(8 / 14) + 10 / 14 * log(20 / 14)) / 2, rel=1e-5)
     assert non_target_term.item() == pytest.approx((0.75 * log(3) - log(2)) / 2, rel=1e-5)
-    assert target_term.item() == pytest.approx(0.0949 / 2, abs=1e-4)
-    assert non_target_term.item() == pytest.approx(0.1308 / 2, abs=1e-4)
 
 
 @given(st.integers(1, 6), st.integers(2, 7), st.floats(0.3, 20), st.floats(0.1, 6), st.integers(0, 1000))

@@ -72,6 +72,9 @@ def test_parameters_by_hand():
         *((name, spec, "mlp") for name in ("lstm2", "bag") for spec in (DataSpec((1, 8, 8), 3), DataSpec((6,), 3))),
         *((name, TEXT, "lstm1") for name in ("mlp", "tabular:3", "lenet5", "resnet18")),
         *((name, DataSpec((30,), 2), "mlp") for name in ("fedhe:3", "resnet18")),
+        *((name, DataSpec((9, 128), 6), "conv1d") for name in ("lenet5", "resnet18")),
+        ("lstm1", DataSpec((9, 128), 6), "text"),
+        *(("conv1d:small", spec, "series") for spec in (DataSpec((1, 8, 8), 3), DataSpec((6,), 3), TEXT)),
     ],
 )
 def test_a_model_refuses_data_of_another_kind_and_names_one_that_takes_it(refusal, name, spec, other):

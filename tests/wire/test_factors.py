@@ -40,12 +40,16 @@ def some_weights(seed: int) -> tuple[PayloadSpec, dict[str, Any]]:
     return spec, arrays
 
 
-def test_a_share_of_1_changes_no_bit_and_costs_nothing():
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_share_of_1_changes_no_bit_and_costs_nothing_and_what_cannot_be_decomposed_is_named(value):
     spec, arrays = some_weights(4)
     packed = factor(arrays, spec, 1.0, "x.")
     back = multiplied(packed, spec, "x.")
     assert all((back[name] == array).all() for name, array in arrays.items())
     assert sum(array.nbytes for array in packed.values()) == spec.nbytes
+    arrays["2.weight"][3, 3] = value
+    with pytest.raises(DivergedError, match=r"'2\.weight'"):
+        factor(arrays, spec, 0.95)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95, 0.999])
@@ -71,11 +75,3 @@ def test_factors_and_their_products_are_the_same_bits_on_any_number_of_threads()
             found.append({**packed, **multiplied(packed, spec)})
     for name, array in found[0].items():
         np.testing.assert_array_equal(array, found[1][name])
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_cannot_be_decomposed_is_one_line_with_its_name(value):
-    spec, arrays = some_weights(6)
-    arrays["2.weight"][3, 3] = value
-    with pytest.raises(DivergedError, match=r"'2\.weight'"):
-        factor(arrays, spec, 0.95)
