@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fixtures.federations.grids import Tampering
+from fixtures.federations.grids import LITTLE, Tampering
 from fixtures.federations.post import GOOD, Federation, federation_of, member, reply_with
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from hypothesis import given
@@ -335,22 +335,13 @@ def filled(value: float) -> Callable[[NDArray[Any]], NDArray[Any]]:
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        ("fedhe", {}),
+        *((name, {}) for name in ("fedhe", "chfl", "fedavg", "fedprox", "fedrep")),
+        *((name, {}) for name in ("lgfedavg", "heterofl", "fedproto", "fedgh", "fedhenn")),
+        *((name, LITTLE[name]) for name in ("fedmd", "feddf")),
         ("fedhe", {"fedhe.mode": "async"}),
-        ("fedmd", {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1}),
-        ("chfl", {}),
         ("fml", {"fml.meme": "mlp"}),
-        ("fedavg", {}),
-        ("fedprox", {}),
-        ("fedrep", {}),
-        ("lgfedavg", {}),
         ("lgfedavg", {"lgfedavg.mode": "body"}),
-        ("feddf", {"feddf.server-steps": 3}),
-        ("heterofl", {}),
-        ("fedproto", {}),
-        ("fedgh", {}),
         ("fedtgp", {"fedtgp.server-epochs": 1}),
-        ("fedhenn", {}),
         ("fedhenn", {"fedhenn.mode": "homogeneous"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
@@ -502,8 +493,7 @@ def test_a_factor_below_1_is_refused(factor, refusal):
 @pytest.mark.parametrize("name", ["fedmd", "agg", "fedhenn"])
 def test_public_rows_that_are_far_are_set_aside_and_the_others_train(name, tmp_path, run_federation):
     """One value of 1e12 in one column of one client's table: that client is named, in the others it changes nothing."""
-    little = {"fedmd.pretrain-epochs": 1, "fedmd.pretrain-private-epochs": 1} if name == "fedmd" else {}
-    its = config(tmp_path, algorithm=name, dataset="breast-cancer", **little)
+    its = config(tmp_path, algorithm=name, dataset="breast-cancer", **LITTLE.get(name, {}))
 
     def huge(reply: Message) -> Message:
         arrays = from_record(reply.content.array_records[ARRAYS])
