@@ -12,15 +12,15 @@ from hetfl_flwr.wire.messages import ROUND
 from simulations.testing.lab import NORMED
 
 
-@pytest.mark.parametrize("algorithm", ["local", "agg"])
-def test_three_rounds_equal_a_loop_by_hand(algorithm, make_config, make_node):
+@pytest.mark.parametrize("method", ["local", "agg"])
+def test_three_rounds_equal_a_loop_by_hand(method, make_config, make_node):
     """Bit for bit, with one Adam that goes on from round to round, though the client is built anew for each. AGG trains
     on the own rows and then the public ones of all others."""
-    config = make_config(algorithm=algorithm, models=NORMED, clients=3, partition="classes:4")
+    config = make_config(algorithm=method, models=NORMED, clients=3, partition="classes:4")
     nodes = [make_node(config, client_id) for client_id in range(3)]
     share(nodes, labelled=True)
     node, by_hand = nodes[1], make_node(config, 1)
-    if algorithm == "agg":
+    if method == "agg":
         joined = Samples.joined((by_hand.data.train, nodes[0].data.public, nodes[2].data.public))
         by_hand = replace(by_hand, data=replace(by_hand.data, train=joined))
     optimizer = adam(by_hand)

@@ -134,9 +134,9 @@ def test_auto_for_data_of_two_kinds_is_refused(refusal):
     assert "breast-cancer" in refusal(ConfigError, resolve_models, RunConfig(dataset="digits,breast-cancer"))
 
 
-@pytest.mark.parametrize(("algorithm", "asked", "width"), [("chfl", 0, 64), ("chfl", 8, 8), ("fedhe", 0, 0)])
-def test_a_width_is_what_is_asked_for_or_else_what_the_algorithm_needs(algorithm, asked, width):
-    assert resolve_models(RunConfig(algorithm=algorithm, width=asked)).width == width
+@pytest.mark.parametrize(("method", "asked", "width"), [("chfl", 0, 64), ("chfl", 8, 8), ("fedhe", 0, 0)])
+def test_a_width_is_what_is_asked_for_or_else_what_the_algorithm_needs(method, asked, width):
+    assert resolve_models(RunConfig(algorithm=method, width=asked)).width == width
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedh2l", "local"])
