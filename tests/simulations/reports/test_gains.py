@@ -224,14 +224,9 @@ def test_a_method_is_run_beside_its_baselines_once(tmp_path, monkeypatch):
 def test_the_recall_of_one_class_is_a_measure(tmp_path, hetfl):
     """Of three seeds; the second client has no test row of the class."""
     folders = study(tmp_path)
-    for folder in folders:
-        records = json.loads((folder / "clients.json").read_text())
-        better = 0.2 * ("fedhe" in folder.parts) + int(folder.name[-1]) / 100 * ("fedhe" in folder.parts)
-        for record, recall in zip(
-            records, ({"ill": 0.5 + better, "well": 1.0}, {"well": 1.0}, {"ill": 0.1}), strict=True
-        ):
-            record["recall"] = recall
-        (folder / "clients.json").write_text(json.dumps(records))
+    gained = [(0.2 + int(folder.name[-1]) / 100) * ("fedhe" in folder.parts) for folder in folders]
+    recalls = [({"ill": 0.5 + gain, "well": 1.0}, {"well": 1.0}, {"ill": 0.1}) for gain in gained]
+    with_quality(folders, "recall", recalls)
     found = gains(folders, measure="recall:ill").set_index("client")
     assert found.difference.to_dict() == pytest.approx({0: 0.21, 2: 0.0})
     assert set(found.measure) == {"recall of ill"}
