@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.learning.training import draw_batches as draw_batches
     from hetfl_flwr.learning.training import evaluate as evaluate
     from hetfl_flwr.learning.training import make_optimizer as make_optimizer
-    from hetfl_flwr.learning.training import most_drawn as most_drawn
+    from hetfl_flwr.learning.training import max_drawn as max_drawn
     from hetfl_flwr.learning.training import outputs as outputs
     from hetfl_flwr.learning.training import take_statistics as take_statistics
     from hetfl_flwr.learning.training import train as train
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from hetfl_flwr.runs.callbacks import RunInfo as RunInfo
     from hetfl_flwr.seeding import generator as generator
     from hetfl_flwr.seeding import seeded as seeded
-    from hetfl_flwr.server.exchange import Most as Most
+    from hetfl_flwr.server.exchange import SampleLimits as SampleLimits
     from hetfl_flwr.server.global_model import global_model as global_model
     from hetfl_flwr.server.global_model import models_by_name as models_by_name
     from hetfl_flwr.server.global_model import small_global_model as small_global_model
@@ -148,7 +148,7 @@ _NAMES = {
     "hetfl_flwr.wire.factors": ("factored", "factor", "multiplied", "bounded"),
     "hetfl_flwr.wire.samples": ("PublicIndex",),
     "hetfl_flwr.wire.messages": ("EXAMPLES", "SEEN"),
-    "hetfl_flwr.server.exchange": ("Most",),
+    "hetfl_flwr.server.exchange": ("SampleLimits",),
     "hetfl_flwr.server.guard": ("Guard", "measure_learnt"),
     "hetfl_flwr.server.member": ("Member", "Sharing"),
     "hetfl_flwr.server.roster": ("Roster",),
@@ -166,7 +166,7 @@ _NAMES = {
     "hetfl_flwr.learning.server_training": ("ServerTraining", "Tensors"),
     "hetfl_flwr.learning.training": (
         *("Terms", "Loss", "train", "descend", "evaluate", "draw_batches"),
-        *("make_optimizer", "most_drawn", "take_statistics", "outputs", "EVALUATION_BATCH"),
+        *("make_optimizer", "max_drawn", "take_statistics", "outputs", "EVALUATION_BATCH"),
     ),
     "hetfl_flwr.models": ("SplitModel", "split", "parse_models", "parse_width", "has_batch_norm"),
     "hetfl_flwr.models.bounds": ("check_size",),

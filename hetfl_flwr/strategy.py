@@ -15,9 +15,9 @@ from hetfl_flwr.common.flower import aggregate_metricrecords, log
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, PayloadError
 from hetfl_flwr.learning.aggregation import Average, parse_robust
-from hetfl_flwr.learning.training import most_drawn
+from hetfl_flwr.learning.training import max_drawn
 from hetfl_flwr.seeding import seeded
-from hetfl_flwr.server.exchange import Most, Reply, held_against
+from hetfl_flwr.server.exchange import Reply, SampleLimits, expectation
 from hetfl_flwr.server.exchange import Upload as Upload  # algorithms import it from here
 from hetfl_flwr.server.left_out import LeftOut
 from hetfl_flwr.server.member import Member, Sharing
@@ -159,12 +159,12 @@ class KnowledgeStrategy(Strategy, ABC):
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Declare a client's upload."""
 
-    def most_samples(self, member: Member) -> Most:
+    def sample_limits(self, member: Member) -> SampleLimits:
         """Return the largest numbers of samples that a client may report after training.
 
         By default those of its training samples, and of these in the batches of a round, as the run config has it.
         """
-        return Most(member.train, most_drawn(self.config, member.train))
+        return SampleLimits(member.train, max_drawn(self.config, member.train))
 
     @abstractmethod
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
@@ -261,7 +261,7 @@ class KnowledgeStrategy(Strategy, ABC):
             if node not in self.roster:
                 continue
             try:
-                expected = held_against(self, kind, self.roster.of(node))
+                expected = expectation(self, kind, self.roster.of(node))
                 answers.append(read(reply, expected, half=self.config.half))
             except PayloadError as error:
                 log(WARNING, "%s", error)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from torch.nn import Module
 
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.learning.training import most_drawn
+from hetfl_flwr.learning.training import max_drawn
 from hetfl_flwr.methods import for_heterogeneous_models
-from hetfl_flwr.server.exchange import Most
+from hetfl_flwr.server.exchange import SampleLimits
 from hetfl_flwr.server.global_model import global_model
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
@@ -88,9 +88,9 @@ class WeightStrategy(KnowledgeStrategy):
         """Expect weights like the global model's, or like its body's."""
         return self._uploads
 
-    def most_samples(self, member: Member) -> Most:
+    def sample_limits(self, member: Member) -> SampleLimits:
         """Return the client's training samples, by which its weights are weighted, and these in a round's batches."""
-        return Most(member.train, most_drawn(self.config, member.train, times=self.exchange_every))
+        return SampleLimits(member.train, max_drawn(self.config, member.train, times=self.exchange_every))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Average the weights."""

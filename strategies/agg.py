@@ -3,7 +3,7 @@
 A baseline of Li et al., "FedH2L: Federated Learning with Model and Statistical Heterogeneity", 2021.
 """
 
-from hetfl_flwr import Member, Most, Roster, Sharing, most_drawn
+from hetfl_flwr import Member, Roster, SampleLimits, Sharing, max_drawn
 from strategies.local import Local
 
 
@@ -30,6 +30,8 @@ class AGG(Local):
         """
         roster.check_sharing("agg")
 
-    def most_samples(self, member: Member) -> Most:
+    def sample_limits(self, member: Member) -> SampleLimits:
         """Return the client's training samples, and these and all others' public samples in a round's batches."""
-        return Most(member.train, most_drawn(self.config, member.train + self.roster.public_rows_of_others(member)))
+        return SampleLimits(
+            member.train, max_drawn(self.config, member.train + self.roster.public_rows_of_others(member))
+        )

@@ -16,15 +16,15 @@ from hetfl_flwr import (
     Dim,
     KnowledgeStrategy,
     Member,
-    Most,
     PayloadSpec,
     Roster,
+    SampleLimits,
     Sharing,
     Upload,
     fractions,
     generator,
     log,
-    most_drawn,
+    max_drawn,
     probabilities,
     row_numbers,
 )
@@ -128,10 +128,10 @@ class FedH2L(KnowledgeStrategy):
         public = self.roster.shared_rows(member)
         return teaching_signal(min(self.config.batch_size, public), public, member.classes)
 
-    def most_samples(self, member: Member) -> Most:
+    def sample_limits(self, member: Member) -> SampleLimits:
         """Return the client's training samples, and these and all others' public samples in a round's local steps."""
         config = self.config.model_copy(update={"local_batches": self.exchange_every})
-        return Most(member.train, most_drawn(config, member.train + self.roster.public_rows_of_others(member)))
+        return SampleLimits(member.train, max_drawn(config, member.train + self.roster.public_rows_of_others(member)))
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Keep the signals of this round; those of the one before are done with."""

@@ -79,7 +79,7 @@ class FedHe(KnowledgeStrategy):
 
     def upload_spec(self, member: Member) -> PayloadSpec:
         """Expect class-average logits and their counts; with ``clipping-norm`` set, these are 1 or 0."""
-        return class_logits(member.classes, most=self.most_samples(member).seen)
+        return class_logits(member.classes, most=self.sample_limits(member).seen)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Add the uploads up: Eq. (9). Classes with no sample behind them are passed over."""

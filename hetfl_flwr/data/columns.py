@@ -24,17 +24,17 @@ TEXT = pa.string()
 Wanted = Literal["", "category", "number"]
 """The kind of a column by a key of the run config or by its declared type; empty: not declared."""
 
-MOST_VALUES, MOST_DECLARED = 64, 1000
+MAX_VALUES, MAX_DECLARED = 64, 1000
 """Different values, a missing one among them, of a category; of one that ``categorical-columns`` names."""
 
-FEWEST_IDS, FEWEST_UNORDERED, ID_LIKE, WORDS_OF_AN_ID = 20, 100, 0.95, 3
+MIN_IDS, MIN_UNORDERED, ID_LIKE, WORDS_OF_AN_ID = 20, 100, 0.95, 3
 """Filled cells from which on a column may hold ids, and whole numbers need not go up or down; part of the texts that
 then differ; words a text, on average."""
 
-MOST_CODES = 9
+MAX_CODES = 9
 """Different texts that begin with a digit up to which they are taken for codes, such as 1a and 2b."""
 
-MOST_EXCEPTIONS, FEWEST_BESIDE = 0.05, 3
+MAX_EXCEPTIONS, MIN_NUMBERS = 0.05, 3
 """Part of the filled cells that may be no numbers in a column of numbers; different numbers beside words for none."""
 
 MISSING = ("", "?", "NA", "NaN", "nan", "null", "<NA>")
@@ -50,7 +50,7 @@ ABSENT = (
     *("-", "--", "..", "*", "na", "n/a", "n.a.", "nd", "n.d."),
     *("none", "nil", "null", "missing", "unknown"),
 )
-"""What people write for it, in small letters, in a column with more than `FEWEST_BESIDE` different numbers."""
+"""What people write for it, in small letters, in a column with more than `MIN_NUMBERS` different numbers."""
 
 PLAIN, POINTS, COMMAS = "1234.5", "1,234.5", "1.234,5"
 """Notations of numbers: without thousands separators, with a decimal point, with a decimal comma."""
@@ -352,7 +352,7 @@ def _kind_of(
         what = f"holds {in_words(kind)}, not numbers, texts, dates or truth values"
         raise _Refused(what, "name it in ignore-columns to leave it out")
     if wanted == "category":
-        return _category(name, cells, MOST_DECLARED)
+        return _category(name, cells, MAX_DECLARED)
     if is_date(kind):
         return Column(name, "date", TYPED), ("dates, read as days since 1970",)
     if not pa.types.is_boolean(kind):
@@ -388,7 +388,7 @@ def _said_of_codes(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) 
     ends = {*values[:3].tolist(), *values[-3:].tolist()}
     like_codes = [value for value in sorted(ends) if _CODES.fullmatch(f"{value:.10g}")]
     others = values[~np.isin(values, like_codes)]
-    if column.kind == "number" and like_codes and len(others) >= FEWEST_BESIDE:
+    if column.kind == "number" and like_codes and len(others) >= MIN_NUMBERS:
         low, high = others[[0, -1]]
         codes = [value for value in like_codes if (low >= value / 2 if value < 0 else high <= value / 2)]
         if codes and (count := int(np.isin(known, codes).sum())) > 1:
@@ -406,7 +406,7 @@ def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str
     """Return a note where whole numbers tell rows apart and nothing else; else nothing."""
     there = ~np.isnan(numbers)
     filled, count, known = numbers[there], int(there.sum()), cells.filter(pa.array(there))
-    if count < FEWEST_IDS or count < (1 - MOST_EXCEPTIONS) * len(cells) or column.kind == "date":
+    if count < MIN_IDS or count < (1 - MAX_EXCEPTIONS) * len(cells) or column.kind == "date":
         return ""
     if pa.types.is_floating(cells.type) or (filled != np.floor(filled)).any():
         return ""
@@ -415,9 +415,9 @@ def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str
     different, named = len(known.unique()), IDS.fullmatch(column.name) is not None  # of long ones floats tell few apart
     low, high, steps = filled.min(), filled.max(), np.diff(filled)
     counting = different == count and high - low < _SPARSE * count and not _YEARS[0] < low < _YEARS[1]
-    counting = counting and (count >= FEWEST_UNORDERED or len(np.unique(np.sign(steps))) == 1)
+    counting = counting and (count >= MIN_UNORDERED or len(np.unique(np.sign(steps))) == 1)
     again = _COUNTS.fullmatch(column.name) and (steps == 1).mean() > 1 / 2  # from the start in each of some files
-    repeated = named and different > max(MOST_VALUES, count / 5)
+    repeated = named and different > max(MAX_VALUES, count / 5)
     if not (counting or again or repeated or (named and different == count)):
         return ""
     several = "; rows of one may be both in training and in test" * bool(repeated and different < count and not again)
@@ -435,11 +435,11 @@ def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]
         return _category(name, cells)
     texts = cells.drop_null()
     different = len(texts.unique())
-    if len(texts) >= FEWEST_IDS and different >= ID_LIKE * len(texts):
+    if len(texts) >= MIN_IDS and different >= ID_LIKE * len(texts):
         return None, (_why_unlike(texts, different),)
     others = read(number_of(name, cells), cells)[1]
     mostly = 0 < others.sum() < len(texts) / 2
-    if mostly and different > MOST_VALUES:
+    if mostly and different > MAX_VALUES:
         odd = cells.filter(pa.array(others))[0].as_py()
         raise _Refused(
             f"has {others.sum()} of {len(texts)} values ({called(others)}) that are no numbers, such as {odd!r}",
@@ -454,7 +454,7 @@ def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]
             f"{others.sum()} of {len(texts)} values ({called(others)}) are no numbers: taken as a category; "
             "numeric-columns takes these as missing, and numbers else",
         )
-    elif different > MOST_CODES and 2 * (measured := sum(map(_is_measured, texts.to_pylist()))) >= len(texts):
+    elif different > MAX_CODES and 2 * (measured := sum(map(_is_measured, texts.to_pylist()))) >= len(texts):
         notes += (
             f"{measured} of {len(texts)} values are numbers or dates, in several notations or units: taken as a "
             "category; write all in one to learn their sizes",
@@ -475,7 +475,7 @@ def _why_unlike(texts: pa.ChunkedArray, different: int) -> str:
     some = texts.slice(0, _SAMPLE).to_pylist()
     decimals = [text for text in some if NUMBER.fullmatch(text) and not text.isdecimal()]
     units = [unit for text in some if (unit := _unit_of(text))]
-    if 2 * len(decimals + units) >= len(some) and len({*units}) + bool(decimals) <= FEWEST_BESIDE:
+    if 2 * len(decimals + units) >= len(some) and len({*units}) + bool(decimals) <= MIN_NUMBERS:
         shapes = {re.sub(r"\d+", "", text): text for text in reversed(some)}
         raise _Refused(
             f"holds numbers that are not all written alike, such as {' and '.join(map(repr, [*shapes.values()][-2:]))}",
@@ -489,7 +489,7 @@ def _why_unlike(texts: pa.ChunkedArray, different: int) -> str:
     return f"{values}, as ids are: it is ignored; categorical-columns keeps it"
 
 
-def _category(name: str, cells: pa.ChunkedArray, most: int = MOST_VALUES) -> tuple[Column, tuple[str, ...]]:
+def _category(name: str, cells: pa.ChunkedArray, most: int = MAX_VALUES) -> tuple[Column, tuple[str, ...]]:
     found = cells.unique().to_pylist()
     missing = (None,) * (None in found)
     known = [text for _, text in sorted({_ranked(value) for value in found if value is not None})]
@@ -497,8 +497,8 @@ def _category(name: str, cells: pa.ChunkedArray, most: int = MOST_VALUES) -> tup
         if is_text(cells.type) and _all_match(cells.drop_null(), r"^\[.*\]$"):
             way_out = "write them as lists, in a parquet or json file, for series"
             raise _Refused("holds lists written as texts", way_out)
-        way_out = "name it in ignore-columns to leave it out" + (most == MOST_VALUES) * (
-            f", in categorical-columns to take up to {MOST_DECLARED}, or in text-column to learn from its words alone"
+        way_out = "name it in ignore-columns to leave it out" + (most == MAX_VALUES) * (
+            f", in categorical-columns to take up to {MAX_DECLARED}, or in text-column to learn from its words alone"
             + f"; if all rows of one belong together, use partition=natural:{name}" * bool(IDS.fullmatch(name))
         )
         raise _Refused(f"has {len(known) + len(missing)} different values, more than {most}", way_out)
@@ -636,14 +636,14 @@ def _day(text: str, pattern: re.Pattern[str]) -> float:
 def _recognised(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | None:
     """Return how texts are to be read as numbers or dates; None where they are words.
 
-    At most `MOST_EXCEPTIONS` of those that are filled may be something else, and if some are, the others must be more
+    At most `MAX_EXCEPTIONS` of those that are filled may be something else, and if some are, the others must be more
     than two different numbers. `NO_NUMBER` does not count, and neither does `ABSENT` beside more than three others. If
     numbers are wanted, one is enough.
     """
     filled = texts.drop_null()
     filled = filled.filter(pc.invert(pc.is_in(filled, pa.array(NO_NUMBER, TEXT))))
     known = filled.filter(pc.invert(pc.is_in(pc.utf8_lower(filled), pa.array(ABSENT, TEXT))))
-    if len(known) < len(filled) and len(known.unique()) > FEWEST_BESIDE:
+    if len(known) < len(filled) and len(known.unique()) > MIN_NUMBERS:
         filled = known
     cells, counts = _counted(filled)
     best, numbers = _number_of(name, cells, counts)
@@ -708,12 +708,12 @@ def _holds(numbers: FloatArray, counts: IntArray) -> bool:
     real = ~np.isnan(numbers)
     if real.all():
         return len(real) > 0
-    return bool(counts[real].sum() >= (1 - MOST_EXCEPTIONS) * counts.sum() and len(np.unique(numbers[real])) > 2)
+    return bool(counts[real].sum() >= (1 - MAX_EXCEPTIONS) * counts.sum() and len(np.unique(numbers[real])) > 2)
 
 
 def _date_notation(name: str, cells: pa.ChunkedArray, counts: IntArray) -> Column | None:
     """Return the notation of most texts; refuse columns that another notation may fit as well."""
-    first, enough = cells.slice(0, _SAMPLE).to_pylist(), (1 - MOST_EXCEPTIONS) * counts.sum()
+    first, enough = cells.slice(0, _SAMPLE).to_pylist(), (1 - MAX_EXCEPTIONS) * counts.sum()
     likely = [one for one in DATES if one != TYPED and any(DATES[one].fullmatch(text) for text in first)]
     if not likely:
         return None

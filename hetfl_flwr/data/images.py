@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _GREY = {"1", "L", "LA"}
 _COLOUR = {"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}
 
-MOST_LOOKED_AT = 20_000
+MAX_INSPECTED = 20_000
 """Maximum number of images whose headers are read for notes."""
 
 
@@ -113,7 +113,7 @@ def _notes(source: Source, channels: int) -> tuple[str, ...]:
     """
     from PIL import Image
 
-    if source.is_catalogued or len(source) > MOST_LOOKED_AT:
+    if source.is_catalogued or len(source) > MAX_INSPECTED:
         return ()
     grey = transparent = 0
     for cell in cells_of(source):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from hetfl_flwr.data.columns import ABSENT, FEWEST_BESIDE, NO_NUMBER, TEXT, as_written, stand_for_none
+from hetfl_flwr.data.columns import ABSENT, MIN_NUMBERS, NO_NUMBER, TEXT, as_written, stand_for_none
 from hetfl_flwr.data.opening import Source
 from hetfl_flwr.data.reading import parse_classes
 from hetfl_flwr.data.roles import check_spelling, in_words, is_text
@@ -22,10 +22,10 @@ from hetfl_flwr.errors import DataError
 IntArray = npt.NDArray[np.int64]
 Values = tuple[int | str, ...]
 
-MOST_UNDECLARED = 20
+MAX_UNDECLARED = 20
 """Maximum number of different labels that are accepted as classes without a doubt."""
 
-FEWEST_ROWS = {"numbers": 10, "texts": 2}
+MIN_ROWS = {"numbers": 10, "texts": 2}
 """Rows a label, on average, below which a column with more different ones is taken for a quantity, or for a name of
 each row, unless ``classes`` declares it."""
 
@@ -95,7 +95,7 @@ def _doubts(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str
         )
     check_spelling(column, values, "write both alike, or name all classes in classes if they are two")
     kind = "texts" if is_text(found.type) else "numbers"
-    if len(values) > max(MOST_UNDECLARED, source.train_rows // FEWEST_ROWS[kind]):
+    if len(values) > max(MAX_UNDECLARED, source.train_rows // MIN_ROWS[kind]):
         what = "this looks like regression" if kind == "numbers" else "this looks like a name of each row"
         raise DataError(
             f"{column} has {len(values)} different {kind} in {source.train_rows} rows: {what}, and {_SINGLE}: "
@@ -104,7 +104,7 @@ def _doubts(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str
     alone = _alone(source, found, values)
     if kind == "numbers":
         many = f"{column}: {len(values)} different whole numbers are taken as classes; {_SINGLE}"
-        return (many,) * (len(values) > MOST_UNDECLARED) + alone
+        return (many,) * (len(values) > MAX_UNDECLARED) + alone
     words = [*map(str, values)]
     for value in words:
         parts = [part.strip() for part in _SEVERAL.split(value)]
@@ -120,7 +120,7 @@ def _alone(source: Source, found: pa.ChunkedArray, values: Values) -> tuple[str,
     codes = pc.index_in(found, value_set=pa.array(values, found.type)).fill_null(-1).to_numpy()
     counts = np.bincount(codes[codes >= 0], minlength=len(values))
     rows = [(values[code], source.frame.rows_said(codes == code)) for code in np.flatnonzero(counts == 1)]
-    if not rows or counts.max() < FEWEST_BESIDE:
+    if not rows or counts.max() < MIN_NUMBERS:
         return ()
     (value, where), *others = rows
     more = f" and {len(others)} more classes have" if others else " has"

@@ -14,7 +14,8 @@ from hetfl_flwr.data.samples import Arrays
 from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import printable
 
-_MOST, _FEW, _LONGEST = 20, 5, 30  # classes or owners that a line counts, columns that it names, letters of a name
+_MAX_CLASSES, _FEW, _LONGEST = 20, 5, 30
+"""Classes or owners that a line counts, columns that it names, letters of a name."""
 _PARTS = ("label", "owner", "domain")
 _MANY = {"category": "categories", "series": "series", "refused": "refused"}
 
@@ -190,5 +191,5 @@ def _left_out(column: ColumnFacts) -> str:
 
 
 def _most(counts: Mapping[str, int]) -> str:
-    shown = ", ".join(f"{printable(name, _LONGEST)} {count:,}" for name, count in [*counts.items()][:_MOST])
-    return shown + f" and {len(counts) - _MOST:,} more" * (len(counts) > _MOST)
+    shown = ", ".join(f"{printable(name, _LONGEST)} {count:,}" for name, count in [*counts.items()][:_MAX_CLASSES])
+    return shown + f" and {len(counts) - _MAX_CLASSES:,} more" * (len(counts) > _MAX_CLASSES)

@@ -16,10 +16,10 @@ from hetfl_flwr.data.spec import Column, DataSpec, inputs_in_words
 if TYPE_CHECKING:
     from hetfl_flwr.data.overview import Overview
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 """Classes whose counts are shown, at most."""
 
-MOST_DEVIATIONS = 100.0
+MAX_DEVIATIONS = 100.0
 """Standard deviations from the mean within which a public sample of another client is taken as it is."""
 
 
@@ -136,7 +136,7 @@ def prepared(
     return scaled.nan_to_num(nan=0.0) if spec.kind == "table" else scaled
 
 
-MOST_READY = 2**28
+MAX_READY_BYTES = 2**28
 """Bytes of prepared samples that a process caches in addition to the stored ones."""
 
 
@@ -225,7 +225,7 @@ class Samples:
     def _ready(self) -> tuple[Tensor, Tensor] | None:
         """All rows, ready for a model, where there is room for them: made when some of them are first asked for."""
         size = (8 if self.arrays.spec.kind == "text" else 4) * len(self) * prod(self.arrays.inputs.shape[1:])
-        if _Ready.size + size > MOST_READY:
+        if _Ready.size + size > MAX_READY_BYTES:
             return None
         _Ready.add(size)
         finalize(self, _Ready.add, -size).atexit = False
@@ -241,7 +241,7 @@ class Samples:
         spec, names = self.arrays.spec, self.arrays.class_names
         counts = self.class_counts(spec.classes).tolist()
         shown = [f"{name}: {count}" for name, count in zip(names or range(spec.classes), counts, strict=False)]
-        return f"{len(self)} samples ({', '.join(shown[:MOST_SHOWN])}{', ...' if len(counts) > MOST_SHOWN else ''})"
+        return f"{len(self)} samples ({', '.join(shown[:MAX_SHOWN])}{', ...' if len(counts) > MAX_SHOWN else ''})"
 
     def first(self, count: int) -> "Samples":
         """Return the first ``count`` of these samples, or all of them where there are fewer."""
@@ -276,7 +276,7 @@ class Samples:
         inputs : Tensor
             (R, *shape), as `stored` returns them, already checked. Their stored values must mean
             what they mean here, which holds among the clients of one data set or one rotated family. Of a standardised
-            table or series, values more than `MOST_DEVIATIONS` deviations from this client's mean are cut to that.
+            table or series, values more than `MAX_DEVIATIONS` deviations from this client's mean are cut to that.
         labels : Tensor
             (R,) int64, 0..C-1.
         """
@@ -291,7 +291,7 @@ class Samples:
         inputs = inputs - origin
         if isinstance(arrays.peak, Tensor) and arrays.spec.kind in ("table", "series"):
             peak, centre = arrays.peak.cpu(), arrays.centre.cpu()
-            low, high = (peak * (centre + end) for end in (-MOST_DEVIATIONS, MOST_DEVIATIONS))
+            low, high = (peak * (centre + end) for end in (-MAX_DEVIATIONS, MAX_DEVIATIONS))
             inputs = inputs.clamp(low.nan_to_num(nan=-inf), high.nan_to_num(nan=inf))  # 0 x inf: of one number only
         return (inputs + origin if arrays.inputs.dtype == torch.float64 else inputs).to(arrays.inputs.dtype)
 

@@ -32,13 +32,13 @@ from hetfl_flwr.data.spec import Column, DataSpec
 from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.seeding import generator
 
-FEWEST_ALIKE = 3
+MIN_ALIKE = 3
 """Test rows from which on it is noted that they are training rows, too."""
 
-FEWEST_DATES = 10
+MIN_DATES = 10
 """Dates of a file, none with a day above 12, from which on this is no chance."""
 
-FEWEST_COPIES, MOST_COPIES = 20, 3
+MIN_COPIES, MAX_COPIES = 20, 3
 """Training rows from which on a column that tells all classes is noted, and the values a class that it may have."""
 
 
@@ -154,7 +154,7 @@ def _otherwise_in_a_file(source: Source, column: Column, cells: pa.ChunkedArray)
     there = ~np.isnan(read(replace(column, notation=turned), cells)[0]) if turned else np.zeros(0, bool)
     if there.any() and not there[~np.isnan(numbers)].all():
         either = np.bincount(frame.in_file[there], minlength=size)
-        for file in np.flatnonzero((either == filled) & (filled >= FEWEST_DATES)):
+        for file in np.flatnonzero((either == filled) & (filled >= MIN_DATES)):
             where = frame.files[file] or "one split"
             return f"holds dates written as {column.notation}, but all of {where} may be {turned}"
     return ""
@@ -176,7 +176,7 @@ def said(place: str, notes: Sequence[tuple[str, str]]) -> tuple[str, ...]:
 def _copies(source: Source, inputs: FloatArray, labels: IntArray) -> list[str]:
     """Note a column that tells the classes apart by itself, by its values or by where it has none."""
     inputs = inputs[: len(labels)]
-    if source.is_catalogued or len(labels) < FEWEST_COPIES:
+    if source.is_catalogued or len(labels) < MIN_COPIES:
         return []
     empty = np.isnan(inputs)
     for found, what in ((inputs, "its values alone tell"), (empty, "where it has a value alone tells")):
@@ -188,7 +188,7 @@ def _copies(source: Source, inputs: FloatArray, labels: IntArray) -> list[str]:
 
 def _tell(inputs: npt.NDArray[Any], labels: IntArray) -> bool:
     """Say whether there are one value or more for each class, and none for two."""
-    most = MOST_COPIES * len(np.unique(labels))
+    most = MAX_COPIES * len(np.unique(labels))
     if len(np.unique(inputs[: 4 * most], axis=0)) > most:
         return False  # sorting all of each column takes long
     values = np.unique(inputs, axis=0, return_inverse=True)[1].ravel()
@@ -213,7 +213,7 @@ class _Alike:
         train, test = self._sums[: source.train_rows], self._sums[source.train_rows :]
         alike = int(np.isin(test, train).sum())
         usual = 1 - len(np.unique(train)) / len(train)
-        if alike < FEWEST_ALIKE or alike <= 2 * usual * len(test):
+        if alike < MIN_ALIKE or alike <= 2 * usual * len(test):
             return ()
         return (f"{alike} of {len(test)} test rows of {source.place} are training rows, too: scores are too high",)
 

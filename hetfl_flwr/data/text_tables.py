@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from charset_normalizer import from_bytes
 
-from hetfl_flwr.data.columns import ABSENT, FEWEST_BESIDE, MISSING, NO_NUMBER, NUMBER, TEXT
+from hetfl_flwr.data.columns import ABSENT, MIN_NUMBERS, MISSING, NO_NUMBER, NUMBER, TEXT
 from hetfl_flwr.data.folders import ending, opened
 from hetfl_flwr.data.frame import Frame
 from hetfl_flwr.errors import DataError
@@ -49,7 +49,7 @@ _NO_HEADER = 0.5  # what blanks count as separators if the first row is no heade
 _MOSTLY = 0.9
 _ZEROS = 0.1  # part of zero bytes above which a text is UTF-16 or UTF-32
 _UNICODE = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-_FEWEST = 100  # rows of which columns are made at a time
+_MIN_ROWS = 100  # rows of which columns are made at a time
 _FOOTER = 10  # rows below a table, at most, that belong to none
 
 csv.field_size_limit(2**31 - 1)
@@ -437,7 +437,7 @@ def _units(rows: Sequence[Sequence[str]], width: int) -> str:
     """
     row, *others = rows or [[]]
     below = [cells for cells in others if len(cells) == width]
-    if len(row) != width or len(below) < FEWEST_BESIDE:
+    if len(row) != width or len(below) < MIN_NUMBERS:
         return ""
     found = ""
     for unit, column in zip(_called(row), zip(*below, strict=True), strict=True):
@@ -474,7 +474,7 @@ def _cells(called: str, rows: Iterator[list[str]], header: Sequence[str], width:
     """Return the columns of all rows below the header, without names, and what was left out or filled up."""
     whole, parts, kept = list[list[pa.Array]](), list[list[pa.Array]](), list[list[str]]()
     numbers, repeated, short = array("q"), list[int](), list[int]()
-    again, at_once = _alike(header), max(_FEWEST, _AT_ONCE // width)
+    again, at_once = _alike(header), max(_MIN_ROWS, _AT_ONCE // width)
     turned, of_header = sorted(again), {*again}
     for number, row in enumerate(rows, start=first):
         if not any(cell.strip() for cell in row) and len(row) < 2:

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from hetfl_flwr.data import ClientData, Samples
 from hetfl_flwr.learning.metrics import Metrics
 from hetfl_flwr.learning.training import evaluate
-from hetfl_flwr.wire.classes import MOST_CLASSES, RECALL, UNPREDICTED, UNTESTED, of_class
+from hetfl_flwr.wire.classes import MAX_CLASSES, RECALL, UNPREDICTED, UNTESTED, of_class
 from hetfl_flwr.wire.messages import EXAMPLES
 
 IntArray = npt.NDArray[np.integer[Any]]
 FloatArray = npt.NDArray[np.floating[Any]]
 
-MOST_SCORES = 2**24
+MAX_SCORES = 2**24
 """Scores, of all samples and classes, up to which they are kept in memory for the area under the curve."""
 
 
@@ -116,7 +116,7 @@ def measure(model: nn.Module, samples: Samples) -> Metrics:
     dict
         ``accuracy``, ``loss`` (mean cross-entropy) and ``num-examples``; where there are samples, also
         ``balanced-accuracy``, ``macro-f1``, ``auc`` (where a class has samples and is not alone, and there are at most
-        `MOST_SCORES` scores), and, of at most `MOST_CLASSES` classes, ``recall.C`` for each class C that has samples
+        `MAX_SCORES` scores), and, of at most `MAX_CLASSES` classes, ``recall.C`` for each class C that has samples
         and ``unpredicted.C`` for each of these that is predicted for none.
     """
     outputs: list[Tensor] = []
@@ -130,10 +130,10 @@ def _qualities(logits: Tensor, labels: Tensor) -> Metrics:
     classes, actual = logits.shape[1], labels.cpu().numpy()
     hits = Hits.of(actual, logits.argmax(1).cpu().numpy(), classes)
     metrics: Metrics = {"balanced-accuracy": hits.balanced_accuracy, "macro-f1": hits.macro_f1}
-    if logits.numel() <= MOST_SCORES:
+    if logits.numel() <= MAX_SCORES:
         area = auc(logits.double().softmax(1).cpu().numpy(), actual)
         metrics |= {} if area is None else {"auc": area}
-    if classes <= MOST_CLASSES:
+    if classes <= MAX_CLASSES:
         tested = np.flatnonzero(hits.actual).tolist()
         metrics |= {of_class(RECALL, label): float(hits.recall[label]) for label in tested}
         metrics |= {of_class(UNPREDICTED, label): 1 for label in hits.unpredicted.tolist()}
@@ -147,14 +147,14 @@ def baseline(data: ClientData) -> Metrics:
     -------
     dict
         ``majority``: the accuracy, on the test samples, of always predicting the class that most training samples have
-        (of several, the first); of at most `MOST_CLASSES` classes, ``untested.C`` for each class C that has training
+        (of several, the first); of at most `MAX_CLASSES` classes, ``untested.C`` for each class C that has training
         samples and no test sample.
     """
     if not len(data.test):
         return {}
     trained, tested = data.class_counts
     metrics: Metrics = {"majority": float(tested[trained.argmax()] / tested.sum())}
-    if data.spec.classes <= MOST_CLASSES:
+    if data.spec.classes <= MAX_CLASSES:
         untested = np.flatnonzero((trained > 0) & (tested == 0)).tolist()
         metrics |= {of_class(UNTESTED, label): 1 for label in untested}
     return metrics

@@ -132,7 +132,7 @@ def batches_a_round(config: RunConfig, samples: int) -> int:
     return config.local_batches or config.local_epochs * (ceil(samples / config.batch_size) - one_left)
 
 
-def most_drawn(config: RunConfig, samples: int, *, times: int = 1) -> int:
+def max_drawn(config: RunConfig, samples: int, *, times: int = 1) -> int:
     """Return the most samples that a round's mini-batches hold together, repeats included.
 
     Parameters
@@ -146,9 +146,9 @@ def most_drawn(config: RunConfig, samples: int, *, times: int = 1) -> int:
 
     Examples
     --------
-    >>> most_drawn(RunConfig(local_batches=3, batch_size=50), 1000)  # the last batch of a pass may have one more
+    >>> max_drawn(RunConfig(local_batches=3, batch_size=50), 1000)  # the last batch of a pass may have one more
     153
-    >>> most_drawn(RunConfig(local_batches=0, local_epochs=2, batch_size=50), 1000)
+    >>> max_drawn(RunConfig(local_batches=0, local_epochs=2, batch_size=50), 1000)
     2000
     """
     size = config.batch_size

@@ -4,10 +4,10 @@ from math import prod
 
 from hetfl_flwr.errors import FederationError
 
-MOST_NUMBERS = 2**28
+MAX_NUMBERS = 2**28
 """Numbers in a model that the server builds, and in one array that it makes, at most: 1 GiB as float32."""
 
-MOST_INPUTS = 2**24
+MAX_INPUTS = 2**24
 """Numbers in one input of a model that the server builds, at most: four images of 2048 x 2048 pixels."""
 
 
@@ -24,10 +24,10 @@ def check_size(what: str, *shape: int) -> None:
     Raises
     ------
     FederationError
-        It would have more than `MOST_NUMBERS` numbers.
+        It would have more than `MAX_NUMBERS` numbers.
     """
-    if prod(shape) > MOST_NUMBERS:
+    if prod(shape) > MAX_NUMBERS:
         raise FederationError(
-            f"{what}: {' x '.join(map(str, shape))} are more than the {MOST_NUMBERS} numbers that the server keeps at "
+            f"{what}: {' x '.join(map(str, shape))} are more than the {MAX_NUMBERS} numbers that the server keeps at "
             "most in one array"
         )

@@ -11,7 +11,7 @@ import torch
 
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import ModelError, cause, ends_process, place, unknown
-from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
+from hetfl_flwr.models.bounds import MAX_INPUTS, MAX_NUMBERS
 from hetfl_flwr.models.narrow import narrowed, parse_width
 from hetfl_flwr.models.probing import constants, entered
 from hetfl_flwr.models.registry import ZOO, ZooModel, require_known
@@ -82,8 +82,8 @@ def build_model(
         The first layers of torchvision's networks on images below 64 pixels a side, as in `vision.vision`. Models of
         other kinds are the same either way.
     bounded : bool
-        Whether another machine has described the data: then an input of more than `bounds.MOST_INPUTS` numbers, and a
-        model of the zoo of more than `bounds.MOST_NUMBERS`, is refused before any memory is set aside for it.
+        Whether another machine has described the data: then an input of more than `bounds.MAX_INPUTS` numbers, and a
+        model of the zoo of more than `bounds.MAX_NUMBERS`, is refused before any memory is set aside for it.
 
     Raises
     ------
@@ -100,10 +100,10 @@ def build_model(
     """
     base, part = parse_width(name)
     require_known(base)
-    if bounded and prod(spec.shape) > MOST_INPUTS:
-        raise ModelError(f"model '{name}' for {_called(spec)}: inputs have more than {MOST_INPUTS} numbers")
+    if bounded and prod(spec.shape) > MAX_INPUTS:
+        raise ModelError(f"model '{name}' for {_called(spec)}: inputs have more than {MAX_INPUTS} numbers")
     if base in ZOO:
-        _check_size(name, spec, width, width_by, stem, MOST_NUMBERS if bounded else LARGEST)
+        _check_size(name, spec, width, width_by, stem, MAX_NUMBERS if bounded else LARGEST)
     with seeded(seed, *scope, "weights"):
         model = widened(_build(name, spec, pretrained if part == 1 else "", stem, seed), width, width_by)
     if not head_bias:

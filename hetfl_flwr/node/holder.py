@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 BEST = "best."
 """Prefix of the best model's tensors and metrics."""
 
-BESIDE, DOWNLOAD = "best+", "download"
+WITH_BEST, DOWNLOAD = "best+", "download"
 """Prefix of what the best model was measured with: other networks, and the server's download."""
 
 MEASURED = "measured."
 """Prefix, in a state folder, of the download that the client was evaluated with last."""
 
-ASIDE = (BEST, BESIDE, MEASURED)
+ASIDE = (BEST, WITH_BEST, MEASURED)
 """Prefixes of what a client keeps in addition to its state of the last round."""
 
 LEARNS, TRAINS = attrgetter("requires_grad"), attrgetter("training")
@@ -253,7 +253,7 @@ class Holder:
         """
         client = self.client
         self.restore()
-        beside = under(BESIDE, self._saved.tensors)
+        beside = under(WITH_BEST, self._saved.tensors)
         if best := under(BEST, self._saved.tensors):
             for name, module in client.modules().items():
                 self._load(name, module, under(f"{name}.", beside))
@@ -350,8 +350,8 @@ class Holder:
         model = {f"{BEST}{name}": tensor for name, tensor in node.model.state_dict().items()}
         for name, module in self.client.modules().items():
             if module is not node.model:
-                model |= {f"{BESIDE}{name}.{key}": tensor for key, tensor in module.state_dict().items()}
-        model |= {f"{BESIDE}{DOWNLOAD}.{name}": torch.tensor(array) for name, array in download.items()}
+                model |= {f"{WITH_BEST}{name}.{key}": tensor for key, tensor in module.state_dict().items()}
+        model |= {f"{WITH_BEST}{DOWNLOAD}.{name}": torch.tensor(array) for name, array in download.items()}
         numbers = {f"{BEST}{name}": float(value) for name, value in metrics.items()}
         others = {name: n for name, n in saved.numbers.items() if not name.startswith(BEST)}
         self._write(ClientState({**saved.tensors, **model}, {**others, **numbers}, round))

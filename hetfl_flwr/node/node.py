@@ -35,7 +35,7 @@ INPUTS = "inputs."
 """Prefix of the tensors, in a state folder, that describe a client's inputs."""
 
 
-class Surroundings(TypedDict):
+class NodeContext(TypedDict):
     """The fields of a `Node` besides its model."""
 
     config: RunConfig
@@ -69,7 +69,7 @@ class Kept:
 
     def __init__(self, store: StateStore, *, stays: bool) -> None:
         self.store, self.stays = store, stays
-        self.around: Surroundings | None = None
+        self.around: NodeContext | None = None
         self.holder: Holder | None = None
 
     def move(self, context: Context) -> None:
@@ -316,9 +316,7 @@ class Node:
         return f"client {self.client_id} ({self.model_name})"
 
 
-def _surroundings(
-    context: Context, store: StateStore, data: ClientData | None = None, before: str = ""
-) -> Surroundings:
+def _surroundings(context: Context, store: StateStore, data: ClientData | None = None, before: str = "") -> NodeContext:
     client_id, clients = _identity(context.node_config)
     config = resolve_models(_with_data(for_node(_parsed(*context.run_config.items()), context.node_config)))
     torch.set_num_threads(config.threads)
@@ -368,7 +366,7 @@ def _model_name(
     return chosen.model, chosen.reason
 
 
-def _new_model(around: Surroundings) -> SplitModel:
+def _new_model(around: NodeContext) -> SplitModel:
     """Build a client's model with its initial weights."""
     return _built(around["config"], around["model_name"], around["data"], around["client_id"])
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hetfl_flwr.data import ClientData, DataSpec, Samples
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.wire.codec import decode, from_record, to_record
-from hetfl_flwr.wire.samples import MOST_SHARED, PublicIndex, public_samples
+from hetfl_flwr.wire.samples import MAX_SHARED, PublicIndex, public_samples
 from hetfl_flwr.wire.spec import Dim
 
 
@@ -109,7 +109,7 @@ class PublicSampleStore:
         """
         rows, came = 0, dict[str, NDArray[Any]]()
         for client_id, block in _blocks(record).items():
-            payload = public_samples(Dim("N", MOST_SHARED), spec, dtype, labelled="labels" in block)
+            payload = public_samples(Dim("N", MAX_SHARED), spec, dtype, labelled="labels" in block)
             arrays = decode(payload, block, f"server: public samples of client {client_id}", half=half)
             rows += len(arrays["inputs"])
             came |= {f"{name}.{client_id}": array for name, array in arrays.items()}

@@ -22,7 +22,7 @@ from hetfl_flwr.wire.naming import Naming, client_name, data_label, shares
 from hetfl_flwr.wire.privacy import simulated
 from hetfl_flwr.wire.weights import fingerprint
 
-MOST_LOGGED = 100
+MAX_LOGGED = 100
 """Names of classes or columns that a node's log lists."""
 
 
@@ -43,12 +43,12 @@ def registered(holder: Holder, context: Context, before: str = "", round: int = 
     Raises
     ------
     StateError
-        Its state folder cannot be written; or as `state_to_go_on_from`.
+        Its state folder cannot be written; or as `resumed_state`.
     """
     node, client, data = holder.node, holder.client, holder.node.data
     if client.keeps_state and isinstance(node.store, FileStore):
         node.store.check_writable()
-    state = state_to_go_on_from(node, before, round)  # refuses another run's state before round 1
+    state = resumed_state(node, before, round)  # refuses another run's state before round 1
     if node.config.state_dir:
         removed = prune(node.config, node.client_id, {node.stamp.run, before} - {""})
         if removed:
@@ -86,7 +86,7 @@ def registered(holder: Holder, context: Context, before: str = "", round: int = 
     )
 
 
-def state_to_go_on_from(node: Node, before: str = "", round: int = 0) -> ClientState | None:
+def resumed_state(node: Node, before: str = "", round: int = 0) -> ClientState | None:
     """Return the state from which a client resumes, and make it the node's current state.
 
     In a state folder it is the state of this run or, where there is none, that of the run that this one resumes.
@@ -151,8 +151,8 @@ def _named(node: Node, *, share: bool) -> tuple[Naming, Naming]:
     names = arrays.class_names or tuple(map(str, range(node.data.spec.classes)))
     if not share:
         for what, own in (("classes", names), ("columns", arrays.input_names)):
-            shown = ", ".join(f"{number} {name!r}" for number, name in enumerate(own[:MOST_LOGGED]))
-            log(INFO, "%s: %s: %s%s", node, what, shown or "none", ", ..." if len(own) > MOST_LOGGED else "")
+            shown = ", ".join(f"{number} {name!r}" for number, name in enumerate(own[:MAX_LOGGED]))
+            log(INFO, "%s: %s: %s%s", node, what, shown or "none", ", ..." if len(own) > MAX_LOGGED else "")
     inputs = Naming.of_words(arrays.words()) if arrays.words else Naming.of(arrays.input_names, share=share)
     return Naming.of(names, share=share), inputs
 

@@ -28,7 +28,7 @@ from hetfl_flwr.errors import DamagedError, RunFolderError
 from hetfl_flwr.node.state import STATE
 from hetfl_flwr.runs.folder import KNOWLEDGE, Known
 from hetfl_flwr.runs.record import CHECKPOINTS, SERVER_STATE_FILE
-from hetfl_flwr.server.exchange import UnderWay
+from hetfl_flwr.server.exchange import Pending
 from hetfl_flwr.server.grids import KeepsClients
 from hetfl_flwr.wire.spec import Arrays
 
@@ -91,10 +91,10 @@ class Checkpoint:
         return {name: array for name, array in self.arrays.items() if not name.startswith((SENT, UNDER_WAY))}
 
     @property
-    def under_way(self) -> UnderWay:
+    def under_way(self) -> Pending:
         """The messages under way between server and clients."""
         found = {name: array for name, array in self.arrays.items() if name.startswith(UNDER_WAY)}
-        return UnderWay(self.at["under_way"], {name.removeprefix(UNDER_WAY): one for name, one in found.items()})
+        return Pending(self.at["under_way"], {name.removeprefix(UNDER_WAY): one for name, one in found.items()})
 
     def download(self, client_id: int) -> Arrays:
         """Return the download that a client is evaluated with; empty if it has never registered."""
@@ -150,7 +150,7 @@ def write_checkpoint(
     at: Mapping[str, Any],
     server_state: Arrays,
     downloads: Iterable[tuple[int, Arrays]],
-    under_way: UnderWay,
+    under_way: Pending,
     grid: object,
 ) -> None:
     """Write a checkpoint into a run folder, and remove all but the last two; that of a round is written once.

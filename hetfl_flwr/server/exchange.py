@@ -26,7 +26,7 @@ from hetfl_flwr.wire.classes import numbered, wrong_list
 from hetfl_flwr.wire.codec import halved
 from hetfl_flwr.wire.messages import EXAMPLES, SEEN, SHARE, STAGES
 from hetfl_flwr.wire.naming import called
-from hetfl_flwr.wire.samples import MOST_SHARED, public_samples
+from hetfl_flwr.wire.samples import MAX_SHARED, public_samples
 from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen, interned
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Reply:
         return Upload(self.client_id, self.arrays, self.samples)
 
 
-class Most(NamedTuple):
+class SampleLimits(NamedTuple):
     """The largest numbers of samples that a client may report after training.
 
     Parameters
@@ -139,12 +139,12 @@ class Most(NamedTuple):
     seen: int = MAX_SAMPLES
 
 
-ANY = Most()
+ANY = SampleLimits()
 """The limits of every client."""
 
 
 @dataclass(eq=False)
-class Sent:
+class Request:
     """A request that a client has not answered yet."""
 
     member: Member
@@ -172,7 +172,7 @@ class Expected:
     """The client."""
     spec: PayloadSpec | None = None
     """The declaration of its upload. None: it uploads nothing."""
-    most: Most = ANY
+    most: SampleLimits = ANY
     """The largest numbers of samples."""
     evaluated: bool = False
     """Whether it is asked to measure its model."""
@@ -214,12 +214,12 @@ class Expected:
         return ""
 
 
-def held_against(strategy: "KnowledgeStrategy", kind: str, member: Member) -> Expected:
+def expectation(strategy: "KnowledgeStrategy", kind: str, member: Member) -> Expected:
     """Return what a client's answer is checked against when it was asked to train, to evaluate, or for nothing."""
     if kind == MessageType.TRAIN:
-        return Expected(member, interned(strategy.upload_spec(member)), strategy.most_samples(member))
+        return Expected(member, interned(strategy.upload_spec(member)), strategy.sample_limits(member))
     if kind == MessageType.EVALUATE:
-        return Expected(member, None, Most(member.test), evaluated=True)
+        return Expected(member, None, SampleLimits(member.test), evaluated=True)
     return Expected(member)
 
 
@@ -275,7 +275,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class UnderWay:
+class Pending:
     """The messages under way between two rounds."""
 
     numbers: Mapping[str, Any] = field(default_factory=dict)
@@ -314,7 +314,7 @@ class Exchange(ABC):
         self._changes, self._samples = -1, self.roster.public_samples  # of which the seats are
         self._measured: dict[int, float] = {}
 
-    def send(self, kind: str, number: int, downloads: Downloads) -> list[Sent]:
+    def send(self, kind: str, number: int, downloads: Downloads) -> list[Request]:
         """Send each of some clients arrays; none of them is busy."""
         if kind == MessageType.TRAIN:
             self.uploads.asked([member.client_id for member, _ in downloads])
@@ -322,23 +322,23 @@ class Exchange(ABC):
         for _, download in downloads:
             if id(download) not in travelling:
                 travelling[id(download)] = frozen(halved(download) if self.config.half else download)
-        sent = [self._sent(member, kind, number, travelling[id(download)]) for member, download in downloads]
+        sent = [self._request(member, kind, number, travelling[id(download)]) for member, download in downloads]
         self._post(sent)
         return sent
 
-    _sent: type[Sent] = Sent
+    _request: type[Request] = Request
 
     @abstractmethod
     def _post(self, sent: Sequence[Any]) -> None:
         """Send the requests and record their cost; arrays for several clients are one object."""
 
     @abstractmethod
-    def _take(self, outcome: Outcome) -> Sent:
+    def _take(self, outcome: Outcome) -> Request:
         """Wait for the next answer, add its outcome to the exchange, and return the request that it answers."""
 
     @property
     @abstractmethod
-    def waiting(self) -> Collection[Sent]:
+    def waiting(self) -> Collection[Request]:
         """The requests under way."""
 
     def busy(self) -> set[int]:
@@ -349,15 +349,15 @@ class Exchange(ABC):
         """Stop waiting for clients that have left. By default none leaves."""
         return
 
-    def hold(self) -> UnderWay:
+    def hold(self) -> Pending:
         """Return the messages under way, which stay under way; by default none: they are lost with the server."""
-        return UnderWay()
+        return Pending()
 
-    def restore(self, under_way: UnderWay) -> list[str]:
+    def restore(self, under_way: Pending) -> list[str]:
         """Restore what `hold` has returned; return what is lost."""
         return []
 
-    def take(self) -> tuple[Sent, Outcome]:
+    def take(self) -> tuple[Request, Outcome]:
         """Wait for the next answer; return the request that it answers, and its outcome alone."""
         self._measured, outcome = {}, Outcome()
         sent = self._take(outcome)
@@ -408,11 +408,11 @@ class Exchange(ABC):
             line = f"{members[client_id]}: {why}: set aside (outlier-factor = {self.config.outlier_factor:g})"
             result.fail(members[client_id], kind, line)
 
-    def expected(self, sent: Sent) -> Expected:
+    def expected(self, sent: Request) -> Expected:
         """Return what the answer to a message is checked against; computed once until a client comes or goes."""
         member = sent.member
         if sent.kind == SHARE:
-            rows = min(member.public, MOST_SHARED)
+            rows = min(member.public, MAX_SHARED)
             return Expected(member, public_samples(rows, member.spec, member.dtype, labelled=bool(sent.number)))
         if self._changes != self.roster.changes or self._samples is not self.roster.public_samples:
             self._changes, self._samples, self._seats = self.roster.changes, self.roster.public_samples, {}
@@ -421,13 +421,13 @@ class Exchange(ABC):
                 self._believed = {MessageType.TRAIN: trained, MessageType.EVALUATE: tested}
         seat = self._seats.get((sent.kind, member.client_id))
         if seat is None or seat.member is not member:  # a reply to a message from before its node has restarted
-            seat = held_against(self.strategy, sent.kind, member)
+            seat = expectation(self.strategy, sent.kind, member)
             if (most := self._believed.get(sent.kind, MAX_SAMPLES)) < seat.most.samples:
                 seat = replace(seat, most=seat.most._replace(samples=most), why=_BELIEVED)
             self._seats[sent.kind, member.client_id] = seat
         return seat
 
-    def _accept(self, sent: Sent, reply: Reply, outcome: Outcome) -> None:
+    def _accept(self, sent: Request, reply: Reply, outcome: Outcome) -> None:
         """Add a checked reply to the valid ones, and measure its upload."""
         if sent.kind == MessageType.TRAIN:
             expected = self.expected(sent)

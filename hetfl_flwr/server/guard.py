@@ -21,7 +21,7 @@ from hetfl_flwr.wire.spec import TRAINED_SIZE, Arrays, PayloadSpec, learnt
 MIN_KNOWN = 3
 """Minimum number of sizes for a comparison."""
 
-MOST_KNOWN = 1000
+MAX_KNOWN = 1000
 """Clients whose sizes are kept for comparison, the latest ones; those of one round are all kept."""
 
 ROWS_FACTOR = 1000.0
@@ -87,7 +87,7 @@ Sizes = Mapping[str, Size]
 class Guard:
     """Compares the sizes of uploads, array by array, with the newest sizes of the clients that have uploaded last.
 
-    It keeps the sizes of `MOST_KNOWN` clients, or of all clients of a round, if these are more.
+    It keeps the sizes of `MAX_KNOWN` clients, or of all clients of a round, if these are more.
 
     With m the median of the newest sizes, one for each client, and s the standard deviation of their logarithms,
     estimated by 1.4826 times the median absolute deviation (Leys et al., Journal of Experimental Social Psychology
@@ -156,7 +156,7 @@ class Guard:
                     reasons[client] = f"array '{name}' has size {size.value:.3g}, {reason}"
         taken = {client: sizes for client, sizes in came.items() if early or client not in reasons}
         before = {client: sizes for client, sizes in self.newest.items() if client not in taken}
-        over = max(len(before) + len(taken) - max(MOST_KNOWN, len(taken)), 0)
+        over = max(len(before) + len(taken) - max(MAX_KNOWN, len(taken)), 0)
         self.newest = {**dict(islice(before.items(), over, None)), **taken}
         return dict(sorted(reasons.items()))
 

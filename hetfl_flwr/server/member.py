@@ -12,10 +12,10 @@ from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import Failure as Failure
 from hetfl_flwr.errors import FederationError
-from hetfl_flwr.models.bounds import MOST_NUMBERS
+from hetfl_flwr.models.bounds import MAX_NUMBERS
 from hetfl_flwr.text import LONGEST_NAME
 from hetfl_flwr.wire.messages import MEMBER
-from hetfl_flwr.wire.naming import MOST_NAMES, called
+from hetfl_flwr.wire.naming import MAX_NAMES, called
 
 MAX_CLIENTS = 1_000_000
 """Upper limit of a federation's clients."""
@@ -31,8 +31,8 @@ def _printable(text: str) -> str:
 
 
 def _bounded(shape: tuple[int, ...]) -> tuple[int, ...]:
-    if prod(shape) > MOST_NUMBERS:
-        raise ValueError(f"expected at most {MOST_NUMBERS} numbers")
+    if prod(shape) > MAX_NUMBERS:
+        raise ValueError(f"expected at most {MAX_NUMBERS} numbers")
     return shape
 
 
@@ -45,7 +45,7 @@ Version = Annotated[str, Field(max_length=50, pattern=r"^[\w.+!-]*$")]
 Name = Annotated[Text, Field(max_length=LONGEST_NAME)]
 """The name that a node gives itself; empty: none."""
 
-Names = Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES), FailFast()]
+Names = Annotated[tuple[Text, ...], Field(max_length=MAX_NAMES), FailFast()]
 """Names of a node's classes or columns, or their digests."""
 
 MAX_NOTES, LONGEST_NOTE = 200, 600
@@ -113,7 +113,7 @@ class Member:
     width: Annotated[int, Field(strict=True, ge=1, le=2**20)]
     classes: Annotated[int, Field(strict=True, ge=1, le=100_000)]
     shape: Annotated[
-        tuple[Annotated[int, Field(strict=True, ge=1, le=MOST_NUMBERS)], ...],
+        tuple[Annotated[int, Field(strict=True, ge=1, le=MAX_NUMBERS)], ...],
         Field(min_length=1, max_length=8),
         FailFast(),
         AfterValidator(_bounded),

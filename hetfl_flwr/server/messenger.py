@@ -17,7 +17,7 @@ from hetfl_flwr.server.exchange import (
     Expected,
     Outcome,
     Reply,
-    Sent,
+    Request,
     Traffic,
     blamed,
 )
@@ -39,7 +39,7 @@ MAX_ENTRIES = 100_000
 
 
 @dataclass(eq=False)
-class InFlight(Sent):
+class InFlight(Request):
     """A request that was sent as a message, and its reply until that is processed."""
 
     asked: Metadata | None = None
@@ -70,7 +70,7 @@ class FlowerExchange(Exchange):
         Called from time to time while replies are waited for.
     """
 
-    _sent = InFlight
+    _request = InFlight
 
     def __init__(self, federation: "Federation") -> None:
         super().__init__(federation)
@@ -81,7 +81,7 @@ class FlowerExchange(Exchange):
         self._late: dict[str, int] = {}  # nodes of messages that are waited for no longer
 
     @property
-    def waiting(self) -> Collection[Sent]:
+    def waiting(self) -> Collection[Request]:
         """What is under way."""
         return self._waiting.values()
 
@@ -135,7 +135,7 @@ class FlowerExchange(Exchange):
             one.deadline = time.monotonic() + self.config.round_timeout
             self._waiting[message.metadata.message_id] = one
 
-    def _take(self, outcome: Outcome) -> Sent:
+    def _take(self, outcome: Outcome) -> Request:
         """Wait for the next answer. A node that has not answered in time is busy until its late reply arrives."""
         while not (came := next((message for message, one in self._waiting.items() if one.reply is not None), "")):
             self._pull(self._waiting)

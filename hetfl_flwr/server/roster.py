@@ -8,7 +8,7 @@ from hetfl_flwr.errors import FederationError
 from hetfl_flwr.models import network_of
 from hetfl_flwr.seeding import generator
 from hetfl_flwr.server.member import Member
-from hetfl_flwr.wire.samples import MOST_SHARED
+from hetfl_flwr.wire.samples import MAX_SHARED
 from hetfl_flwr.wire.spec import Arrays
 
 T = TypeVar("T")
@@ -133,10 +133,10 @@ class Roster:
             Names the clients.
         """
         _ = (self.classes if labelled else None), self.shape
-        wrong = [member for member in self if not 0 < member.public <= MOST_SHARED]
+        wrong = [member for member in self if not 0 < member.public <= MAX_SHARED]
         if wrong:
             raise FederationError(
-                f"{algorithm} needs public samples of each client, {MOST_SHARED} at most, but "
+                f"{algorithm} needs public samples of each client, {MAX_SHARED} at most, but "
                 f"client {listed([member.client_id for member in wrong])} has {wrong[0].public}: change public-fraction"
             )
 

@@ -10,7 +10,7 @@ from flwr.app import MessageType
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted
 from hetfl_flwr.seeding import seeded
-from hetfl_flwr.server.exchange import Outcome, Reply, UnderWay, read_only
+from hetfl_flwr.server.exchange import Outcome, Pending, Reply, read_only
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.grids import KeepsClients, engine_of, is_stopped
 from hetfl_flwr.server.member import Failure, Member
@@ -69,11 +69,11 @@ class Rounds(ABC):
             return RoundResult(arrays, shared, self._evaluation.evaluate(0, arrays), noted)
 
     @abstractmethod
-    def resume(self, under_way: UnderWay) -> None:
+    def resume(self, under_way: Pending) -> None:
         """Restore server and clients from a checkpoint, without adding to the run's bytes."""
 
     @abstractmethod
-    def under_way(self) -> UnderWay:
+    def under_way(self) -> Pending:
         """Return what `resume` needs in addition to the server state and the clients' states."""
 
     def play(self, number: int, arrays: Arrays) -> RoundResult:
@@ -105,15 +105,15 @@ class Rounds(ABC):
 class SyncRounds(Rounds):
     """Rounds in which the server waits for all clients that it has drawn, as in Flower's own strategies."""
 
-    def resume(self, under_way: UnderWay) -> None:
+    def resume(self, under_way: Pending) -> None:
         """Share public samples again: they were counted when the run began."""
         self.federation.samples.share()
         self._evaluation.restore(under_way.numbers.get("measured", {}))
         self._registration.note(self._exchange.restore(under_way))
 
-    def under_way(self) -> UnderWay:
+    def under_way(self) -> Pending:
         """Return where the engine stands, and what need not be measured again: between rounds, nothing is under way."""
-        return UnderWay({"measured": self._evaluation.hold(), **self._exchange.hold().numbers})
+        return Pending({"measured": self._evaluation.hold(), **self._exchange.hold().numbers})
 
     def _play(self, number: int, played: RoundResult) -> None:
         config, strategy, samples = self._config, self._strategy, self.federation.samples
@@ -168,14 +168,14 @@ class AsyncRounds(Rounds):
         self._wanted, self._last, self._asks = 0, False, True
         self._to_evaluate: set[int] = set()
 
-    def under_way(self) -> UnderWay:
+    def under_way(self) -> Pending:
         """Return the messages under way, and the engine's state."""
         client_id = {member.node: member.client_id for member in self.federation.roster}
         to_evaluate = sorted(client_id[node] for node in self._to_evaluate if node in client_id)
         held = self._exchange.hold()
-        return UnderWay({"sent": self._sent, "to evaluate": to_evaluate, **held.numbers}, held.arrays)
+        return Pending({"sent": self._sent, "to evaluate": to_evaluate, **held.numbers}, held.arrays)
 
-    def resume(self, under_way: UnderWay) -> None:
+    def resume(self, under_way: Pending) -> None:
         """Restore the messages under way; where these are lost, number messages beyond all earlier ones."""
         roster, numbers = self.federation.roster, under_way.numbers
         self._sent = numbers["sent"]

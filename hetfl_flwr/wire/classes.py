@@ -15,7 +15,7 @@ RECALL, UNTESTED, UNPREDICTED = "recall", "untested", "unpredicted"
 """The recall of each class with test samples; classes that are trained on and have no test sample; classes that have
 test samples and are predicted for none."""
 
-MOST_CLASSES = 256
+MAX_CLASSES = 256
 """Maximum number of classes for which clients report metrics per class."""
 
 _OF_CLASS = re.compile(rf"({RECALL}|{UNTESTED}|{UNPREDICTED})\.(0|[1-9][0-9]{{0,2}})")
@@ -84,7 +84,7 @@ def wrong_list(kind: str, value: object, classes: int) -> str | None:
     >>> wrong_list("untested", [0, 7], 2)
     'expected numbers of classes, from 0 to 1, each once and in order'
     """
-    if not isinstance(value, list) or kind not in (RECALL, UNTESTED, UNPREDICTED) or classes > MOST_CLASSES:
+    if not isinstance(value, list) or kind not in (RECALL, UNTESTED, UNPREDICTED) or classes > MAX_CLASSES:
         return "expected a finite number"
     if kind == RECALL:
         right = len(value) == classes and all(type(one) is float and (one != one or 0 <= one <= 1) for one in value)

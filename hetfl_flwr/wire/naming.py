@@ -18,7 +18,7 @@ from hetfl_flwr.data.reading import parse_data_sets
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.text import LONGEST_NAME, printable
 
-MOST_NAMES = 4096
+MAX_NAMES = 4096
 """Maximum number of names of a kind with a digest each; more names have one common digest, and none is shown."""
 
 OWN = "own"
@@ -47,7 +47,7 @@ class Naming:
     @classmethod
     def of(cls, names: Sequence[str], *, share: bool) -> "Naming":
         """Return names as they leave a node."""
-        if len(names) > MOST_NAMES:
+        if len(names) > MAX_NAMES:
             return cls((_digest("\0".join(names)),), ())
         return cls(tuple(map(_digest, names)), tuple(printable(name, LONGEST_NAME) for name in names) if share else ())
 

@@ -16,7 +16,7 @@ from hetfl_flwr.wire.spec import Arrays, ArraySpec, Dim, PayloadSpec
 
 Numbers = NDArray[np.int64]
 
-MOST_SHARED = 2**24
+MAX_SHARED = 2**24
 """Maximum number of public samples of a client, and of those that a client receives from the others."""
 
 

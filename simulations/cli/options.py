@@ -11,7 +11,7 @@ from hetfl_flwr.runs.record import check_no_run_file
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
-MOST_WORKERS = 256
+MAX_WORKERS = 256
 """Processes at a time, at most: each takes hundreds of megabytes."""
 
 
@@ -58,7 +58,7 @@ OnOption = Annotated[
     ),
 ]
 AtATimeOption = Annotated[
-    int, typer.Option("--workers", min=1, max=MOST_WORKERS, help="Runs at a time, each in its own process.")
+    int, typer.Option("--workers", min=1, max=MAX_WORKERS, help="Runs at a time, each in its own process.")
 ]
 RunsArgument = Annotated[
     list[Path], typer.Argument(parser=path, metavar="DIR...", help="Run folders, or folders of such.")

@@ -12,7 +12,7 @@ from hetfl_flwr.config import RunConfig, Value, parse_settings
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.runs.record import check_no_run_file
 from simulations.cli.options import (
-    MOST_WORKERS,
+    MAX_WORKERS,
     AlgorithmArgument,
     AtATimeOption,
     ClientsOption,
@@ -43,7 +43,7 @@ def run(
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     workers: Annotated[
-        int, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; results do not depend on their number.")
+        int, typer.Option(min=1, max=MAX_WORKERS, help="Worker processes; results do not depend on their number.")
     ] = 1,
     recipe: RecipeOption = None,
     settings: SettingsOption = None,

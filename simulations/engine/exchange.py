@@ -12,7 +12,7 @@ from hetfl_flwr.common.flower import ErrorCode, name_message
 from hetfl_flwr.config import RunConfig, simulated
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.seeding import generator
-from hetfl_flwr.server.exchange import Exchange, Outcome, Reply, Sent, Traffic, UnderWay, blamed
+from hetfl_flwr.server.exchange import Exchange, Outcome, Pending, Reply, Request, Traffic, blamed
 from hetfl_flwr.server.messenger import cost, read, weighed, written
 from hetfl_flwr.wire.codec import arrays_wire_bytes, to_record, widened, wire_bytes
 from hetfl_flwr.wire.cost_metrics import FLOPS
@@ -33,7 +33,7 @@ BY_REFERENCE = (MessageType.TRAIN, MessageType.EVALUATE)
 
 
 @dataclass(eq=False)
-class Flight(Sent):
+class Flight(Request):
     """A request to a client of the local engine.
 
     Parameters
@@ -126,7 +126,7 @@ class LocalExchange(Exchange):
     """
 
     clock: float = 0.0
-    _sent = Flight
+    _request = Flight
 
     def __init__(self, engine: "LocalEngine", federation: "Federation") -> None:
         super().__init__(federation)
@@ -138,7 +138,7 @@ class LocalExchange(Exchange):
         self._around: dict[tuple[object, ...], int] = {}  # wire bytes of messages without arrays
 
     @property
-    def waiting(self) -> Collection[Sent]:
+    def waiting(self) -> Collection[Request]:
         """The requests under way."""
         return self._flights.values()
 
@@ -164,7 +164,7 @@ class LocalExchange(Exchange):
             self._flights[flight.place] = flight
             heappush(self._due, (self.clock + self._times.known(flight) if self._timed else 0.0, flight.place))
 
-    def _take(self, outcome: Outcome) -> Sent:
+    def _take(self, outcome: Outcome) -> Request:
         """Wait for the answer that comes in next in simulated time."""
         while True:
             when, place = self._due[0]
@@ -185,7 +185,7 @@ class LocalExchange(Exchange):
             self._accept(flight, flight.reply, outcome)
         return flight
 
-    def hold(self) -> UnderWay:
+    def hold(self) -> Pending:
         """Let clients finish their jobs, and return the requests under way, which stay under way.
 
         No reply is used before its time, so that this changes no bit.
@@ -215,9 +215,9 @@ class LocalExchange(Exchange):
             arrays |= {f"{place} down {name}": array for name, array in flight.download.items()}
             arrays |= {f"{place} up {name}": array for name, array in upload.items()}
         numbers = {"clock": self.clock, "places": self._places, "rows": self._engine.rows(), "flights": flights}
-        return UnderWay({"engine": numbers}, arrays)
+        return Pending({"engine": numbers}, arrays)
 
-    def restore(self, under_way: UnderWay) -> list[str]:
+    def restore(self, under_way: Pending) -> list[str]:
         """Restore what `hold` has returned; return what is lost.
 
         Raises

@@ -10,7 +10,7 @@ from hetfl_flwr.methods import names
 from hetfl_flwr.models import ZOO, assign, drawn_order, network_of
 from hetfl_flwr.server.member import Member
 
-MOST_REFUSED = 10
+MAX_REFUSED = 10
 """Number of failed clients of a process after which the others are not built."""
 
 
@@ -43,7 +43,7 @@ def members_of(
         if isinstance(built, str):
             found.append(built)
             refused += 1
-            if refused == MOST_REFUSED:
+            if refused == MAX_REFUSED:
                 break
             continue
         member = built[0]

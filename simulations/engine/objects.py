@@ -25,7 +25,7 @@ from hetfl_flwr.data.folders import GIVEN_FILE, OBJECTS
 from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import brief
 
-MOST_CLASSES = 100_000
+MAX_CLASSES = 100_000
 """Classes that a client may have."""
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ ACCEPTED = (
 
 _SERIES = "; time series need series_column, a name for their column"
 
-MOST_COUNTED = 2**20
+MAX_COUNTED = 2**20
 """Bytes of a file that are digested at a time."""
 
 
@@ -210,8 +210,8 @@ def _torch_classes(place: str, dataset: Any) -> int | Sequence[str]:
     if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
         return names
     most = max((label for _, label in _pairs(place, dataset)), default=-1)
-    if most >= MOST_CLASSES:
-        raise DataError(f"{place} has label {brief(most)}: expected less than {MOST_CLASSES:,}")
+    if most >= MAX_CLASSES:
+        raise DataError(f"{place} has label {brief(most)}: expected less than {MAX_CLASSES:,}")
     return 1 + most
 
 
@@ -355,6 +355,6 @@ def _digest(folder: Path) -> str:
     for path in sorted(folder.iterdir()):
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as file:
-            while block := file.read(MOST_COUNTED):
+            while block := file.read(MAX_COUNTED):
                 digest.update(block)
     return digest.hexdigest()

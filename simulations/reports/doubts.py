@@ -10,13 +10,13 @@ from hetfl_flwr.wire.naming import called
 from simulations.reports.runs import Run, method_of
 from simulations.reports.terminal import first
 
-FEWEST_TEST_ROWS = 30
+MIN_TEST_ROWS = 30
 """Test samples below which a client's figures are hardly more than chance."""
 
 LAST_PART, LEAST_RISE = 0.75, 0.02
 """The part of a run after which accuracy should not rise any more, and by how much it may, as a fraction."""
 
-MOST_NOTED = 5
+MAX_NOTED = 5
 """Clients, and classes of one, that are named one by one."""
 
 
@@ -45,7 +45,7 @@ def too_short(runs: Sequence[Run]) -> list[str]:
 def doubts(runs: Sequence[Run]) -> list[str]:
     """Return what makes the clients' figures doubtful, a line a client; of many clients, the first ones.
 
-    That is: a test set of fewer than `FEWEST_TEST_ROWS` samples, or of one class alone, classes that are trained on and
+    That is: a test set of fewer than `MIN_TEST_ROWS` samples, or of one class alone, classes that are trained on and
     never tested, and classes that are tested and never predicted.
 
     Parameters
@@ -63,7 +63,7 @@ def doubts(runs: Sequence[Run]) -> list[str]:
             number = client["partition"]
             if (test := client["test"]) is not None and (test or tested):
                 rows[number].append(test)
-                few |= {number} if test < FEWEST_TEST_ROWS else set()
+                few |= {number} if test < MIN_TEST_ROWS else set()
             for kind, line in _of_classes(client):
                 found[number].setdefault(kind, {}).setdefault(line, []).append(run)
 
@@ -80,7 +80,7 @@ def doubts(runs: Sequence[Run]) -> list[str]:
 
     doubtful = sorted(few | found.keys())
     lines = [f"{called(client, names[client])}: {'; '.join(said(client))}" for client in doubtful]
-    return first(lines, MOST_NOTED)
+    return first(lines, MAX_NOTED)
 
 
 def _of_classes(client: ClientRecord) -> Iterator[tuple[str, str]]:
@@ -111,8 +111,8 @@ def _seed(run: Run) -> int:
 
 def _listed(names: Sequence[str]) -> str:
     """Return classes as messages call them; of many the first ones."""
-    shown = ", ".join(printable(name, LONGEST_NAME) for name in names[:MOST_NOTED])
-    more = len(names) - MOST_NOTED
+    shown = ", ".join(printable(name, LONGEST_NAME) for name in names[:MAX_NOTED])
+    more = len(names) - MAX_NOTED
     return ("class " if len(names) == 1 else "classes ") + shown + (f" and {more} more" if more > 0 else "")
 
 

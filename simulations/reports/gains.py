@@ -46,10 +46,10 @@ NO_ANSWER = (
 VERBS = {LOCAL: ("helps", "harms"), POOLED: ("is above pooled for", "is below pooled for")}
 """What is said of a method that is better or worse, by what it is compared with."""
 
-MOST_CLIENTS, ENDS = 30, 10
+MAX_CLIENTS, ENDS = 30, 10
 """Clients that a table has at most; of more, it has so many with the least gains, and as many with the largest."""
 
-MOST_LEFT_OUT, MOST_WORDS = 10, 12
+MAX_LEFT_OUT, MAX_WORDS = 10, 12
 """Runs and clients in no pair that a table's notes name (files name all), and verdicts written out after a table."""
 
 COLUMNS = (
@@ -247,7 +247,7 @@ def gains_table(answer: Answer) -> Table:
     changes = gains.assign(change=[_change(gain) for gain in gains.itertuples()])
     by_method = changes.pivot(index="client", columns="method", values="change")[methods]
     cells = pd.DataFrame(facts).join(by_method.fillna(NOTHING))
-    if len(cells) > MOST_CLIENTS:
+    if len(cells) > MAX_CLIENTS:
         ordered = cells.loc[_mean_gains(gains).sort_values(kind="stable").index]
         gap = pd.DataFrame({"client": [f"... {len(cells) - 2 * ENDS} between ..."]})
         cells = pd.concat([ordered[:ENDS], gap, ordered[-ENDS:]]).fillna("")
@@ -274,7 +274,7 @@ def _mean_gains(gains: pd.DataFrame) -> pd.Series[float]:
 def left_out(answer: Answer) -> list[str]:
     """Return a line for what is in no pair, with the reason."""
     lines = [f"Not paired: {line}" for line in answer.left_out]
-    return first(lines, MOST_LEFT_OUT, "and {} more, which `hetfl compare --json` lists")
+    return first(lines, MAX_LEFT_OUT, "and {} more, which `hetfl compare --json` lists")
 
 
 def in_words(answer: Answer) -> list[str]:
@@ -282,7 +282,7 @@ def in_words(answer: Answer) -> list[str]:
     lines = []
     for method, sentence in answer.sentences.items():
         shown = answer.gains.words[(answer.gains.method == method) & (answer.gains.verdict != "unclear")]
-        lines += [sentence, *(f"  {words}" for words in first([*shown], MOST_WORDS))]
+        lines += [sentence, *(f"  {words}" for words in first([*shown], MAX_WORDS))]
     return lines
 
 

@@ -16,7 +16,7 @@ from hetfl_flwr.text import printable
 from hetfl_flwr.wire.naming import distinct
 from simulations.reports.terminal import cells_table
 
-MOST_CLASSES = 20
+MAX_CLASSES = 20
 """Up to so many classes each one is a column of the table; beyond, the `FREQUENT` most frequent are named."""
 FREQUENT = 4
 LONGEST_CLASS = 24
@@ -119,7 +119,7 @@ def _used(members: list[ClientData]) -> int:
 
 def split_table(split: Split) -> Table:
     """Return the table of a split: a line a client, and their sum. The domain stands there if there are several."""
-    few, several = split.counts.shape[1] <= MOST_CLASSES, split.shares.domain.nunique() > 1
+    few, several = split.counts.shape[1] <= MAX_CLASSES, split.shares.domain.nunique() > 1
     counts = pd.concat([split.counts, split.counts.sum().to_frame("sum").T])
     shares = pd.concat([split.shares, split.shares[KINDS].sum().to_frame("sum").T]).fillna("")
     words = ["domain"] * several + ["name"] * (shares.name.any() and not several)

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
     from simulations.reports.partition import Split
 
-MOST_SAID, MOST_FAILURES = 50, 100
+MAX_SAID, MAX_FAILURES = 50, 100
 """Lines of what was done with the data, and rows of failures."""
 
-MOST_NAMES = 5
+MAX_NAMES = 5
 """Of algorithms, in the title."""
 
 
@@ -109,7 +109,7 @@ def report_page(runs: Sequence[Run]) -> str:
 def _title(runs: Sequence[Run]) -> str:
     algorithms = list(dict.fromkeys(map(method_of, runs)))
     datasets = dict.fromkeys(dataset_called(str(run.config["dataset"])) for run in runs)
-    names = ", ".join(algorithms) if len(algorithms) <= MOST_NAMES else f"{len(algorithms)} algorithms"
+    names = ", ".join(algorithms) if len(algorithms) <= MAX_NAMES else f"{len(algorithms)} algorithms"
     return f"{names} on {', '.join(datasets)}"
 
 
@@ -165,7 +165,7 @@ def _part(run: Run, title: str) -> dict[str, Any]:
         "state": state,
         "tables": [*tables, _settings(run, changed, defaults)],
         "made": "; then ".join(", ".join(map(" ".join, one.items())) for one in made),
-        "said": first(read_notes(run.folder), MOST_SAID, "and {:,} more in notes.txt"),
+        "said": first(read_notes(run.folder), MAX_SAID, "and {:,} more in notes.txt"),
         "config": to_toml({key: value for key, value in run.config.items() if key not in changed}),
     }
 
@@ -198,9 +198,9 @@ def _failures(run: Run) -> Iterator[Table]:
     names = {client["partition"]: name_of(client) for client in run.clients}
     each = pd.DataFrame(rows, columns=["rounds", "client", "stage", "reason"])
     found = each.groupby(["client", "stage", "reason"], sort=False).rounds.agg(lambda own: spans([*own])).reset_index()
-    cells = found[each.columns][:MOST_FAILURES]
+    cells = found[each.columns][:MAX_FAILURES]
     cells["client"] = [called(key, names.get(key, "")) if key >= 0 else NOTHING for key in cells.client]
-    notes = [f"And {len(found) - MOST_FAILURES:,} more in rounds.jsonl."] if len(found) > MOST_FAILURES else []
+    notes = [f"And {len(found) - MAX_FAILURES:,} more in rounds.jsonl."] if len(found) > MAX_FAILURES else []
     yield cells_table("Failures and refused uploads", cells, words=set(cells), notes=notes)
 
 

@@ -21,7 +21,7 @@ ParameterGrid = Mapping[str, Sequence[Value]]
 LONGEST = 255
 """Bytes in the name of a folder, on all file systems in use."""
 
-MOST_RUNS = 10_000
+MAX_RUNS = 10_000
 """Runs of a sweep, at most."""
 
 RANGE = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
@@ -62,8 +62,8 @@ def parse_grid(text: str) -> dict[str, list[Value]]:
         for one in texts:
             if bounds := RANGE.fullmatch(one):
                 values = range(int(bounds[1]), int(bounds[2]))
-                if not 0 < len(values) <= MOST_RUNS:
-                    raise ConfigError(f"--sweep: {one}: a:b is 1 to {MOST_RUNS} integers, from a to b - 1")
+                if not 0 < len(values) <= MAX_RUNS:
+                    raise ConfigError(f"--sweep: {one}: a:b is 1 to {MAX_RUNS} integers, from a to b - 1")
                 found[key] += values
             else:
                 found[key].append(parse_value(one))
@@ -110,8 +110,8 @@ def jobs(base: Mapping[str, Value], grid: ParameterGrid, out: Path) -> list[Job]
     """
     from hetfl_flwr.runs.settings import resolved
 
-    if (runs := prod(map(len, grid.values()))) > MOST_RUNS:
-        raise ConfigError(f"a sweep of {runs} runs: at most {MOST_RUNS} can be made at once")
+    if (runs := prod(map(len, grid.values()))) > MAX_RUNS:
+        raise ConfigError(f"a sweep of {runs} runs: at most {MAX_RUNS} can be made at once")
     for key, values in grid.items():
         if key in ("output-dir", "resume"):
             raise ConfigError(f"{key} cannot be swept: each run has a folder of its own, and goes on by itself")

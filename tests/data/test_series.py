@@ -20,7 +20,7 @@ from hetfl_flwr import export, run
 from hetfl_flwr.data import DataSpec, Reading, cache, data_spec, kind_of, parse_pivot, series
 from hetfl_flwr.data.arrays import CHANNELS
 from hetfl_flwr.data.bundled import read_waveform
-from hetfl_flwr.data.samples import MOST_DEVIATIONS
+from hetfl_flwr.data.samples import MAX_DEVIATIONS
 from hetfl_flwr.data.scaling import scaled_alone
 from hetfl_flwr.errors import ConfigError, DataError
 from hetfl_flwr.models import build_model, parameter_count
@@ -360,7 +360,7 @@ class TestScale:
         inputs, labels = mine.stored()
         inputs[0, 1, 3] = 1e30
         far = mine.like(inputs, labels).batch(torch.tensor([0]))[0]
-        assert float(far.max()) == pytest.approx(MOST_DEVIATIONS, rel=1e-3)
+        assert float(far.max()) == pytest.approx(MAX_DEVIATIONS, rel=1e-3)
         shown = every(scaled_alone(arrays["x"], DataSpec((CHANNEL_COUNT, LENGTH), 3), "mean-image"))
         torch.testing.assert_close(shown.std(dim=(0, 2), correction=0), torch.ones(CHANNEL_COUNT))
 

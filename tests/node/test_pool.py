@@ -25,7 +25,7 @@ from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.server.sharing import SampleSharing
 from hetfl_flwr.wire.codec import to_record
 from hetfl_flwr.wire.messages import ARRAYS, POOL, SHARE
-from hetfl_flwr.wire.samples import MOST_SHARED, PublicIndex
+from hetfl_flwr.wire.samples import MAX_SHARED, PublicIndex
 from simulations.engine.grid import LocalEngine
 
 PIXELS, LABEL = 64, 8  # bytes of one digit and of its label
@@ -239,19 +239,19 @@ def test_blocks_add_up_and_another_run_begins_anew():
         ({"shape": (7,)}, "inputs of the same shape: client 0 has (2,) float32; client 2 has (7,) float32"),
         ({"dtype": "uint8"}, "client 0 has (2,) float32; client 2 has (2,) uint8"),
         ({"classes": 9}, "the same number of classes: client 0 has 3; client 2 has 9"),
-        ({"public": MOST_SHARED + 1}, "but client 2 has 16777217: change public-fraction"),
+        ({"public": MAX_SHARED + 1}, "but client 2 has 16777217: change public-fraction"),
     ],
     ids=str,
 )
 def test_sharing_is_refused_by_name_where_it_cannot_be(refusal, fields, said):
     assert said in refusal(FederationError, Roster([member(0), member(2, **fields)]).check_sharing, "fedmd")
-    Roster([member(0), member(2, public=MOST_SHARED)]).check_sharing("fedmd")
+    Roster([member(0), member(2, public=MAX_SHARED)]).check_sharing("fedmd")
 
 
 def test_of_a_client_no_more_rows_are_taken_than_the_others_take(make_config, make_federation, monkeypatch):
     """Whatever an algorithm checks: who has registered more is left out, and nobody is sent what it would refuse."""
     for module in ("node.pool", "server.exchange"):
-        monkeypatch.setattr(f"hetfl_flwr.{module}.MOST_SHARED", 60)
+        monkeypatch.setattr(f"hetfl_flwr.{module}.MAX_SHARED", 60)
     inputs, labels = np.zeros((61, 1, 8, 8), np.uint8), np.zeros(61, np.int64)
     config = make_config(clients=3)
     federation = make_federation(config, forging(config, SHARE, {"inputs": inputs, "labels": labels}, 0))

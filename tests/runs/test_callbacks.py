@@ -11,7 +11,7 @@ from hetfl_flwr.errors import TooFewClients
 from hetfl_flwr.runs.callbacks import added, notifying
 from hetfl_flwr.runs.checkpoint import Checkpoint, checkpoints
 from hetfl_flwr.runs.record import Round, Summary
-from hetfl_flwr.server.exchange import Most
+from hetfl_flwr.server.exchange import SampleLimits
 from simulations.testing.contract import entries
 
 SMALL = {"models": "mlp", "clients": 2, "rounds": 3, "local_batches": 1, "progress": False}
@@ -132,7 +132,7 @@ def test_how_a_run_ended_is_told(make_config, run_federation, monkeypatch):
     """A round of too few replies is written down, and nobody else is told: the run has not got there."""
     config = make_config(clients=2, checkpoint_every=1, callbacks="fixtures.callbacks:Lines")
     folder = run_federation(config)
-    monkeypatch.setattr("strategies.fedhe.FedHe.most_samples", lambda self, member: Most(0, 0))
+    monkeypatch.setattr("strategies.fedhe.FedHe.sample_limits", lambda self, member: SampleLimits(0, 0))
     with pytest.raises(TooFewClients) as ended:
         run_federation(config.with_values({"resume": True, "rounds": 4}))
     told = [f"{number} {accuracy}" for number, accuracy in accuracies(folder)[:3]]

@@ -14,7 +14,7 @@ from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from clients.fedhe import FedHeClient
 from hetfl_flwr.errors import PayloadError
 from hetfl_flwr.runs.record import Round, mean_recall, named_classes, read_clients, read_summary, summary_of
-from hetfl_flwr.server.exchange import held_against
+from hetfl_flwr.server.exchange import expectation
 from hetfl_flwr.wire.classes import listed, wrong_list
 from hetfl_flwr.wire.messages import METRICS
 from simulations.reports.doubts import doubts, notes, still_rising
@@ -36,7 +36,7 @@ LIES = [
 
 @pytest.mark.parametrize(("name", "value"), LIES, ids=str)
 def test_what_a_client_says_of_its_quality_is_checked(refusal, name, value):
-    expected = held_against(None, MessageType.EVALUATE, member(1, classes=2, test=9))
+    expected = expectation(None, MessageType.EVALUATE, member(1, classes=2, test=9))
     expected.check({"num-examples": 9, "recall": [0.5, math.nan], "untested": [1]})
     assert f"'{name}'" in refusal(PayloadError, expected.check, {"num-examples": 9, name: value})
     assert wrong_list("recall", [0.5] * 300, 300)

@@ -17,7 +17,7 @@ from torch import nn
 
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.learning.training import draw_batches, most_drawn
+from hetfl_flwr.learning.training import draw_batches, max_drawn
 from hetfl_flwr.methods import build_strategy, names
 from hetfl_flwr.server.exchange import LONGEST_REASON, Outcome
 from hetfl_flwr.server.federation import Federation
@@ -173,7 +173,7 @@ def test_a_client_says_no_more_samples_than_its_rows_and_the_run_allow(name, key
     assert len(federation.honest) == 3
     for client_id, reply in enumerate(federation.honest):
         member = federation.member(client_id)
-        most, said = federation.strategy.most_samples(member), reply.content.metric_records[METRICS]
+        most, said = federation.strategy.sample_limits(member), reply.content.metric_records[METRICS]
         assert said["num-examples"] == most.samples == member.train
         assert 0 < said["samples-seen"] <= most.seen
         assert most.seen <= 1.6 * said["samples-seen"]
@@ -193,10 +193,10 @@ def test_no_round_draws_more_than_the_bound_of_as_many_samples_or_more(samples, 
     for epochs, batches in [(1, 0), (3, 0), (1, 1), (1, 2), (5, 3), (1, 13)]:
         config = RunConfig(batch_size=size, local_epochs=epochs, local_batches=batches)
         drawn = sum(map(len, draw_batches(rng, samples, size, epochs=epochs, batches=batches)))
-        assert drawn <= most_drawn(config, samples) <= most_drawn(config, samples + 1)
-        assert drawn == most_drawn(config, samples) or batches
+        assert drawn <= max_drawn(config, samples) <= max_drawn(config, samples + 1)
+        assert drawn == max_drawn(config, samples) or batches
         twice = sum(map(len, draw_batches(rng, samples, size, epochs=2 * epochs, batches=2 * batches)))
-        assert twice <= most_drawn(config, samples, times=2)
+        assert twice <= max_drawn(config, samples, times=2)
 
 
 @pytest.mark.parametrize("weighting", ["uploads", "samples"])

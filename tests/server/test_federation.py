@@ -21,7 +21,7 @@ from hetfl_flwr import server_app
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, FederationError
 from hetfl_flwr.server import grids
-from hetfl_flwr.server.exchange import Sent
+from hetfl_flwr.server.exchange import Request
 from hetfl_flwr.server.member import Failure
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire import codec
@@ -241,7 +241,7 @@ def test_an_answer_is_held_against_the_member_that_was_asked(kind):
     federation.roster.remove(99)
     federation.roster.add(new)
     for one in (old, new, old):
-        assert federation.exchange.expected(Sent(one, kind, 1, {})).member is one
+        assert federation.exchange.expected(Request(one, kind, 1, {})).member is one
 
 
 def test_a_message_lives_as_long_as_the_round_may_take():

@@ -13,7 +13,7 @@ from hetfl_flwr.data import DataSpec
 from hetfl_flwr.errors import FederationError, HetflError, ModelError
 from hetfl_flwr.methods import build_strategy
 from hetfl_flwr.models import SplitModel, build_model, trainable_count
-from hetfl_flwr.models.bounds import MOST_INPUTS, MOST_NUMBERS
+from hetfl_flwr.models.bounds import MAX_INPUTS, MAX_NUMBERS
 from hetfl_flwr.models.zoo import trunk
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
@@ -125,7 +125,7 @@ def test_a_node_may_name_any_model_of_the_zoo_and_those_that_the_run_config_list
         ((1, 1200, 1200), 10, "288,042,410 weights"),
         (HUGE, 10, "1,800,042,410 weights"),
         ((64,), 2**40, "more than 268,435,456"),
-        ((2**40, 2**40), 10, f"{MOST_INPUTS} numbers"),
+        ((2**40, 2**40), 10, f"{MAX_INPUTS} numbers"),
     ],
 )
 def test_a_model_for_data_of_absurd_size_is_not_built(algorithm, shape, classes, why, refusal):
@@ -162,7 +162,7 @@ def test_an_array_of_absurd_size_is_not_made(algorithm, refusal):
     unbuilt = roster(2, classes=20000, width=20000)
     config = make(algorithm)
     line = refusal(FederationError, build_strategy(config).prepare, unbuilt, config)
-    assert f"20000 x 20000 are more than the {MOST_NUMBERS} numbers" in line
+    assert f"20000 x 20000 are more than the {MAX_NUMBERS} numbers" in line
 
 
 # --- whether it is the clients' ------------------------------------------------------------------

@@ -527,7 +527,7 @@ def test_public_rows_beyond_a_hundred_deviations_are_cut_on_the_node():
 
 
 def test_sizes_of_the_clients_that_came_last_are_kept(monkeypatch):
-    monkeypatch.setattr("hetfl_flwr.server.guard.MOST_KNOWN", 4)
+    monkeypatch.setattr("hetfl_flwr.server.guard.MAX_KNOWN", 4)
     guard = Guard(5.0)
     for clients in ((0, 1), (2, 3), (4, 5), (2,)):
         assert guard.reject_outliers({client: {"logits": Size(1.0)} for client in clients}) == {}

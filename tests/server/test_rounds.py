@@ -21,7 +21,7 @@ from clients.fedhe import FedHeClient
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import ConfigError, Interrupted, TooFewClients
 from hetfl_flwr.runs.checkpoint import Checkpoint
-from hetfl_flwr.server.exchange import Outcome, Sent, UnderWay
+from hetfl_flwr.server.exchange import Outcome, Pending, Request
 from hetfl_flwr.server.federation import Federation
 from hetfl_flwr.server.member import Sharing
 from hetfl_flwr.server.rounds import MAX_AHEAD, AsyncRounds
@@ -165,7 +165,7 @@ def test_a_client_never_has_two_messages_at_a_time(make_config, run_federation, 
             under_way.add(job.node)
             asked.append(job.node)
 
-    def taken(self: LocalExchange, outcome: Outcome) -> Sent:
+    def taken(self: LocalExchange, outcome: Outcome) -> Request:
         sent = take(self, outcome)
         under_way.remove(sent.member.node)
         return sent
@@ -388,5 +388,5 @@ def test_no_clients_are_drawn_and_no_rows_shared_in_an_asynchronous_run(make_con
 def test_a_client_that_says_it_is_far_ahead_does_not_decide_how_messages_are_numbered(sent):
     members = [post.member(0, round=sent + 2), post.member(1, round=2**53)]
     rounds = AsyncRounds(post.federation_of(*members))
-    rounds.resume(UnderWay({"sent": sent}))
+    rounds.resume(Pending({"sent": sent}))
     assert sent + 2 < rounds.under_way().numbers["sent"] < 2 * MAX_AHEAD

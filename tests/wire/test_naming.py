@@ -20,7 +20,7 @@ from hetfl_flwr.node.node import Node
 from hetfl_flwr.server.member import Member
 from hetfl_flwr.server.roster import Roster
 from hetfl_flwr.wire.messages import ARRAYS, CONFIG, MEMBER, METRICS, ROUND
-from hetfl_flwr.wire.naming import MOST_NAMES, Naming, data_label
+from hetfl_flwr.wire.naming import MAX_NAMES, Naming, data_label
 
 CLASSES = ("benign", "malignant", "unsure")
 COLUMNS = ("bmi", "bp")
@@ -97,7 +97,7 @@ def test_names_that_stay_at_home_are_compared_all_the_same(refusal):
 
 def test_many_names_have_one_digest_and_are_not_shown(refusal):
     """4,097 names: their digest is that of all, a NUL between two."""
-    names = [f"c{number}" for number in range(MOST_NAMES + 1)]
+    names = [f"c{number}" for number in range(MAX_NAMES + 1)]
     many = Naming.of(names, share=True)
     assert many == Naming((sha256("\0".join(names).encode()).hexdigest()[:16],), ())
     members = [named(0, names), named(1, [*names[:-1], "other"])]

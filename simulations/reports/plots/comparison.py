@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_IN_TITLE = 4
+MAX_IN_TITLE = 4
 """Runs that a title names."""
 NARROW = 100
 """An axis of bytes from 1 up to less than so many has ticks at 2 and 5, too."""
@@ -155,7 +155,7 @@ def ending(groups: Sequence[Group], courses: Sequence[Course]) -> str:
     sentence = f"{printable(first.label, LONGEST_LABEL)} reaches {percent(best.value)} %"
     rounds = {int(end["round"]) for end in last}
     after = f" after {rounds.pop():,} rounds" if len(rounds) == 1 else ""
-    if len(ends) > MOST_IN_TITLE:
+    if len(ends) > MAX_IN_TITLE:
         return f"{sentence}{after}, the most of {len(ends)}"
     return " and ".join(filter(None, (", ".join([sentence, *others[:-1]]), *others[-1:]))) + after
 

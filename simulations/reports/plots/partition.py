@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from simulations.reports.partition import Split
 
 
-MOST_CELLS, MOST_TICKS = 400, 40
+MAX_CELLS, MAX_TICKS = 400, 40
 """Cells of a heat map up to which each one bears its number, and clients up to which each has a tick."""
-LONGEST_TICK, MOST_LETTERS = 24, 60
+LONGEST_TICK, MAX_LETTERS = 24, 60
 """Letters of a name beside a heat map, and of all names below it that stand side by side."""
 
 
@@ -30,7 +30,7 @@ def split_figure(split: Split) -> Figure:
     figure = page(min(max(2.8, 1.6 + 0.26 * len(shares)), 8))
     axes = figure.add_subplot()
     counts = split.counts.to_numpy(dtype=np.float64)[order]  # NaN: not in its data set
-    few, most = counts.size <= MOST_CELLS, max(1.0, np.nanmax(counts))
+    few, most = counts.size <= MAX_CELLS, max(1.0, np.nanmax(counts))
     places = (np.arange(len(classes)), np.arange(len(shares)))
     cells = axes.pcolormesh(
         *places, counts, cmap="Blues", vmin=-0.04 * most, vmax=most, edgecolor="white", lw=0.8 * few
@@ -43,12 +43,12 @@ def split_figure(split: Split) -> Figure:
     else:
         figure.colorbar(cells, ax=axes, shrink=0.5, ticks=MaxNLocator(8, integer=True))
     axes.set_xlabel("training rows of each class")
-    if len(classes) > MOST_TICKS or classes == [*map(str, range(len(classes)))]:
+    if len(classes) > MAX_TICKS or classes == [*map(str, range(len(classes)))]:
         axes.xaxis.set_major_locator(MaxNLocator(20, integer=True, min_n_ticks=1))
     else:
         names = [printable(name, LONGEST_TICK) for name in classes]
-        axes.set_xticks(range(len(classes)), names, rotation=90 if sum(map(len, names)) > MOST_LETTERS else 0)
-    step = -(-len(shares) // MOST_TICKS)
+        axes.set_xticks(range(len(classes)), names, rotation=90 if sum(map(len, names)) > MAX_LETTERS else 0)
+    step = -(-len(shares) // MAX_TICKS)
     names = shares.name.mask(shares.name == "", shares.domain if shares.domain.nunique() > 1 else "")
     labels = [f"{client} {printable(name, LONGEST_TICK)}".strip() for client, name in names.items()]
     axes.set_yticks(range(0, len(shares), step), labels[::step])

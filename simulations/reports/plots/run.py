@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MOST_CLIENT_LINES = 12
+MAX_CLIENT_LINES = 12
 SHARED_LOOK = 6
 """Black is the mean's, and the grey after it the global model's; the colours before them are the clients'."""
 
@@ -34,7 +34,7 @@ def run_figure(run: Run) -> Figure:
     mean = replace(course_of(Group("mean over clients", (run,)), 0), look=SHARED_LOOK)
     scores = pd.DataFrame(client_scores(run.rounds), columns=["round", "client", "accuracy"])
     courses = []
-    if len(run.clients) <= MOST_CLIENT_LINES:
+    if len(run.clients) <= MAX_CLIENT_LINES:
         for number, client in enumerate(run.clients):
             own = scores[scores.client == client["partition"]]
             name = name_of(client) or f"client {client['partition']}"

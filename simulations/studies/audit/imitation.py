@@ -25,7 +25,7 @@ M = TypeVar("M", bound=nn.Module)
 DISTILLING = 300
 """Steps in which an attacker's model learns what clients answer on public samples."""
 
-MOST_STEPS = 2_000
+MAX_STEPS = 2_000
 """Steps of local training that an attacker imitates, at most."""
 
 
@@ -37,7 +37,7 @@ def trained(
     Its weights are as they travel.
     """
     config = subject.config
-    steps = min(subject.client.local_steps(len(rows)) * (rounds or len(subject.kept)), MOST_STEPS)
+    steps = min(subject.client.local_steps(len(rows)) * (rounds or len(subject.kept)), MAX_STEPS)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer, forward = make_optimizer(config, parameters), subject.forward_of(model)
     model.train()

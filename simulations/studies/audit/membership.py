@@ -21,7 +21,7 @@ from simulations.studies.audit.measures import (
 from simulations.studies.audit.readings import Reading, compared
 from simulations.studies.audit.subject import Predictor, joined
 
-LEAST_DEVIATION = 1e-6
+MIN_DEVIATION = 1e-6
 """The smallest standard deviation of the confidences of shadow models."""
 
 
@@ -63,7 +63,7 @@ def likelihood_ratios(own: Scores, shadows: Sequence[Scores]) -> Scores:
     [2.0, 0.0]
     """
     known = np.stack(shadows)
-    deviation = max(float(np.sqrt(known.var(axis=0).mean())), LEAST_DEVIATION)
+    deviation = max(float(np.sqrt(known.var(axis=0).mean())), MIN_DEVIATION)
     return np.asarray((own - known.mean(axis=0)) / deviation)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FOLDER, JSON_FILE = "audit", "audit.json"
 """What an audit writes into a run folder."""
 
-MOST_CLASSES = 5
+MAX_CLASSES = 5
 """Classes of a client that a table names."""
 
 
@@ -183,7 +183,7 @@ def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Tab
     """
 
     def classes(one: Estimate) -> str:
-        order = np.argsort(-one.shares, kind="stable")[:MOST_CLASSES]
+        order = np.argsort(-one.shares, kind="stable")[:MAX_CLASSES]
         return ", ".join(f"{names[c] if names else c}: {one.shares[c]:.0%}" for c in order if one.shares[c] > 0)
 
     if audit.findings:
