@@ -201,12 +201,13 @@ class Flower:
 
     def _left(self, below: Set[psutil.Process]) -> list[psutil.Process]:
         """Return which of these, which leave their group, and of all in the groups of those started, still run."""
+        ending = any(process.poll() is None for process in self.processes.values())
         groups, left = {process.pid for process in self.processes.values()}, []
         for each in psutil.process_iter(["status"]):
             with suppress(OSError):  # it has ended
                 if each.info["status"] != psutil.STATUS_ZOMBIE and (each in below or os.getpgid(each.pid) in groups):
                     left.append(each)
-        return left
+        return self._left(below) if ending and not left else left  # one may have started another while it was ending
 
     def _answers(self) -> bool:
         scheme, context = ("https", ssl.create_default_context(cafile=self.keys.ca)) if self.keys else ("http", None)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -68,14 +68,11 @@ def shake_hands(keys: Keys, trusted: Path, host: str) -> None:
     assert not waiting
 
 
-@pytest.mark.parametrize("host", [HOST, ADDRESS, "localhost", "127.0.0.1"])
-def test_the_server_is_trusted_by_each_of_its_names(keys: Keys, host: str) -> None:
-    shake_hands(keys, keys.ca, host)
-
-
-@pytest.mark.parametrize("host", ["other.example.org", "10.0.0.8"])
-def test_the_server_is_not_trusted_by_another_name(keys: Keys, host: str) -> None:
-    with pytest.raises(ssl.SSLCertVerificationError, match=re.escape(f"certificate is not valid for '{host}'")):
+@pytest.mark.parametrize("host", [HOST, ADDRESS, "localhost", "127.0.0.1", "other.example.org", "10.0.0.8"])
+def test_the_server_is_trusted_by_its_own_names_alone(keys: Keys, host: str) -> None:
+    other = host in ("other.example.org", "10.0.0.8")
+    refusal = re.escape(f"certificate is not valid for '{host}'")
+    with pytest.raises(ssl.SSLCertVerificationError, match=refusal) if other else nullcontext():
         shake_hands(keys, keys.ca, host)
 
 
