@@ -1,1 +1,1 @@
-"""What a client's trained model is good for: a program of its own, and predictions; nothing here trains."""
+"""Uses of a client's trained model: export and prediction."""

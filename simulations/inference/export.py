@@ -1,4 +1,4 @@
-"""Trained models for devices that have none of this project: as a program of torch.export, or as ONNX.
+"""Export of trained models for devices without this project: a program of torch.export, or ONNX.
 
 The program takes a batch of any size of inputs as they are stored, such as pixels of 0 to 255, and returns logits: the
 scaling that the client trained with is part of it. What it expects travels within the file, as JSON:
@@ -6,7 +6,7 @@ scaling that the client trained with is part of it. What it expects travels with
 - ``.pt2``: ``extra = {"hetfl.json": ""}; program = torch.export.load(path, extra_files=extra).module()``
 - ``.onnx``: ``session.get_modelmeta().custom_metadata_map["hetfl"]`` of an onnxruntime session
 
-`description` says what that is. `simulations.inference.predict` goes by it, as does whoever has none of this project.
+`description` defines it. `simulations.inference.predict` uses it, as can any other program.
 """
 
 import json
@@ -53,7 +53,7 @@ MEANING = {
 HASHED = "a word's token is 1 + MurmurHash3 (32 bits, seed 0, unsigned) of its UTF-8 bytes modulo {modulo}"
 RANKED = "a word's token is 2 + its place in words; 1 where it is not there"
 RESIZED = "bilinear, smoothed (Pillow's Resampling.BILINEAR), to height and width whatever the sides' ratio"
-"""How inputs are made of what people have; `description` says it."""
+"""How inputs are made of raw data, in the words of `description`."""
 
 ORIGINS = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
 """What torch writes of each step about the source code that it was traced from, with its paths on this machine."""
@@ -68,9 +68,9 @@ class Program(nn.Module):
     Parameters
     ----------
     model : nn.Module
-        Maps inputs as batches have them to logits.
+        Maps prepared inputs to logits.
     samples : Samples
-        How their batches are made of what is stored.
+        The samples, whose scaling is used.
     """
 
     peak: Tensor
@@ -92,7 +92,7 @@ class Program(nn.Module):
 
 
 def export_node(node: Node, path: Path) -> Path:
-    """Write a client's model as it is now to a file.
+    """Write a client's current model to a file.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def export_node(node: Node, path: Path) -> Path:
     Raises
     ------
     ConfigError
-        Another kind of file, one that cannot be written, or ONNX without its package.
+        The kind of file is unknown, it cannot be written, or the package for ONNX is missing.
     ModelError
         torch cannot export this model.
     """
@@ -133,12 +133,12 @@ def export_node(node: Node, path: Path) -> Path:
 
 
 def program_of(node: Node) -> Program:
-    """Return what is measured of a client, with the scaling of its inputs."""
+    """Return the measured model of a client, with the scaling of its inputs."""
     return Program(_plain(node.predictor or node.model), node.data.train).cpu().eval()
 
 
 def description(node: Node) -> dict[str, Any]:
-    """Return what a client's program expects and gives, for those who have only its file."""
+    """Return the description of a client's program: its inputs and outputs."""
     arrays, config = node.data.train.arrays, node.config
     return {
         "format": FORMAT,
@@ -170,7 +170,7 @@ def description(node: Node) -> dict[str, Any]:
 
 
 def _own(node: Node) -> dict[str, Any]:
-    """Return what there is to say of one kind of inputs: columns, how images become pixels, or texts become tokens."""
+    """Return the description of one kind of inputs: columns, how images become pixels, or texts become tokens."""
     config, arrays = node.config, node.data.train.arrays
     match arrays.spec.kind:
         case "table":
@@ -205,7 +205,7 @@ def _reading(column: Column) -> dict[str, Any]:
 
 
 def _plain(model: nn.Module) -> nn.Module:
-    """Return a copy without this project's hooks: layouts in memory and mixed precision are for training here."""
+    """Return a copy without this project's hooks for memory layout and mixed precision."""
     model = deepcopy(model)
     for layer in model.modules():
         for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
@@ -231,7 +231,7 @@ def _traced(program: Program, node: Node) -> torch.export.ExportedProgram:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep to itself what torch's exporters say of their own insides."""
+    """Hide the exporters' internal messages."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""A model, and the inputs that it takes of a file: rows of a table, texts, series or images."""
+"""A model, and its inputs from a file: rows of a table, texts, series or images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,17 +30,17 @@ FILE_KEYS = ("header_row", "encoding", "missing_values")
 """Fields of a `Reading` that hold for every file of rows that a model takes."""
 
 SHOWN = 5
-"""Names that a message shows, at most."""
+"""Maximum number of names in a message."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A program and what its file says of it.
+    """A program and its description.
 
     Parameters
     ----------
     called : str
-        What messages call it.
+        Its name in messages.
     program : callable
         Maps stored inputs (B, *shape) to logits (B, C).
     told : mapping
@@ -53,7 +53,7 @@ class Model:
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """What it takes."""
+        """Its inputs."""
         inputs: Mapping[str, Any] = self.told["inputs"]
         return inputs
 
@@ -73,14 +73,14 @@ class Inputs(NamedTuple):
     ids: tuple[tuple[str, Sequence[str]], ...] = ()
 
     def sound(self) -> "Inputs":
-        """Return those with which nothing is wrong."""
+        """Return the valid ones."""
         kept = [row for row in range(len(self.names)) if row not in self.wrong]
         ids = tuple((name, [cells[row] for row in kept]) for name, cells in self.ids)
         return Inputs(self.inputs[kept], [self.names[row] for row in kept], ids=ids)
 
 
 def _rows(model: Model, path: Path) -> Inputs:
-    """Return the rows of a table, its columns found by their names; rows without a cell are left out aloud."""
+    """Return the rows of a table, its columns found by name; empty rows are left out with a warning."""
     frame = _file(model, path)
     filled = np.flatnonzero(np.any([column.is_valid().to_numpy() for column in frame.table.columns], axis=0))
     if empty := len(frame) - len(filled):
@@ -118,7 +118,7 @@ def _ids(model: Model, frame: Frame, known: Sequence[str | None] = ()) -> tuple[
 
 
 def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.ndarray[Any, Any]:
-    """Return a column as the inputs that it was in training; what it was not is said."""
+    """Return a column as the inputs that it was in training; warn of other values."""
     if name is None:
         return np.full((len(frame), 1), np.nan)
     called = f"column '{name}' of '{path}'"

@@ -1,4 +1,4 @@
-"""What a client has learnt, from the folder of a run that has ended or been stopped, or from a node's state folder."""
+"""Trained clients, from a run folder, or from a node's state folder."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,7 +29,7 @@ from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.spec import Arrays, under
 
 SHOWN = 10
-"""Clients that a message names, at most."""
+"""Maximum number of clients in a message."""
 
 
 def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = True) -> Node:
@@ -57,7 +57,7 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
     ------
     RunFolderError
         The folder holds no checkpoint and no state, or no such client's model: not all clients train, and Flower's
-        engines keep models on the nodes. Or nobody there is called so.
+        engines keep models on the nodes. Or no client has that name.
     """
     folder = Path(folder)
     client_id = client_number(folder, client)
@@ -145,7 +145,7 @@ def client_number(folder: Path | str, client: int | str) -> int:
     Raises
     ------
     RunFolderError
-        Nobody is called so, with the nearest name; or a number is one client's, and another one's name.
+        No client has that name (names the nearest one); or a number is one client's, and another one's name.
     """
     if isinstance(client, int):
         return client
@@ -174,7 +174,7 @@ def client_number(folder: Path | str, client: int | str) -> int:
 
 
 def _called_so(text: str, names: Mapping[int, str]) -> int | None:
-    """Return the client that a text is the name of, in one way or another; None where it is nobody's or several's."""
+    """Return the client that a text names; None where it names none or several."""
     bare = str(Path(text).with_name(stem(Path(text)))) if ending(Path(text)) in TABLES else text
     whole = {client_id: (name, called(client_id), called(client_id, name)) for client_id, name in names.items()}
     owners = {client_id: name.split(" + ") for client_id, name in names.items()}

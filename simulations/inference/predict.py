@@ -1,6 +1,6 @@
-"""Classes for rows, images, texts or time series of one's own, by a client's model: an exported file, or a run folder.
+"""Predictions for rows, images, texts or time series, by a client's model: an exported file, or a run folder.
 
-Columns are found by name. What the model needs to know of its inputs comes with it, see
+Columns are found by name. The description of the inputs comes with the model, see
 `simulations.inference.export`; the data that it was trained on need not be there.
 """
 
@@ -25,7 +25,7 @@ from simulations.inference.export import EXTRA, FORMAT, description, program_of,
 from simulations.inference.inputs import READERS, SHOWN, Model
 
 AT_ONCE = 256
-"""Inputs that the model takes at a time."""
+"""Batch size."""
 
 FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 """Environment variable of torch's."""
@@ -92,7 +92,7 @@ class Predictions:
 
 
 def predict(model: Path | str, file: Path | str, client: int | str | None = None) -> Predictions:
-    """Return the classes of what a file holds. A ``.pt2`` is a program: take none from somebody you do not trust.
+    """Return the classes of a file's content. A ``.pt2`` is a program: use only files that you trust.
 
     Parameters
     ----------

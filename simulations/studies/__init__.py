@@ -1,4 +1,4 @@
-"""Many runs: jobs, sweeps, tuning, reproductions; and what the uploads of one give away: `audit`, `accounting`.
+"""Studies of several runs: jobs, sweeps, tuning, reproductions; and of the uploads of one: `audit`, `accounting`.
 
-How one run goes does not belong here.
+Independent of how a single run is executed.
 """

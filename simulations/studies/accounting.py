@@ -1,4 +1,4 @@
-"""What noise guarantees by an accountant of others beside our own, and what it guarantees clients that are sampled.
+"""Privacy guarantees by another accountant in addition to our own, and with sampled clients.
 
 The accountant is that of Google's differential privacy library, ``dp-accounting`` (the extra ``accounting``). It keeps
 privacy loss distributions: Koskela, Jälkö and Honkela, "Computing Tight Differential Privacy Guarantees Using FFT",
@@ -77,7 +77,7 @@ def composed(noise_multiplier: float, uploads: int, delta: float = DELTA) -> flo
 
 
 def amplified(noise_multiplier: float, rate: float, rounds: int, delta: float = DELTA) -> float:
-    """Return the epsilon of a client of whom nobody knows in which rounds it was sampled, by ``dp-accounting``.
+    """Return the epsilon of a client whose sampled rounds are unknown, by ``dp-accounting``.
 
     In each round a fixed number of the clients is sampled without replacement. What a round gives away at epsilon of 0
     or more is then `rate` times what it would at log(1 + (exp(epsilon) - 1) / rate): Balle, Barthe and Gaboardi,
@@ -93,7 +93,7 @@ def amplified(noise_multiplier: float, rate: float, rounds: int, delta: float = 
     rate : float
         Share of the clients that are sampled in a round, in (0, 1]. 1: no amplification.
     rounds : int
-        How many there are, 0 or more.
+        Number of rounds, 0 or more.
     delta : float
         In (0, 1).
 
@@ -121,9 +121,9 @@ def amplified(noise_multiplier: float, rate: float, rounds: int, delta: float = 
 
 
 def guarantees(run: Run) -> tuple[list[Guarantee], str]:
-    """Return what a run's noise guarantees the client that has sent most, and why something of it is not known.
+    """Return the guarantees of the client with the most uploads, and why one of them is unknown.
 
-    Nothing without noise. Where ``dp-accounting`` is not installed, the exact epsilon alone, and how to get the rest.
+    Empty without noise. Without ``dp-accounting``, the exact epsilon alone, and how to install it.
     """
     config = RunConfig.from_flat(run.config)
     if not config.noise_multiplier:

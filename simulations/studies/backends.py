@@ -19,10 +19,10 @@ from hetfl_flwr.errors import ConfigError, HetflError, unknown
 from simulations.studies.jobs import STOPPED, Backend, Job, LocalBackend, Submit, run_one
 
 MAX_LOSSES = 3
-"""How often a run begins again when its machine, or its process there, is lost."""
+"""Maximum number of restarts of a run whose machine, or process there, is lost."""
 
 CONNECT = 10.0
-"""Seconds that a cluster may take to answer."""
+"""Timeout of a cluster's answer, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _first_line(error: BaseException) -> str:
 
 
 BACKENDS: dict[str, Callable[[int], Backend]] = {"local": LocalBackend, "ray": RayBackend}
-"""By the name in ``--on``, what makes a backend with so many runs at a time."""
+"""Constructors of backends by their names in ``--on``, given the number of parallel runs."""
 
 
 def backend(on: str, workers: int) -> Backend:

@@ -1,4 +1,4 @@
-"""Many runs, some at a time, each in a folder of its own; what was stopped goes on, what has ended is not run again."""
+"""Several runs in parallel, each in its own folder; stopped runs are resumed, finished ones are not repeated."""
 
 import multiprocessing
 import os
@@ -30,23 +30,23 @@ PLACES = ("data-dir", "device", "threads", "checkpoint-every")
 """Keys of where and when things happen, which change bits at most: ``versions`` has device and threads."""
 
 STOPPED = "stopped"
-"""Why an interrupted run has not ended."""
+"""Reason of an interrupted run."""
 
 _BUSY = Lock()
-"""Held while this process has a run."""
+"""Held while this process executes a run."""
 
 _TOLD_TO_STOP = Event()
-"""Set where the study has stopped: this process begins no run any more."""
+"""Set when the study has stopped: this process starts no further run."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run that is wanted.
+    """A run of a study.
 
     Parameters
     ----------
     name : str
-        What people call it.
+        Its name for people.
     folder : Path
         Its run folder.
     settings : dict
@@ -59,12 +59,12 @@ class Job:
 
     @property
     def rounds(self) -> int:
-        """How many rounds it has in all."""
+        """The number of its rounds."""
         return int(self.settings.get("rounds", 50))
 
     @property
     def finished(self) -> bool:
-        """Whether its run has ended, and had these settings."""
+        """Whether the run has ended with these settings."""
         summary = read_summary(self.folder)
         if summary is None or summary["rounds"] < self.rounds:
             return False
@@ -80,7 +80,7 @@ class Job:
 
     @property
     def done(self) -> int:
-        """How many rounds are in its folder, round 0 left out."""
+        """The number of rounds in its folder, without round 0."""
         return rounds_written(self.folder)
 
 
@@ -108,11 +108,11 @@ Submit = Callable[[Job], "Future[str]"]
 
 
 class Backend(Protocol):
-    """Where the runs of a study happen."""
+    """A place for the runs of a study."""
 
     @property
     def workers(self) -> int:
-        """Runs at a time, at most."""
+        """Maximum number of parallel runs."""
 
     def open(self, wanted: Sequence[Job]) -> AbstractContextManager[Submit]:
         """Make room for these runs. After an exception those that are going on end their rounds."""
@@ -120,7 +120,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class LocalBackend:
-    """Processes of this machine, each with one run at a time. None of them outlives this one."""
+    """Processes of this machine, each with one run at a time. They end with this process."""
 
     workers: int = 1
 
@@ -198,7 +198,7 @@ def _end_with_parent() -> None:
 def run_all(
     wanted: Sequence[Job], backend: Backend, console: Console, ended: Callable[[Job], object] = lambda job: None
 ) -> dict[Path, str]:
-    """Run what has not ended yet, and return why runs have failed, by folder.
+    """Execute the runs that have not ended, and return the failures by folder.
 
     Parameters
     ----------

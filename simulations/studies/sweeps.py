@@ -1,4 +1,4 @@
-"""The runs of one command line: all combinations of some values of config keys, and a method beside its baselines."""
+"""Sweeps: all combinations of values of config keys, and a method with its baselines."""
 
 import re
 import shlex
@@ -19,10 +19,10 @@ ParameterGrid = Mapping[str, Sequence[Value]]
 """The values of each config key."""
 
 LONGEST = 255
-"""Bytes in the name of a folder, on all file systems in use."""
+"""Maximum number of bytes in the name of a folder."""
 
 MAX_RUNS = 10_000
-"""Runs of a sweep, at most."""
+"""Maximum number of runs of a sweep."""
 
 RANGE = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
 
@@ -30,10 +30,10 @@ BASELINES: Mapping[str, dict[str, Value]] = {
     "local": {"algorithm": "local", "pooled": False},
     "pooled": {"algorithm": "local", "pooled": True},
 }
-"""What a method can be run beside, and the keys that make it."""
+"""The baselines of a method, and their keys."""
 
 ALONE: dict[str, Value] = {"projection": "none"}
-"""Keys of what clients exchange that training alone refuses."""
+"""Keys of the exchange, which training alone refuses."""
 
 
 def parse_grid(text: str) -> dict[str, list[Value]]:

@@ -1,4 +1,4 @@
-"""Search the best settings of a method: a few runs with other values, judged by validation samples alone.
+"""Tuning: search for the best settings of a method, by validation accuracy alone.
 
 Values are proposed by Optuna's tree-structured Parzen estimator. The first trial has the values as they are, if they
 are in the space, so that tuning finds nothing worse by its own measure. Proposals depend only on the results so far, so
@@ -28,16 +28,16 @@ from simulations.studies.jobs import Backend, Job, run_all
 from simulations.studies.sweeps import check, jobs, split
 
 BEST_FILE, TRIALS_FILE = "best.toml", "tuning.json"
-"""Files that a tuning leaves beside its runs: the settings to run with, and all that was tried."""
+"""Files of a tuning: the best settings, and all trials."""
 
 WIDE = 30.0
-"""By default, a value is tried from so many times less to so many times more than it is."""
+"""Default factor of the range around a value, down and up."""
 
 INSIDE = 1e-3
 """Distance from an open bound, as a part of it."""
 
 DIGITS = 3
-"""Significant digits of a value that is tried."""
+"""Significant digits of tried values."""
 
 BATCH = 5
 """Trials that are proposed at a time, whatever the number of workers; the first batch is random."""
@@ -59,7 +59,7 @@ Space = Mapping[str, Distribution]
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that were tried.
+    """A trial.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Trial:
         The mean over clients of the accuracy on their validation samples in the last round, then over seeds; None if
         one of its runs has failed.
     accuracy : float or None
-        The same on test samples; it decides nothing.
+        The same on test samples, for information.
     payload, seconds : float
         The costs of all its runs: bytes up and down, and seconds.
     """

@@ -1,4 +1,4 @@
-"""What can be read from what clients send, measured: the attacks that an honest-but-curious server could run.
+"""Audit of uploads: attacks of an honest-but-curious server, and how much they find.
 
 `subject` is one client under attack, `readings` what its payload is to an attacker, and `imitation` how an attacker
 trains and sends as a client does. `membership`, `labels` and `pictures` are the attacks, `measures` says what they have

@@ -1,4 +1,4 @@
-"""What an attack has found, and how well its scores separate what is so from what is not."""
+"""Findings of attacks, and measures of how well scores separate positives from negatives."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from hetfl_flwr.errors import HetflError
 Scores = NDArray[np.float64]
 
 Split = Sequence[Scores]
-"""Scores of what is so, and of what is not: higher for what the attack thinks is so."""
+"""Scores of positives, and of negatives: higher for more likely positives."""
 
 LOW_RATE = 0.01
 """The false positive rate at which true positives are counted: few wrong accusations, as Carlini et al. advise."""
 
 
 class NotFittedError(HetflError):
-    """An attack comes to numbers that are not finite, as on an upload of huge values."""
+    """An attack gives numbers that are not finite, as for an upload of huge values."""
 
 
 Figure = tuple[str, float | None, float | None, float | None, float | None]
@@ -76,7 +76,7 @@ class Finding:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of what is known; None where nothing is."""
+    """Return the mean of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 

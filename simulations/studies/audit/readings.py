@@ -1,4 +1,4 @@
-"""What a payload is to an attacker: something that predicts, and that the attacker can imitate on samples of its own.
+"""How an attacker reads a payload: as a predictor, which it can imitate on its own samples.
 
 Which reading fits is told from the names of the arrays that a client has declared, whatever the algorithm is called. A
 reading turns an upload into logits for any input, from which membership and class histograms are read, and says what

@@ -102,11 +102,11 @@ def audited(
     folder : Path
         The run folder.
     device : str
-        Where to compute, as the config key ``device``.
+        Device of the attacks, as the config key ``device``.
     shadows : int
         Models that are trained for LiRA for each client, 2 or more.
     clients : int
-        Only so many clients, the first ones. 0: all.
+        Number of clients, the first ones. 0: all.
     mimics : int
         Clients that are imitated to learn how class histograms show, 1 or more.
     places : mapping of int to Path, optional
@@ -116,7 +116,7 @@ def audited(
     Raises
     ------
     ConfigError
-        The device is not here, or no attack reads what is uploaded, or none does without the clients' data.
+        The device is not available, or no attack supports the uploads, or none does without the clients' data.
     RunFolderError
         There is no run, it has no uploads, or its data are not here; or the folder cannot be written.
     """

@@ -1,4 +1,4 @@
-"""One client under attack: what it was sent and has uploaded, what the attacker has besides, and the truth."""
+"""A client under attack: its downloads and uploads, the attacker's own data, and the truth."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -28,7 +28,7 @@ from hetfl_flwr.seeding import generator
 from simulations.inference.loading import load_client, load_deployed
 
 MAX_ROWS = 10_000
-"""Rows that the attacker has, and of a client's own, at most."""
+"""Maximum number of the attacker's rows, and of a client's own."""
 
 Predictor = Callable[[Tensor], Tensor]
 """From inputs (B, *shape) to logits (B, C)."""
@@ -128,7 +128,7 @@ class Subject:
 
 
 def uploads_of(folder: Path) -> list[KeptUpload]:
-    """Return what a run has kept.
+    """Return the kept uploads of a run.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def uploads_of(folder: Path) -> list[KeptUpload]:
 
 
 def is_deployment(folder: Path) -> bool:
-    """Say whether the data of a run are on nodes."""
+    """Return whether the data of a run are on nodes."""
     summary = read_summary(folder)
     return summary is not None and summary["engine"] == "deployment"
 
@@ -159,9 +159,9 @@ def subjects_of(
     folder : Path
         The run folder.
     device : str
-        Where the attacks compute.
+        Device of the attacks.
     most : int
-        Only so many clients, the first ones. 0: all.
+        Number of clients, the first ones. 0: all.
     places : mapping of int to Path, optional
         Of a deployment: where the clients' state-dirs are, or their data. Of clients that are not named neither uploads
         nor data are used.

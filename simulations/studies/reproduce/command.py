@@ -1,4 +1,4 @@
-"""``hetfl reproduce``: run what a recipe asks for, and put the paper's figures beside ours."""
+"""``hetfl reproduce``: execute a recipe, and compare our figures with the paper's."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -28,7 +28,7 @@ from simulations.studies.reproduce.tuned import tune_cells, tuning_as_markdown
 
 
 class Request(NamedTuple):
-    """What the command line asks for.
+    """A request of the command line.
 
     Parameters
     ----------
@@ -41,13 +41,13 @@ class Request(NamedTuple):
     seeds : int
         How many; 0: as the recipe says.
     backend : Backend
-        Where the runs happen.
+        Where the runs are executed.
     extra : mapping
-        Config keys over the recipe's.
+        Config keys that override the recipe's.
     results : Path or None
         The Markdown page of all results; full reports and records are kept beside it.
     report_only : bool
-        Run nothing: report what is there.
+        Whether to execute no runs, and report those that exist.
     """
 
     out: Path
@@ -84,7 +84,7 @@ class Request(NamedTuple):
 
 
 def reproduce(wanted: Sequence[str], request: Request, console: Console) -> bool:
-    """Reproduce recipes, one after the other; return whether all that was asked for is there.
+    """Reproduce recipes, one after the other; return whether all runs are complete.
 
     Runs that have ended are not repeated. The table, JSON and picture of each recipe are written from the runs that
     there are, so that a failure loses nothing.
