@@ -63,22 +63,22 @@ MODEL_STATE, RUNS_KEPT = 134e6, 20
 """Bytes of a client with ResNet-18 and Adam, and the runs that ``state-keep`` leaves in a folder."""
 
 CGROUP = Path("/sys/fs/cgroup")
-"""Where Linux says how much memory a container or a unit may take."""
+"""Where Linux reports the memory limit of a container or a unit."""
 
 JETSON = Path("/etc/nv_tegra_release")
-"""Where a Jetson says which release of its system it has."""
+"""Where a Jetson reports the release of its system."""
 
 PATIENCE = 20.0
-"""Seconds that all checks of a server may take together, whatever it says."""
+"""Deadline of all checks of a server together, in seconds."""
 
 SOON = timedelta(days=30)
 """Time before the end of a certificate from which on there is a warning."""
 
 AHEAD, BEHIND = 5.0, 305.0
-"""Seconds by which a node's clock may be ahead of the server's, and behind it: Flower refuses its signature beyond."""
+"""Seconds by which a node's clock may be ahead of the server's, and behind it: Flower refuses signatures beyond."""
 
 MAX_ANSWER = 10_000_000
-"""Bytes of an answer that are read."""
+"""Maximum number of bytes that are read of an answer."""
 
 FLEET = "/v1/fleet/activate-node"
 """A path of a SuperLink that nodes post to, also through a gate; it refuses to be read."""
@@ -90,7 +90,7 @@ _SYNC = "set this machine's clock: timedatectl set-ntp true"
 
 
 class State(StrEnum):
-    """How a check has ended. Only a failure keeps a node from taking part."""
+    """The result of a check. Only a failure prevents a node from taking part."""
 
     OK = "ok"
     WARNING = "warning"
@@ -99,7 +99,7 @@ class State(StrEnum):
 
 
 class Fault(Exception):
-    """What a check raises that does not end well: what it has found, what to do about it, and how it ends."""
+    """Raised by a check that has not passed: what it has found, how to fix it, and its state."""
 
     def __init__(self, found: str, fix: str = "", state: State = State.FAILURE) -> None:
         super().__init__(found)
@@ -108,7 +108,7 @@ class Fault(Exception):
 
 @contextmanager
 def fault_of(found: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turn errors of the system, and others that are named, into a fault, with their reason behind what was found."""
+    """Turn errors of the system, and other given ones, into a fault, with their reason."""
     kinds: tuple[type[Exception], ...] = (OSError, *errors)
     try:
         yield
@@ -119,18 +119,18 @@ def fault_of(found: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Finding:
-    """The end of one check. Its texts may quote a server: they become one printable line each, of bounded length.
+    """The result of one check. Its texts may quote a server: each becomes one printable line of bounded length.
 
     Parameters
     ----------
     name : str
         What was checked.
     state : State
-        How it has ended.
+        Its state.
     found : str
-        What was seen; of what was not checked, why not.
+        What was found, or why it was not checked.
     fix : str
-        What to do about a warning or a failure.
+        How to fix a warning or a failure.
     """
 
     name: str
@@ -145,7 +145,7 @@ class Finding:
 
 
 class Answers(NamedTuple):
-    """What a server answers to requests without any content: what its clock and the Fleet API say, and its version."""
+    """A server's answers to empty requests: its clock, its Fleet API, and its version."""
 
     date: str | None
     clock: datetime
@@ -155,7 +155,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """What a node will be given, and what the server tells it.
+    """A node's options, and what the server reports to it.
 
     Parameters
     ----------
@@ -191,14 +191,14 @@ class Node:
 
     @cached_property
     def certificate(self) -> x509.Certificate:
-        """The certificate that the server shows, whomever it is for."""
+        """The server's certificate, for any name."""
         with self.connected(_context()) as connection:
             shown: bytes = connection.getpeercert(binary_form=True)  # type: ignore[attr-defined]
         return x509.load_der_x509_certificate(shown)
 
     @cached_property
     def answers(self) -> Answers:
-        """What the server answers over HTTP; whom to trust is not checked."""
+        """The server's answers over HTTP, without verification of its certificate."""
         (_, date, _, clock), (status, *_), (_, _, described, _) = map(self._get, ("/health", FLEET, "/openapi.json"))
         return Answers(date, clock, status, described)
 
@@ -220,7 +220,7 @@ def parse_address(address: str) -> tuple[str, int]:
     Raises
     ------
     ConfigError
-        It is none.
+        It has another form.
     """
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
@@ -240,7 +240,7 @@ def check_python(node: Node) -> str:
 
 
 def check_packages(node: Node) -> str:
-    """Check that each required package, Flower among them, is here in a version that will do."""
+    """Check that each required package, Flower among them, is installed in a supported version."""
     here = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     found = {each: _version(each.name) for each in _required()}
     lacking = {
@@ -400,7 +400,7 @@ def check_name(node: Node) -> str:
 
 
 def check_port(node: Node) -> str:
-    """Check that somebody listens."""
+    """Check that the port is open."""
     closed = "start the SuperLink, correct the port, or open it in the firewalls on the way"
     with fault_of(f"no connection to {node.port}", closed):
         node.connected().close()
@@ -408,10 +408,10 @@ def check_port(node: Node) -> str:
 
 
 def check_tls(node: Node) -> str:
-    """Check that the server speaks TLS, whoever it is."""
+    """Check that the server uses TLS."""
     if node.insecure:
         keys = "make keys by `hetfl keys`, start the SuperLink with them, and name --root-certificates here"
-        raise Fault("off (--insecure): anybody on the way reads and alters what is sent", keys, State.WARNING)
+        raise Fault("off (--insecure): messages can be read and altered on the way", keys, State.WARNING)
     plain = "start the SuperLink with --ssl-certfile and --ssl-keyfile, or name the port that has TLS"
     with fault_of("no handshake", plain, ValueError):
         _ = node.certificate

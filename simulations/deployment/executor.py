@@ -1,7 +1,7 @@
-"""The warm executor of a SuperNode: a process that has imported what a ClientApp needs, and forks others that answer.
+"""The warm executor of a SuperNode: a process that has imported a ClientApp's libraries, and forks others that answer.
 
-It is started by `simulations.deployment.supernode`, which tells it by its standard input where the node is. Where
-libraries have been installed, upgraded or removed since, it begins anew, with the messages that it was given.
+It is started by `simulations.deployment.supernode`, which writes the node's address to its standard input. If
+libraries have been installed, upgraded or removed since, it restarts with its pending messages.
 
 A process that answers a message ends with the node, not with the executor: a reply is all that the node waits for.
 """
@@ -44,7 +44,7 @@ FLOWERS = frozenset(name.partition(".")[0] for name in sys.modules) - {*OWN}
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 
 Told = Mapping[str, Any]
-"""What an executor is told by its node: see `simulations.deployment.supernode.run_supernode`."""
+"""The options of an executor from its node: see `simulations.deployment.supernode.run_supernode`."""
 
 
 def libraries() -> list[int]:
@@ -66,8 +66,8 @@ class WarmExecutor:
     Parameters
     ----------
     told : mapping
-        What the node has told. With a ``keep`` of ``resident``, one process answers all messages of an app, and keeps
-        its models and data.
+        The options from the node. With a ``keep`` of ``resident``, one process answers all messages of an app, and
+        keeps its models and data.
     """
 
     def __init__(self, told: Told) -> None:
@@ -84,7 +84,7 @@ class WarmExecutor:
         return supported_task_types & {TaskType.CLIENT_APP}, set()
 
     def wait_for_capacity(self, *_: object, **__: object) -> None:
-        """Wait for nothing: a node has one message at a time."""
+        """Do not wait: a node has one message at a time."""
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Have a message answered; by a new process where none stays, or it is of another app."""
@@ -104,7 +104,7 @@ class WarmExecutor:
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Take leave of processes that have ended, and have another one read what is left."""
+        """Reap processes that have ended, and start another one for pending messages."""
         self._leaving = {process for process in self._leaving if not _has_ended(process)}
         with suppress(OSError):  # it is tried again
             self._read_on()
@@ -118,7 +118,7 @@ class WarmExecutor:
         self._process, self._pipe, self._app = 0, None, None
 
     def _read_on(self) -> None:
-        """See to it that there is a process if there is something to read."""
+        """Ensure that there is a process if a message is pending."""
         if self._process and _has_ended(self._process):
             self._process = 0
         if self._process or not self._pipe or not _is_readable(self._pipe[0]):
@@ -133,7 +133,7 @@ def _is_readable(file: int) -> bool:
 
 
 def _has_ended(process: int) -> bool:
-    """Say whether a process has ended; in the log, if it was not by itself."""
+    """Return whether a process has ended; log it if it was terminated."""
     ended, status = os.waitpid(process, os.WNOHANG)
     if not ended:
         return False
@@ -147,7 +147,7 @@ def _has_ended(process: int) -> bool:
 
 
 def _libraries_changed() -> bool:
-    """Say whether the libraries are others than those that this process has imported; and in the log, if they are."""
+    """Return whether libraries have changed since this process imported them; log it if so."""
     changed = libraries() != BEFORE
     if changed:
         log(INFO, "libraries have changed on disk: a new process begins")
@@ -155,7 +155,7 @@ def _libraries_changed() -> bool:
 
 
 def begin_anew(told: Told, specs: Sequence[Mapping[str, Any]]) -> NoReturn:
-    """Replace this process by an executor that has imported nothing yet, and is given these messages.
+    """Replace this process by a fresh executor with these pending messages.
 
     Where that cannot be, this one ends, and the node starts another.
     """
@@ -248,7 +248,7 @@ def _forget_hiding(app: Path) -> None:
 
 
 def end_with_node(alive: int) -> None:
-    """Look each second whether the node is still there; else end.
+    """Poll each second whether the node is still running; else end.
 
     Parameters
     ----------

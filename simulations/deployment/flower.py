@@ -34,7 +34,7 @@ START, RUN, END = 180, 900, 20
 
 @dataclass
 class Flower:
-    """One SuperLink with a FLWR_HOME of its own, and all that is started around it.
+    """A SuperLink with its own FLWR_HOME, and the processes around it.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Flower:
         All that were started, by name.
     keys : Keys, optional
         With them, all connections are by TLS, and the SuperLink knows a SuperNode by its registered key; without,
-        all is plain text and open to everybody.
+        connections are plain text and open to everyone.
     variables : dict
         More environment variables for them.
     keep : str
@@ -74,7 +74,7 @@ class Flower:
             time.sleep(0.1)
 
     def supernode(self, client_id: int, clients: int, /, **settings: Value) -> None:
-        """Start the SuperNode of one client with its own settings, and do not wait for it."""
+        """Start the SuperNode of one client with its own settings, without waiting for it."""
         settings = {"partition-id": client_id, "num-partitions": clients, **settings}
         self.node(f"supernode-{client_id}", *self._as_node(client_id), "--node-config", _toml(settings))
 
@@ -85,7 +85,7 @@ class Flower:
         self.start(name, *command, *ports, *options)
 
     def register(self, number: int) -> None:
-        """Tell the SuperLink of the public key of a node."""
+        """Register the public key of a node at the SuperLink."""
         if self.keys is None:
             raise ValueError("a Flower without keys has none to register")
         said = self.flwr("supernode", "register", str(self.keys.node_public(number)), NAME)
@@ -113,11 +113,11 @@ class Flower:
         self.start("run", "flwr", *_run_command(settings), *options)
 
     def statuses(self) -> list[str]:
-        """Return how the runs stand, newest first."""
+        """Return the statuses of the runs, newest first."""
         return [run["status"] for run in self.runs()]
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return what `flwr list` says of the runs, newest first."""
+        """Return the output of `flwr list`, newest run first."""
         listed: list[dict[str, Any]] = json.loads(self.flwr("list", NAME, "--format", "json"))["runs"]
         return listed
 
@@ -136,7 +136,7 @@ class Flower:
         return done.stdout
 
     def logs(self) -> str:
-        """Return the ends of all logs, for whoever asks why."""
+        """Return the ends of all logs."""
         return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.home.glob("*.log")))
 
     def check(self) -> None:
@@ -151,11 +151,11 @@ class Flower:
         return re.findall(r"^ERROR\s*:\s*(?:Exit Code: \d+\s*)?(.+)$", plain, re.MULTILINE) or ["no reason given"]
 
     def failure(self, reason: str) -> FederationError:
-        """Return an error that says where the logs lie."""
+        """Return an error that names the folder of the logs."""
         return FederationError(f"{reason}; logs: {self.home}")
 
     def end(self) -> None:
-        """End all that was started, and what that has started in turn: asked first, then by force."""
+        """End all processes and their children: by a signal first, then by force."""
         alive = [process.pid for process in self.processes.values() if process.poll() is None]
         below = {child for number in alive for child in psutil.Process(number).children(recursive=True)}
         for process in reversed(self.processes.values()):

@@ -1,4 +1,4 @@
-"""What a warm SuperNode takes from inside of Flower: look here first at a new release.
+"""All uses of Flower's internals by a warm SuperNode: check these first at a new release.
 
 Where one of these is missing, `simulations.deployment.supernode` runs the node as Flower's own.
 """

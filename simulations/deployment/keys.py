@@ -31,7 +31,7 @@ _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0
 
 
 class Keys:
-    """The files of one folder, by what they are for.
+    """The key files of a folder.
 
     Parameters
     ----------
@@ -59,12 +59,12 @@ class Keys:
         return self.folder / f"node-{number}"
 
     def node_public(self, number: int) -> Path:
-        """Return the public key of a node, which the SuperLink is told of."""
+        """Return the public key of a node, which is registered at the SuperLink."""
         return self.folder / f"node-{number}.pub"
 
 
 def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
-    """Write what a folder still lacks of a federation's keys, and return the new files.
+    """Write the missing keys of a federation into a folder, and return the new files.
 
     Each pair has a public half. Where that is there, the pair is kept, wherever its private half is by now; so nodes
     can be added later, and a server certificate is renewed by moving the old one away. No file is ever overwritten but

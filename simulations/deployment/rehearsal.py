@@ -97,7 +97,7 @@ def rehearsal(
 
 
 def hold(federation: Flower, nodes: int, say: Callable[[str], object]) -> None:
-    """Keep a federation up until one of its processes ends, or Ctrl-C ends all; and say what to try meanwhile."""
+    """Keep a federation up until one of its processes ends, or Ctrl-C ends all; print commands to try meanwhile."""
     say("The federation stays up until Ctrl-C. In another terminal, try")
     say(f"  export FLWR_HOME={quote(str(federation.home))}")
     say(f"  flwr supernode list {NAME}")
@@ -155,7 +155,7 @@ def _start(federation: Flower, config: RunConfig, folder: Path, say: Callable[[s
 
 
 def _run(federation: Flower, settings: Mapping[str, Value], folder: Path, say: Callable[[str], object]) -> None:
-    """Run the app to its end, telling each round."""
+    """Run the app to its end, and report each round."""
     federation.start_run({**settings, "output-dir": str(folder)})
     running = federation.processes["run"]
     say(f"run         process {running.pid}, flwr run {ROOT} {NAME}")
@@ -171,7 +171,7 @@ def _run(federation: Flower, settings: Mapping[str, Value], folder: Path, say: C
 
 
 def _show(path: Path, shown: int, say: Callable[[str], object]) -> int:
-    """Show the finished rounds after those shown before, and return how many they are."""
+    """Report newly finished rounds, and return the number of all finished ones."""
     lines = path.read_text().rpartition("\n")[0].splitlines()[shown:] if path.exists() else []
     for entry in map(json.loads, lines):
         accuracy = "" if entry["accuracy"] is None else f"accuracy {entry['accuracy']:.1%}, "
@@ -181,7 +181,7 @@ def _show(path: Path, shown: int, say: Callable[[str], object]) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let the first of these signals raise KeyboardInterrupt, and the others not disturb what is done about it."""
+    """Raise KeyboardInterrupt at the first of these signals, and ignore later ones."""
 
     def stop(number: int, frame: object) -> None:
         for each in _SIGNALS:

@@ -1,4 +1,4 @@
-"""A SuperNode whose ClientApps start at once: Flower's own node, and beside it an executor that stays warm."""
+"""A SuperNode whose ClientApps start at once: Flower's own node, with an executor that stays warm."""
 
 import json
 import os
@@ -20,13 +20,13 @@ from click import ClickException
 from hetfl_flwr.errors import ConfigError
 
 SHORTEST, LONGEST = 0.01, 60.0
-"""Seconds between two looks for a message."""
+"""Poll interval for messages, in seconds."""
 
 RESTART = 1.0
 """Seconds until an executor that has ended is started again."""
 
 KEEP = ("fork", "resident")
-"""What of a ClientApp stays between two messages: what it has imported; or its models and data, too."""
+"""What stays of a ClientApp between two messages: its imports, or also its models and data."""
 
 
 def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
@@ -120,7 +120,7 @@ def _check_node_config(text: str, read: Callable[[list[str]], object]) -> None:
 
 
 def start_executor(told: Mapping[str, Any], environment: dict[str, str]) -> "subprocess.Popen[str]":
-    """Start an executor, and tell it through its standard input where its node is.
+    """Start an executor, and write the node's options to its standard input.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _check_room(arguments: Sequence[str]) -> None:
         raise ImportError("it needs a system that can fork")
     own = {one.split("=")[0] for one in arguments} & {"--isolation", "--superexec-auth-secret-file"}
     if own:
-        raise ImportError(f"{' and '.join(sorted(own))}: somebody else is to run the ClientApps")
+        raise ImportError(f"{' and '.join(sorted(own))}: another program runs the ClientApps")
 
 
 def _run_plain(arguments: Sequence[str]) -> NoReturn:
