@@ -115,17 +115,20 @@ class Ledger:
         return {client: values[key] for client, values in self._latest.items() if key in values}
 
     def counts(self) -> dict[str, dict[int, Any]]:
-        """Return the counts of each client so far, as JSON."""
+        """Return the counts of each client so far, and who those are that may leave, as JSON."""
         return {
             "traffic": {client: asdict(traffic) for client, traffic in self._traffic.items()},
             "latest": self._latest,
             "samples": self._samples,
             "uploads": self.uploads.counts,
+            "members": {k: one.values() for k, one in self._members.items()} if self.engine == "deployment" else {},
         }
 
     def restore(self, counts: Mapping[str, Mapping[int, Any]], members: Iterable[Member]) -> None:
         """Restore what `counts` has returned, except for the uploads, in a run of these clients."""
-        self._members = {member.client_id: member for member in members}
+        known = counts.get("members", {})  # checkpoints of older versions lack it
+        self._members = {client: Member.checked(values, values["node"]) for client, values in known.items()}
+        self._members |= {member.client_id: member for member in members}
         self._traffic = {client: Traffic(**traffic) for client, traffic in counts["traffic"].items()}
         self._latest, self._samples = dict(counts["latest"]), dict(counts["samples"])
 

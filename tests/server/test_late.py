@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fixtures.federations.grids import little
-from fixtures.folders.reached import server_state
+from fixtures.folders.reached import clients_of, server_state, summary_of
 from fixtures.wrong.faults import GOOD, Fate, Scripted, failing, on_its_clock
 from flwr.app import Message, MessageType
 from flwr.common.constant import ErrorCode
@@ -106,6 +106,19 @@ def test_who_leaves_is_noticed_once_and_under_another_node_id_keeps_partition_an
         assert [reasons(entry) for entry in (*rounds[:3], *rounds[4:])] == [[]] * 5
         runs.append(([entry["clients"] for entry in rounds], server_state(folder_of(config))))
     assert runs[0] == runs[1]
+
+
+def test_who_has_left_stays_in_the_files_of_a_run_that_is_resumed_without_it(config_for, played, tmp_path):
+    config = config_for("fedhe", rounds=2, evaluate_every=1, start_clients=2, state_dir=str(tmp_path / "state"))
+    played(Scripted(config, {0: lambda grid: grid.join(2)}), config)
+    keys = ("partition", "model", "train", "bytes_up", "bytes_down")
+    before = {key: clients_of(folder_of(config))[2][key] for key in keys}
+    assert before["bytes_up"] > 0
+    for rounds in (3, 4):
+        more = config.with_values({"resume": True, "rounds": rounds})
+        played(Scripted(more), more)
+        assert {key: clients_of(folder_of(config))[2][key] for key in keys} == before
+        assert summary_of(folder_of(config))["clients"] == 3
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
