@@ -249,19 +249,13 @@ class FileStore(StateStore):
             return None  # who reads the state says what is wrong with it
 
     def check_writable(self) -> None:
-        """Raise StateError if the folder is not writable, and leave no file behind."""
+        """Raise StateError if the folder, or the one to make it in, is not writable; leave nothing behind."""
         folder = self._path.parent
-        made = [path for path in (folder, *folder.parents) if not path.exists()]
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=folder) as file:
+            with TemporaryFile(dir=next(path for path in (folder, *folder.parents) if path.exists())) as file:
                 file.write(b"?")
         except OSError as error:
             raise StateError(f"state-dir {folder.parent} cannot be written: {error.strerror}") from None
-        finally:
-            for path in made:
-                with suppress(OSError):
-                    path.rmdir()
 
     def forget(self) -> None:
         """Remove the files."""
