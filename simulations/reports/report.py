@@ -17,7 +17,7 @@ from warnings import catch_warnings, filterwarnings
 import pandas as pd
 from rich.table import Table
 
-from hetfl_flwr.config import KEYS, RunConfig, Value, meaning, to_toml
+from hetfl_flwr.config import KEYS, RunConfig, Value, load_toml, meaning, to_toml
 from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, HetflError, RunFolderError
 from hetfl_flwr.runs.record import ClientRecord, name_of, read_notes
@@ -81,19 +81,19 @@ def report_page(runs: Sequence[Run]) -> str:
     RunFolderError
         If there is no run.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import DictLoader, Environment, StrictUndefined
 
     groups, several = group_runs(runs), len(runs) > 1
     titles = {run.folder: f"{group.label}, seed {run.summary['seed']}" for group in groups for run in group.runs}
     splits = {one if isinstance(one, str) else repr(one.to_json()): one for one in map(_split, runs)}.values()
     environment = Environment(
-        loader=PackageLoader(__package__, ""),
+        loader=DictLoader(load_toml(Path(__file__).with_name("page.toml"))),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html").render(
+    return environment.get_template("page").render(
         title=_title(runs),
         terms=shared_terms(groups) if several else "",
         unequal=unequal_terms(groups),

@@ -1,8 +1,9 @@
-"""A run as it stands: how far it is, what it has reached, who has answered, and what has failed."""
+"""The state of a run: its progress, results, clients and failures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from statistics import fmean, median
 from typing import Any
 
@@ -31,14 +32,14 @@ RECENT = 20
 
 @dataclass(frozen=True)
 class RunState:
-    """A run as it stands.
+    """The state of a run.
 
     Parameters
     ----------
     run : Run
-        Its folder, read.
+        The run, read from its folder.
     writer : str
-        Which process writes it; empty: none does.
+        The process that writes it; empty: none.
     failed : bool
         Whether only clients with failures are listed.
     """
@@ -49,12 +50,12 @@ class RunState:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is to come: nobody writes it, be it that it has ended or that it was stopped."""
+        """Whether the run has ended or was stopped: no process writes its folder."""
         return not self.writer
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All that is shown, as JSON can hold it; of clients first those that fail, then the late, then the worst."""
+        """All that is shown, as JSON; of clients first those that fail, then the late, then the worst."""
         rounds, wanted = self.run.rounds, int(self.run.config["rounds"])
         done, reached = rounds[-1].round if rounds else 0, figures_of(rounds)
         recent = [one.seconds for one in rounds[-RECENT:] if one.round]
@@ -70,7 +71,7 @@ class RunState:
             "seconds_a_round": pace,
             "seconds_left": None if pace is None else (wanted - done) * pace,
             "writer": self.writer or None,
-            "going_on": self._going_on() if self.ended and done < wanted else None,
+            "resume": self._resume() if self.ended and done < wanted else None,
             "clients": [row for row in self._clients() if row["failures"] or not self.failed],
             "reasons": [{"round": one.round, "reason": failure.reason} for one in rounds for failure in one.failures][
                 -SHOWN:
@@ -79,7 +80,7 @@ class RunState:
 
     @property
     def line(self) -> str:
-        """Where it is, in a line."""
+        """Its state in a line."""
         facts = self.facts
         words = [f"{facts['run']}: round {facts['round']} of {facts['rounds']}"]
         words += [f"accuracy {percent(facts['accuracy'])} %"] if facts["accuracy"] is not None else []
@@ -88,7 +89,7 @@ class RunState:
         if facts["seconds_a_round"] is not None:
             words += [f"{facts['seconds_a_round']:.1f} s a round", f"about {facts['seconds_left']:.0f} s left"]
         words += [] if facts["state"] == "running" else [facts["state"]]
-        return ", ".join(words) + (f"; {facts['going_on']}" if facts["going_on"] else "")
+        return ", ".join(words) + (f"; {facts['resume']}" if facts["resume"] else "")
 
     def shown(self, console: Console) -> Group:
         """Return the line, the writer, a summary of all clients, the newest failures, and a row for each client.
@@ -100,20 +101,22 @@ class RunState:
         above = [self.line, *([f"written by {self.writer}"] if self.writer else []), _summary(self._clients())]
         above += [printable(f"round {one['round']}: {one['reason']}") for one in facts["reasons"]]
         texts, rows = [Text(one) for one in above], facts["clients"]
+        if not rows:
+            return Group(*texts, *([Text("no client has failed")] if self.failed else []))
         if not console.is_terminal:
             return Group(*texts, _client_table(rows))
         rows = [{**row, "name": _short(row["name"]), "model": _short(row["model"])} for row in rows]
-        used = sum(len(console.render_lines(text, pad=False)) for text in texts)
-        height = max(console.height - used - 4, 1)  # heading, rule, note and prompt
+        more = "and {} more: " + f"hetfl watch {quote(str(self.run.folder))} --once | less"
+        used = sum(len(console.render_lines(text, pad=False)) for text in [*texts, Text(more.format(len(rows)))])
+        height = max(console.height - used - 3, 1)  # heading, rule and prompt
         blocks = max((console.width + GAP) // (console.measure(_client_table(rows)).maximum + GAP), 1)
         fitting, grid = rows[: height * blocks], Table.grid(padding=(0, GAP, 0, 0))
         grid.add_row(*(_client_table(fitting[first : first + height]) for first in range(0, len(fitting), height)))
         left = len(rows) - len(fitting)
-        note = [Text(f"and {left} more: `hetfl watch DIR --once | less` lists all")] if left else []
-        return Group(*texts, grid, *note)
+        return Group(*texts, grid, *([Text(more.format(left))] if left else []))
 
-    def _going_on(self) -> str:
-        """Say how a run that was stopped goes on."""
+    def _resume(self) -> str:
+        """Return how to resume a run that was stopped."""
         folder = self.run.folder.resolve()
         if not checkpoints(folder):
             return "it has no checkpoint to go on from; checkpoint-every says after how many rounds there is one"

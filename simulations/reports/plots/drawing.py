@@ -76,7 +76,8 @@ def dress(axes: Axes, y: str | None, values: Iterable[float], *, share: bool = T
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if share and (drawn := [value for value in values if value == value]):
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         low, high = floor(10 * min(drawn)) / 10, ceil(10 * max(drawn)) / 10
         edge = 0.015 * (high - low or 1)
         axes.set_ylim(max(low, 0.0) - edge, min(high, 1.0) + edge)

@@ -34,7 +34,10 @@ def methods_figure(found: Sequence[MethodImpact]) -> Figure:
     A dot stands for each client, a diamond for their mean, with its 95 % interval over seeds; the payload is on the
     right. The line at 0 is training alone, which has no row beside others.
     """
-    found = [one for one in found if any(one.impact.clients.values())] or found
+    baseline = [
+        one for one in found if one.runs[0].summary["algorithm"] == "local" and not any(one.impact.clients.values())
+    ]
+    found = [one for one in found if one not in baseline] or found
     figure = page(1.8 + ROW_HEIGHT * len(found))
     axes = figure.subplots()
     draw_impact(axes, {one.method: one.impact for one in found}, {one.method: byte_size(one.payload) for one in found})
@@ -46,8 +49,11 @@ def _ending(best: MethodImpact) -> str:
     """Return in a sentence what the method with the largest mean gain brings its clients."""
     if best.impact.gain.mean <= 0:
         return "No method gains over training alone on average"
-    gain, harmed = 100 * best.impact.gain.mean, 100 * best.impact.harmed
-    return f"With {best.method} clients gain {gain:.1f} points on average, and {harmed:.0f} % of them lose over a point"
+    gain, harmed = f"{100 * best.impact.gain.mean:.1f} points", f"{100 * best.impact.harmed:.0f} % of them"
+    if not best.impact.shown:
+        return f"No method gains for sure over training alone; {best.method} is highest, by {gain} on average"
+    losing = harmed if best.impact.harmed else "none"
+    return f"With {best.method} clients gain {gain} on average, and {losing} lose over a point"
 
 
 def explain(figure: Figure, what: str) -> None:

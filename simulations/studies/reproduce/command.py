@@ -64,8 +64,9 @@ class Request(NamedTuple):
         recipe = load(name)
         owner = load(recipe.runs) if recipe.runs else recipe
         variant: Variant = "full" if self.variant == "short" and not owner.has_short else self.variant
-        quick = {"title": f"{recipe.title}: quick variant, not the paper's setting", "found": ""}
-        return recipe.model_copy(update={"variant": variant, **(quick if variant == "quick" else {})})
+        own = {"title": f"{recipe.title}: {variant} variant, not the paper's setting"} if variant != "full" else {}
+        less = {"found": "", "note": ""} if variant == "quick" else {}  # these are about the other variants
+        return recipe.model_copy(update={"variant": variant, **own, **less})
 
     def cells(self, recipe: Recipe) -> list[Cell]:
         """Return the cells that are asked for."""

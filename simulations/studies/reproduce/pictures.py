@@ -131,13 +131,14 @@ def _distance(found: Sequence[Outcome]) -> str:
     pairs = [(one, one.paper) for one in found if one.difference is not None and one.paper]
     if not pairs:
         best = max(found, key=lambda one: one.mean or -inf)
-        return f"{best.cell.name} has the highest {best.measure}: {best.mean:,.1f} {best.unit}".rstrip()
+        digits = 1 if best.unit in ("%", "points") else 0
+        return f"{best.cell.name} has the highest {best.measure}: {best.mean:,.{digits}f} {best.unit}".rstrip()
     shares = all(one.unit in ("%", "points") for one, _ in pairs)
-    away = median(abs(one.difference or 0) / (1 if shares else abs(paper) / 100) for one, paper in pairs)
-    by = f"by {away:.1f} {'points' if shares else '%'}"
+    away = [abs(one.difference or 0) / (1 if shares else abs(paper) / 100) for one, paper in pairs]
+    middle, most, unit = f"{median(away):.1f}", f"{max(away):.1f}", "points" if shares else "%"
     if len(pairs) == 1:
-        return f"Our figure differs from the paper's {by}"
-    return f"Our {len(pairs)} figures differ from the paper's {by} in the median"
+        return f"Our figure differs from the paper's by {most} {unit}"
+    return f"Our {len(pairs)} figures differ from the paper's by {middle} {unit} in the median, by {most} at most"
 
 
 def _curves(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> "tuple[Figure, str] | None":

@@ -186,7 +186,7 @@ def test_of_a_deployment_the_command_names_a_superlink_and_is_not_broken_into_li
     assert [line for line in caplog.messages if line.endswith(command)]
     cut(folder, 1)
     assert f"{command}\n" in watch(folder, "--once")[1]
-    assert command in standing(folder).facts["going_on"]
+    assert command in standing(folder).facts["resume"]
     monkeypatch.setattr("hetfl_flwr.server_app.engine_of", lambda grid: "simulation")
     again = RunConfig.from_flat(parse_config_args([f"{folder}/resume.toml"])).with_values({"seed": 1})
     said = refusal(RunFolderError, run_federation, again)
