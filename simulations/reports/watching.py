@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from statistics import fmean, median
 from typing import Any
 
@@ -106,14 +105,14 @@ class RunState:
         if not console.is_terminal:
             return Group(*texts, _client_table(rows))
         rows = [{**row, "name": _short(row["name"]), "model": _short(row["model"])} for row in rows]
-        more = "and {} more: " + f"hetfl watch {quote(str(self.run.folder))} --once | less"
-        used = sum(len(console.render_lines(text, pad=False)) for text in [*texts, Text(more.format(len(rows)))])
-        height = max(console.height - used - 3, 1)  # heading, rule and prompt
+        used = sum(len(console.render_lines(text, pad=False)) for text in texts)
+        height = max(console.height - used - 4, 1)  # heading, rule, note and prompt
         blocks = max((console.width + GAP) // (console.measure(_client_table(rows)).maximum + GAP), 1)
         fitting, grid = rows[: height * blocks], Table.grid(padding=(0, GAP, 0, 0))
         grid.add_row(*(_client_table(fitting[first : first + height]) for first in range(0, len(fitting), height)))
         left = len(rows) - len(fitting)
-        return Group(*texts, grid, *([Text(more.format(left))] if left else []))
+        note = [Text(f"and {left} more: the same command with `--once | less` lists all")] if left else []
+        return Group(*texts, grid, *note)
 
     def _resume(self) -> str:
         """Return how to resume a run that was stopped."""
