@@ -172,7 +172,7 @@ def unknown(kind: str, name: str, valid: Iterable[str], listed: str = "") -> str
     return f"unknown {kind} '{name}':{hint} " + (f"`{listed}` shows all" if listed else f"Known: {', '.join(names)}")
 
 
-INTERRUPTED = "interrupted; what was written before stays"
+INTERRUPTED = "interrupted; finished work is kept"
 """Message of a command that the user has ended at once."""
 
 

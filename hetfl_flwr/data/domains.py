@@ -120,7 +120,7 @@ class DataSet:
 
     @property
     def overview(self) -> Overview:
-        """What it is taken for, and why it cannot be learnt from, if that is so; of its images the first is decoded."""
+        """How it is interpreted, and why it cannot be learnt from, if so; of its images the first is decoded."""
         if self.is_bundled:
             return Overview.of_arrays(self.name, self._straight[0])
         source, learnt, problem = self.source, list[ColumnFacts](), ""
@@ -279,7 +279,7 @@ def domain_labels(found: Sequence[DataSet]) -> tuple[str, ...]:
 
 
 def overview(dataset: str, reading: Reading) -> Overview:
-    """Return what a data set is taken for.
+    """Return how a data set is interpreted.
 
     Parameters
     ----------

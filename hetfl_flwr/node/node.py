@@ -61,7 +61,7 @@ class Kept:
 
     Attributes
     ----------
-    around : Surroundings or None
+    around : NodeContext or None
         The node's fields besides the model. None: not built yet.
     holder : Holder or None
         The client. None: built for the next message.

@@ -153,7 +153,7 @@ def resumption_of(results: RunFolder) -> Resumption | None:
     if (made := at.get("engine", results.engine)) != results.engine:
         named = "; its SuperLink has to be named" * (made == "deployment")
         command = resume_command(results.folder, made, config.algorithm)
-        raise RunFolderError(f"{results.folder} is of a run in another engine ({made}){named}: go on with: {command}")
+        raise RunFolderError(f"{results.folder} is of a run in another engine ({made}){named}: to continue: {command}")
     check_unchanged(results.folder, at["config"], config)
     if wrong := results.keep(at["rounds"]):
         lost.append(f"{wrong}: the figures of all rounds until {at['round']} are lost")

@@ -63,7 +63,7 @@ class FlowerExchange(Exchange):
     Attributes
     ----------
     poll : float
-        Seconds between two looks for replies.
+        Poll interval for replies, in seconds.
     engaged : callable
         Returns nodes that are busy with another message, such as a request to register.
     idle : callable

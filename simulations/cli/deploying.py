@@ -98,7 +98,7 @@ def supernode(
     keep: Annotated[
         str, typer.Option(help="fork: a process for each message. resident: one that keeps models, data and CUDA.")
     ] = "fork",
-    poll: Annotated[float, typer.Option(help="Seconds between two looks for a message.")] = 0.5,
+    poll: Annotated[float, typer.Option(help="Poll interval for messages, in seconds.")] = 0.5,
 ) -> None:
     """Run a SuperNode whose ClientApps start at once. It takes all flags of `flower-supernode`.
 

@@ -107,7 +107,7 @@ def data(
     settings: SettingsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what a data set is taken for: its columns, classes and owners.
+    """Show how a data set is interpreted: its columns, classes and owners.
 
     Example: hetfl data ./patients.csv --set label-column=sick --set partition=natural:hospital
     """
@@ -129,7 +129,7 @@ def data(
 
 
 def _say(facts: Sequence[str]) -> None:
-    """Show what a data set is taken for, as a run does."""
+    """Print how a data set is interpreted, as a run does."""
     for line in facts:
         typer.echo(printable(line))
 

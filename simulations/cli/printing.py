@@ -38,7 +38,7 @@ def stopped_in_one_line(*, again: bool = True) -> Iterator[None]:
     except KeyboardInterrupt as stopped:
         if not (again or str(stopped)):
             raise
-        typer.echo(str(stopped) or f"stopped; go on with: {shlex.join(['hetfl', *sys.argv[1:]])}", err=True)
+        typer.echo(str(stopped) or f"stopped; to continue: {shlex.join(['hetfl', *sys.argv[1:]])}", err=True)
         raise typer.Exit(1) from None
 
 

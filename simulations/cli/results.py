@@ -111,8 +111,8 @@ def report(
 
 def watch(
     folder: Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="The run folder.")],
-    every: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, max=3600, help="Refresh interval in seconds.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="List only clients with failures.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -176,7 +176,7 @@ def audit(
     shadows: Annotated[
         int, typer.Option(min=2, max=1024, help="Shadow models that the attacker trains for each client.")
     ] = 8,
-    clients: Annotated[int, typer.Option(min=0, help="Only so many clients, the first ones. 0: all.")] = 0,
+    clients: Annotated[int, typer.Option(min=0, help="Number of clients, the first ones. 0: all.")] = 0,
     node: Annotated[
         list[str] | None,
         typer.Option(metavar="K=DIR", help="Of a deployment: client K's state-dir, or its data. Once for each."),

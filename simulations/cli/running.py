@@ -177,7 +177,7 @@ def tune(
 ) -> None:
     """Try settings of a method and keep those with the best accuracy on validation samples. Needs optuna.
 
-    Runs that have ended are not repeated: run the same command again to continue. Test samples have no say; keep seeds
+    Runs that have ended are not repeated: run the same command again to continue. Test samples are not used; keep seeds
     for the comparison that were not tuned on.
 
     Example: hetfl tune fedhe --clients 10 --rounds 50 --set partition=dirichlet:0.3 --out tuned/fedhe; then hetfl run

@@ -42,7 +42,7 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     keep : str
         One of `KEEP`: whether the executor forks a process for each message, or keeps one for all messages of an app.
     poll : float
-        Seconds between two looks for a message, 0.01 to 60: of the node at the SuperLink, and of the executor at the
+        Poll interval for messages in seconds, 0.01 to 60: of the node at the SuperLink, and of the executor at the
         node.
 
     Raises

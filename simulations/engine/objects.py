@@ -218,7 +218,7 @@ def _torch_classes(place: str, dataset: Any) -> int | Sequence[str]:
 def _pairs(place: str, dataset: Any) -> Iterator[tuple[Any, int]]:
     """Yield the inputs and labels of a torch data set."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise DataError(f"{place} gives its items in turn alone: expected a data set whose items have numbers")
+        raise DataError(f"{place} is an iterable data set: expected one with __len__ and __getitem__")
     for number in range(len(dataset)):
         item = dataset[number]
         if not isinstance(item, tuple | list) or len(item) != 2:

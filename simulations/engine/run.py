@@ -86,7 +86,7 @@ def run_locally(
                 f"hetfl run {algorithm} --out {quote(folder)} --resume",
                 f"run({algorithm!r}, out={folder!r}, resume=True)",
             )
-            raise Interrupted(f"stopped; go on with: {again}") from None
+            raise Interrupted(f"stopped; to continue: {again}") from None
     return Path(config.output_dir)
 
 

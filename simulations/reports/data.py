@@ -1,4 +1,4 @@
-"""The table of ``hetfl data``: what each column of a data set is taken for."""
+"""The table of ``hetfl data``: how each column of a data set is interpreted."""
 
 from collections.abc import Callable
 

@@ -48,7 +48,7 @@ class Split:
     notes : tuple of str
         What was done with the data that nobody has asked for.
     facts : tuple of str
-        What the data were taken for, as a run says it; see `hetfl_flwr.data.overview`.
+        How the data were interpreted; see `hetfl_flwr.data.overview`.
     """
 
     title: str

@@ -122,7 +122,7 @@ class RunState:
         file = (folder / RESUME_FILE).exists()
         engine = self.run.summary["engine"] if file else "local"
         command = resume_command(folder, engine, str(self.run.config["algorithm"]))
-        return "for more rounds, change rounds in the file; " * file + f"go on with: {command}"
+        return "for more rounds, change rounds in the file; " * file + f"to continue: {command}"
 
     def _clients(self) -> list[Row]:
         rows: dict[int, Row] = {}

@@ -2,7 +2,7 @@
 
 Values are proposed by Optuna's tree-structured Parzen estimator. The first trial has the values as they are, if they
 are in the space, so that tuning finds nothing worse by its own measure. Proposals depend only on the results so far, so
-the same search goes on from the run folders. Test samples have no say.
+the same search goes on from the run folders. Test samples are not used.
 """
 
 import json
@@ -349,7 +349,7 @@ def tuning_table(found: Tuning) -> Table:
         "seconds": lambda row: f"{row[1].seconds:.1f}",
     }
     notes = [
-        "*: best by validation samples, in the last round; test samples have no say.",
+        "*: best by validation samples, in the last round; test samples are not used.",
         f"In all: {len(rows)} trials, {found.seconds:.1f} seconds, {byte_size(found.payload)} of payload.",
     ]
     return table_of("Tuning", columns, rows, words=set(), notes=notes)

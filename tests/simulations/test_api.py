@@ -123,7 +123,7 @@ def test_an_interrupt_keeps_the_round_and_says_how_to_go_on(tmp_path, monkeypatc
     long, handler = {**SMALL, "rounds": 4, "clients": 1}, signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(FedHeClient, "learn", pressing)
     folder = str(tmp_path / "run")
-    with pytest.raises(Interrupted, match=re.escape(f"go on with: run('fedhe', out={folder!r}, resume=True)")):
+    with pytest.raises(Interrupted, match=re.escape(f"to continue: run('fedhe', out={folder!r}, resume=True)")):
         run("fedhe", **long, out=folder)
     assert "Finishing this round" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGINT) is handler

@@ -172,7 +172,7 @@ def test_ctrl_c_finishes_the_round_and_the_resumed_run_equals_the_uninterrupted_
     interrupt(process)
     assert process.wait(300) == 1
     err = (tmp_path / "err").read_text()
-    assert err.endswith(f"stopped; go on with: hetfl run fedhe --out {stopped} --resume\n")
+    assert err.endswith(f"stopped; to continue: hetfl run fedhe --out {stopped} --resume\n")
     assert "Traceback" not in err
     assert "\x1b" not in err + (tmp_path / "out").read_text()
 

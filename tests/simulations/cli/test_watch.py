@@ -148,7 +148,7 @@ def test_a_run_that_was_stopped_is_called_so(run, lock):
         hold(run, **lock)
     assert standing(run).ended
     status, said = watch(run)
-    assert (status, ", stopped; go on with: hetfl run fedhe --out " in said) == (1, True)
+    assert (status, ", stopped; to continue: hetfl run fedhe --out " in said) == (1, True)
     rmtree(run / "checkpoint")
     assert "go on with" not in watch(run)[1]
 
@@ -163,7 +163,7 @@ def test_of_another_engine_the_command_is_flower_s_and_reads_a_file_whose_rounds
     assert [line for line in caplog.messages if "if it is stopped" in line and line.endswith(command)]
     cut(folder, 1)
     said = watch(folder)[1]
-    program, *arguments = shlex.split(said.partition("go on with: ")[2].splitlines()[0])
+    program, *arguments = shlex.split(said.partition("to continue: ")[2].splitlines()[0])
     assert (program, arguments[:3]) == ("flwr", ["run", ".", "--run-config"])
     [file] = arguments[3:]
     text = (folder / "resume.toml").read_text()

@@ -200,7 +200,7 @@ IMAGE = torch.zeros(1, 4, 4)
         ({"A": pd.DataFrame({"a": [1]}), "B": 3}, "dataset['B'] is an int"),
         ([pd.DataFrame({"a": [1]}), "digits"], "dataset[1] is a str"),
         (Lazy(), "collect()"),
-        (Stream(), "in turn"),
+        (Stream(), "__getitem__"),
         (Pairs([IMAGE], ["cat"]), "item 0 of dataset has label 'cat'"),
         (Pairs([IMAGE], [-1]), "item 0 of dataset has label -1"),
         (Pairs([IMAGE], [2], ["cat", "dog"]), "item 0 of dataset has label 2"),

@@ -200,6 +200,6 @@ def test_after_an_interrupt_or_where_nothing_can_run_no_further_run_begins_and_t
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Bar, "update", interrupted)
-    with pytest.raises(HetflError if dies else Interrupted, match="died" if dies else "go on with: hetfl"):
+    with pytest.raises(HetflError if dies else Interrupted, match="died" if dies else "to continue: hetfl"):
         run_all(wanted, backend, console)
     assert (backend.begun, backend.told.is_set()) == (wanted[:1], True)
