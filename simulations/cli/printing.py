@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+MAX_CLIENTS = 30
+"""Maximum number of clients in the table at the end of a run."""
+
+
 def show_run(folder: Path) -> None:
-    """Print what a run has come to."""
+    """Print the results of a run."""
     from simulations.reports.runs import load_run
     from simulations.reports.tables import summary_table
     from simulations.reports.terminal import client_table
 
     finished = load_run(folder)
-    print_tables(client_table(finished.name, finished.clients), summary_table(finished))
+    print_tables(client_table(finished.name, finished.clients, MAX_CLIENTS), summary_table(finished))
     typer.echo(f"results: {folder}")
 
 

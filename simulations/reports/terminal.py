@@ -44,12 +44,17 @@ FOLDED = 16
 """Characters from which on a cell of words may be folded."""
 
 
-def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
+def client_table(name: str, clients: Sequence[ClientRecord], most: int = 0) -> Table:
     """Return one row a client: name, model, samples, accuracy before and after, other figures, payload.
 
     Accuracy and the other figures are on the client's own test set. The names are a column if any client has one.
-    Without names it fits into 100 characters a line, as long as models have names of at most ten.
+    Without names it fits into 100 characters a line, as long as models have names of at most ten. With ``most`` above 0
+    and more clients than that, it has those with the lowest accuracy.
     """
+    every = len(clients)
+    if 0 < most < every:
+        worst = sorted(clients, key=lambda client: 1.0 if client["accuracy"] is None else client["accuracy"])[:most]
+        clients = [client for client in clients if client in worst]
     measured = {
         head: key for head, (key, _) in QUALITIES.items() if any(client.get(key) is not None for client in clients)
     }
@@ -69,6 +74,7 @@ def client_table(name: str, clients: Sequence[ClientRecord]) -> Table:
     meanings = "; ".join(f"{heading} {QUALITIES[heading][1]}" for heading in measured)
     note = "Accuracy in % before and after training on the client's test set" + f"; {meanings}" * bool(meanings)
     notes = [f"{note}. Payload up and down. {BYTES_NOTE}"]
+    notes += [f"The {most} clients of {every} with the lowest accuracy; clients.json has all."] * (len(clients) < every)
     return table_of(f"Clients of {name}", columns, clients, words={"name", "model"}, notes=notes)
 
 

@@ -60,6 +60,8 @@ def test_client_table(tmp_path: Path) -> None:
         ("1", "20.0", "90.0"),
     ]
     assert seen[0]["model"] == seen[0]["params"] == seen[0]["up"] == "-"
+    worst = client_table("run", load_run(folder).clients[::-1], most=1)
+    assert ([row["client"] for row in rows(worst)], "1 clients of 2" in str(worst.caption)) == (["0"], True)
     known = {"parameters": 55210, "train": 126, "validation": 18, "test": 36}
     known |= {"accuracy": 0.93, "bytes_up": 96000, "bytes_down": 82}
     told = [client(client_id, model="a[b]", **known) for client_id in (1, 0)]
