@@ -75,7 +75,7 @@ COSTS = ("time", "memory", "flops", "energy")
 
 
 def kebab(name: str) -> str:
-    """Return the name of a key, by that of its attribute."""
+    """Return the name of an attribute's key."""
     return name.replace("_", "-")
 
 
@@ -172,12 +172,12 @@ ModelName = Annotated[str, AfterValidator(_no_list)]
 
 
 def idle_clients(nonparticipating_fraction: float, clients: int) -> int:
-    """Return how many of so many clients never train."""
+    """Return the number of clients that never train, given the number of clients."""
     return round(nonparticipating_fraction * clients)
 
 
 def sampled_clients(fraction: float, clients: int) -> int:
-    """Return how many of so many clients that may train are sampled in a round."""
+    """Return the number of clients that are sampled in a round, given the number that may train."""
     return ceil(Decimal(str(fraction)) * clients)
 
 

@@ -65,7 +65,7 @@ ALWAYS = (
 
 
 def is_of_another_algorithm(item: pytest.Item) -> bool:
-    """Say whether a test of every algorithm runs with one that is no sample."""
+    """Return whether a test of every algorithm runs with one that is no sample."""
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     value = params.get("name", params.get("algorithm"))
     return isinstance(value, str) and value in names() and value not in SAMPLES

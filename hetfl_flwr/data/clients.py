@@ -67,7 +67,7 @@ class _Domain:
 
     @cached_property
     def pool(self) -> tuple[IntArray, IntArray]:
-        """The rows that are dealt out evenly for measuring, and those that are shared out."""
+        """The rows for evaluation, which are split evenly, and those of the partition."""
         split, arrays = self.split, self.arrays
         pool = arrays.train_rows if split.own_test is None else len(arrays.labels)
         even = round(pool * ((split.own_test or 0.0) + split.validation_fraction)) if split.iid_evaluation else 0
@@ -76,7 +76,7 @@ class _Domain:
 
     @cached_property
     def owners(self) -> IntArray | None:
-        """Whose each row of the pool is that is shared out."""
+        """The owner of each row of the pool."""
         owners = self.arrays.owners
         return None if owners is None else owners.numpy()[self.pool[1]]
 

@@ -376,7 +376,7 @@ def _kind_of(
 
 
 def _are_whole(numbers: FloatArray) -> bool:
-    """Say whether there are several numbers, all of them whole."""
+    """Return whether there are several numbers, all of them whole."""
     known = numbers[~np.isnan(numbers)]
     return len(np.unique(known)) > 1 and bool((known == np.floor(known)).all())
 
@@ -463,7 +463,7 @@ def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]
 
 
 def _is_measured(text: str) -> bool:
-    """Say whether a text is a number, with a unit or without, or a date, in any notation."""
+    """Return whether a text is a number, with a unit or without, or a date, in any notation."""
     return _unit_of(text) is not None or any(date.fullmatch(text) for date in DATES.values())
 
 
@@ -662,7 +662,7 @@ def _recognised(name: str, texts: pa.ChunkedArray, wanted: Wanted) -> Column | N
 
 
 def _are_thousands(texts: pa.ChunkedArray) -> bool:
-    """Say whether commas surely stand between thousands: a number has two, or a decimal point behind them."""
+    """Return whether commas certainly separate thousands: a number has two, or a decimal point after them."""
     grouped = pc.match_substring_regex(texts, r"^[+-]?[1-9]\d{0,2}(?:(?:,\d{2,3})*,\d{3}\.\d*|(?:,\d{2,3})+,\d{3})$")
     return bool(pc.any(grouped).as_py())
 
@@ -704,7 +704,7 @@ def _unit_of(text: str) -> str | None:
 
 
 def _holds(numbers: FloatArray, counts: IntArray) -> bool:
-    """Say whether enough of the filled cells are numbers."""
+    """Return whether enough of the filled cells are numbers."""
     real = ~np.isnan(numbers)
     if real.all():
         return len(real) > 0
@@ -774,7 +774,7 @@ def doubts(decisions: Sequence[tuple[Decision, pa.ChunkedArray]]) -> list[tuple[
 
 
 def is_date(kind: pa.DataType) -> bool:
-    """Say whether a type is one of dates, or of dates and times."""
+    """Return whether a type is one of dates, or of dates and times."""
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 

@@ -240,7 +240,7 @@ def reread(dataset: str) -> None:
 
 
 def public_data(dataset: str) -> bool:
-    """Say whether all data sets of a name, or a comma list of names, are the catalogue's."""
+    """Return whether all data sets of a name, or a comma list of names, are the catalogue's."""
     return all(name.removeprefix(ROTATED_PREFIX) in CATALOGUE for name in parse_data_sets(dataset))
 
 

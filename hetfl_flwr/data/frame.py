@@ -73,7 +73,7 @@ class Frame:
         return int(self.table.num_rows)
 
     def __contains__(self, name: object) -> bool:
-        """Say whether there is a column."""
+        """Return whether there is a column."""
         return name in self._known
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:

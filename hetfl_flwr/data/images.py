@@ -149,6 +149,6 @@ def _upright(cell: Any) -> "Image":
 
 
 def _is_deep(image: "Image") -> bool:
-    """Say whether a file has more than 8 bits of each colour, of which Pillow would keep 8."""
+    """Return whether a file has more than 8 bits of each colour, of which Pillow would keep 8."""
     tiles = getattr(image, "tile", ())
     return any(re.search(r";16[BLN]", str(args)) or (codec[:3] == "ppm" and args[1] > 255) for codec, *_, args in tiles)

@@ -247,7 +247,7 @@ def check_filled(source: Source, column: str, cells: pa.ChunkedArray) -> pa.Chun
 
 
 def _shown(values: Sequence[int | str]) -> str:
-    """Return how messages call some values."""
+    """Return some values in the form of messages."""
     if len(values) > 2 and tuple(values) == tuple(range(len(values))):
         return f"0..{len(values) - 1}"
     shown = [shorten(str(value), 30) for value in values[:20]]

@@ -443,10 +443,10 @@ def _gone(source: Source, without: npt.NDArray[np.bool_]) -> list[str]:
     """Name each file, or owner, none of whose training rows has a label: it is gone with them."""
     column = source.reading.id_column
     if source.owners:
-        what, way_out = "file", "fill it in, or take the file away"
+        what, way_out = "file", "fill it in, or remove the file"
         whose: Sequence[object] = [source.owners[file] for file in source.frame.in_file[: len(without)]]
     elif column:
-        what, way_out = "owner", "fill it in, or the owner is no client"
+        what, way_out = "owner", "fill it in, or the owner is not a client"
         whose = source.frame[column].slice(0, len(without)).to_pylist()
     else:
         return []

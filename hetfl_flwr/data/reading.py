@@ -55,7 +55,7 @@ class Reading:
         return frozenset(parse_names(self.ignore_columns))
 
     def ignores(self, column: str) -> bool:
-        """Say whether ``ignore_columns`` names a column; a blank in a name stands for any white space."""
+        """Return whether ``ignore_columns`` names a column; a blank in a name stands for any white space."""
         return " ".join(column.split()) in self._ignored
 
     @property

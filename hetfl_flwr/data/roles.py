@@ -182,12 +182,12 @@ def twins_among(names: Iterable[str | int], *, cased: bool = False) -> str:
 
 
 def is_nameless(column: str) -> bool:
-    """Say whether a column has the name that pandas or readr give to one without, or to the names of the rows."""
+    """Return whether a column has the name that pandas or readr give to one without, or to the names of the rows."""
     return re.fullmatch(r"Unnamed: \d+(\.\d+)?|\.\.\.\d+|__index_level_\d+__", column) is not None
 
 
 def is_between(column: str) -> bool:
-    """Say whether a nameless column has another before it, so that it holds no names of the rows."""
+    """Return whether a nameless column has another before it, so that it holds no names of the rows."""
     return re.fullmatch(r"Unnamed: [1-9]\d*|\.\.\.([2-9]|[1-9]\d+)", column) is not None
 
 
@@ -201,7 +201,7 @@ def header_hint(names: Sequence[str]) -> str:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Say whether cells are lists of numbers, or lists of such lists."""
+    """Return whether cells are lists of numbers, or lists of such lists."""
     nested = False
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         kind, nested = kind.value_type, True
@@ -218,7 +218,7 @@ def shape_of(kind: pa.DataType) -> str:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Say whether cells of a type are texts."""
+    """Return whether cells of a type are texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 

@@ -107,7 +107,7 @@ class Arrays(Memo):
 
 
 def _placed(arrays: Arrays, device: torch.device) -> Arrays:
-    """Return the one copy of the arrays on a device, which all clients there share; float64 is float32 there."""
+    """Return the copy of the arrays on a device, shared by its clients; float64 becomes float32."""
     inputs = arrays.inputs
     if inputs.dtype == torch.float64 and device.type != "cpu":  # some devices have no float64
         inputs = _counted(inputs, arrays.origin)

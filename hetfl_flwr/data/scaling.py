@@ -102,7 +102,7 @@ def scaled_alone(inputs: npt.NDArray[Any], spec: DataSpec, normalize: str) -> Sa
 
 
 def _fitted(first: Arrays, kind: str, parts: tuple[tuple[Arrays, tuple[int, ...] | None], ...]) -> Arrays:
-    """Return the first of some data sets, with the scale that rows of all say."""
+    """Return the first of some data sets, with the scale of the rows of all."""
     chosen = [
         (arrays, slice(arrays.train_rows) if rows is None else torch.tensor(rows, dtype=torch.int64))
         for arrays, rows in parts

@@ -131,7 +131,7 @@ def read_series(source: Source, rows: IntArray) -> Arrays:
 
 
 def _is_blurred(source: Source, layout: Layout) -> bool:
-    """Say whether float32 changes a number by more than `SHARP` of how its channel changes within a series.
+    """Return whether float32 changes a number by more than `SHARP` of how its channel changes within a series.
 
     A channel that changes in none is looked at among the series.
     """

@@ -187,7 +187,7 @@ def _copies(source: Source, inputs: FloatArray, labels: IntArray) -> list[str]:
 
 
 def _tell(inputs: npt.NDArray[Any], labels: IntArray) -> bool:
-    """Say whether there are one value or more for each class, and none for two."""
+    """Return whether there are one value or more for each class, and none for two."""
     most = MAX_COPIES * len(np.unique(labels))
     if len(np.unique(inputs[: 4 * most], axis=0)) > most:
         return False  # sorting all of each column takes long

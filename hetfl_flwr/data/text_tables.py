@@ -208,13 +208,13 @@ def encoding_of(path: Path, encoding: str = "") -> tuple[str, tuple[str, ...]]:
 
 
 def _is_code_page(encoding: str) -> bool:
-    """Say whether an encoding writes each letter as one byte."""
+    """Return whether an encoding writes each letter as one byte."""
     every = bytes(range(0x80, 0x100))
     return len(every.decode(encoding, "replace")) == len(every) and not lookup(encoding).name.startswith(("utf", "hz"))
 
 
 def _has_utf8(path: Path) -> bool:
-    """Say whether a file is UTF-8, with letters that are not ASCII."""
+    """Return whether a file is UTF-8, with letters that are not ASCII."""
     try:
         with TextIOWrapper(opened(path), "utf-8", newline="") as text:
             plain = [part.isascii() for part in iter(partial(text.read, _SAMPLE), "")]
@@ -288,7 +288,7 @@ def _scored(lines: Sequence[str], dialect: Dialect) -> tuple[float, Dialect]:
 
 
 def _have_numbers(rows: Sequence[Sequence[str]]) -> bool:
-    """Say whether most cells of a column are numbers: all but a name above them, say."""
+    """Return whether most cells of a column are numbers: all but a name above them, say."""
     return any(2 * sum(column) > len(column) for column in zip(*map(_numbers, rows), strict=True))
 
 
@@ -314,7 +314,7 @@ def _rows(text: Iterable[str], dialect: Dialect, first: int = 0) -> Iterator[lis
 
 
 def _swallows(lines: Sequence[str], dialect: Dialect) -> bool:
-    """Say whether a quote has made one row of lines that are rows by themselves.
+    """Return whether a quote has made one row of lines that are rows by themselves.
 
     They are as wide as the table, and alike: a column has digits in all of its cells or in none, blank ones aside. Two
     lines may be a text of two lines: they must also have a number, a date or the like in one column.
@@ -412,7 +412,7 @@ def _names(called: str, row: Sequence[str], after: Sequence[Sequence[str]], dial
 
 
 def _have_names(rows: Sequence[Sequence[str]], dialect: Dialect) -> bool:
-    """Say whether the first cells are names of rows, as R writes them, and no row is shifted by a decimal comma.
+    """Return whether the first cells are names of rows, as R writes them, and no row is shifted by a decimal comma.
 
     Names differ, and are quoted, or words, or count from 1. A comma in a number has made two columns of whole numbers,
     and there are no numbers with a decimal point.
@@ -454,7 +454,7 @@ def _called(row: Sequence[str]) -> list[str]:
 
 
 def _heads_numbers(rows: Sequence[Sequence[str]]) -> bool:
-    """Say whether the first row has a word above a column of mostly numbers."""
+    """Return whether the first row has a word above a column of mostly numbers."""
     numbers = [_numbers(row) for row in rows[1:]]
     words = [not (_is_none(cell.strip()) or NUMBER.fullmatch(cell.strip())) for cell in rows[0]]
     columns = zip(words, *numbers, strict=False)
@@ -462,7 +462,7 @@ def _heads_numbers(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_none(cell: str) -> bool:
-    """Say whether a cell stands for what is missing in a column of numbers."""
+    """Return whether a cell stands for what is missing in a column of numbers."""
     return cell in MISSING or cell in NO_NUMBER or cell.lower() in ABSENT
 
 

@@ -84,7 +84,7 @@ def trainable_count(model: nn.Module) -> int:
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Say whether a layer of a model is normed over the batch, which takes two samples at once.
+    """Return whether a layer of a model is normed over the batch, which takes two samples at once.
 
     Examples
     --------
@@ -256,7 +256,7 @@ def logits_of(module: nn.Module, spec: DataSpec, size: int = 2) -> torch.Tensor:
 
 
 def ends_in_head(module: nn.Module, head: str, model: SplitModel, spec: DataSpec) -> bool:
-    """Say whether a module gives the logits of its parts, in evaluation and in training, the head's weights large."""
+    """Return whether a module gives the logits of its parts, in evaluation and in training, with large head weights."""
 
     def logits(of: nn.Module, name: str, training: bool, factor: int) -> torch.Tensor:
         with torch.no_grad():

@@ -298,7 +298,7 @@ class Holder:
             odd = min(key for key in has | kept if has.get(key) != kept.get(key))
             found, expected = (shapes.get(odd, "not there") for shapes in (kept, has))
             raise StateError(
-                f"{self.node}: what it keeps is of another {name} than it has now: '{odd}' is {found}, expected "
+                f"{self.node}: its saved state is of another {name} than it has now: '{odd}' is {found}, expected "
                 f"{expected}; has its code changed, or an option?"
             )
         module.load_state_dict(tensors)

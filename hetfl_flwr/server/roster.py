@@ -47,7 +47,7 @@ class Roster:
         return len(self._by_node)
 
     def __contains__(self, node: int) -> bool:
-        """Say whether a node is a member."""
+        """Return whether a node is a member."""
         return node in self._by_node
 
     @property

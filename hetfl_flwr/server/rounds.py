@@ -296,5 +296,5 @@ def aggregate(strategy: "KnowledgeStrategy", number: int, replies: Sequence[Repl
 
 
 def is_due(number: int, config: RunConfig) -> bool:
-    """Say whether clients are evaluated after a round: each ``evaluate-every`` rounds, and after the last."""
+    """Return whether clients are evaluated after a round: each ``evaluate-every`` rounds, and after the last."""
     return number % config.evaluate_every == 0 or number == config.rounds

@@ -61,7 +61,7 @@ class UploadCounts:
             values = read_blob(self._path, COUNTS).values
         except DamagedError as error:
             self.lost = True
-            return f"{error}: how many uploads its clients have made is not known, and no epsilon with it"
+            return f"{error}: the number of its clients' uploads is unknown, and so is epsilon"
         self.lost = values["lost"]
         written = {int(client_id): count for client_id, count in values["counts"].items()}
         self.counts |= {client_id: max(count, before.get(client_id, 0)) for client_id, count in written.items()}

@@ -31,7 +31,7 @@ _BARE = dict.fromkeys(map(ord, '():"\u201c\u201d\u201e\u00ab\u00bb'))
 
 @dataclass(frozen=True)
 class Naming:
-    """Some names in order.
+    """Ordered names, as digests and in plain text.
 
     Parameters
     ----------

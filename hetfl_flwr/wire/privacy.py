@@ -203,7 +203,7 @@ SOURCES = {"seed": "the run's seed, which anyone who knows it can subtract", "sy
 """The sources of noise in words, by `noise_source`."""
 
 
-UNKNOWN = "how many uploads a client has made is not known, and no epsilon with it"
+UNKNOWN = "the number of a client's uploads is not known, and so no epsilon"
 """Replaces `guarantee` where the count of uploads is lost."""
 
 

@@ -157,7 +157,7 @@ def watch(
 
 
 def _draw(runs: "list[Run]", standing: "list[MethodImpact]", out: Path) -> list[Path]:
-    """Draw how runs compare, and whom their methods help; return the pictures."""
+    """Draw a comparison of runs, and the gains of their methods; return the pictures."""
     from simulations.reports.plots.comparison import compare_figure
     from simulations.reports.plots.drawing import write_figure
     from simulations.reports.plots.impact import methods_figure

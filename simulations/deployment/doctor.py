@@ -401,10 +401,10 @@ def check_name(node: Node) -> str:
 
 def check_port(node: Node) -> str:
     """Check that the port is open."""
-    closed = "start the SuperLink, correct the port, or open it in the firewalls on the way"
-    with fault_of(f"no connection to {node.port}", closed):
+    closed = "start the SuperLink, correct the port, or open it in the firewalls"
+    with fault_of(f"no connection to port {node.port}", closed):
         node.connected().close()
-    return f"{node.port} is open"
+    return f"port {node.port} is open"
 
 
 def check_tls(node: Node) -> str:
@@ -456,7 +456,7 @@ def check_chain(node: Node) -> str:
 
 
 def dates(certificate: x509.Certificate, now: datetime, renewal: str) -> str:
-    """Return until when a certificate is valid; raise `Fault` if it is not, or not for long."""
+    """Return how long a certificate is valid; raise `Fault` if it is invalid, or expires soon."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     clock = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC"
     if now < begin:

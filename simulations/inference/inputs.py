@@ -142,7 +142,7 @@ def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.n
     if column.kind != "category" and not column.constant and others.any() and np.isnan(stored).all():
         raise DataError(
             f"none of the {others.sum()} values of {called} is a {column.kind} as in training, {column.notation}: "
-            "write them so"
+            "write them in the same way"
         )
     if others.any():
         first, *more = frame.numbers[others]

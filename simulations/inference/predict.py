@@ -164,7 +164,7 @@ def _read(path: Path, called: str) -> tuple[Callable[[Tensor], Tensor], dict[str
         with quiet(), _weights_only():
             return torch.export.load(path).module(), told
     except Exception as error:
-        raise ModelError(f"{called} is no program of torch.export, or damaged: {cause(error)}") from None
+        raise ModelError(f"{called} is not a program of torch.export, or is damaged: {cause(error)}") from None
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def _told(path: Path, called: str) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(text)
         foreign = next((key for program in programs for key in _foreign(json.loads(program.decode()))), "")
     except (BadZipFile, OSError, RuntimeError, ValueError, LookupError) as error:
-        raise ModelError(f"{called} is no program of torch.export, or damaged: {cause(error)}") from None
+        raise ModelError(f"{called} is not a program of torch.export, or is damaged: {cause(error)}") from None
     try:
         kind, classes = told["inputs"]["kind"], told["outputs"]["classes"]
     except (LookupError, TypeError):

@@ -42,7 +42,7 @@ def test_arrays_of_one_step_are_those_of_the_next():
 
 @pytest.fixture
 def asked():
-    """Say whether this process was told to keep freed memory since the test began."""
+    """Return whether this process was told to keep freed memory since the test began."""
     keep_freed_memory.cache_clear()
     return lambda: bool(keep_freed_memory.cache_info().currsize)
 

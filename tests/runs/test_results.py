@@ -238,7 +238,7 @@ def resumed(config, **keys):
 
 
 def asks(what, number):
-    """Say whether clients are asked to measure after a round, by a message or a job."""
+    """Return whether clients are asked to measure after a round, by a message or a job."""
     if isinstance(what, Message):
         return (what.metadata.message_type, round_asked(what)) == ("evaluate", number)
     return (what.kind, what.round) == ("evaluate", number)

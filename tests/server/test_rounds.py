@@ -262,7 +262,7 @@ def test_a_client_that_never_answers_is_named_and_left_alone_while_the_others_go
 
 
 def trains(message: Message, client_id: int) -> bool:
-    """Say whether a message asks a client to train."""
+    """Return whether a message asks a client to train."""
     asked = message.metadata.dst_node_id, message.metadata.message_type
     return asked == (FIRST_NODE + client_id, MessageType.TRAIN)
 

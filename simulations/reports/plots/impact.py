@@ -29,7 +29,7 @@ far below that of the means; in rows."""
 
 
 def methods_figure(found: Sequence[MethodImpact]) -> Figure:
-    """Return who gains how much by each method, a row for each, in the order given.
+    """Return a picture of the clients' gains, a row for each method, in the given order.
 
     A dot stands for each client, a diamond for their mean, with its 95 % interval over seeds; the payload is on the
     right. The line at 0 is training alone, which has no row beside others.

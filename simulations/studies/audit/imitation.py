@@ -162,7 +162,7 @@ def pooled_upload(subject: Subject) -> Arrays:
 
 
 def specs_of(subject: Subject, kept: KeptUpload) -> tuple[PayloadSpec, PayloadSpec]:
-    """Return the declarations of an upload, of the sizes that it has, and of what of it is a change of the download."""
+    """Return the declarations of an upload, with its actual sizes, and of its changes of the download."""
     up, down = subject.client.upload_spec().arrays, subject.client.download_spec().arrays
     own = tuple(replace(one, shape=np.shape(kept.upload[one.name])) for one in up)
     changes = {one.name for one in up if one in down and one.name in kept.download}

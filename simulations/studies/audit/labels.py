@@ -117,7 +117,7 @@ class Said(NamedTuple):
     authors: str = ""
 
     def run(self, readings: Sequence[Reading]) -> Found:
-        """Read the class histograms of clients whose uploads say them."""
+        """Read the class histograms of clients from uploads that contain them."""
         subjects = [reading.subject for reading in readings]
         said = [self.shares(one.kept, one.classes) for one in subjects]
         found = [one for one in said if one is not None]

@@ -189,7 +189,7 @@ def ours(outcome: Outcome) -> str:
 
 
 def figure(value: float, unit: str) -> str:
-    """Return a number as tables have it."""
+    """Return a number in the format of tables."""
     return f"{value:,.0f}" if unit == "numbers" else f"{value:,.2f}"
 
 

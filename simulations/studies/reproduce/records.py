@@ -117,7 +117,7 @@ class Record(Line):
 
 
 class Records:
-    """Runs that have ended, kept in a file if it has a path. Those with other settings than are asked for stay, too."""
+    """Finished runs, stored in a file if there is a path. Records with other settings are kept."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path

@@ -336,7 +336,7 @@ def fuzz(cases: int) -> settings:
 
 
 def inside(here: Path, text: str) -> bool:
-    """Say whether a name leads to a place that this test may write to."""
+    """Return whether a name leads to a place that this test may write to."""
     try:
         place = Path(os.path.normpath(here / Path(text).expanduser()))
     except RuntimeError:
@@ -345,7 +345,7 @@ def inside(here: Path, text: str) -> bool:
 
 
 def tried(here: Path, key: str, value: str) -> bool:
-    """Say whether a setting is tried: not one that is right and makes many clients or large inputs."""
+    """Return whether a setting is tried: not one that is right and makes many clients or large inputs."""
     if (key, value) in [("clients", "1000"), ("image-size", "1000"), ("public-fraction", "1000")]:
         return False
     return key not in ("output-dir", "state-dir") or inside(here, value.strip())

@@ -44,7 +44,7 @@ def reaches(folder: Path, lines: int, started: Flower) -> None:
 
 
 def training(started: Flower, node: str) -> bool:
-    """Say whether the last thing that a SuperNode said is that it has all that it is to train on.
+    """Return whether the last thing that a SuperNode said is that it has all that it is to train on.
 
     While it still receives, Flower (1.41) may keep a message of a run that has ended meanwhile: the node then answers
     that one, and sends the reply to the next with the one after.
