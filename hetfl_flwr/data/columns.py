@@ -422,15 +422,17 @@ def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str
         return ""
     several = "; rows of one may be both in training and in test" * bool(repeated and different < count and not again)
     return (
-        f"{different} different values in {count} training rows, as ids are: it is ignored{several}; numeric-columns "
-        "or categorical-columns keeps it"
+        f"{different} different values in {count} training rows, as in ids: it is left out{several}; name it in "
+        "numeric-columns or categorical-columns to keep it"
     )
 
 
 def _words(name: str, cells: pa.ChunkedArray, called: Callable[[BoolArray], str]) -> _Found:
     """Return a category of words or truth values that is not declared."""
     if len(cells.unique()) < 2:
-        return None, ("one value only in the training rows: it is ignored; categorical-columns keeps it",)
+        return None, (
+            "one value only in the training rows: it is left out; to keep it, name it in categorical-columns",
+        )
     if not is_text(cells.type):
         return _category(name, cells)
     texts = cells.drop_null()
@@ -486,7 +488,7 @@ def _why_unlike(texts: pa.ChunkedArray, different: int) -> str:
     if pc.mean(pc.list_value_length(pc.utf8_split_whitespace(texts))).as_py() > WORDS_OF_AN_ID:
         way_out = "name it in ignore-columns to leave it out, or in text-column to learn from its words alone"
         raise _Refused(f"has {values}", way_out)
-    return f"{values}, as ids are: it is ignored; categorical-columns keeps it"
+    return f"{values}, as in ids: it is left out; to keep it, name it in categorical-columns"
 
 
 def _category(name: str, cells: pa.ChunkedArray, most: int = MAX_VALUES) -> tuple[Column, tuple[str, ...]]:

@@ -432,7 +432,7 @@ def _labelled(source: Source, unknown: Sequence[str]) -> Source:
     words = ", ".join(repr(text) for text in gone.unique().to_pylist() if text.strip()) if is_text(gone.type) else ""
     rows = source.frame.rows_said(without)
     note = (
-        f"{without.sum()} of {len(source)} rows of {place} have no {label} ({rows}): left out"
+        f"{without.sum()} of {len(source)} rows of {place} lack a label in {label!r} ({rows}): left out"
         + f"; if {words} is a class, name all of them in classes" * bool(words)
     )
     frame = source.frame.take(np.flatnonzero(~without))

@@ -136,7 +136,7 @@ def load_run(folder: Path, tell: Callable[[str], object] = warn) -> Run:
 def _load_config(folder: Path) -> dict[str, Value]:
     path = folder / CONFIG_FILE
     if not path.is_file():
-        inner = sorted(item.parent for item in folder.glob(f"*/{CONFIG_FILE}"))
+        inner = sorted(one.parent for below in ("*", "*/*") for one in folder.glob(f"{below}/{CONFIG_FILE}"))
         hint = f"name a run in it, such as {inner[0]}" if inner else "name a folder that `hetfl run` wrote"
         raise RunFolderError(f"{folder}: holds no run (no {CONFIG_FILE}); {hint}")
     try:
