@@ -101,7 +101,7 @@ def algorithms() -> list[Row]:
         {
             "leaves_a_client": _sends(algorithm),
             "name": algorithm.name,
-            "what": (inspect.getdoc(algorithm.strategy) or "").partition("\n")[0],
+            "what": _plain((inspect.getdoc(algorithm.strategy) or "").partition("\n")[0]),
             "paper": _paper(algorithm) or None,
             "needs": _needs(algorithm.strategy()),
             "options": {f"{algorithm.name}.{key}": value for key, value in algorithm.defaults.items()},
@@ -148,7 +148,7 @@ def _needs(strategy: "KnowledgeStrategy") -> list[str]:
         "public samples without labels": sharing is not None and not sharing.labelled,
         f"one embedding width ({strategy.width})": bool(strategy.width),
     }
-    return [need for need, asked in needs.items() if asked] + ([" ".join(own[1].split())] if own else [])
+    return [need for need, asked in needs.items() if asked] + ([_plain(" ".join(own[1].split()))] if own else [])
 
 
 def datasets(data_dir: str) -> list[Row]:
@@ -262,7 +262,12 @@ def own_meaning(algorithm: "Algorithm", key: str) -> str:
     entry = re.compile(rf"^(?:\w+, )*{key.replace('-', '_')}(?:, \w+)* : .*\n((?: {{4}}.*\n|\n)+)", re.MULTILINE)
     docs = [inspect.cleandoc(vars(one).get("__doc__") or "") for side in algorithm.sides for one in side.__mro__]
     texts = (" ".join(found[1].split()) for doc in docs if (found := entry.search(f"{doc}\n")))
-    return next((text for text in texts if not text.startswith("As in ")), "")
+    return _plain(next((text for text in texts if not text.startswith("As in ")), ""))
+
+
+def _plain(text: str) -> str:
+    """Return a text of a docstring without the marks of literals."""
+    return text.replace("``", "")
 
 
 def keys_toml() -> str:
