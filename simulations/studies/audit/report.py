@@ -204,7 +204,7 @@ def tables(audit: Audit, run: str, names: Sequence[str] | None) -> "Iterator[Tab
                 "figure: over clients. another's: the same with another client's upload in its place. chance: an "
                 "attacker who reads nothing, of pictures the mean of its own samples, of labels the nearer of that and "
                 "even shares. best: the truth, or, of membership, the client's whole model. An AUC, TPR or PSNR above "
-                "chance, or a distance below it, is a leak; -: all clients have all classes.",
+                "chance, or an error below it, is a leak; -: not defined, such as where clients have all classes.",
                 *dict.fromkeys(f"{one.attack}: assumed to be known: {one.knows}." for one in audit.findings),
             ],
         )
