@@ -268,7 +268,7 @@ class Result:
 
     def plot(self) -> Figure:
         """Return the accuracy over the rounds as a figure, which a notebook shows as the value of a cell."""
-        from simulations.reports.plots.run import run_figure
+        from simulations.reports.plots.comparison import run_figure
 
         figure = run_figure(self._run)
         figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]  # matplotlib shows pyplot's own only

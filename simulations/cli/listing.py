@@ -1,8 +1,8 @@
 """``hetfl list``, ``hetfl partition`` and ``hetfl new``: what there is, and a start for a method of one's own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -26,7 +26,13 @@ from simulations.cli.options import (
     target,
 )
 from simulations.cli.printing import print_json, print_tables
-from simulations.reports.terminal import NOTHING
+from simulations.reports.terminal import NOTHING, table_of
+
+if TYPE_CHECKING:
+    from hetfl_flwr.data.overview import ColumnFacts, Overview
+
+LONGEST = 60
+"""Letters of a name or an example in the table of columns."""
 
 
 def list_(
@@ -112,7 +118,6 @@ def data(
     Example: hetfl data ./patients.csv --set label-column=sick --set partition=natural:hospital
     """
     from hetfl_flwr.data.domains import overview
-    from simulations.reports.data import columns_table
 
     config = RunConfig.from_flat(chosen_keys(None, settings, dataset=dataset, data_dir=data_dir))
     found = overview(config.dataset, config.reading)
@@ -122,10 +127,24 @@ def data(
         print_json(found)
     else:
         if found.columns:
-            print_tables(columns_table(found))
+            print_tables(_columns(found))
         _say(found.lines)
     if found.problem:
         raise DataError(found.problem)
+
+
+def _columns(found: "Overview") -> Table:
+    """Return the columns of a data set as a table."""
+    columns: dict[str, Callable[[ColumnFacts], str]] = {
+        "column": lambda one: printable(one.name, LONGEST),
+        "becomes": lambda one: one.becomes,
+        "inputs": lambda one: f"{one.inputs:,}",
+        "missing": lambda one: f"{one.missing:,}",
+        "example": lambda one: printable(one.example, LONGEST),
+        "how": lambda one: printable(one.why),
+    }
+    words = {"column", "example", "how"}
+    return table_of(printable(found.place), columns, found.columns, words=words, whole={"becomes"}, notes=[])
 
 
 def _say(facts: Sequence[str]) -> None:

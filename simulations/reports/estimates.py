@@ -5,7 +5,7 @@ Measures and differences are fractions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, isnan, nan, sqrt
 from statistics import fmean
 from typing import Literal
 
@@ -97,13 +97,13 @@ def check_measured(clients: Sequence[ClientRecord], measure: Measure) -> None:
 class Estimate:
     """A mean difference, its 95 % interval, the two-sided p value of no difference, and what these are taken from.
 
-    Neither interval nor p value is known where one run does not tell how sure a measure is.
+    Interval and p value are NaN where one run does not tell how sure a measure is.
     """
 
     mean: float
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
+    low: float = nan
+    high: float = nan
+    p: float = nan
     source: Literal["seeds", "rows", "none"] = "none"
 
 
@@ -175,9 +175,9 @@ def points(value: float, *, sign: bool = False) -> str:
     return f"{rounded:+.1f}" if sign and rounded else f"{rounded:.1f}"
 
 
-def interval(low: float | None, high: float | None) -> str:
+def interval(low: float, high: float) -> str:
     """Return an interval in percentage points, as in ``(2.1 to 6.3)``; of one that is not known, nothing."""
-    return "" if low is None or high is None else f"({points(low)} to {points(high)})"
+    return "" if isnan(low) else f"({points(low)} to {points(high)})"
 
 
 def with_interval(estimate: Estimate, unit: str = "") -> str:

@@ -170,8 +170,7 @@ def _words(gain: Any, better: str, worse: str, comparisons: int) -> str:
 
 
 def _difference(gain: Any, unit: str = "") -> str:
-    known = (gain.low, gain.high) if gain.low == gain.low else (None, None)
-    return with_interval(Estimate(gain.difference, *known), unit)
+    return with_interval(Estimate(gain.difference, gain.low, gain.high), unit)
 
 
 # --- words ---------------------------------------------------------------------------------------

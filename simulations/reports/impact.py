@@ -88,7 +88,7 @@ class Impact:
     @property
     def shown(self) -> bool:
         """Whether the interval of the mean gain leaves out 0."""
-        return self.gain.low is not None and self.gain.high is not None and not self.gain.low <= 0 <= self.gain.high
+        return self.gain.low > 0 or self.gain.high < 0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, filterwarnings
@@ -26,10 +27,9 @@ from simulations.reports.doubts import doubts
 from simulations.reports.estimates import with_interval
 from simulations.reports.gains import answer, gains_table
 from simulations.reports.impact import impact_table
-from simulations.reports.plots.comparison import compare_figure
+from simulations.reports.plots.comparison import compare_figure, run_figure
 from simulations.reports.plots.impact import methods_figure
 from simulations.reports.plots.partition import split_figure
-from simulations.reports.plots.run import run_figure
 from simulations.reports.runs import Run, curve, group_runs, load_run, method_of, run_folders
 from simulations.reports.tables import compare_table, shared_terms, summary_table, unequal_terms
 from simulations.reports.terminal import NOTHING, cells_table, client_table, first, percent, table_of
@@ -181,9 +181,8 @@ def _recalls(clients: Sequence[ClientRecord]) -> Iterator[Table]:
     known = [client for client in clients if client.get("recall")]
     note = "The part of a client's test samples of a class that its model finds. never: the class is never predicted."
     if known:
-        names = [called(client["partition"], name_of(client)) for client in known]
-        cells = pd.DataFrame({"client": names, "class: recall": map(recalls, known)})
-        yield cells_table("Recall of each class, in %", cells, words=set(cells), notes=[note])
+        columns = {"client": lambda client: called(client["partition"], name_of(client)), "class: recall": recalls}
+        yield table_of("Recall of each class, in %", columns, known, words=columns, notes=[note])
 
 
 def _failures(run: Run) -> Iterator[Table]:
@@ -212,13 +211,9 @@ def spans(rounds: Sequence[int]) -> str:
     >>> spans([1, 2, 3, 7, 9, 10])
     '1\u20133, 7, 9\u201310'
     """
-    found: list[list[int]] = []
-    for number in rounds:
-        if found and number <= found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}\u2013{last}" for first, last in found)
+    numbered = enumerate(dict.fromkeys(rounds))
+    found = [[number for _, number in own] for _, own in groupby(numbered, lambda one: one[1] - one[0])]
+    return ", ".join(str(one[0]) if len(one) == 1 else f"{one[0]}\u2013{one[-1]}" for one in found)
 
 
 def _settings(run: Run, changed: Sequence[str], defaults: Mapping[str, Value]) -> Table:

@@ -26,8 +26,8 @@ from simulations.api import load, run
 from simulations.engine.objects import stored
 from simulations.inference.loading import client_number
 from simulations.reports.partition import load_split
+from simulations.reports.plots.comparison import run_figure
 from simulations.reports.plots.partition import split_figure
-from simulations.reports.plots.run import run_figure
 from simulations.reports.report import report_page
 from simulations.reports.runs import load_run
 from simulations.testing.contract import entries

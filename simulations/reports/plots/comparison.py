@@ -1,15 +1,16 @@
-"""Accuracy of runs over rounds, and over the bytes and the simulated seconds that it cost, as pictures."""
+"""Accuracy over rounds, as pictures: of one run with its clients, and of several beside what it cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from hetfl_flwr.errors import RunFolderError
+from hetfl_flwr.runs.record import name_of
 from hetfl_flwr.text import printable
 from simulations.reports.plots.drawing import (
     COLOURS,
@@ -23,7 +24,7 @@ from simulations.reports.plots.drawing import (
     name_ends,
     page,
 )
-from simulations.reports.runs import Group, Run, curve, group_runs
+from simulations.reports.runs import Group, Run, client_scores, curve, group_runs, method_of
 from simulations.reports.tables import shared_terms, unequal_terms
 from simulations.reports.terminal import percent
 
@@ -35,6 +36,9 @@ MAX_IN_TITLE = 4
 """Runs that a title names."""
 NARROW = 100
 """An axis of bytes from 1 up to less than so many has ticks at 2 and 5, too."""
+MAX_CLIENT_LINES = 12
+SHARED_LOOK = 6
+"""Black is the mean's, and the grey after it the global model's; the colours before them are the clients'."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,41 @@ class Course:
         axes.plot(x, self.points.value, label=self.label, **look)
         if "low" in self.points:
             axes.fill_between(x, self.points.low, self.points.high, color=self.colour, alpha=0.2, linewidth=0)
+
+
+def run_figure(run: Run) -> Figure:
+    """Return the accuracy of one run over its rounds: each client, of many a band; their mean; the global model.
+
+    Raises
+    ------
+    RunFolderError
+        If no round of the run was evaluated.
+    """
+    require_points(run)
+    mean = replace(course_of(Group("mean over clients", (run,)), 0), look=SHARED_LOOK)
+    scores = pd.DataFrame(client_scores(run.rounds), columns=["round", "client", "accuracy"])
+    courses = []
+    if len(run.clients) <= MAX_CLIENT_LINES:
+        for number, client in enumerate(run.clients):
+            own = scores[scores.client == client["partition"]]
+            name = name_of(client) or f"client {client['partition']}"
+            label = name if client["model"] is None else f"{name}: {client['model']}"
+            if len(own):
+                look = number + 2 * (number // SHARED_LOOK)
+                courses.append(Course.line(label, look, dict(zip(own["round"], own.accuracy, strict=True))))
+    else:
+        among = scores.groupby("round").accuracy.agg(low="min", high="max")
+        mean = replace(mean, label="mean and range of clients", points=mean.points.join(among, on="round"))
+    known = {one.round: one.global_accuracy for one in run.rounds if one.global_accuracy is not None}
+    shared = [mean, *([Course.line("global model", SHARED_LOOK + 1, known)] if known else [])]
+    figure = page(4.2)
+    axes = figure.add_subplot()
+    draw_rounds(axes, [*courses, *shared], "accuracy")
+    name_lines(figure, [axes], [*courses, *shared])
+    first, last = mean.points.iloc[0], mean.points.iloc[-1]
+    went = f"from {percent(first.value)} to {percent(last.value)} % in {last['round'] - first['round']:,.0f} rounds"
+    of = f"{method_of(run)} on {run.summary['dataset']}, seed {run.summary['seed']}"
+    return headed(figure, f"{of}: the clients' mean accuracy goes {went}")
 
 
 def compare_figure(runs: Sequence[Run], *, upright: bool = False) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import isnan
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,7 @@ def draw_impact(axes: Axes, rows: Mapping[str, Impact | None], beside: Mapping[s
         heights = place + BELOW + np.array(swarm(gains, width))
         axes.plot(gains, heights, "o", color=COLOURS[5], markersize=3.5, markeredgewidth=0, alpha=0.6, zorder=2)
         colour = COLOURS[0] if mean >= 0 else COLOURS[1]
-        if impact.gain.low is not None and impact.gain.high is not None:
+        if not isnan(impact.gain.low):
             axes.plot([100 * impact.gain.low, 100 * impact.gain.high], [place - BELOW] * 2, color=colour, linewidth=2.5)
         inside = colour if impact.shown else "white"
         axes.plot(mean, place - BELOW, "D", color=colour, markerfacecolor=inside, markersize=4.5, zorder=3)
