@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryFile
 
 
 def read_file(path: Path) -> bytes:
@@ -51,6 +52,20 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
                 os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path) -> Path:
+    """Return the folder that is there, of a folder and those it is to be made in; leave nothing behind.
+
+    Raises
+    ------
+    OSError
+        That folder cannot be written. A link that leads nowhere is no folder, and none can be made in its place.
+    """
+    there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    with TemporaryFile(dir=there) as file:
+        file.write(b"?")
+    return there
 
 
 def as_json(number: float) -> float | str:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from glob import glob
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from flwr.app import ConfigRecord, Context
 from safetensors.torch import load, save
 
 from hetfl_flwr.common.blobs import checksum_in, sealed, unpack, verified
-from hetfl_flwr.common.files import as_json, read_file, replace_file
+from hetfl_flwr.common.files import as_json, check_writable, read_file, replace_file
 from hetfl_flwr.config import RunConfig
 from hetfl_flwr.errors import DamagedError, StateError
 
@@ -250,12 +249,10 @@ class FileStore(StateStore):
 
     def check_writable(self) -> None:
         """Raise StateError if the folder, or the one to make it in, is not writable; leave nothing behind."""
-        folder = self._path.parent
         try:
-            with TemporaryFile(dir=next(path for path in (folder, *folder.parents) if path.exists())) as file:
-                file.write(b"?")
+            check_writable(self._path.parent)
         except OSError as error:
-            raise StateError(f"state-dir {folder.parent} cannot be written: {error.strerror}") from None
+            raise StateError(f"state-dir {self._path.parent.parent} cannot be written: {error.strerror}") from None
 
     def forget(self) -> None:
         """Remove the files."""

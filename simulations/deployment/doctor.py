@@ -12,7 +12,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +42,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from rich.table import Table
 
+from hetfl_flwr.common.files import check_writable
 from hetfl_flwr.common.versions import PACKAGES
 from hetfl_flwr.errors import ConfigError
 from hetfl_flwr.text import printable
@@ -354,12 +354,9 @@ def free_memory(cgroup: Path = CGROUP) -> int:
 def check_state_folder(node: Node) -> str:
     """Check that the state folder, or the one in which it would be made, can be written and has room."""
     folder = node.state_dir or Path.cwd()
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     fix = "free some of the disk, or name a folder with --state-dir that the node's user can write to"
     with fault_of(f"{folder} cannot be written", fix):
-        with tempfile.TemporaryFile(dir=there) as file:
-            file.write(b"\0")
-        free = shutil.disk_usage(there).free
+        free = shutil.disk_usage(check_writable(folder)).free
     text = f"{folder} can be written, {byte_size(free)} free"
     if free < RUNS_KEPT * MODEL_STATE:
         text += f"; ResNet-18 with Adam takes {byte_size(MODEL_STATE)} a run, and state-keep = {RUNS_KEPT} runs stay"
