@@ -22,6 +22,7 @@ from hetfl_flwr.data.folders import dataset_called
 from hetfl_flwr.errors import ConfigError, RunFolderError
 from hetfl_flwr.runs.record import (
     CONFIG_FILE,
+    ROUNDS_FILE,
     ClientRecord,
     Count,
     Round,
@@ -226,7 +227,7 @@ def _inner(folder: Path) -> list[Path]:
     """Return the run folders below a folder, or itself; what a run keeps in its own folder is none."""
     inner = []
     for place, folders, files in os.walk(folder):
-        if CONFIG_FILE in files:
+        if {CONFIG_FILE, ROUNDS_FILE} & {*files}:  # what one lacks, `load_run` says
             inner.append(Path(place))
             folders.clear()
     return sorted(

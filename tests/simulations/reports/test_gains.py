@@ -12,6 +12,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from hetfl_flwr import gains, load
+from hetfl_flwr.errors import RunFolderError
 from simulations.cli.command import app
 from simulations.reports.estimates import MEASURES, compared, holm, measure_named
 from simulations.reports.gains import answer, gains_table, write_csv
@@ -171,6 +172,9 @@ def test_folders_of_runs_stand_for_their_runs_in_the_order_of_their_numbers(tmp_
     (tmp_path / "seed=9" / "state" / "config.toml").touch()
     names = [folder.name for folder in run_folders([tmp_path / "seed=9", tmp_path])]
     assert names == ["seed=9", "seed=2", "seed=10"]
+    (tmp_path / "seed=10" / "config.toml").unlink()
+    with pytest.raises(RunFolderError, match=r"seed=10: holds no run \(no config.toml\)"):
+        gains([tmp_path])  # it does not go on without that run
     assert run_folders([tmp_path / "none"]) == [tmp_path / "none"]
 
 
