@@ -152,7 +152,7 @@ def watch(
                 break
             time.sleep(every)
             now = standing(folder, failed=failed)
-    if now.ended and len(now.run.rounds) <= int(now.run.config["rounds"]):
+    if now.facts["state"] == "stopped":
         raise typer.Exit(1)
 
 

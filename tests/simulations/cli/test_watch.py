@@ -83,6 +83,10 @@ def test_a_run_that_has_ended_is_said_in_full_and_ends_the_command(run):
     [line] = said.splitlines()
     assert line.startswith(f"{run.name}: round 3 of 3, accuracy ")
     assert line.endswith(", 1 failure, ended")
+    whole = (run / "rounds.jsonl").read_text()
+    (run / "rounds.jsonl").write_text(whole.replace('{"round": 2,', "{", 1))
+    assert watch(run)[0] == 0  # also if a line is damaged
+    (run / "rounds.jsonl").write_text(whole)
     status, said = watch(run, "--once")
     assert "round 1: ran out of memory" in said
     rows = [text.split() for text in said.splitlines()]
