@@ -309,7 +309,7 @@ class Prometheus(Tracker):
         return self._metrics[metric].labels(self.config.algorithm, self.folder.name, *client)
 
     def _write(self, *, finished: bool, error: BaseException | None) -> None:
-        from prometheus_client import write_to_textfile
+        from prometheus_client import generate_latest
 
         for name, value in {
             "finished": finished,
@@ -317,11 +317,9 @@ class Prometheus(Tracker):
             "written_timestamp_seconds": time(),
         }.items():
             self._metric(name).set(value)
-        new = self._path.with_suffix(".new")
-        write_to_textfile(str(new), self._registry)
+        replace_file(self._path, generate_latest(self._registry))
         if self._path.name != PROMETHEUS_FILE:  # read by the node exporter, another user
-            new.chmod(0o644)
-        new.replace(self._path)
+            self._path.chmod(0o644)
 
 
 TRACKERS: Mapping[str, type[Tracker]] = {

@@ -207,14 +207,14 @@ def test_for_prometheus_a_resumed_run_counts_on_and_who_has_left_keeps_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after round 3, with a checkpoint of round 2; whenever the file is read, counters have not decreased."""
-    prometheus_client = pytest.importorskip("prometheus_client")
-    write, counted = prometheus_client.write_to_textfile, list[float]()
+    pytest.importorskip("prometheus_client")
+    replace_file, counted = trackers.replace_file, list[float]()
 
-    def written(path: str, registry: Any) -> None:
-        write(path, registry)
-        counted.append(prometheus(Path(path))["hetfl_payload_up_bytes_total"][""])
+    def written(path: Path, content: bytes) -> None:
+        replace_file(path, content)
+        counted.append(prometheus(path)["hetfl_payload_up_bytes_total"][""])
 
-    monkeypatch.setattr(prometheus_client, "write_to_textfile", written)
+    monkeypatch.setattr(trackers, "replace_file", written)
     here = [SimpleNamespace(client_id=0, name="North"), SimpleNamespace(client_id=1, name="South")]
     killed = started(tmp_path, "prometheus", here)
     for number in range(4):
