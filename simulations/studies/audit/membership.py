@@ -84,15 +84,18 @@ def by_likelihood(readings: Sequence[Reading], shadows: int) -> Found:
     """Call members whose confidence is high beside that of shadow models, of which a client has so many, 2 or more."""
 
     def scorer(reading: Reading) -> Callable[[Predictor], Split]:
-        subject, imitations = reading.subject, _imitations(reading, shadows)
-        rows = joined([subject.members, subject.strangers])
+        subject, known = reading.subject, reading.subject.known
+        size = min(len(subject.trained_on), max(len(known) // 2, 2))
+        rows = joined([subject.members, subject.strangers])  # scaled alike: a score does not tell whose a sample is
 
-        def scores(predictor: Predictor) -> Split:
-            """Score all samples together, so that what a score is scaled by does not tell on which side a sample is."""
-            own, *others = (confidences(logits_of(one, rows), rows.labels) for one in (predictor, *imitations))
-            return np.split(likelihood_ratios(own, others), [len(subject.members)])
+        def confident(predictor: Predictor) -> Scores:
+            return confidences(logits_of(predictor, rows), rows.labels)
 
-        return scores
+        others = list[Scores]()  # of uploads as clients without this client's samples would send them
+        for number in range(shadows):
+            rng = subject.rng("shadow", number)
+            others.append(confident(reading.imitated(known.some(rng.permutation(len(known))[:size]), rng)))
+        return lambda one: np.split(likelihood_ratios(confident(one), others), [len(subject.members)])
 
     own, without = compared(readings, scorer)
     best = [one for one, reading in zip(own, readings, strict=True) if reading.is_whole]
@@ -104,13 +107,3 @@ def by_likelihood(readings: Sequence[Reading], shadows: int) -> Found:
         ("TPR at 1 % FPR", rates[0], rates[1], guessed, rates[2]),
     ]
     return Found(readings[0].payload, f"{readings[0].knows}; {shadows} shadow models", figures)
-
-
-def _imitations(reading: Reading, shadows: int) -> list[Predictor]:
-    """Return predictors of uploads as clients without this client's samples would send them."""
-    subject, known, found = reading.subject, reading.subject.known, list[Predictor]()
-    size = min(len(subject.trained_on), max(len(known) // 2, 2))
-    for number in range(shadows):
-        rng = subject.rng("shadow", number)
-        found.append(reading.imitated(known.some(rng.permutation(len(known))[:size]), rng))
-    return found

@@ -148,10 +148,7 @@ def audited(
                     found += [Finding(attack.name, its.reads, its.knows, *figures) for figures in its.figures]
                     pictures |= {attack.name: its.pictures} if its.pictures else {}
                 skipped |= {attack.name: why} if why else {}
-    figures, bounds = (
-        [{key: as_json(value) for key, value in asdict(one).items()} for one in some] for some in (found, noised)
-    )
-    written = {"findings": figures, "skipped": skipped, "guarantees": bounds} | more
+    written = {"findings": [*map(_as_row, found)], "skipped": skipped, "guarantees": [*map(_as_row, noised)]} | more
     return Audit(found, skipped, _written(folder / FOLDER, written, pictures), noised, unknown, said)
 
 
