@@ -422,8 +422,8 @@ def _why_ids(column: Column, numbers: FloatArray, cells: pa.ChunkedArray) -> str
         return ""
     several = "; rows of one may be both in training and in test" * bool(repeated and different < count and not again)
     return (
-        f"{different} different values in {count} training rows, as in ids: it is left out{several}; name it in "
-        "numeric-columns or categorical-columns to keep it"
+        f"{different} different values in {count} training rows, as in ids: it is left out{several}; to keep "
+        "it, name it in numeric-columns or categorical-columns"
     )
 
 

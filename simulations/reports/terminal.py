@@ -53,8 +53,8 @@ def client_table(name: str, clients: Sequence[ClientRecord], most: int = 0) -> T
     """
     every = len(clients)
     if 0 < most < every:
-        worst = sorted(clients, key=lambda client: 1.0 if client["accuracy"] is None else client["accuracy"])[:most]
-        clients = [client for client in clients if client in worst]
+        worst = sorted(clients, key=lambda client: 1.0 if client["accuracy"] is None else client["accuracy"])
+        clients = sorted(worst[:most], key=lambda client: client["partition"])
     measured = {
         head: key for head, (key, _) in QUALITIES.items() if any(client.get(key) is not None for client in clients)
     }
