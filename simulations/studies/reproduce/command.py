@@ -11,11 +11,12 @@ from rich.markdown import Markdown
 from hetfl_flwr.config import Value
 from hetfl_flwr.errors import ConfigError
 from simulations.studies.jobs import PLACES, Backend, LocalBackend, run_all
-from simulations.studies.reproduce.outcome import outcomes, ranking
+from simulations.studies.reproduce.outcome import last_rise, outcomes, ranking
 from simulations.studies.reproduce.page import (
     RESULTS,
     as_json,
     collect,
+    differences_as_markdown,
     lessened,
     markdown,
     ranks_as_markdown,
@@ -133,7 +134,8 @@ def _reproduce(
     command = request.command(name, recipe)
     by = f"`{command}`, commit {', '.join(commits) or 'none'}; {len(records)} of {len(asked) * seeds} runs"
     folder.mkdir(parents=True, exist_ok=True)
-    more = [tuning_as_markdown(tuned), ranks_as_markdown(ranking(figures, recipe.ranked), recipe.ranked)]
+    gaps = differences_as_markdown(recipe, figures, last_rise(recipe, asked, records))
+    more = [gaps, tuning_as_markdown(tuned), ranks_as_markdown(ranking(figures, recipe.ranked), recipe.ranked)]
     page = markdown(recipe, figures, "; ".join([by, *versions]), less, more)
     console.print(Markdown(page))
     (folder / "table.md").write_text(page)

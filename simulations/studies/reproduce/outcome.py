@@ -11,6 +11,7 @@ from itertools import product
 from math import inf, sqrt
 from statistics import mean as average
 from statistics import stdev
+from typing import NamedTuple
 
 import pandas as pd
 from scipy.special import stdtr, stdtrit
@@ -18,7 +19,7 @@ from scipy.stats import friedmanchisquare, studentized_range  # type: ignore[att
 
 from simulations.reports.impact import Impact
 from simulations.studies.reproduce.recipe import GAIN, HARMED, IMPACT, WORST, Cell, Measure, Recipe
-from simulations.studies.reproduce.records import Record
+from simulations.studies.reproduce.records import Record, course_name
 
 LEVEL = 0.95
 """Of the intervals."""
@@ -28,6 +29,15 @@ LEAST = 3
 test compares, and blocks, at least."""
 
 SCALES = {"%": 100.0, "points": 100.0, "MB": 1e-6, "numbers": 1.0, "": 1.0}
+
+
+class Difference(NamedTuple):
+    """The mean difference of two rows over common seeds, its interval (None: fewer than `LEAST`), and the paper's."""
+
+    mean: float
+    p: float
+    interval: tuple[float, float] | None
+    paper: float | None
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,8 @@ class Outcome:
         Those of the row that this one is compared with, in the same column.
     judged : bool
         Whether the paper's figure in our interval would say anything: not where the reading was chosen by its result.
+    baseline_paper : float or None
+        The paper's figure of the row that this one is compared with.
     """
 
     cell: Cell
@@ -59,6 +71,7 @@ class Outcome:
     ours: Mapping[int, float]
     baseline: Mapping[int, float]
     judged: bool = True
+    baseline_paper: float | None = None
 
     @property
     def label(self) -> str:
@@ -87,11 +100,8 @@ class Outcome:
         None with fewer than three seeds, and where a share would be below 0 or above 100 %: so few seeds that differ so
         much, or so near to the bound, are not what Student's t is about.
         """
-        if self.mean is None or len(self.ours) < LEAST:
-            return None
-        half = _error(self.ours.values()) * float(stdtrit(len(self.ours) - 1, (1 + LEVEL) / 2))
-        low, high = self.mean - half, self.mean + half
-        return None if self.unit == "%" and not 0 <= low <= high <= SCALES["%"] else (low, high)
+        found = _interval(self.ours.values())
+        return None if found is None or (self.unit == "%" and not 0 <= found[0] <= found[1] <= SCALES["%"]) else found
 
     @property
     def within(self) -> bool | None:
@@ -106,19 +116,30 @@ class Outcome:
         return abs(self.difference) / self.deviation if self.difference is not None and self.deviation else None
 
     @cached_property
-    def against(self) -> tuple[float, float] | None:
-        """The mean difference from the baseline's row over the seeds, and the p-value of the paired t-test."""
+    def against(self) -> Difference | None:
+        """The difference from the baseline's row, by a paired t-test over the seeds; None if it has no deviation."""
         seeds = sorted(self.ours.keys() & self.baseline.keys())
         differences = [self.ours[seed] - self.baseline[seed] for seed in seeds]
         if len(seeds) < 2 or len(set(differences)) == 1:
             return None
-        difference = average(differences)
-        return difference, 2 * float(stdtr(len(seeds) - 1, -abs(difference) / _error(differences)))
+        mean = average(differences)
+        p = 2 * float(stdtr(len(seeds) - 1, -abs(mean) / _error(differences)))
+        known = self.paper is not None and self.baseline_paper is not None
+        paper = self.paper - self.baseline_paper if known else None  # type: ignore[operator]
+        return Difference(mean, p, _interval(differences), paper)
 
 
 def _error(values: Collection[float]) -> float:
     """Return the standard error of the mean."""
     return stdev(values) / sqrt(len(values))
+
+
+def _interval(values: Collection[float]) -> tuple[float, float] | None:
+    """Return the interval of the mean by Student's t; None with fewer than `LEAST` values."""
+    if len(values) < LEAST:
+        return None
+    half = _error(values) * float(stdtrit(len(values) - 1, (1 + LEVEL) / 2))
+    return average(values) - half, average(values) + half
 
 
 Gains = Mapping[tuple[str, str], Mapping[int, Mapping[int, float]]]
@@ -163,10 +184,22 @@ def outcomes(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -
         return by_name.get((cell.against, cell.column)) if apart else None
 
     judged = recipe.chosen not in ("result", "none")
-    return [
-        Outcome(cell, name, one.unit, cell.paper.get(name), ours(cell, one), ours(baseline(cell, one), one), judged)
-        for cell, (name, one) in product(cells, recipe.measures.items())
-    ]
+    found = []
+    for cell, (name, one) in product(cells, recipe.measures.items()):
+        other = baseline(cell, one)
+        paper, theirs = cell.paper.get(name), other.paper.get(name) if other else None
+        found.append(Outcome(cell, name, one.unit, paper, ours(cell, one), ours(other, one), judged, theirs))
+    return found
+
+
+def last_rise(recipe: Recipe, cells: Sequence[Cell], records: Sequence[Record]) -> tuple[float, str] | None:
+    """Return the largest rise of a cell's mean curve over the last quarter of its rounds, and the cell's name."""
+    rises = []
+    for cell, y in product(cells, recipe.figure.drawn):
+        known = [one.courses[course_name(y)] for one in records if one.cell == cell.folder]
+        ends = [values[-1] - values[3 * (len(values) - 1) // 4] for _, values in known if values]
+        rises += [(average(ends), cell.name)] * bool(ends)
+    return max(rises, default=None)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,29 @@ def markdown(recipe: Recipe, found: Sequence[Outcome], made: str, less: str, mor
     return "\n\n".join(filter(None, paragraphs)) + "\n"
 
 
+def differences_as_markdown(recipe: Recipe, found: Sequence[Outcome], rise: tuple[float, str] | None) -> str:
+    """Return the paired differences of a recipe that draws them, and how far its curves still rise; else nothing."""
+    if recipe.figure.kind != "differences":
+        return ""
+    first = next(iter(recipe.measures))
+    known = [(one, one.against) for one in found if one.measure == first and one.against is not None]
+    lines = [
+        [
+            *filter(None, [one.cell.row, one.cell.column]),
+            one.cell.against,
+            f"{gap.mean:+.2f}",
+            "-" if gap.interval is None else f"{gap.interval[0]:.2f} to {gap.interval[1]:.2f}",
+            f"{gap.p:.2g}",
+            "-" if gap.paper is None else f"{gap.paper:+.2f}",
+        ]
+        for one, gap in known
+    ]
+    names = ["row", *["column"] * bool(recipe.columns), "compared with", "points", "95 % interval", "p", "paper"]
+    ends = f" Curves of {rise[1]} rise most over the last quarter, by {100 * rise[0]:.2f} points." if rise else ""
+    text = f"**Differences** of {first}, paired by seed (Student's t).{ends}"
+    return f"{text}\n\n{as_markdown(names, lines)}" if lines else ""
+
+
 def section(recipe: Recipe, found: Sequence[Outcome], made: str, less: str) -> str:
     """Return a section of the page of all results.
 

@@ -28,7 +28,7 @@ from simulations.studies.reproduce.records import Record, course_name
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ABREAST = {"bars": 6, "lines": 2, "curves": 2, "gains": 5}
+ABREAST = {"bars": 6, "lines": 2, "curves": 2, "gains": 5, "differences": 4}
 """Most panels beside each other."""
 
 ROW, MANY = (0.24, 0.19), 20
@@ -60,6 +60,8 @@ def draw(recipe: Recipe, found: Sequence[Outcome], runs: Sequence[Job], records:
             drawn = _curves(recipe, cells, records)
         case "gains":
             drawn = _gains(recipe, found, gains_of(cells, records))
+        case "differences":
+            drawn = _differences(recipe, found)
         case "features":
             models = {job.folder.parent.name: job.folder for job in reversed(runs) if job.finished}  # the first seed's
             whole = {one.cell for one in records} <= models.keys()
@@ -229,6 +231,39 @@ def _gains(recipe: Recipe, found: Sequence[Outcome], gains: Gains) -> "tuple[Fig
         f"Points over training alone{'; right: ' * bool(texts)}{', '.join(recipe.figure.measures * bool(texts))}",
     )
     return figure, _gaining(columns)
+
+
+def _differences(recipe: Recipe, found: Sequence[Outcome]) -> "tuple[Figure, str] | None":
+    """Draw a panel a column: for each row its paired difference with its interval, and the paper's difference."""
+    first = next(iter(recipe.measures))
+    known = [(one.cell, one.against) for one in found if one.measure == first and one.against is not None]
+    if not known:
+        return None
+    columns, rows = (
+        list(dict.fromkeys(each)) for each in zip(*((cell.column, cell.row) for cell, _ in known), strict=True)
+    )
+    figure, places = _panels(len(columns), "differences", 0.9 + 0.34 * len(rows))
+    for axes, column in zip(places, columns, strict=True):
+        gaps = {rows.index(cell.row): gap for cell, gap in known if cell.column == column}
+        ends = [[abs(end - gap.mean) for end in gap.interval or (gap.mean, gap.mean)] for gap in gaps.values()]
+        paper = [inf if gap.paper is None else gap.paper for gap in gaps.values()]
+        axes.axvline(0, color="0.5", linewidth=1)
+        axes.plot(paper, list(gaps), "d", color=COLOURS[1], markersize=6, label="the paper's difference")
+        look = {"fmt": "o", "color": COLOURS[0], "markersize": 4, "label": "ours: mean and 95 % interval over seeds"}
+        axes.errorbar([gap.mean for gap in gaps.values()], list(gaps), xerr=np.transpose(ends), **look)
+        axes.set_title(fill(column, 24), fontsize="small")
+        axes.set_xlabel("points", fontsize="small")
+        axes.tick_params(labelsize="small")
+        axes.grid(alpha=0.3, axis="x")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_yticks(range(len(rows)), [fill(row, 30) for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+    handles, labels = places[0].get_legend_handles_labels()
+    without = int(all(gap.paper is None for _, gap in known))
+    others = " or ".join(dict.fromkeys(cell.against for cell, _ in known))
+    legend_below(figure, handles[without:], labels[without:], f"{first} less that of {others}")
+    above = sum(gap.interval is not None and gap.interval[0] > 0 for _, gap in known)
+    return figure, f"{above} of {len(known)} differences are above 0 (95 % intervals)"
 
 
 def _gaining(columns: Mapping[str, Mapping[str, Impact]]) -> str:

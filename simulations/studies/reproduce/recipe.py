@@ -79,29 +79,32 @@ class Figures(_Part):
 
     Parameters
     ----------
-    kind : {"bars", "lines", "curves", "gains", "features"}
+    kind : {"bars", "lines", "curves", "gains", "differences", "features"}
         "bars": each measure, marks for the paper's figure and ours. "lines": each measure over the columns. "curves":
         a measure over rounds, mean and standard deviation over the seeds. "gains": a panel a column, and in it for each
         row its clients' gains in accuracy over those of the row that it is compared with, the largest mean on top.
+        "differences": a panel a column, and in it for each row the paired difference of the first measure from the row
+        that it is compared with, its interval, and the paper's difference.
         "features": principal components of the features of one client's model.
     measures : list of str
         Of bars and lines: which ones have a panel, as far as there is room. Empty: all. Of gains: one, which stands
         beside each row, or none.
     y : list of str
         Of curves: what each round reports, or ``"client-P:KEY"``, ``"clients-P-Q:KEY"``: what some of the clients do.
+        Of differences: what should have stopped rising.
     client : int
         Of features: whose model.
     """
 
-    kind: Literal["bars", "lines", "curves", "gains", "features"] = "bars"
+    kind: Literal["bars", "lines", "curves", "gains", "differences", "features"] = "bars"
     measures: list[str] = []
     y: list[str] = ["accuracy"]
     client: int = 0
 
     @property
     def drawn(self) -> list[str]:
-        """What each round reports that is drawn: nothing but in curves."""
-        return self.y if self.kind == "curves" else []
+        """What each round reports that a record keeps."""
+        return self.y if self.kind in ("curves", "differences") else []
 
 
 class _Varied(_Part):
@@ -263,8 +266,9 @@ class Recipe(_Varied):
         _among("measure", [*self.figure.measures, *filter(None, [self.ranked])], self.measures)
         if self.figure.kind == "gains" and len(self.figure.measures) > 1:
             raise ValueError("figure: beside gains stands one measure, or none")
-        if self.compares_clients and not any(row.against or self.against for row in self.rows):
-            raise ValueError("gains are over those of another row: say which one with against")
+        paired = self.compares_clients or self.figure.kind == "differences"
+        if paired and not any(row.against or self.against for row in self.rows):
+            raise ValueError("gains and differences are over another row: say which one with against")
         for row in self.rows:
             _among("column", [*row.without, *row.within], columns)
             if not isinstance(row.paper, list):

@@ -15,10 +15,11 @@ from hetfl_flwr.runs.record import Round
 from simulations.reports.runs import Run, load_run
 from simulations.studies.reproduce import command
 from simulations.studies.reproduce.command import Request, reproduce
-from simulations.studies.reproduce.outcome import Outcome, outcomes, ranking
-from simulations.studies.reproduce.page import collect, counted, markdown, section
+from simulations.studies.reproduce.outcome import Outcome, last_rise, outcomes, ranking
+from simulations.studies.reproduce.page import collect, counted, differences_as_markdown, markdown, section
+from simulations.studies.reproduce.pictures import draw
 from simulations.studies.reproduce.recipe import Cell, load, names
-from simulations.studies.reproduce.records import Record, Records, measured
+from simulations.studies.reproduce.records import Record, Records, course_name, measured
 
 RESULTS = Path(__file__).parents[3] / "simulations" / "results"
 
@@ -296,13 +297,14 @@ def test_statistics_over_seeds():
     assert (one.mean, one.deviation, one.difference, one.away) == (2, 1, -2, 2)
     assert one.interval == pytest.approx((2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5), rel=1e-5)
     assert (one.within, Outcome(CELL, "m", "", 5.0, one.ours, {}).within) == (True, False)
-    assert one.against == (0, 1)  # of 1, 0, -1: no difference at all
+    half = 4.30265 / 3**0.5
+    assert one.against == (0, 1, pytest.approx((-half, half), rel=1e-5), None)  # of 1, 0, -1: no difference at all
     once = Outcome(CELL, "m", "%", 4.0, {0: 1.0}, {0: 2.0})
     unknown = (once.deviation, once.interval, once.within, once.away, once.against)
     assert (once.mean, unknown) == (1, (None,) * 5)
     ours, theirs = {0: 3.0, 1: 5.0, 2: 4.0, 3: 9.0}, {0: 2.0, 1: 5.5, 2: 1.0, 3: 4.0}
     p = ttest_rel(list(ours.values()), list(theirs.values())).pvalue
-    assert Outcome(CELL, "m", "%", None, ours, theirs).against == pytest.approx((2.125, p))
+    assert Outcome(CELL, "m", "%", None, ours, theirs).against[:2] == pytest.approx((2.125, p))
     nearly = dict.fromkeys(range(3), 93.1) | {3: 93.10000000000001}
     same = Outcome(CELL, "m", "%", 93.1, nearly, dict.fromkeys(range(4), 93.0))
     assert (same.interval, same.against[0]) == (pytest.approx((93.1, 93.1)), pytest.approx(0.1))
@@ -359,8 +361,31 @@ def test_a_row_can_be_compared_with_another_one_than_the_others(recipe):
     small = load(str(recipe))
     ours = {"fedhe": (50, 50, 50), "private": (70, 70, 70), "third": (59, 60, 61), "fourth": (59, 60, 61)}
     found = outcomes(small, list(small.cells()), [record for name in ours for record in recorded(name, ours[name])])
-    told = [one.against for one in found if one.measure == "accuracy"]
+    told = [one.against and one.against[:2] for one in found if one.measure == "accuracy"]
     assert told == [None, None, pytest.approx((-10, 0.0033), rel=0.02), pytest.approx((10, 0.0033), rel=0.02)]
+
+
+def test_a_claim_is_a_paired_difference_beside_the_papers_and_says_how_far_curves_rise(recipe, tmp_path):
+    """39, 40 and 44 are 11, 10 and 6 below FedHe: -9, deviation sqrt 7; Student's t of 2 degrees is 4.3027."""
+    text = RECIPE.replace('name = "Private"', 'name = "Private"\npaper = { accuracy = 58.0 }')
+    recipe.write_text(text.replace("seeds = 2", 'seeds = 3\nfigure = { kind = "differences" }'))
+    small = load(str(recipe))
+    curves = {"fedhe": [0.0, 0.2, 0.4, 0.48, 0.5], "private": [0.0, 0.1, 0.2, 0.3, 0.4]}
+    records = [
+        one.model_copy(update={"courses": {course_name("accuracy"): (list(range(5)), curves[name])}})
+        for name, values in (("fedhe", (50, 50, 50)), ("private", (39, 40, 44)))
+        for one in recorded(name, values)
+    ]
+    cells = list(small.cells())
+    found, rise = outcomes(small, cells, records), last_rise(small, cells, records)
+    assert rise == (pytest.approx(0.1), "Private")
+    assert differences_as_markdown(small, found, rise).endswith(
+        "(Student's t). Curves of Private rise most over the last quarter, by 10.00 points.\n\n"
+        "| row | compared with | points | 95 % interval | p | paper |\n| --- | --: | --: | --: | --: | --: |\n"
+        "| Private | FedHe | -9.00 | -15.57 to -2.43 | 0.028 | +8.00 |"
+    )
+    draw(small, found, [], records, tmp_path / "claim.png")
+    assert (tmp_path / "claim.png").stat().st_size > 10_000
 
 
 def recorded(cell, accuracies):
