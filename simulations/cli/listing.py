@@ -1,6 +1,6 @@
 """``hetfl list``, ``hetfl partition`` and ``hetfl new``: what there is, and a start for a method of one's own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +36,7 @@ LONGEST = 60
 
 
 def list_(
-    kind: Annotated[Kind | None, typer.Argument(help="What to list (default: everything).")] = None,
+    kind: Annotated[Kind | None, typer.Argument(help="What to show in full (default: all names).")] = None,
     data_dir: Annotated[str, typer.Option(help="Folder with local copies in the hub's layout.")] = "",
     dataset: Annotated[str, typer.Option(help="Data set for which model sizes are shown.")] = USUAL_DATA,
     settings: Annotated[
@@ -67,8 +67,10 @@ def list_(
     if json:
         print_json({each: facts(each, config) for each in kinds})
         return
-    for each in kinds:
-        print_tables(table(each, facts(each, config)))
+    if kind is None:
+        print_tables(names({each: facts(each, config) for each in kinds}))
+    else:
+        print_tables(table(kind, facts(kind, config)))
 
 
 def partition(
@@ -181,6 +183,18 @@ NOTES = {
     Kind.DATASETS: "Samples of the whole data set: a local copy may hold fewer. Megabytes: decoded, in memory. 0: "
     "images of many sizes, which image-size makes one. Folder only: not on the hub; a run of it says where to get it."
 }
+
+
+def names(found: Mapping[Kind, Sequence[Row]]) -> Table:
+    """Return the names of everything as a table of one row a kind."""
+    named = {kind: ", ".join(str(row.get("name", row.get("key"))) for row in rows) for kind, rows in found.items()}
+    return table_of(
+        "What there is",
+        {"kind": str, "names": named.__getitem__},
+        list(found),
+        words={"names"},
+        notes=["`hetfl list KIND` says what each is, `hetfl list algorithms` what leaves a client."],
+    )
 
 
 def table(kind: Kind, rows: Sequence[Row]) -> Table:

@@ -41,6 +41,16 @@ def listed() -> dict[str, dict[str, str]]:
     return {row[named]: dict(zip(headers, row, strict=True)) for row in rows}
 
 
+def test_the_names_of_everything_fit_on_a_page():
+    """A cell is folded at its spaces."""
+    shown = CliRunner().invoke(app, ["list"]).output
+    told = json.loads(CliRunner().invoke(app, ["list", "--json"]).output)
+    every = [row.get("name", row.get("key")) for rows in told.values() for row in rows]
+    assert len(every) > 250
+    assert set(every) <= set(shown.replace(",", " ").split())
+    assert len(shown.splitlines()) < 60
+
+
 def test_every_algorithm_is_listed_with_its_paper_its_wire_and_its_keys():
     rows = listed()
     assert sorted(rows) == names()
