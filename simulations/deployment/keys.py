@@ -125,7 +125,7 @@ def _list_nodes(keys: Keys) -> list[Path]:
 def _read_public(path: Path) -> str:
     key = " ".join(path.read_text(errors="replace").split()[:2])  # without the comment
     if canonical(key) is None:
-        raise ConfigError(f"{path} is no public key in OpenSSH's format")
+        raise ConfigError(f"{path} is not a public key in OpenSSH's format")
     return key
 
 
@@ -181,7 +181,7 @@ def _name(host: str) -> x509.GeneralName:
     except ValueError:
         if not _HOST.fullmatch(host):
             raise ConfigError(
-                f"'{host}' is no host: give a name such as server.example.org or an IP address, without a port"
+                f"'{host}' is not a host: give a name such as server.example.org or an IP address, without a port"
             ) from None
         return x509.DNSName(host.lower())
 
@@ -190,7 +190,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError:
-        raise ConfigError(f"{path} is no certificate in PEM format") from None
+        raise ConfigError(f"{path} is not a certificate in PEM format") from None
 
 
 def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -207,8 +207,8 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(
-            f"{path} is no private key of an elliptic curve in PEM format without a passphrase: put the right one "
-            "there, or move it away"
+            f"{path} is not an elliptic-curve private key without a passphrase: put the right one there, or move it "
+            "away"
         )
     return key
 
