@@ -140,7 +140,7 @@ def _intact(node: Node, read: Callable[[], bytes | None], stamp: Stamp, where: s
     except DamagedError as error:
         means = f"{error}: it would go on from an older state or its initial weights"
         if not node.config.accept_loss:
-            raise DamagedError(f"{means}, which accept-loss = true allows") from None
+            raise DamagedError(f"{means}, which accept-loss = true allows") from error
         log(WARNING, "%s, and this was accepted", means)
         return None
 

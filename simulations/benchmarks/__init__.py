@@ -1,1 +1,1 @@
-"""Measurements of what the engine costs; figures, and what a hostile client costs the others, are in README.md."""
+"""Benchmarks of the local engine; README.md has their figures."""

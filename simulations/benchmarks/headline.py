@@ -1,6 +1,6 @@
-"""The picture on the first page: ``python -m simulations.benchmarks.headline``, from the records of ``har-table``.
+"""The figure of the README: ``python -m simulations.benchmarks.headline`` draws it from the records of ``har-table``.
 
-Each dot is a person: the accuracy on the person's own test windows, mean over the seeds.
+Each dot is the accuracy on one person's test windows, averaged over the seeds.
 """
 
 import json
@@ -20,11 +20,11 @@ ROWS = {
     "fedavg-small-for-all": ("FedAvg", "one small model for all phones", 1),
     "local": ("Local", "each phone trains alone", 7),
 }
-"""By folder of the records: the method, what clients exchange, and the number of its colour."""
+"""By cell of the records: the method, what clients exchange, and the index of its colour."""
 
 
 def main() -> None:
-    """Draw it into the documents."""
+    """Write docs/headline.png."""
     by_person: dict[str, dict[str, list[float]]] = {row: defaultdict(list) for row in ROWS}
     for line in (HERE / "results" / "har-table.jsonl").read_text().splitlines():
         record = json.loads(line)

@@ -1,17 +1,16 @@
-"""FML of the engine beside HtFLlib's own loop: ``python -m simulations.benchmarks.peer PATH``.
+"""FML in the engine and in HtFLlib: ``python -m simulations.benchmarks.peer PATH``.
 
-PATH is a clone of HtFLlib (TsingZ0 on GitHub), whose ``PATH/system`` is imported as it is. Its server trains in a
-process of its own, without evaluation. The engine and the peer take turns; the ratio is the peer's time over the
-engine's in one turn. Of one worker it is by processor time, of two by the clock. Mean and standard deviation over
-turns.
+PATH is a clone of HtFLlib (TsingZ0 on GitHub); ``PATH/system`` is imported unchanged. HtFLlib's server trains in its
+own process, without evaluation. Both take turns; the ratio is HtFLlib's time divided by the engine's in the same turn.
+Times are processor time for one worker and wall-clock time for two. Figures are mean and standard deviation over turns.
 
-Both have 4 clients with the same rows, LeNet-5 as one torch module, an epoch of batches of 32 rows a round, SGD with
-learning rate 0.01, and one thread a process. These differ:
+Both have 4 clients with the same rows, LeNet-5 as one torch module, an epoch of batches of 32 rows per round, SGD with
+learning rate 0.01, and one thread per process. They differ in this:
 
-- The engine checks, counts and records what is exchanged. HtFLlib loads and saves each model with torch, and reads each
-  client's compressed file, in each round.
-- HtFLlib puts an average pooling behind the body, which here maps D features to D. It goes back through the network
-  that teaches, clips gradients, and divides the KL term by batch and classes.
+- The engine checks, counts and records payloads. HtFLlib loads and saves each model with torch, and reads each client's
+  compressed file, in every round.
+- HtFLlib adds an average pooling after the body, which here maps D features to D. It backpropagates through the teacher
+  network, clips gradients, and divides the KL term by batch size and classes.
 - HtFLlib collates batches row by row, in the order of the file.
 """
 
@@ -25,23 +24,19 @@ from copy import deepcopy
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
-from time import process_time, time
-from typing import Annotated, NamedTuple
+from time import perf_counter, process_time
+from typing import Annotated
 
 import numpy as np
 import torch
 import typer
 from torch import Tensor, nn
 
-from hetfl_flwr import RoundCallback
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.methods import resolve
 from hetfl_flwr.node.machine import keep_freed_memory
-from hetfl_flwr.runs.record import Round
-from simulations.benchmarks.speed import Client, ready
-from simulations.engine.run import run_locally
+from simulations.benchmarks.speed import Client, cells, of_engine, ready
 
 SETTINGS: Mapping[str, Value] = {
     **{"algorithm": "fml", "fml.alpha": 0.5, "fml.beta": 0.5, "fml.meme": "lenet5", "models": "lenet5", "clients": 4},
@@ -49,15 +44,8 @@ SETTINGS: Mapping[str, Value] = {
 }
 
 
-class Seconds(NamedTuple):
-    """What a round takes, of one process and by the clock."""
-
-    processor: float
-    clock: float
-
-
 class Trunk(nn.Module):
-    """A body with a last layer ``fc``, which HtFLlib replaces."""
+    """A body whose last layer ``fc`` HtFLlib replaces."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -69,32 +57,10 @@ class Trunk(nn.Module):
         return features
 
 
-class Clock(RoundCallback):
-    """Notes both times at the end of each round."""
-
-    def __init__(self) -> None:
-        self.ends: list[Seconds] = []
-
-    def round(self, entry: Round) -> None:
-        """Note them."""
-        self.ends.append(Seconds(process_time(), time()))
-
-
-def of_engine(settings: Mapping[str, Value], workers: int) -> Seconds:
-    """Run the engine; return what a round takes, the first two and the last left out."""
-    clock = Clock()
-    with TemporaryDirectory() as folder:
-        own = {**settings, "output-dir": folder}
-        run_locally(own, workers=workers, verbose=False, progress=False, callbacks=[clock])
-    first, last = clock.ends[3], clock.ends[-2]
-    rounds = len(clock.ends) - 5
-    return Seconds((last.processor - first.processor) / rounds, (last.clock - first.clock) / rounds)
-
-
-def of_peer(path: Path, settings: dict[str, Value]) -> Seconds:
-    """Train by HtFLlib in this process, which is for that alone; return what a round takes."""
+def of_peer(path: Path, settings: dict[str, Value], now: Callable[[], float]) -> float:
+    """Train with HtFLlib in this process, which must do nothing else; return the seconds per round."""
     torch.set_num_threads(1)
-    os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # it loads whole modules, which it has just saved
+    os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # it loads complete modules that it has just saved
     sys.path.insert(0, str(path / "system"))
     config = resolve(RunConfig.from_flat(settings))
     with TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
@@ -106,17 +72,16 @@ def of_peer(path: Path, settings: dict[str, Value]) -> Seconds:
         server = import_module("flcore.servers.serverfml").FML(_arguments(config, clients[0]), 0)
         server.evaluate = lambda *_, **__: server.rs_test_acc.append(0.0)
         server.save_results = lambda: None
-        server.train()  # what is not measured
-        before = Seconds(process_time(), time())
+        server.train()  # warm-up
+        began = now()
         server.train()
-        after = Seconds(process_time(), time())
+        seconds = now() - began
         os.chdir(path)
-    rounds = server.global_rounds + 1
-    return Seconds((after.processor - before.processor) / rounds, (after.clock - before.clock) / rounds)
+    return seconds / (int(server.global_rounds) + 1)
 
 
 def _write(folder: Path, client: Client, rows: int) -> None:
-    """Write a client's rows as HtFLlib reads them; it wants a test row."""
+    """Write a client's rows in HtFLlib's format, which requires a test row."""
     inputs, labels = client.rows
     test = ready(client.node.data.test)
     for part, x, y in (("train", inputs[:rows], labels[:rows]), ("test", test[0][:1], test[1][:1])):
@@ -126,7 +91,7 @@ def _write(folder: Path, client: Client, rows: int) -> None:
 
 
 def _arguments(config: RunConfig, client: Client) -> Namespace:
-    """Return HtFLlib's command line as its ``main.py`` would parse it."""
+    """Return HtFLlib's arguments as its ``main.py`` would parse them."""
     trunk, head = Trunk(client.model.body), client.model.head
     made: dict[str, Callable[[], nn.Module]] = {"trunk": lambda: deepcopy(trunk), "top": lambda: deepcopy(head)}
     return Namespace(
@@ -145,13 +110,15 @@ def _arguments(config: RunConfig, client: Client) -> Namespace:
 
 def main(
     path: Annotated[Path, typer.Argument(help="A clone of HtFLlib.")],
-    data_dir: Annotated[Path | None, typer.Option(help="Folder with a copy of MNIST; else the bundled digits.")] = None,
-    turns: Annotated[int, typer.Option(min=2, help="How often both run.")] = 5,
-    rounds: Annotated[int, typer.Option(min=8, help="Of each run.")] = 10,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with a copy of MNIST (default: bundled digits).")
+    ] = None,
+    turns: Annotated[int, typer.Option(min=2, help="Number of turns.")] = 5,
+    rounds: Annotated[int, typer.Option(min=8, help="Rounds of each run.")] = 10,
 ) -> None:
     """Measure, and print a table."""
     torch.set_num_threads(1)
-    keep_freed_memory()  # as the command `hetfl` does
+    keep_freed_memory()  # as `hetfl` does
     data: dict[str, Value] = (
         {"dataset": "mnist", "data-dir": str(data_dir.absolute())} if data_dir else {"dataset": "digits"}
     )
@@ -160,16 +127,13 @@ def main(
     rows = min(len(Client(config, client_id).rows[1]) for client_id in range(config.clients))
     settings["local-batches"] = rows // config.batch_size
     print("| workers | HtFLlib, ms | engine, ms | ratio |\n| --- | --- | --- | --- |")
-    for workers in (1, 2):
-        taken = []
+    for workers, now in ((1, process_time), (2, perf_counter)):
+        pairs = []
         for _ in range(turns):
-            with ProcessPoolExecutor(1, get_context("spawn")) as alone:
-                theirs = alone.submit(of_peer, path.absolute(), settings).result()
-            ours = of_engine(settings, workers)
-            taken.append((theirs.processor, ours.processor) if workers == 1 else (theirs.clock, ours.clock))
-        both = [f"{1e3 * fmean(one):.1f} ± {1e3 * stdev(one):.1f}" for one in zip(*taken, strict=True)]
-        ratios = [their / our for their, our in taken]
-        print(f"| {workers} | {' | '.join(both)} | {fmean(ratios):.2f} ± {stdev(ratios):.2f} |", flush=True)
+            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                theirs = process.submit(of_peer, path.absolute(), settings, now).result()
+            pairs.append((theirs, of_engine(settings, workers, now)))
+        print(f"| {workers} | {cells(*zip(*pairs, strict=True))}", flush=True)
 
 
 if __name__ == "__main__":

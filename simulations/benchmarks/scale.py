@@ -1,16 +1,15 @@
-"""What many clients cost: ``python -m simulations.benchmarks.scale``.
+"""Cost of many clients: ``python -m simulations.benchmarks.scale``.
 
-FedAvg on a table of ten rows a client, of whom 20 are drawn to train in a round and 20 to be measured after it. Figures
-are of the processor time and the memory of one process for each number of clients: seconds until round 1 begins, with
-the data set, the first evaluation and the first checkpoint; milliseconds of the median round; and the most memory after
-the start and after the rounds. The run is stopped then: after its last round all clients would be measured.
+FedAvg on a table with ten rows per client; in each round 20 clients train and 20 are measured. For each number of
+clients, one process reports its processor time and peak memory: seconds until round 1 begins, including the data set,
+the first evaluation and the first checkpoint; milliseconds of the median round; peak memory after the start and after
+the rounds. The run is stopped before its last round, after which all clients would be measured.
 """
 
-import json
 import signal
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from statistics import median
@@ -30,17 +29,11 @@ from hetfl_flwr.runs.record import Round
 from simulations.engine.run import run_locally
 
 DRAWN, ROWS, COLUMNS = 20, 10, 8
-"""Clients of a round, rows of a client, and columns of numbers."""
+"""Clients per round, rows per client, and numeric columns."""
 
 
 class Meter(RoundCallback):
-    """Notes processor time and memory after each round, and stops the run after some.
-
-    Parameters
-    ----------
-    rounds : int
-        After how many.
-    """
+    """Records processor time and peak memory (MB) after each round, and stops the run after `rounds` rounds."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
@@ -48,7 +41,7 @@ class Meter(RoundCallback):
         self.memory: list[float] = []
 
     def round(self, entry: Round) -> None:
-        """Note them."""
+        """Record them."""
         self.ends.append(process_time())
         self.memory.append(getrusage(RUSAGE_SELF).ru_maxrss / 1024)
         if entry.round == self._rounds:
@@ -56,7 +49,7 @@ class Meter(RoundCallback):
 
 
 def measured(clients: int, rounds: int) -> tuple[float, float, float, float]:
-    """Run a federation; return seconds of the start and of a round, and megabytes after the start and at the end."""
+    """Run a federation; return the seconds of start and round, and the peak memory (MB) after start and end."""
     draw, meter = np.random.default_rng(0), Meter(rounds)
     with TemporaryDirectory() as folder:
         classes = draw.integers(0, 3, ROWS * clients)
@@ -76,28 +69,14 @@ def measured(clients: int, rounds: int) -> tuple[float, float, float, float]:
 
 
 def main(
-    clients: Annotated[list[int] | None, typer.Argument(help="How many.")] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Of each run.")] = 30,
-    alone: Annotated[bool, typer.Option("--alone", hidden=True)] = False,
+    clients: Annotated[list[int] | None, typer.Argument(help="Numbers of clients.")] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds of each run.")] = 30,
 ) -> None:
     """Measure, and print a table."""
-    numbers = clients or [1_000, 10_000, 100_000]
-    if alone:
-        print(json.dumps(measured(numbers[0], rounds), allow_nan=False))
-        return
     print("| clients | start, s | round, ms | memory after the start, MB | after the rounds, MB |\n|" + " --- |" * 5)
-    for number in numbers:
-        command = [
-            sys.executable,
-            "-m",
-            "simulations.benchmarks.scale",
-            str(number),
-            "--rounds",
-            str(rounds),
-            "--alone",
-        ]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        start, step, before, after = json.loads(said.splitlines()[-1])
+    for number in clients or [1_000, 10_000, 100_000]:
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:  # a new one, for its memory
+            start, step, before, after = process.submit(measured, number, rounds).result()
         print(f"| {number:,} | {start:.1f} | {1e3 * step:.0f} | {before:.0f} | {after:.0f} |", flush=True)
 
 

@@ -1,14 +1,14 @@
-"""What the engine costs: ``python -m simulations.benchmarks.speed``.
+"""Overhead of the engine: ``python -m simulations.benchmarks.speed``.
 
-A run of the local engine and a plain PyTorch loop of the same method take turns. A loop does the algorithm's work and
-nothing else: no messages, checks, state, checkpoints or counted bytes. It draws its batches as the clients do, so both
-end with the same bits, and are known to do the same work.
+The local engine and a plain PyTorch loop of the same method take turns. A loop has no messages, checks, state,
+checkpoints or byte counts. It draws the same batches as the clients, and ends with the same bits.
 
-Figures are milliseconds of processor time a round, of one thread, over all rounds but the first two and the last: those
-of the engine include checkpoints and the files of the run folder. The ratio is the loop's over the engine's in one
-turn: 1 is an engine that costs nothing. Mean and standard deviation over turns.
+Figures are milliseconds of processor time per round with one thread, over all rounds except the first two and the last.
+Those of the engine include checkpoints and the files of the run folder. The ratio is the loop's time divided by the
+engine's in the same turn; without overhead it is 1. Figures are mean and standard deviation over turns.
 
-With ``--workers`` one and two worker processes take turns instead, by the clock, at two lengths of a round of FedHe.
+With ``--workers``, one and two worker processes take turns instead: FedHe at two numbers of steps per round, by
+wall-clock time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,20 +42,20 @@ SETTINGS: Mapping[str, Value] = {
     **{"models": "lenet5", "clients": 4, "dataset": "rotated-digits", "batch-size": 32, "local-batches": 1},
     **{"optimizer": "amsgrad"},
 }
-"""Config keys of both: rounds of one step of 32 rows, in which the engine costs the most beside the work."""
+"""Config keys of both: rounds of one step of 32 rows, for which the overhead is largest."""
 
 WARM_UP = 2
-"""Rounds that are not measured."""
+"""First rounds, which are not measured."""
 
 Rows = tuple[Tensor, Tensor]
-"""Inputs (N, *shape), as a model takes them, and labels (N,)."""
+"""Model inputs (N, *shape) and labels (N,)."""
 
 Play = Callable[[int], Arrays]
-"""Plays a round, and returns the server state after it."""
+"""Runs a round, and returns the server state after it."""
 
 
 class Client:
-    """A client of a loop: its node, its optimizer and the rows that it trains on."""
+    """A client of a loop: its node, optimizer and training rows."""
 
     def __init__(self, config: RunConfig, client_id: int) -> None:
         own: dict[str, Value] = {"partition-id": client_id, "num-partitions": config.clients}
@@ -72,19 +72,19 @@ class Client:
 
 
 def ready(samples: Samples) -> Rows:
-    """Return samples as models take them."""
+    """Return samples as model inputs and labels."""
     return samples.batch(torch.arange(len(samples)))
 
 
 def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """Take one step down."""
+    """Take a gradient step."""
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
 
 
 def fedhe(config: RunConfig) -> Play:
-    """FedHe: cross-entropy, and the distance to the mean logits of the batch's classes."""
+    """FedHe: cross-entropy and the distance to the mean logits of each sample's class."""
     clients = [Client(config, client_id) for client_id in range(config.clients)]
     classes = clients[0].node.data.spec.classes
     sums, uploads = np.zeros((classes, classes)), np.zeros(classes, np.int64)
@@ -111,7 +111,7 @@ def fedhe(config: RunConfig) -> Play:
 
 
 def fml(config: RunConfig) -> Play:
-    """FML: the own model and a copy of the global one teach each other; the copies are averaged."""
+    """FML: the local model and a copy of the global one teach each other; the copies are averaged."""
     clients = [Client(config, client_id) for client_id in range(config.clients)]
     memes = [small_model("fml.meme", "auto", client.node) for client in clients]
     state: dict[str, Any] = {name: to_numpy(tensor).copy() for name, tensor in memes[0].state_dict().items()}
@@ -138,15 +138,15 @@ def fml(config: RunConfig) -> Play:
 
 
 Signal = tuple[Tensor, Tensor, Tensor]
-"""Numbers (B,) of a teacher's public samples, its posteriors (B, C) on them, and its accuracy."""
+"""Indices (B,) of a teacher's public samples, its posteriors (B, C) for them, and its accuracy."""
 
 
 def fedh2l(config: RunConfig) -> Play:
-    """FedH2L: a step that others teach, projected so that it does not undo the last local one, and a local step."""
+    """FedH2L: a distillation step, projected so that it does not undo the last local step, and a local step."""
     clients = [Client(config, client_id) for client_id in range(config.clients)]
     public = {client.client_id: ready(client.node.data.public) for client in clients}
     local = {client.client_id: torch.zeros_like(flat_gradient(client.model.parameters())) for client in clients}
-    for client in clients:  # its own rows first, then the public ones of others
+    for client in clients:  # its own rows, then the public rows of others
         others = [rows for owner, rows in public.items() if owner != client.client_id]
         inputs, labels = (torch.cat(parts) for parts in zip(client.rows, *others, strict=True))
         client.rows = inputs, labels
@@ -156,7 +156,7 @@ def fedh2l(config: RunConfig) -> Play:
         client.model.train()
         teachers = [(public[owner], signal) for owner, signal in before.items() if owner != client.client_id]
         if teachers:
-            _taught(client.model, client.optimizer, teachers, local[client.client_id])
+            _distil(client.model, client.optimizer, teachers, local[client.client_id])
         inputs, labels = client.batch(round)
         client.optimizer.zero_grad()
         functional.cross_entropy(client.model(inputs), labels).backward()  # type: ignore[no-untyped-call]
@@ -165,19 +165,19 @@ def fedh2l(config: RunConfig) -> Play:
         return _signal(client, public[client.client_id], round)
 
     def play(round: int) -> Arrays:
-        told = {client.client_id: turn(client, dict(signals), round) for client in clients}
-        signals.update(told)
+        new = {client.client_id: turn(client, dict(signals), round) for client in clients}
+        signals.update(new)
         names = ("indices", "posteriors", "accuracy")
         return {
             f"{name}.{owner:06d}": to_numpy(part)
-            for owner, signal in told.items()
+            for owner, signal in new.items()
             for name, part in zip(names, signal, strict=True)
         }
 
     return play
 
 
-def _taught(
+def _distil(
     model: nn.Module, optimizer: torch.optim.Optimizer, teachers: list[tuple[Rows, Signal]], local: Tensor
 ) -> None:
     inputs = torch.cat([rows[0][indices] for rows, (indices, _, _) in teachers])
@@ -209,44 +209,38 @@ LOOPS: Mapping[str, Callable[[RunConfig], Play]] = {"fedh2l": fedh2l, "fedhe": f
 
 
 STEPS: Mapping[int, int] = {20: 40, 200: 12}
-"""Local steps of a round in which workers are compared, and how many rounds a run has then."""
+"""Local steps per round for which workers are compared, and the rounds of such a run."""
 
 
 class Clock(RoundCallback):
-    """Notes the time at the end of each round.
-
-    Parameters
-    ----------
-    now : callable
-        Returns the time in seconds.
-    """
+    """Records the time `now` in seconds at the end of each round."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.ends: list[float] = []
 
     def round(self, entry: Round) -> None:
-        """Note it."""
+        """Record it."""
         self.ends.append(self._now())
 
 
 def a_round(ends: list[float]) -> float:
-    """Return the mean seconds of a round, given when rounds ended."""
+    """Return the mean seconds per round from the times at which rounds ended."""
     measured = ends[WARM_UP:-1]
     return (measured[-1] - measured[0]) / (len(measured) - 1)
 
 
 def of_engine(settings: Mapping[str, Value], workers: int = 1, now: Callable[[], float] = process_time) -> float:
-    """Run the engine; return its seconds a round."""
+    """Run the engine; return its seconds per round."""
     clock = Clock(now)
     with TemporaryDirectory() as folder:
         own = {**settings, "output-dir": folder}
         run_locally(own, workers=workers, verbose=False, progress=False, callbacks=[clock])
-    return a_round(clock.ends[1:])  # without round 0, which is the evaluation before any training
+    return a_round(clock.ends[1:])  # without round 0, the evaluation before training
 
 
 def of_loop(settings: Mapping[str, Value]) -> float:
-    """Run the loop; return its processor seconds a round."""
+    """Run the loop; return its processor seconds per round."""
     config, ends = resolve(RunConfig.from_flat(dict(settings))), list[float]()
     play = LOOPS[config.algorithm](config)
     for round in range(1, config.rounds + 1):
@@ -256,22 +250,24 @@ def of_loop(settings: Mapping[str, Value]) -> float:
 
 
 def cells(first: Sequence[float], second: Sequence[float]) -> str:
-    """Return both in milliseconds, and the ratio of the first to the second, each with its deviation over turns."""
+    """Return table cells: both times in milliseconds and their ratio, as mean and standard deviation over turns."""
     ratios = [one / other for one, other in zip(first, second, strict=True)]
     both = [f"{1e3 * fmean(one):.2f} ± {1e3 * stdev(one):.2f}" for one in (first, second)]
     return f"{' | '.join(both)} | {fmean(ratios):.3f} ± {stdev(ratios):.3f} |"
 
 
 def main(
-    methods: Annotated[list[str] | None, typer.Argument(help="Of fedh2l, fedhe and fml; all by default.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder with a copy of MNIST; else the bundled digits.")] = None,
+    methods: Annotated[list[str] | None, typer.Argument(help="fedh2l, fedhe, fml (default: all).")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with a copy of MNIST (default: bundled digits).")
+    ] = None,
     workers: Annotated[bool, typer.Option("--workers", help="Compare one worker with two.")] = False,
-    turns: Annotated[int, typer.Option(min=2, help="How often both run.")] = 5,
-    rounds: Annotated[int, typer.Option(min=5, help="Of each run against a loop.")] = 100,
+    turns: Annotated[int, typer.Option(min=2, help="Number of turns.")] = 5,
+    rounds: Annotated[int, typer.Option(min=5, help="Rounds of each run against a loop.")] = 100,
 ) -> None:
     """Measure, and print a table."""
     torch.set_num_threads(1)
-    keep_freed_memory()  # as the command `hetfl` does
+    keep_freed_memory()  # as `hetfl` does
     data: dict[str, Value] = {"dataset": "rotated-mnist", "data-dir": str(data_dir.absolute())} if data_dir else {}
     if workers:
         print("| steps a round | one worker, ms | two workers, ms | ratio |\n| --- | --- | --- | --- |")

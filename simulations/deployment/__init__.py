@@ -1,4 +1,4 @@
-"""Deployment: keys, checks before a node joins, a SuperNode that stays warm, and a rehearsal on one machine.
+"""Deployment: keys, checks before a node joins, a warm SuperNode, and a rehearsal on one machine.
 
 What the app itself needs on a server or a node belongs in ``hetfl_flwr``.
 """

@@ -1,6 +1,6 @@
-"""``hetfl doctor``: a table of checks before a node joins: its machine, its files, and the server as seen from it.
+"""``hetfl doctor``: checks of a node before it joins: its machine, its files, and its connection to the server.
 
-A check changes nothing: it neither joins a federation nor leaves a file behind.
+Checks change nothing: they neither join a federation nor leave files behind.
 """
 
 import json
@@ -49,48 +49,48 @@ from hetfl_flwr.text import printable
 from simulations.reports.terminal import byte_size, table_of
 
 PROJECT = "hetfl"
-"""The package whose requirements must be met."""
+"""The distribution whose requirements are checked."""
 
 MISSING = "missing"
 
 SIDE = 256
-"""Rows and columns of the matrices that torch multiplies on trial."""
+"""Rows and columns of the matrices that torch multiplies as a test."""
 
 MEMORY, ROOMY = 1.05e9, 1.5e9
-"""Bytes: the peak of a run of LeNet-5 on MNIST, and the most that such a run may take."""
+"""Bytes: the peak memory of a run of LeNet-5 on MNIST, and free memory below which there is a warning."""
 
 MODEL_STATE, RUNS_KEPT = 134e6, 20
-"""Bytes of a client with ResNet-18 and Adam, and the runs that ``state-keep`` leaves in a folder."""
+"""Bytes of the state of a client with ResNet-18 and Adam, and the default of ``state-keep``."""
 
 CGROUP = Path("/sys/fs/cgroup")
-"""Where Linux reports the memory limit of a container or a unit."""
+"""Where Linux reports the memory limit of a container or a systemd unit."""
 
 JETSON = Path("/etc/nv_tegra_release")
-"""Where a Jetson reports the release of its system."""
+"""Where a Jetson reports its system release."""
 
 PATIENCE = 20.0
-"""Deadline of all checks of a server together, in seconds."""
+"""Time limit of all checks of the server together, in seconds."""
 
 SOON = timedelta(days=30)
-"""Time before the end of a certificate from which on there is a warning."""
+"""Remaining validity of a certificate below which there is a warning."""
 
 AHEAD, BEHIND = 5.0, 305.0
-"""Seconds by which a node's clock may be ahead of the server's, and behind it: Flower refuses signatures beyond."""
+"""Seconds by which a node's clock may be ahead of the server's, and behind it; Flower refuses other signatures."""
 
 MAX_ANSWER = 10_000_000
-"""Maximum number of bytes that are read of an answer."""
+"""Maximum number of bytes that are read of a response."""
 
 FLEET = "/v1/fleet/activate-node"
-"""A path of a SuperLink that nodes post to, also through a gate; it refuses to be read."""
+"""A path to which nodes post, also through a gate; a SuperLink answers a GET with 405."""
 
-_NO_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL: dates are a check of their own
+_NO_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL: dates are checked separately
 _OTHER_TORCH = "install a torch for this system, processor and driver: https://pytorch.org, or NVIDIA's for a JetPack"
 _RENEWAL = "move server.crt and server.key away, run `hetfl keys{}` again where ca.key is, and restart the SuperLink"
 _SYNC = "set this machine's clock: timedatectl set-ntp true"
 
 
 class State(StrEnum):
-    """The result of a check. Only a failure prevents a node from taking part."""
+    """The result of a check; only a failure keeps a node from taking part."""
 
     OK = "ok"
     WARNING = "warning"
@@ -99,7 +99,7 @@ class State(StrEnum):
 
 
 class Fault(Exception):
-    """Raised by a check that has not passed: what it has found, how to fix it, and its state."""
+    """Raised by a check that did not pass: what it found, how to fix it, and its state."""
 
     def __init__(self, found: str, fix: str = "", state: State = State.FAILURE) -> None:
         super().__init__(found)
@@ -108,7 +108,7 @@ class Fault(Exception):
 
 @contextmanager
 def fault_of(found: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turn errors of the system, and other given ones, into a fault, with their reason."""
+    """Turn OSError, and other given errors, into a fault with their reason."""
     kinds: tuple[type[Exception], ...] = (OSError, *errors)
     try:
         yield
@@ -119,18 +119,9 @@ def fault_of(found: str, fix: str, *errors: type[Exception]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. Its texts may quote a server: each becomes one printable line of bounded length.
+    """The result of one check: what was found, and how to fix a warning or a failure.
 
-    Parameters
-    ----------
-    name : str
-        What was checked.
-    state : State
-        Its state.
-    found : str
-        What was found, or why it was not checked.
-    fix : str
-        How to fix a warning or a failure.
+    Since its texts may quote a server, each is made one printable line of limited length.
     """
 
     name: str
@@ -145,7 +136,7 @@ class Finding:
 
 
 class Answers(NamedTuple):
-    """A server's answers to empty requests: its clock, its Fleet API, and its version."""
+    """A server's ``Date``, this machine's clock at that time, the status of its Fleet API, and its OpenAPI text."""
 
     date: str | None
     clock: datetime
@@ -157,20 +148,9 @@ class Answers(NamedTuple):
 class Node:
     """A node's options, and what the server reports to it.
 
-    Parameters
-    ----------
-    host : str
-        Name or address of the SuperLink, without brackets; empty: no server is checked.
-    port : int
-        1 to 65535.
-    roots : Path, optional
-        Certificates of the authorities that are trusted; by default those of certifi, as in Flower.
-    insecure : bool
-        Whether the connection is without TLS.
-    key : Path, optional
-        The node's private key: what ``flower-supernode`` takes as ``--auth-supernode-private-key``.
-    state_dir : Path, optional
-        The node's ``state-dir``, which need not be there yet. By default the working directory.
+    With an empty `host` no server is checked; an IPv6 address has no brackets. `roots` are the certificates of trusted
+    authorities, by default those of certifi, as in Flower. `state_dir` need not exist yet; by default it is the working
+    directory.
     """
 
     host: str = ""
@@ -181,7 +161,7 @@ class Node:
     state_dir: Path | None = None
 
     def connected(self, context: ssl.SSLContext | None = None) -> socket.socket:
-        """Connect, by TLS if a context is given."""
+        """Connect, with TLS if a context is given."""
         connection = socket.create_connection((self.host, self.port), timeout=PATIENCE / 2)
         try:
             return context.wrap_socket(connection, server_hostname=self.host) if context else connection
@@ -191,19 +171,19 @@ class Node:
 
     @cached_property
     def certificate(self) -> x509.Certificate:
-        """The server's certificate, for any name."""
+        """The server's certificate, without verification."""
         with self.connected(_context()) as connection:
             shown: bytes = connection.getpeercert(binary_form=True)  # type: ignore[attr-defined]
         return x509.load_der_x509_certificate(shown)
 
     @cached_property
     def answers(self) -> Answers:
-        """The server's answers over HTTP, without verification of its certificate."""
+        """The server's HTTP responses, without verification of its certificate."""
         (_, date, _, clock), (status, *_), (_, _, described, _) = map(self._get, ("/health", FLEET, "/openapi.json"))
         return Answers(date, clock, status, described)
 
     def _get(self, path: str) -> tuple[int, str | None, bytes, datetime]:
-        """Return status, ``Date`` and body of an answer, and this machine's clock when it came."""
+        """Return status, ``Date`` and body of a response, and this machine's clock when the server sent it."""
         request = HTTPConnection(self.host, self.port)
         request.sock = self.connected(None if self.insecure else _context())
         with request.sock:
@@ -215,13 +195,7 @@ class Node:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Return host and port of HOST:PORT.
-
-    Raises
-    ------
-    ConfigError
-        It has another form.
-    """
+    """Return host and port of HOST:PORT."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     plain = port.isascii() and port.isdecimal() and 1 <= int(port[:6]) <= 65535
@@ -231,7 +205,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def check_python(node: Node) -> str:
-    """Compare the version of Python with the one that this project requires."""
+    """Check the version of Python."""
     required = metadata(PROJECT)["Requires-Python"]
     text = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     if not SpecifierSet(required).contains(platform.python_version(), prereleases=True):
@@ -240,7 +214,7 @@ def check_python(node: Node) -> str:
 
 
 def check_packages(node: Node) -> str:
-    """Check that each required package, Flower among them, is installed in a supported version."""
+    """Check that each required package is installed in a supported version."""
     here = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     found = {each: _version(each.name) for each in _required()}
     lacking = {
@@ -254,7 +228,7 @@ def check_packages(node: Node) -> str:
 
 
 def _required() -> list[Requirement]:
-    """Return what this project requires here, without its extras."""
+    """Return the requirements of this project on this system, without extras."""
     every = map(Requirement, requires(PROJECT) or [])
     return [each for each in every if each.marker is None or each.marker.evaluate()]
 
@@ -267,7 +241,7 @@ def _version(package: str) -> str:
 
 
 def check_torch(node: Node) -> str:
-    """Let torch compute in a process of its own: one that was built for newer processors ends it by a signal."""
+    """Run torch in a separate process, which dies by a signal if torch was built for newer processors."""
     trial = f"import torch; one = torch.ones({SIDE}, {SIDE}); one @ one"
     done = subprocess.run([sys.executable, "-c", trial], capture_output=True, text=True, check=False)
     if done.returncode < 0:
@@ -278,7 +252,7 @@ def check_torch(node: Node) -> str:
 
 
 def check_device(node: Node) -> str:
-    """Multiply matrices on each accelerator that torch sees; without one, on the processor."""
+    """Multiply matrices on each accelerator that torch finds; without one, on the processor."""
     import torch
 
     names = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
@@ -323,7 +297,7 @@ def _described(device: str) -> str:
 
 
 def jetson_release() -> str:
-    """Return the release of a Jetson's system, such as ``R36 (release), REVISION: 4.0``; empty on other machines."""
+    """Return a Jetson's system release, such as ``R36 (release), REVISION: 4.0``; empty on other machines."""
     try:
         first = JETSON.read_text(errors="replace").partition("\n")[0]
     except OSError:
@@ -332,7 +306,7 @@ def jetson_release() -> str:
 
 
 def check_memory(node: Node) -> str:
-    """Compare the free memory with what small clients take."""
+    """Check that there is enough memory for a small client."""
     free = free_memory()
     text = f"{byte_size(free)} free; a small client (LeNet-5) takes {byte_size(MEMORY)}"
     if free < ROOMY:
@@ -342,7 +316,7 @@ def check_memory(node: Node) -> str:
 
 
 def free_memory(cgroup: Path = CGROUP) -> int:
-    """Return the bytes that a new process can take, within the limit of a container."""
+    """Return the memory in bytes that a new process can use, within the limit of a container."""
     free: int = psutil.virtual_memory().available
     try:
         limit, used = ((cgroup / f"memory.{name}").read_text().strip() for name in ("max", "current"))
@@ -352,7 +326,7 @@ def free_memory(cgroup: Path = CGROUP) -> int:
 
 
 def check_state_folder(node: Node) -> str:
-    """Check that the state folder, or the one in which it would be made, can be written and has room."""
+    """Check that the state folder, or its nearest existing parent, is writable and has enough space."""
     folder = node.state_dir or Path.cwd()
     fix = "free some of the disk, or name a folder with --state-dir that the node's user can write to"
     with fault_of(f"{folder} cannot be written", fix):
@@ -366,7 +340,7 @@ def check_state_folder(node: Node) -> str:
 
 
 def check_key(node: Node) -> str:
-    """Check that Flower can read the node's private key, that others cannot, and that it goes with TLS."""
+    """Check that Flower can read the node's private key, that other users cannot, and that TLS is on."""
     path = node.key
     if path is None:
         raise Fault("no --key is given", state=State.NOT_CHECKED)
@@ -377,10 +351,10 @@ def check_key(node: Node) -> str:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, EllipticCurvePrivateKey):
-        text = f"{path} is no private key of an elliptic curve in OpenSSH's format without a passphrase"
-        raise Fault(text, "take node-K, not node-K.pub, of `hetfl keys`")
+        text = f"{path} is not an elliptic-curve private key in OpenSSH's format without a passphrase"
+        raise Fault(text, "use node-K, not node-K.pub, of `hetfl keys`")
     if mode & 0o077:
-        text = f"{path} has mode {mode:04o}: others than its owner can read or write it"
+        text = f"{path} has mode {mode:04o}: other users can read or write it"
         raise Fault(text, f"chmod 600 {quote(str(path))}")
     if node.insecure:
         text = "Flower refuses a node that has a key but connects without TLS"
@@ -389,7 +363,7 @@ def check_key(node: Node) -> str:
 
 
 def check_name(node: Node) -> str:
-    """Check that the server's name has an address."""
+    """Check that the server's name can be resolved."""
     fix = "correct the name in --superlink, or add it to the DNS"
     with fault_of(f"{node.host} has no address", fix, UnicodeError):
         rows = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
@@ -408,20 +382,15 @@ def check_tls(node: Node) -> str:
     """Check that the server uses TLS."""
     if node.insecure:
         keys = "make keys by `hetfl keys`, start the SuperLink with them, and name --root-certificates here"
-        raise Fault("off (--insecure): messages can be read and altered on the way", keys, State.WARNING)
+        raise Fault("off (--insecure): messages can be read and changed in transit", keys, State.WARNING)
     plain = "start the SuperLink with --ssl-certfile and --ssl-keyfile, or name the port that has TLS"
     with fault_of("no handshake", plain, ValueError):
         _ = node.certificate
     return "handshake done"
 
 
-def check_certificate(node: Node) -> str:
-    """Check the dates of the server's certificate."""
-    return dates(node.certificate, datetime.now(UTC), _RENEWAL.format(""))
-
-
 def check_subject(node: Node) -> str:
-    """Check that the server's certificate is for the name by which it is called."""
+    """Check that the server's certificate is for the name that the node uses."""
     shown, kind = node.certificate, x509.SubjectAlternativeName
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=shown.public_bytes(Encoding.PEM).decode())
@@ -433,10 +402,10 @@ def check_subject(node: Node) -> str:
 
 
 def check_authority(node: Node) -> str:
-    """Check that the certificates of the authorities can be read, and the dates of those that were given."""
+    """Check that the authorities' certificates can be read, and the dates of those that were given."""
     roots = node.roots or Path(certifi.where())
-    bad, fix = "no certificates in PEM format that can be read", "name the ca.crt of `hetfl keys`"
-    with fault_of(f"{roots} has {bad}", f"{fix} as --root-certificates", ValueError):
+    fix = "name the ca.crt of `hetfl keys` as --root-certificates"
+    with fault_of(f"{roots} has no certificates in PEM format that can be read", fix, ValueError):
         _context(roots)
         authorities = x509.load_pem_x509_certificates(roots.read_bytes()) if node.roots else []
     new = "make new keys for all by `hetfl keys` in a new folder"
@@ -444,7 +413,7 @@ def check_authority(node: Node) -> str:
 
 
 def check_chain(node: Node) -> str:
-    """Check that one of the authorities has signed the server's certificate."""
+    """Check that one of the authorities signed the server's certificate."""
     context = _context(node.roots or certifi.where())
     signed, trusted = f"signed by {node.certificate.issuer.rfc4514_string()}", node.roots or "certifi's list"
     fix = "name the ca.crt of this federation, from the folder of `hetfl keys`, as --root-certificates"
@@ -453,11 +422,11 @@ def check_chain(node: Node) -> str:
 
 
 def dates(certificate: x509.Certificate, now: datetime, renewal: str) -> str:
-    """Return how long a certificate is valid; raise `Fault` if it is invalid, or expires soon."""
+    """Return how long a certificate is valid; raise `Fault` if it is not, or expires soon."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     clock = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC"
     if now < begin:
-        raise Fault(f"valid from {begin:%Y-%m-%d %H:%M} UTC, but {clock}: {_span(begin - now)} before that", _SYNC)
+        raise Fault(f"valid from {begin:%Y-%m-%d %H:%M} UTC, but {clock}: {_span(begin - now)} too early", _SYNC)
     if now > end:
         raise Fault(f"expired at {end:%Y-%m-%d %H:%M} UTC, {_span(now - end)} ago: {clock}", renewal)
     left = f"valid until {end:%Y-%m-%d %H:%M} UTC: {_span(end - now)} left"
@@ -467,62 +436,55 @@ def dates(certificate: x509.Certificate, now: datetime, renewal: str) -> str:
 
 
 def check_superlink(node: Node) -> str:
-    """Check by its HTTP status that a SuperLink's Fleet API is there, directly or behind a gate."""
-    other = "drop --insecure where the SuperLink has TLS, and see whether this is its port"
+    """Check by its HTTP status that there is a SuperLink's Fleet API, directly or behind a gate."""
+    other = "drop --insecure if the SuperLink has TLS, and check that this is its port"
     with fault_of("no answer over HTTP", other, HTTPException):
         status = node.answers.status
     if status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT):
         text = f"a gate answers (HTTP {status}), but no SuperLink behind it"
         raise Fault(text, "start the SuperLink on the server: its log says why it ended")
     if status != HTTPStatus.METHOD_NOT_ALLOWED:
-        text = f"an HTTP server answers {status} to a request of nodes: it is no SuperLink, or its gate keeps nodes out"
-        raise Fault(text, "correct the port, or let the gate pass /v1/fleet/ on")
-    return "takes requests of nodes"
-
-
-def check_clock(node: Node) -> str:
-    """Compare this machine's clock with the server's."""
-    return clocks(node.answers.date, node.answers.clock)
+        text = f"an HTTP server answers {status} to a node's request: it is no SuperLink, or its gate keeps nodes out"
+        raise Fault(text, "correct the port, or let the gate pass /v1/fleet/")
+    return "accepts requests from nodes"
 
 
 def clocks(date: str | None, clock: datetime) -> str:
     """Return by how much this machine's clock is off; raise `Fault` if Flower may refuse it.
 
-    Parameters
-    ----------
-    date : str, optional
-        The header ``Date`` of the server, which leaves out the fraction of a second.
-    clock : datetime
-        This machine's clock when the server wrote it.
+    `date` is the server's header ``Date``, in whole seconds, and `clock` this machine's clock at that time.
     """
     try:
         served = parsedate_to_datetime(date or "") + timedelta(seconds=0.5)
         ahead = (clock - served).total_seconds()
-    except (ValueError, TypeError):  # none, no date, or one without a zone
-        raise Fault("the server does not tell its time", state=State.NOT_CHECKED) from None
+    except (ValueError, TypeError):  # no header, not a date, or no time zone
+        raise Fault("the server does not report its time", state=State.NOT_CHECKED) from None
     off = f"{abs(ahead):.0f} s" if abs(ahead) < 600 else _span(timedelta(seconds=round(abs(ahead))))
     text = f"{off} {'ahead of' if ahead > 0 else 'behind'} the server's; " if abs(ahead) > 1 else ""
-    text = f"{text or 'agrees with the server to 1 s; '}at most {AHEAD:g} s ahead and {BEHIND:g} s behind will do"
+    text = f"{text or 'agrees with the server to 1 s; '}at most {AHEAD:g} s ahead and {BEHIND:g} s behind are allowed"
     used = max(ahead / AHEAD, -ahead / BEHIND)
     if used > 0.5:
-        raise Fault(text, f"{_SYNC}; on the server, too", State.FAILURE if used >= 1 else State.WARNING)
+        raise Fault(text, f"{_SYNC}; also on the server", State.FAILURE if used >= 1 else State.WARNING)
     return text
 
 
 def check_version(node: Node) -> str:
-    """Compare the Flower of the server, as its description of its API names it, with this node's and the app's need."""
+    """Compare the server's version of Flower with this node's and with the required one."""
     required = next(each.specifier for each in _required() if each.name == "flwr")
     return versions(node.answers.described, _version("flwr"), required)
 
 
 def versions(described: bytes, here: str, required: SpecifierSet) -> str:
-    """Return the versions of Flower on both ends; raise `Fault` if they are not equal, or the server's is too old."""
+    """Return the versions of Flower at both ends; raise `Fault` if they differ, or if the server's is not supported.
+
+    `described` is the server's OpenAPI description.
+    """
     try:
         info = json.loads(described)["info"]
         served = str(Version(info["version"] if info["title"] == "SuperLink API" else ""))
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise Fault("not told, as by a gate", state=State.NOT_CHECKED) from None
-    text = f"Flower {served} there, {here} here"
+        raise Fault("not reported, as behind a gate", state=State.NOT_CHECKED) from None
+    text = f"Flower {served} on the server, {here} here"
     if not required.contains(served, prereleases=True):
         fix = f"on the server: pip install 'flwr{required}', and restart the SuperLink"
         raise Fault(f"{text}; required is {required}", fix)
@@ -532,7 +494,7 @@ def versions(described: bytes, here: str, required: SpecifierSet) -> str:
 
 
 def _context(roots: Path | str | None = None) -> ssl.SSLContext:
-    """Return a context that takes a certificate of any name and date, and by default of any authority."""
+    """Return a context that accepts a certificate for any name and date and, without `roots`, from any authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     if roots is None:
@@ -544,7 +506,7 @@ def _context(roots: Path | str | None = None) -> ssl.SSLContext:
 
 
 def _span(time: timedelta) -> str:
-    """Return a time in days, or hours, or minutes: the largest of which there is one."""
+    """Return a duration in the largest unit of which it has at least one: days, hours or minutes."""
     seconds = time.total_seconds()
     for length, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= length:
@@ -554,10 +516,7 @@ def _span(time: timedelta) -> str:
 
 
 class Check(NamedTuple):
-    """A row of the table: a name, a function that returns what it has found, and the check that must not have failed.
-
-    The function raises `Fault` where its check does not end well.
-    """
+    """A function that returns what it found or raises `Fault`, and the check that must not have failed before."""
 
     name: str
     look: Callable[[Node], str]
@@ -579,20 +538,20 @@ REACHED = (
     Check("TLS", check_tls, after="port"),
 )
 CERTIFICATES = (
-    Check("certificate", check_certificate, after="TLS"),
+    Check("certificate", lambda node: dates(node.certificate, datetime.now(UTC), _RENEWAL.format("")), after="TLS"),
     Check("certificate name", check_subject, after="TLS"),
     Check("authority", check_authority, after="TLS"),
     Check("certificate chain", check_chain, after="authority"),
 )
 SERVER = (
     Check("SuperLink", check_superlink, after="TLS"),
-    Check("clock", check_clock, after="SuperLink"),
+    Check("clock", lambda node: clocks(node.answers.date, node.answers.clock), after="SuperLink"),
     Check("server's version", check_version, after="SuperLink"),
 )
 
 
 def findings_of(checks: Iterable[Check], node: Node) -> Iterator[Finding]:
-    """Yield what each check finds, without those whose condition has failed or was not checked itself."""
+    """Yield the result of each check whose earlier check did not fail and was not skipped."""
     passed = {""}
     for check in checks:
         if check.after not in passed:
@@ -607,13 +566,13 @@ def findings_of(checks: Iterable[Check], node: Node) -> Iterator[Finding]:
 
 
 def examine(node: Node) -> Iterator[Finding]:
-    """Yield what is found on this machine, and of the server if one is named."""
+    """Yield the results of all checks of this machine and, if a server is named, of the server."""
     yield from findings_of(MACHINE, node)
     yield from examine_server(node) if node.host else [Finding("server", State.NOT_CHECKED, "no --superlink is given")]
 
 
 def examine_server(node: Node) -> Iterator[Finding]:
-    """Yield what is found of the server within `PATIENCE`."""
+    """Yield the results of the checks of the server that finish within `PATIENCE`."""
     findings, deadline = Queue[Finding | None](), monotonic() + PATIENCE
     checks = (*REACHED, *(() if node.insecure else CERTIFICATES), *SERVER)
 
@@ -629,17 +588,16 @@ def examine_server(node: Node) -> Iterator[Finding]:
         while (finding := findings.get(timeout=max(deadline - monotonic(), 0))) is not None:
             yield finding
     except Empty:
-        fix = "see whether this is the SuperLink's port, and what its log says"
+        fix = "check that this is the SuperLink's port, and read its log"
         yield Finding("SuperLink", State.FAILURE, f"does not answer within {PATIENCE:g} s", fix)
 
 
 def finding_table(findings: Sequence[Finding]) -> Table:
-    """Return one row a check, and below them how many have ended in which way."""
+    """Return a table with a row per check, and the number of checks by state."""
     counts = Counter(finding.state for finding in findings)
-    columns = {name: attrgetter(name) for name in ("name", "state", "found", "fix")}
     return table_of(
         "Checks of this node",
-        {"check": columns.pop("name"), **columns},
+        {"check": attrgetter("name"), **{name: attrgetter(name) for name in ("state", "found", "fix")}},
         findings,
         words={"found", "fix"},
         whole={"check", "state"},

@@ -1,9 +1,8 @@
-"""The warm executor of a SuperNode: a process that has imported a ClientApp's libraries, and forks others that answer.
+"""The warm executor of a SuperNode: a process with the ClientApp's libraries imported, which forks to answer messages.
 
-It is started by `simulations.deployment.supernode`, which writes the node's address to its standard input. If
-libraries have been installed, upgraded or removed since, it restarts with its pending messages.
-
-A process that answers a message ends with the node, not with the executor: a reply is all that the node waits for.
+`simulations.deployment.supernode` starts it and writes the node's address to its standard input. If libraries are
+installed, upgraded or removed, it restarts with its pending messages. A process that answers a message ends with the
+node, not with the executor, since the node waits for the reply only.
 """
 
 import importlib
@@ -32,46 +31,41 @@ from simulations.deployment.flower_node import (
     run_executor,
 )
 
-OWN = ("clients", "hetfl_flwr", "simulations", "strategies")
-"""Packages that a message may bring with its app: the executor imports no copy of them."""
+APP_PACKAGES = ("clients", "hetfl_flwr", "simulations", "strategies")
+"""Packages that an app may contain: the executor does not import its own copy of them."""
 
-FIRST = ("torch", "flwr.clientapp", "numpy", "pydantic", "safetensors.torch", "pyarrow", "scipy.special")
-"""What every ClientApp of ours imports, and takes long."""
+PRELOADED = ("torch", "flwr.clientapp", "numpy", "pydantic", "safetensors.torch", "pyarrow", "scipy.special")
+"""Modules that every ClientApp of this project imports, and that take long."""
 
-FLOWERS = frozenset(name.partition(".")[0] for name in sys.modules) - {*OWN}
-"""Packages that Flower's own process has imported, too, before it loads an app."""
+FLOWER_PACKAGES = frozenset(name.partition(".")[0] for name in sys.modules) - {*APP_PACKAGES}
+"""Packages that Flower's process, too, has imported before it loads an app."""
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 
-Told = Mapping[str, Any]
-"""The options of an executor from its node: see `simulations.deployment.supernode.run_supernode`."""
+Options = Mapping[str, Any]
+"""The options of an executor, see `simulations.deployment.supernode.start_executor`."""
 
 
 def libraries() -> list[int]:
-    """Return when libraries were last installed, upgraded or removed, by the folders that they lie in."""
+    """Return when the folders of installed libraries were last changed, in nanoseconds."""
     folders = map(Path, [*site.getsitepackages(), site.getusersitepackages()])
     return [folder.stat().st_mtime_ns for folder in folders if folder.is_dir()]
 
 
-BEFORE = libraries()
-"""The libraries as they were before this process has imported any but Flower."""
+LIBRARIES_AT_START = libraries()
+"""The result of `libraries` before this process imported any of them except Flower."""
 
 
 class WarmExecutor:
-    """Flower's Executor of one node, with processes that are forked from this one: one a message, or one that stays.
+    """Flower's Executor of one node, which forks a process for each message, or one resident process per app.
 
-    The messages wait in a pipe, of which this one holds both ends: what a process has left unread, the next one reads.
-    Where no process stays, each message has a pipe, too, which is left once a process reads it.
-
-    Parameters
-    ----------
-    told : mapping
-        The options from the node. With a ``keep`` of ``resident``, one process answers all messages of an app, and
-        keeps its models and data.
+    A resident process (``keep`` is ``resident``) answers all messages of an app and keeps its models and data. Messages
+    wait in a pipe of which this process holds both ends: what one process leaves unread, the next one reads. Without a
+    resident process, each message has a pipe of its own.
     """
 
-    def __init__(self, told: Told) -> None:
-        self._told, self._stays = told, told["keep"] == "resident"
+    def __init__(self, options: Options) -> None:
+        self._options, self._stays = options, options["keep"] == "resident"
         self._app: str | None = None
         self._pipe: tuple[int, int] | None = None
         self._process = 0
@@ -80,14 +74,14 @@ class WarmExecutor:
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
     ) -> tuple[set[TaskType], set[str]]:
-        """Return that messages to ClientApps can be answered, and no other tasks."""
+        """Return that only tasks of ClientApps can be run."""
         return supported_task_types & {TaskType.CLIENT_APP}, set()
 
     def wait_for_capacity(self, *_: object, **__: object) -> None:
-        """Do not wait: a node has one message at a time."""
+        """Return at once: a node has one message at a time."""
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Have a message answered; by a new process where none stays, or it is of another app."""
+        """Pass a message to a process: a new one if none is resident, or if the message is of another app."""
         if spec.fab_hash != self._app:
             self.close()
         try:
@@ -104,13 +98,13 @@ class WarmExecutor:
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Reap processes that have ended, and start another one for pending messages."""
+        """Reap processes that have ended, and start one for pending messages."""
         self._leaving = {process for process in self._leaving if not _has_ended(process)}
-        with suppress(OSError):  # it is tried again
+        with suppress(OSError):  # retried at the next call
             self._read_on()
 
     def close(self) -> None:
-        """Let the process end after the message that it is answering."""
+        """Let the process end after its current message."""
         if self._process:
             self._leaving.add(self._process)
         for end in self._pipe or ():
@@ -118,14 +112,14 @@ class WarmExecutor:
         self._process, self._pipe, self._app = 0, None, None
 
     def _read_on(self) -> None:
-        """Ensure that there is a process if a message is pending."""
+        """Start a process if a message is pending and there is none."""
         if self._process and _has_ended(self._process):
             self._process = 0
         if self._process or not self._pipe or not _is_readable(self._pipe[0]):
             return
         if _libraries_changed():
-            begin_anew(self._told, [json.loads(line) for line in os.read(self._pipe[0], 2**16).splitlines()])
-        self._process = fork(partial(_answer_all, self._pipe, self._told))
+            restart(self._options, [json.loads(line) for line in os.read(self._pipe[0], 2**16).splitlines()])
+        self._process = fork(partial(_answer_all, self._pipe, self._options))
 
 
 def _is_readable(file: int) -> bool:
@@ -147,24 +141,21 @@ def _has_ended(process: int) -> bool:
 
 
 def _libraries_changed() -> bool:
-    """Return whether libraries have changed since this process imported them; log it if so."""
-    changed = libraries() != BEFORE
+    """Return whether libraries have changed since this process started; log it if so."""
+    changed = libraries() != LIBRARIES_AT_START
     if changed:
-        log(INFO, "libraries have changed on disk: a new process begins")
+        log(INFO, "libraries have changed on disk: a new process is started")
     return changed
 
 
-def begin_anew(told: Told, specs: Sequence[Mapping[str, Any]]) -> NoReturn:
-    """Replace this process by a fresh executor with these pending messages.
-
-    Where that cannot be, this one ends, and the node starts another.
-    """
+def restart(options: Options, specs: Sequence[Mapping[str, Any]]) -> NoReturn:
+    """Replace this process by a new executor with these pending messages; on failure end, and the node starts one."""
     try:
         read, write = os.pipe()
-        os.write(write, json.dumps({**told, "specs": specs}, allow_nan=False).encode())
+        os.write(write, json.dumps({**options, "specs": specs}, allow_nan=False).encode())
         os.close(write)
         os.dup2(read, 0)
-        signal.setitimer(signal.ITIMER_REAL, 0)  # it would go on, and nobody would take its signal
+        signal.setitimer(signal.ITIMER_REAL, 0)  # the timer survives exec, and nothing would handle its signal
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
@@ -173,18 +164,7 @@ def begin_anew(told: Told, specs: Sequence[Mapping[str, Any]]) -> NoReturn:
 
 
 def fork(work: Callable[[], int]) -> int:
-    """Fork a process that does some work, and ends with the status that this returns, whatever happens in it.
-
-    Parameters
-    ----------
-    work : callable
-        Returns an exit status, or raises.
-
-    Returns
-    -------
-    int
-        The id of the process. Only the old one returns.
-    """
+    """Fork a process that calls `work` and exits with the status that it returns; return the process id."""
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()
@@ -212,34 +192,31 @@ def _reset_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _answer_all(pipe: tuple[int, int], told: Told) -> int:
-    """Answer messages one after the other, until one is not answered, there are no more, or a library has changed."""
+def _answer_all(pipe: tuple[int, int], options: Options) -> int:
+    """Answer messages one after another, until one fails, there are no more, or a library has changed."""
     specs, own = pipe
     os.close(own)
-    if told["keep"] == "resident":
+    if options["keep"] == "resident":
         os.environ["HETFL_KEEP"] = "resident"
-    end_with_node(told["alive"])
+    end_with_node(options["alive"])
     status = [0]
 
-    with open(specs, "rb", buffering=0) as lines:  # which reads no more than a line
+    with open(specs, "rb", buffering=0) as lines:  # unbuffered: reads one line only
         while not status[-1]:
             select.select([specs], [], [])
             if _libraries_changed() or not (line := lines.readline()):
                 break
-            _reset_signals()  # each message sets its own
+            _reset_signals()  # each message sets its own handlers
             answer(ExecutionSpec(**json.loads(line)), unpacked=_forget_hiding, leave=status.append)
     return int(status[-1] != 0)
 
 
 def _forget_hiding(app: Path) -> None:
-    """Forget modules that would hide an app's own of the same name, as far as Flower's own process would not have them.
+    """Drop imported modules that would hide modules of the same name in an app's folder.
 
-    Parameters
-    ----------
-    app : Path
-        The folder of the app, from which modules are imported first.
+    Modules that Flower's process would have imported, too, stay.
     """
-    packages = {name.partition(".")[0] for name in sys.modules} - FLOWERS
+    packages = {name.partition(".")[0] for name in sys.modules} - FLOWER_PACKAGES
     hiding = {package for package in packages if (own := PathFinder.find_spec(package, [str(app)])) and own.origin}
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
@@ -248,12 +225,9 @@ def _forget_hiding(app: Path) -> None:
 
 
 def end_with_node(alive: int) -> None:
-    """Poll each second whether the node is still running; else end.
+    """Check every second whether the node is still running; end this process if not.
 
-    Parameters
-    ----------
-    alive : int
-        One end of a pipe, of which the node holds the other: it can be read once the node has ended.
+    `alive` is one end of a pipe whose other end the node holds: it becomes readable when the node ends.
     """
 
     def look(*_: object) -> None:
@@ -265,15 +239,17 @@ def end_with_node(alive: int) -> None:
 
 
 def main() -> None:
-    """Read from the standard input where the node is, and answer its messages until it ends."""
-    told: dict[str, Any] = json.load(sys.stdin)
-    end_with_node(told["alive"])
-    for name in FIRST:
+    """Read the options from standard input, and answer the node's messages until it ends."""
+    options: dict[str, Any] = json.load(sys.stdin)
+    end_with_node(options["alive"])
+    for name in PRELOADED:
         importlib.import_module(name)
-    executor = WarmExecutor(told)
-    for spec in told["specs"]:
+    executor = WarmExecutor(options)
+    for spec in options["specs"]:
         executor.launch(ExecutionSpec(**spec))
-    run_executor(executor, told["address"], bytes.fromhex(told["secret"]), told["root_certificates"], told["install"])
+    run_executor(
+        executor, options["address"], bytes.fromhex(options["secret"]), options["root_certificates"], options["install"]
+    )
 
 
 if __name__ == "__main__":

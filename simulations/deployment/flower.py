@@ -1,4 +1,4 @@
-"""Flower's own processes around one SuperLink: SuperNodes and the ``flwr`` command, each ended by its id."""
+"""Flower's processes around one SuperLink: SuperNodes and the ``flwr`` command."""
 
 import json
 import os
@@ -23,34 +23,23 @@ from simulations.deployment.keys import Keys
 from simulations.deployment.supernode import free_port
 
 ROOT = Path(__file__).parents[2]
-"""Where the app's pyproject.toml lies: this needs a checkout."""
+"""Folder of the app's pyproject.toml; exists in a checkout only."""
 
 NAME = "loopback"
-"""What ``flwr`` calls the SuperLink."""
+"""Name of the SuperLink in ``flwr`` commands."""
 
 START, RUN, END = 180, 900, 20
-"""Seconds that a server may take to start, a run to finish, and a process to end when asked to."""
+"""Time limits in seconds: for a server to start, a run to finish, and a process to end after SIGTERM."""
 
 
 @dataclass
 class Flower:
     """A SuperLink with its own FLWR_HOME, and the processes around it.
 
-    Parameters
-    ----------
-    home : Path
-        FLWR_HOME, working directory of the servers, and where their logs are written.
-    address : str
-        Where the SuperLink listens: by default a free port on loopback.
-    processes : dict
-        All that were started, by name.
-    keys : Keys, optional
-        With them, all connections are by TLS, and the SuperLink knows a SuperNode by its registered key; without,
-        connections are plain text and open to everyone.
-    variables : dict
-        More environment variables for them.
-    keep : str
-        What stays in nodes that are started from now on: ``fork`` or ``resident``; empty: nothing, as in Flower's own.
+    `home` is FLWR_HOME, the working directory of all processes and the folder of their logs. With `keys`, connections
+    use TLS and the SuperLink authenticates SuperNodes by their registered keys; without, connections are plain text and
+    open to everyone. `variables` are additional environment variables. `keep` is the ``--keep`` of SuperNodes started
+    from now on; if it is empty, they are Flower's own.
     """
 
     home: Path
@@ -61,7 +50,7 @@ class Flower:
     keep: str = "fork"
 
     def superlink(self, *options: str) -> None:
-        """Start the SuperLink and wait until it answers."""
+        """Start the SuperLink, and wait until it answers."""
         self.home.mkdir(parents=True, exist_ok=True)
         trust = f"root-certificates = {_toml_value(str(self.keys.ca))}" if self.keys else "insecure = true"
         (self.home / "config.toml").write_text(f'[superlink.{NAME}]\naddress = "{self.address}"\n{trust}\n')
@@ -74,26 +63,26 @@ class Flower:
             time.sleep(0.1)
 
     def supernode(self, client_id: int, clients: int, /, **settings: Value) -> None:
-        """Start the SuperNode of one client with its own settings, without waiting for it."""
+        """Start the SuperNode of one client with its own settings; do not wait for it."""
         settings = {"partition-id": client_id, "num-partitions": clients, **settings}
         self.node(f"supernode-{client_id}", *self._as_node(client_id), "--node-config", _toml(settings))
 
     def node(self, name: str, *options: str) -> None:
-        """Start a SuperNode that is secured by these options alone, and do not wait for it."""
+        """Start a SuperNode with these options, which must include those for TLS and keys; do not wait for it."""
         ports = ["--superlink", self.address, "--port", str(free_port("127.0.0.1"))]
         command = ["hetfl", "supernode", "--keep", self.keep, "--poll", "0.2"] if self.keep else ["flower-supernode"]
         self.start(name, *command, *ports, *options)
 
     def register(self, number: int) -> None:
-        """Register the public key of a node at the SuperLink."""
+        """Register a node's public key with the SuperLink."""
         if self.keys is None:
-            raise ValueError("a Flower without keys has none to register")
-        said = self.flwr("supernode", "register", str(self.keys.node_public(number)), NAME)
-        if "registered successfully" not in said:
+            raise ValueError("no keys to register")
+        output = self.flwr("supernode", "register", str(self.keys.node_public(number)), NAME)
+        if "registered successfully" not in output:
             raise self.failure(f"the key of node {number} is not registered")
 
     def start(self, name: str, *command: str) -> None:
-        """Start a process that goes on, with a log of its own, leading a process group of its own."""
+        """Start a process in its own process group, with its own log."""
         with (self.home / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
                 [_script(command[0]), *command[1:]],
@@ -105,11 +94,11 @@ class Flower:
             )
 
     def run(self, settings: Mapping[str, Value], *options: str) -> str:
-        """Run the app to its end, good or bad, and return what was printed."""
+        """Run the app to its end, whether it succeeds or fails, and return the output."""
         return self.flwr(*_run_command(settings), *options)
 
     def start_run(self, settings: Mapping[str, Value], *options: str) -> None:
-        """Run the app as process ``run``, and do not wait for it."""
+        """Run the app as process ``run``; do not wait for it."""
         self.start("run", "flwr", *_run_command(settings), *options)
 
     def statuses(self) -> list[str]:
@@ -122,7 +111,7 @@ class Flower:
         return listed
 
     def flwr(self, *command: str) -> str:
-        """Run the ``flwr`` command."""
+        """Run a ``flwr`` command, and return its output."""
         done = subprocess.run(
             [_script("flwr"), *command],
             cwd=self.home,
@@ -136,26 +125,26 @@ class Flower:
         return done.stdout
 
     def logs(self) -> str:
-        """Return the ends of all logs."""
+        """Return the last 3,000 characters of each log."""
         return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.home.glob("*.log")))
 
     def check(self) -> None:
         """Raise FederationError if the SuperLink or a SuperNode has ended."""
         for name, process in self.processes.items():
             if name != "run" and process.poll() is not None:
-                raise self.failure(f"{name} has ended by itself: {self.errors(name)[-1]}")
+                raise self.failure(f"{name} has ended: {self.errors(name)[-1]}")
 
     def errors(self, name: str) -> list[str]:
-        """Return the first line of each error in the log of a process, without Flower's exit code; one at least."""
+        """Return the first line of each error in a process's log, without Flower's exit code; at least one line."""
         plain = re.sub(r"\x1b\[\d+m", "", (self.home / f"{name}.log").read_text())
         return re.findall(r"^ERROR\s*:\s*(?:Exit Code: \d+\s*)?(.+)$", plain, re.MULTILINE) or ["no reason given"]
 
     def failure(self, reason: str) -> FederationError:
-        """Return an error that names the folder of the logs."""
+        """Return an error that also names the folder of the logs."""
         return FederationError(f"{reason}; logs: {self.home}")
 
     def end(self) -> None:
-        """End all processes and their children: by a signal first, then by force."""
+        """End all processes and their children: by SIGTERM, and after `END` seconds by SIGKILL."""
         alive = [process.pid for process in self.processes.values() if process.poll() is None]
         below = {child for number in alive for child in psutil.Process(number).children(recursive=True)}
         for process in reversed(self.processes.values()):
@@ -174,7 +163,7 @@ class Flower:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of all processes: Flower's scripts are found, nothing is installed and nothing reported."""
+        """The environment of all processes, in which Flower installs nothing and sends no telemetry."""
         return {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -187,27 +176,27 @@ class Flower:
         }
 
     def _as_server(self) -> list[str]:
-        """Return how the SuperLink is secured."""
+        """Return the SuperLink's options for TLS and authentication."""
         if self.keys is None:
             return ["--insecure"]
         files = {"ca-certfile": self.keys.ca, "certfile": self.keys.server, "keyfile": self.keys.server_key}
         return ["--enable-supernode-auth", *(f"--ssl-{option}={path}" for option, path in files.items())]
 
     def _as_node(self, number: int) -> list[str]:
-        """Return how a SuperNode trusts the SuperLink, and is known to it."""
+        """Return a SuperNode's options for TLS and authentication."""
         if self.keys is None:
             return ["--insecure"]
         return [f"--root-certificates={self.keys.ca}", f"--auth-supernode-private-key={self.keys.node(number)}"]
 
     def _left(self, below: Set[psutil.Process]) -> list[psutil.Process]:
-        """Return which of these, which leave their group, and of all in the groups of those started, still run."""
+        """Return the processes that still run: of these, and of the process groups of those that were started."""
         ending = any(process.poll() is None for process in self.processes.values())
         groups, left = {process.pid for process in self.processes.values()}, []
         for each in psutil.process_iter(["status"]):
             with suppress(OSError):  # it has ended
                 if each.info["status"] != psutil.STATUS_ZOMBIE and (each in below or os.getpgid(each.pid) in groups):
                     left.append(each)
-        return self._left(below) if ending and not left else left  # one may have started another while it was ending
+        return self._left(below) if ending and not left else left  # one may have started another while it ended
 
     def _answers(self) -> bool:
         scheme, context = ("https", ssl.create_default_context(cafile=self.keys.ca)) if self.keys else ("http", None)
@@ -220,7 +209,7 @@ class Flower:
 
 @contextmanager
 def flower(home: Path, keys: Keys | None = None) -> Iterator[Flower]:
-    """Give a Flower whose processes are ended on leaving, also after a failure."""
+    """Yield a `Flower` whose processes are ended on exit, also after an error."""
     started = Flower(home, keys=keys)
     try:
         yield started
@@ -241,4 +230,4 @@ def _toml(settings: Mapping[str, Value]) -> str:
 
 
 def _toml_value(value: Value) -> str:
-    return json.dumps(value, allow_nan=False)  # which TOML reads alike
+    return json.dumps(value, allow_nan=False)  # also valid TOML

@@ -1,6 +1,6 @@
-"""All uses of Flower's internals by a warm SuperNode: check these first at a new release.
+"""All uses of Flower's internals by a warm SuperNode: check these first with a new release of Flower.
 
-Where one of these is missing, `simulations.deployment.supernode` runs the node as Flower's own.
+If one of them is missing, `simulations.deployment.supernode` runs Flower's own node.
 """
 
 import time
@@ -30,16 +30,16 @@ _push_message, _push_task_output = clientapp.push_message, clientapp.push_task_o
 _pull = clientapp.pull_and_inflate_object_from_tree  # type: ignore[attr-defined]
 
 FIRST_WAIT = 0.05
-"""Seconds until a message that its node has not received whole is asked for again; each time twice as long."""
+"""Seconds until an incomplete message is requested again; doubled each time."""
 
 __all__ = [
-    "ExecutionSpec",  # a message to be answered: where, with which token, for which app
-    "LaunchResult",  # what Flower's executor loop is told
-    "TaskType",  # a ClientApp's messages are one of them
+    "ExecutionSpec",  # a message to answer: address, token, app
+    "LaunchResult",  # returned to Flower's executor loop
+    "TaskType",  # one of these is the messages of ClientApps
     "answer",
     "flower_supernode",  # the command `flower-supernode`
     "forget_exit_handlers",
-    "log",  # Flower's log; `hetfl_flwr` has it too, but the executor may import no copy of that
+    "log",  # Flower's log; the executor may not import `hetfl_flwr`, which has it, too
     "node_arguments",
     "parse_config_args",  # reads ``--node-config``
     "run_executor",
@@ -48,32 +48,26 @@ __all__ = [
 
 
 def node_arguments(arguments: list[str]) -> Any:
-    """Read the arguments of ``flower-supernode``.
-
-    Raises
-    ------
-    ConfigError
-        They are wrong: what that command says, in one line.
-    """
-    from hetfl_flwr.errors import ConfigError  # the executor, which has this module too, may import no copy
+    """Parse the arguments of ``flower-supernode``; raise ConfigError with its message if they are invalid."""
+    from hetfl_flwr.errors import ConfigError  # here, as the executor may not import `hetfl_flwr`
 
     def refuse(message: str) -> NoReturn:
         raise ConfigError(f"{message}; `flower-supernode --help` shows the flags")
 
     parser = _parse_args_run_supernode()
     parser.error = refuse  # type: ignore[method-assign]
-    parser.allow_abbrev = False  # whole names alone are looked for
+    parser.allow_abbrev = False  # only complete names are looked for
     return parser.parse_args(arguments)
 
 
 def set_poll(seconds: float) -> None:
-    """Let a SuperNode of this process sleep no longer between two looks for a message, or for its answer."""
-    # the loop knows the clock by the name `time`: its own is replaced, nobody else's
+    """Limit the time that a SuperNode in this process sleeps between two polls."""
+    # only the name `time` in the module of the loop is replaced
     node_loop.time = SimpleNamespace(sleep=lambda usual: time.sleep(min(usual, seconds)))  # type: ignore[assignment,attr-defined]
 
 
 def run_executor(executor: Executor, address: str, secret: bytes, root_certificates: str | None, install: bool) -> None:
-    """Run Flower's own executor loop with another executor, until this process ends."""
+    """Run Flower's executor loop with this executor, until the process ends."""
     superexec.get_executor = lambda *_, **__: executor  # type: ignore[attr-defined]
     superexec.run_superexec(
         runtime_api_address=address,
@@ -85,19 +79,11 @@ def run_executor(executor: Executor, address: str, secret: bytes, root_certifica
 
 
 def answer(spec: ExecutionSpec, *, unpacked: Callable[[Path], object], leave: Callable[[int], object]) -> None:
-    """Answer one message, as the command ``flwr-clientapp``, but do not end with the executor, or by itself.
+    """Answer one message as the command ``flwr-clientapp`` does, but without exiting.
 
-    A task that ends without a reply is not reported as failed: the node would wait for that reply for ever. It misses
-    the task's heartbeats instead, and replies within a minute that the ClientApp has crashed.
-
-    Parameters
-    ----------
-    spec : ExecutionSpec
-        Which message.
-    unpacked : callable
-        Takes the folder of the app before anything is imported from it.
-    leave : callable
-        Takes the exit status once all is done.
+    `unpacked` is called with the app's folder before anything is imported from it, and `leave` with the exit status at
+    the end. A task that ends without a reply is not reported as failed, because the node would then wait for the reply
+    forever. Instead the node misses the task's heartbeats, and replies within a minute that the ClientApp has crashed.
     """
 
     def done(code: int, **_: object) -> None:
@@ -118,7 +104,7 @@ def answer(spec: ExecutionSpec, *, unpacked: Callable[[Path], object], leave: Ca
 
 
 def _parts_of_clientapp(unpacked: Callable[[Path], object]) -> dict[str, Callable[..., object]]:
-    """Return what ``flwr-clientapp`` is to call in place of its own functions, for one message."""
+    """Return replacements for functions of ``flwr-clientapp``, for one message."""
     replied = False
 
     def unpack(bundle: bytes, **options: Any) -> Path:
@@ -144,7 +130,7 @@ def _parts_of_clientapp(unpacked: Callable[[Path], object]) -> dict[str, Callabl
 
 
 def _installed(bundle: bytes) -> Path | None:
-    """Return the folder of an app that is installed whole: Flower's own unpacks it, and then uses that folder."""
+    """Return the folder of an app if it is completely installed; Flower would unpack it again."""
     folder: Path = get_project_dir(*get_fab_metadata(bundle), sha256(bundle).hexdigest())
     with ZipFile(BytesIO(bundle)) as opened:
         sizes = {folder / one.filename: one.file_size for one in opened.infolist() if not one.is_dir()}
@@ -153,5 +139,5 @@ def _installed(bundle: bytes) -> Path | None:
 
 
 def forget_exit_handlers() -> None:
-    """Do nothing of what the process that this one was forked from does at its end."""
+    """Remove the exit handlers that this process has inherited from the one that forked it."""
     registered_exit_handlers.clear()

@@ -20,10 +20,10 @@ from hetfl_flwr.server.node_keys import canonical, read_node_keys
 HEADER = "# Public keys of a federation's nodes, by client number (partition-id): for the run-config key node-keys.\n"
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""Names that every server certificate holds: the SuperLink's own processes call it by them."""
+"""Names in every server certificate: the SuperLink's own processes use them."""
 
 CA_DAYS, SERVER_DAYS = 3650, 825
-"""Days for which the authority and a server certificate are valid; keys of nodes have no end."""
+"""Days for which the authority and a server certificate are valid; node keys do not expire."""
 
 _Names = x509.SubjectAlternativeName
 _CURVE = ec.SECP384R1()
@@ -31,22 +31,10 @@ _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0
 
 
 class Keys:
-    """The key files of a folder.
+    """Paths of the key files in a folder, as `make_keys` writes them.
 
-    Parameters
-    ----------
-    folder : Path
-        Where `make_keys` has written them.
-
-    Attributes
-    ----------
-    ca, ca_key : Path
-        The authority's certificate, by which all others know the server, and its private key, which signs that of the
-        server.
-    server, server_key : Path
-        The server's certificate and private key.
-    list : Path
-        The nodes' public keys by client number, against which the server holds registrations.
+    `ca` and `ca_key` are the authority's certificate and private key, `server` and `server_key` those of the server.
+    `list` has the nodes' public keys by client number, for the run-config key ``node-keys``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,33 +47,22 @@ class Keys:
         return self.folder / f"node-{number}"
 
     def node_public(self, number: int) -> Path:
-        """Return the public key of a node, which is registered at the SuperLink."""
+        """Return the public key of a node."""
         return self.folder / f"node-{number}.pub"
 
 
 def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
     """Write the missing keys of a federation into a folder, and return the new files.
 
-    Each pair has a public half. Where that is there, the pair is kept, wherever its private half is by now; so nodes
-    can be added later, and a server certificate is renewed by moving the old one away. No file is ever overwritten but
-    the list of the nodes' public keys: it gets those of all ``node-K.pub`` in the folder, and keeps its other entries.
-    Each file appears whole: where the command was stopped between the halves of a pair, the private one is used.
+    A pair whose public half exists is kept, even if its private half has been moved. So nodes can be added later, and a
+    server certificate is renewed by moving the old one away. The only file that is ever overwritten is the list of
+    public keys: it gets those of all ``node-K.pub`` in the folder, and keeps its other entries. Each file is written
+    atomically: if the command was stopped between the halves of a pair, the existing private half is used.
 
-    Parameters
-    ----------
-    folder : Path
-        Made if it is not there, readable by its owner alone; one that others may write to is refused. Private keys
-        have mode 0600.
-    hosts : sequence of str
-        Names and IP addresses by which others call the server; those of `LOOPBACK` are added.
-    nodes : int
-        Keys ``node-0`` to ``node-(nodes-1)``, on the curve P-384 in OpenSSH's format, as Flower asks for.
-
-    Raises
-    ------
-    ConfigError
-        A host that is none, a server certificate that is there for other hosts or by another authority, a folder that
-        others may write to, or a file that cannot be read or written.
+    `hosts` are names and IP addresses of the server; those in `LOOPBACK` are added. Node keys are on the curve P-384
+    in OpenSSH's format, as Flower requires. The folder is created with mode 0700, private keys with 0600. Raises
+    ConfigError if the folder is writable by others, or if an existing server certificate is for other hosts or from
+    another authority.
     """
     keys = Keys(folder.expanduser().resolve())
     names = [_name(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
@@ -94,7 +71,7 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
         mode = keys.folder.stat().st_mode & 0o777
         if mode & 0o022:
             raise ConfigError(
-                f"{keys.folder} has mode {mode:04o}, so others may put keys of their own there: chmod 700 it, or name "
+                f"{keys.folder} has mode {mode:04o}, so others could put their own keys there: chmod 700 it, or name "
                 "a new one"
             )
         made = [] if keys.ca.exists() else _make_authority(keys)
@@ -132,7 +109,7 @@ def _make_node(keys: Keys, number: int) -> list[Path]:
 
 
 def _list_nodes(keys: Keys) -> list[Path]:
-    """Bring the list of public keys up to date; return it if that has changed it."""
+    """Update the list of public keys; return it if it has changed."""
     before = read_node_keys(keys.list) if keys.list.exists() else {}
     numbers = (path.name.removeprefix("node-").removesuffix(".pub") for path in keys.folder.glob("node-*.pub"))
     listed = {int(number): _read_public(keys.node_public(int(number))) for number in numbers if number.isdecimal()}
@@ -148,12 +125,12 @@ def _list_nodes(keys: Keys) -> list[Path]:
 def _read_public(path: Path) -> str:
     key = " ".join(path.read_text(errors="replace").split()[:2])  # without the comment
     if canonical(key) is None:
-        raise ConfigError(f"{path} is no public key in OpenSSH's format")
+        raise ConfigError(f"{path} is not a public key in OpenSSH's format")
     return key
 
 
 def _check_server(keys: Keys, names: list[x509.GeneralName]) -> None:
-    """Refuse a server certificate that clients of these hosts would not trust."""
+    """Raise ConfigError if clients would not trust the server certificate for these hosts."""
     certificate, authority = _read_certificate(keys.server), _read_certificate(keys.ca)
     remedy = f"move {keys.server} and {keys.server_key.name} away to have new ones made"
     held = {name for each in certificate.extensions if isinstance(each.value, _Names) for name in each.value}
@@ -174,9 +151,9 @@ def _certificate(
     days: int,
     extensions: Sequence[x509.ExtensionType],
 ) -> bytes:
-    """Return a certificate, of an authority where none is given; valid from a day ago, for clocks that are behind.
+    """Return a certificate, which is that of an authority if `authority` is None.
 
-    The key of an authority signs certificates, any other one handshakes.
+    It is valid from a day ago, for clocks that are behind.
     """
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     start, own = datetime.now(UTC) - timedelta(days=1), authority is None
@@ -198,19 +175,13 @@ def _certificate(
 
 
 def _name(host: str) -> x509.GeneralName:
-    """Return a host as certificates hold it.
-
-    Raises
-    ------
-    ConfigError
-        It is neither an IP address nor a name in ASCII, or has a port.
-    """
+    """Return a host as a name for certificates: an IP address or an ASCII name, without a port."""
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
         if not _HOST.fullmatch(host):
             raise ConfigError(
-                f"'{host}' is no host: give a name such as server.example.org or an IP address, without a port"
+                f"'{host}' is not a host: give a name such as server.example.org or an IP address, without a port"
             ) from None
         return x509.DNSName(host.lower())
 
@@ -219,11 +190,11 @@ def _read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError:
-        raise ConfigError(f"{path} is no certificate in PEM format") from None
+        raise ConfigError(f"{path} is not a certificate in PEM format") from None
 
 
 def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the key of a pair: that of its private half, where the command was stopped before the public one."""
+    """Return an existing private key, left by a command that was stopped, or a new one."""
     return _read_key(path) if path.exists() else ec.generate_private_key(_CURVE)
 
 
@@ -236,8 +207,8 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(
-            f"{path} is no private key of an elliptic curve in PEM format without a passphrase: put the right one "
-            "there, or move it away"
+            f"{path} is not an elliptic-curve private key without a passphrase: put the right one there, or move it "
+            "away"
         )
     return key
 
@@ -247,9 +218,9 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _written(private: Path, secret: bytes, public: Path, shown: bytes) -> list[Path]:
-    """Write what is not there of a pair, the public half last, for where that is the pair counts as made.
+    """Write the missing files of a pair: the public half last, since a pair with a public half counts as complete.
 
-    Each file is written under another name first: it is whole, whenever this process is killed.
+    Each file is written under another name and then renamed, so it is complete even if this process is killed.
     """
     made = []
     for path, content, mode in ((private, secret, 0o600), (public, shown, 0o644)):
@@ -266,5 +237,5 @@ def _written(private: Path, secret: bytes, public: Path, shown: bytes) -> list[P
 
 
 def write_node_keys(keys: Mapping[int, str]) -> bytes:
-    """Write a list as `read_node_keys` reads it."""
+    """Return the list of public keys as `read_node_keys` reads it."""
     return (HEADER + "".join(f'{number} = "{keys[number]}"\n' for number in sorted(keys))).encode()

@@ -1,6 +1,6 @@
-"""A whole deployment on one machine: TLS, registered nodes, and for each a model, a data and a state folder of its own.
+"""A complete deployment on one machine: TLS and registered nodes, each with its own model, data and state folder.
 
-What a real one needs on many machines is started here on loopback: the same programs with the same options.
+It runs the same programs with the same options as a deployment on many machines.
 """
 
 import json
@@ -24,10 +24,10 @@ SETTLED = ("clients", "data-dir", "dataset", "node-keys", "output-dir", "partiti
 """Run-config keys that a rehearsal sets itself."""
 
 OURS = ("clients", "start-clients", "start-timeout", "node-keys", "algorithm-options")
-"""Run-config keys that it gives to the run besides the user's."""
+"""Run-config keys that are passed to the run in addition to the user's."""
 
 PATIENCE = 120.0
-"""Seconds that its run waits for nodes, unless ``start-timeout`` says otherwise; all of them must be there then."""
+"""Default ``start-timeout`` of the run in seconds; all nodes must be connected by then."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -36,41 +36,17 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def rehearsal(
     settings: Mapping[str, Value], nodes: int, out: Path | None, say: Callable[[str], object], *, plain: bool = False
 ) -> Iterator[tuple[Flower, Path]]:
-    """Start a federation on loopback, run the app in it, and end every process by its id.
+    """Start a federation on loopback, run the app, and yield the federation and the folder of the finished run.
 
-    Everything is written below one folder: ``keys``, ``flower`` (FLWR_HOME and the logs), ``node-K/data``,
-    ``node-K/state``, ``cache`` and ``run``. The first SIGINT, SIGTERM or SIGHUP ends it in order.
-
-    Parameters
-    ----------
-    settings : mapping
-        Run-config keys, none of `SETTLED`. ``models`` is assigned over the nodes.
-    nodes : int
-        K, how many SuperNodes, 1 or more; each has a part of the bundled digits as images.
-    out : Path, optional
-        A folder that is empty or not there. By default a new one under ``runs/`` in the working directory.
-    say : callable
-        Takes each line about what happens.
-    plain : bool
-        Whether the nodes are Flower's own, which start a Python for each message.
-
-    Yields
-    ------
-    tuple of Flower and Path
-        The federation, which runs on until the context is left, and the folder of the finished run.
-
-    Raises
-    ------
-    ConfigError
-        A key that is wrong or none of the user's, or no checkout around this module.
-    RunFolderError
-        ``out`` cannot be written, or is not empty.
-    FederationError
-        A process ended early, or the run failed: the reason in one line, and where the logs lie.
+    All processes are ended on exit; the first SIGINT, SIGTERM or SIGHUP ends them in order. Everything is written below
+    one folder, `out` or a new one in ``runs/``: ``keys``, ``flower`` (FLWR_HOME and the logs), ``node-K/data``,
+    ``node-K/state``, ``cache`` and ``run``. Each node has a part of the bundled digits as images. `settings` are
+    run-config keys, none of `SETTLED`. `say` receives each progress message. With `plain` the nodes are Flower's own,
+    which start a Python process for each message.
     """
     for key in SETTLED:
         if key in settings:
-            raise ConfigError(f"{key} is set by the rehearsal itself, which gives each node its own: leave it out")
+            raise ConfigError(f"{key} is set by the rehearsal itself: leave it out")
     if not (ROOT / "pyproject.toml").is_file():
         raise ConfigError(f"no app in {ROOT}: `flwr run` needs a checkout of the repository, and so does a rehearsal")
     whole: dict[str, Value] = {"start-clients": nodes, "start-timeout": PATIENCE, **settings, "clients": nodes}
@@ -86,7 +62,7 @@ def rehearsal(
         federation.keep = "" if plain else "fork"
         federation.variables["HF_DATASETS_CACHE"] = str(folder / "cache")
         found = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
-        federation.variables["PYTHONPATH"] = os.pathsep.join(found)  # the user's own models and algorithms
+        federation.variables["PYTHONPATH"] = os.pathsep.join(found)  # for the user's models and algorithms
         try:
             _start(federation, config, folder, say)
             asked = {key: value for key, value in for_flower(config).items() if key in (*settings, *OURS)}
@@ -97,7 +73,7 @@ def rehearsal(
 
 
 def hold(federation: Flower, nodes: int, say: Callable[[str], object]) -> None:
-    """Keep a federation up until one of its processes ends, or Ctrl-C ends all; print commands to try meanwhile."""
+    """Print commands to try, and keep the federation running until Ctrl-C or the end of one of its processes."""
     say("The federation stays up until Ctrl-C. In another terminal, try")
     say(f"  export FLWR_HOME={quote(str(federation.home))}")
     say(f"  flwr supernode list {NAME}")
@@ -109,7 +85,7 @@ def hold(federation: Flower, nodes: int, say: Callable[[str], object]) -> None:
 
 
 def write_digits(folders: Sequence[Path]) -> None:
-    """Write the bundled digits as 8x8 images, one folder a class; each part has its share of every class."""
+    """Write the bundled digits as 8 x 8 images, one folder per class, and divide every class among the folders."""
     import numpy as np
     from PIL import Image
     from sklearn.datasets import load_digits
@@ -155,7 +131,7 @@ def _start(federation: Flower, config: RunConfig, folder: Path, say: Callable[[s
 
 
 def _run(federation: Flower, settings: Mapping[str, Value], folder: Path, say: Callable[[str], object]) -> None:
-    """Run the app to its end, and report each round."""
+    """Run the app to its end and report each round; raise FederationError if it fails."""
     federation.start_run({**settings, "output-dir": str(folder)})
     running = federation.processes["run"]
     say(f"run         process {running.pid}, flwr run {ROOT} {NAME}")
@@ -171,7 +147,7 @@ def _run(federation: Flower, settings: Mapping[str, Value], folder: Path, say: C
 
 
 def _show(path: Path, shown: int, say: Callable[[str], object]) -> int:
-    """Report newly finished rounds, and return the number of all finished ones."""
+    """Report newly finished rounds and return their number."""
     lines = path.read_text().rpartition("\n")[0].splitlines()[shown:] if path.exists() else []
     for entry in map(json.loads, lines):
         accuracy = "" if entry["accuracy"] is None else f"accuracy {entry['accuracy']:.1%}, "

@@ -1,4 +1,4 @@
-"""A SuperNode whose ClientApps start at once: Flower's own node, with an executor that stays warm."""
+"""Flower's SuperNode with a warm executor, so that its ClientApps start without delay."""
 
 import json
 import os
@@ -20,35 +20,22 @@ from click import ClickException
 from hetfl_flwr.errors import ConfigError
 
 SHORTEST, LONGEST = 0.01, 60.0
-"""Poll interval for messages, in seconds."""
+"""Range of the poll interval for messages, in seconds."""
 
 RESTART = 1.0
-"""Seconds until an executor that has ended is started again."""
+"""Seconds after which an executor that has ended is started again."""
 
 KEEP = ("fork", "resident")
-"""What stays of a ClientApp between two messages: its imports, or also its models and data."""
+"""What is kept of a ClientApp between two messages: its imports, or also its models and data."""
 
 
 def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
-    """Run a SuperNode until it is ended: Flower's own, with a warm executor that ends with it.
+    """Run Flower's SuperNode with a warm executor until it is ended.
 
-    Each message has a token of its own, as with Flower's executor, and a process, unless one is ``resident``. The
-    secret by which the node knows its executor passes through pipes.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        Those of ``flower-supernode``. A free port is taken where ``--port`` is not among them.
-    keep : str
-        One of `KEEP`: whether the executor forks a process for each message, or keeps one for all messages of an app.
-    poll : float
-        Poll interval for messages in seconds, 0.01 to 60: of the node at the SuperLink, and of the executor at the
-        node.
-
-    Raises
-    ------
-    ConfigError
-        A port that is taken, a node config that cannot be read, a time that is out of range, or another word to keep.
+    `arguments` are those of ``flower-supernode``; without ``--port`` a free port is used. `keep` is one of `KEEP`, and
+    `poll` the interval in seconds at which the node asks the SuperLink for messages, and the executor the node. As with
+    Flower's executor, each message has its own token. The secret that authenticates the executor passes through pipes.
+    If a warm executor is not possible, Flower's own node runs.
     """
     if keep not in KEEP:
         raise ConfigError(f"--keep = {keep}: expected {' or '.join(KEEP)}")
@@ -80,8 +67,8 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     given += [] if chosen else ["--port", str(port)]
     secret = secrets.token_bytes(32)
     host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
-    alive, _ = os.pipe()  # the other end is this process's alone, as long as it lives
-    told = {
+    alive, _ = os.pipe()  # only this process holds the other end
+    options = {
         "alive": alive,
         "address": f"{host}:{port}",
         "secret": secret.hex(),
@@ -94,10 +81,10 @@ def run_supernode(arguments: Sequence[str], keep: str, poll: float) -> NoReturn:
     def keep_warm() -> None:
         while True:
             try:
-                status = start_executor(told, environment).wait()
+                status = start_executor(options, environment).wait()
                 log(WARNING, "the executor has ended (status %d) and is started again", status)
-            except OSError as error:  # too many files, no memory: it may be there again
-                log(WARNING, "the executor cannot be started (%s); it is tried again", error.strerror)
+            except OSError as error:  # such as too many open files or no memory: may pass
+                log(WARNING, "the executor cannot be started (%s); trying again", error.strerror)
             time.sleep(RESTART)
 
     threading.Thread(target=keep_warm, daemon=True, name="executor").start()
@@ -119,58 +106,43 @@ def _check_node_config(text: str, read: Callable[[list[str]], object]) -> None:
         raise ConfigError(f"--node-config = {text}: expected KEY=VALUE, texts in double quotes") from None
 
 
-def start_executor(told: Mapping[str, Any], environment: dict[str, str]) -> "subprocess.Popen[str]":
-    """Start an executor, and write the node's options to its standard input.
+def start_executor(options: Mapping[str, Any], environment: dict[str, str]) -> "subprocess.Popen[str]":
+    """Start an executor process, and write its options to its standard input.
 
-    Parameters
-    ----------
-    told : mapping
-        ``address``, ``secret``, ``root_certificates`` and ``install`` say how to call the node, ``keep`` is one of
-        `KEEP`, and ``alive`` one end of a pipe, of which the node holds the other.
-    environment : dict
-        Its environment variables.
-
-    Returns
-    -------
-    subprocess.Popen
-        Its process.
+    The options ``address``, ``secret``, ``root_certificates`` and ``install`` say how to connect to the node, ``keep``
+    is one of `KEEP`, and ``alive`` is one end of a pipe whose other end the node holds.
     """
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "simulations.deployment.executor"],
         stdin=subprocess.PIPE,
         env=environment,
         text=True,
-        pass_fds=[told["alive"]],
+        pass_fds=[options["alive"]],
     )
     if process.stdin is not None:
         with closing(process.stdin) as pipe:
-            json.dump({**told, "specs": []}, pipe, allow_nan=False)
+            json.dump({**options, "specs": []}, pipe, allow_nan=False)
     return process
 
 
 def _check_room(arguments: Sequence[str]) -> None:
-    """Raise ImportError, as where Flower has no place for it, if a node has no warm executor here or by its flags."""
+    """Raise ImportError if the system or the node's flags do not permit a warm executor."""
     if not hasattr(os, "fork"):
-        raise ImportError("it needs a system that can fork")
+        raise ImportError("this system cannot fork processes")
     own = {one.split("=")[0] for one in arguments} & {"--isolation", "--superexec-auth-secret-file"}
     if own:
         raise ImportError(f"{' and '.join(sorted(own))}: another program runs the ClientApps")
 
 
 def _run_plain(arguments: Sequence[str]) -> NoReturn:
-    beside = Path(sys.executable).with_name("flower-supernode")
-    command = str(beside) if beside.exists() else shutil.which("flower-supernode") or "flower-supernode"
+    """Replace this process by Flower's own SuperNode."""
+    installed = Path(sys.executable).with_name("flower-supernode")
+    command = str(installed) if installed.exists() else shutil.which("flower-supernode") or "flower-supernode"
     os.execv(command, ["flower-supernode", *arguments])
 
 
 def free_port(host: str, port: int = 0) -> int:
-    """Return a port that can be bound, by default any.
-
-    Raises
-    ------
-    OSError
-        It is taken.
-    """
+    """Return a port that can be bound, by default any free one; raise OSError if it is taken."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind((host, port))

@@ -1,4 +1,4 @@
-"""The local engine: a Grid, the clients of a process, worker processes.
+"""The local engine: a Grid, its clients and its worker processes.
 
-What holds for real nodes as well belongs in ``hetfl_flwr``.
+Code that real nodes need, too, belongs in ``hetfl_flwr``.
 """

@@ -1,4 +1,4 @@
-"""The clients of a process: those asked last are awake in memory, the others rest in files."""
+"""The clients of one process: recently used ones stay in memory, the others are stored in files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -12,7 +12,7 @@ from hetfl_flwr.client_app import complaint, member_of
 from hetfl_flwr.common.flower import ErrorCode, ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
 from hetfl_flwr.config import RunConfig, Value
 from hetfl_flwr.data import Split, digest_of
-from hetfl_flwr.errors import StateError
+from hetfl_flwr.errors import DamagedError, StateError
 from hetfl_flwr.node.holder import Holder, holder_of
 from hetfl_flwr.node.node import KeptContext, Node, kept_of
 from hetfl_flwr.node.state import FileStore
@@ -24,37 +24,28 @@ from hetfl_flwr.wire.spec import Arrays, PayloadSpec, frozen
 from simulations.engine.members import members_of
 
 CLIENT_APP = "hetfl_flwr.client_app:app"
-"""The ClientApp that clients run, as Flower's ``[tool.flwr.app.components]`` names it."""
+"""The ClientApp, in the notation of Flower's ``[tool.flwr.app.components]``."""
 
 FIRST_NODE = 2**62
-"""Node id of client 0: as many bytes on the wire as the random ids of Flower's other engines."""
+"""Node id of client 0: takes as many bytes in a message as the random ids of Flower's other engines."""
 
 MEMORY = 2**31
-"""Bytes of client state in memory, of all processes together; the rest is in files."""
+"""Default limit of client state in memory, in bytes, over all processes; the rest is in files."""
 
 EVERY = "all"
-"""The key of the digest of all clients' data, among client ids."""
+"""Key, among client ids, of the digest of the whole data set."""
 
 AWAKE = 1000
-"""Maximum number of clients awake in a process."""
-
+"""Maximum number of clients in the memory of a process."""
 
 _NUMBERS = {int, float}
 
 
 class Answer(NamedTuple):
-    """A client's answer without a message.
+    """A client's upload and metrics, or its error, without a message.
 
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        The upload.
-    metrics : mapping
-        The metrics.
-    form : PayloadSpec or None
-        The declaration by which the client has checked its upload. None: the arrays differ from those, or were copied.
-    error : str or None
-        The error, if there is one.
+    `form` is the declaration by which the client has checked its upload; None where the arrays were changed or copied
+    after the check.
     """
 
     arrays: Arrays
@@ -64,22 +55,11 @@ class Answer(NamedTuple):
 
 
 class Clients:
-    """The clients that this process runs: those asked last are awake, each with its Context; the others rest in files.
+    """The clients that this process runs.
 
-    Parameters
-    ----------
-    app : str
-        The ClientApp as ``module:attribute``.
-    run : int
-        The run's id.
-    run_config : mapping
-        Flat run config, the same for all.
-    count : int
-        How many clients there are in all.
-    scratch : Path
-        Folder of resting clients, the same for all processes; created on demand.
-    memory : int
-        Bytes of client state in memory. At least one client stays in memory.
+    Recently used clients are awake: their Context is in memory, up to `memory` bytes, but at least one. The others
+    rest in files of the folder `scratch`, which all processes share and which is created on demand. `app` is the
+    ClientApp as ``module:attribute``, `count` the number of clients in all processes.
     """
 
     def __init__(
@@ -89,22 +69,16 @@ class Clients:
         self._app: ClientApp = getattr(import_module(module), attribute)
         self._run, self._run_config, self._count = run, dict(run_config), count
         self._scratch, self._memory = scratch, memory
-        self._contexts: dict[int, KeptContext] = {}  # of those that are awake, by node
-        self._rows: dict[int, str] = {}  # digests of the data of those that have been asked, by node
-        self._split: Split | None = None  # of all data, once a client has been asked
-        # downloads and forms by their ids, held so that an id stays its own, and what has been checked
+        self._contexts: dict[int, KeptContext] = {}  # of awake clients, by node
+        self._rows: dict[int, str] = {}  # digests of the data of clients used so far, by node
+        self._split: Split | None = None  # of the whole data set, once a client was used
+        # checked downloads by the ids of download and declaration, which are kept so that their ids stay valid
         self._checked: dict[tuple[int, int], tuple[Arrays, PayloadSpec, Arrays]] = {}
-        self._bytes: dict[int, int] = {}  # what they keep, from the one asked longest ago to the last
-        self._held = 0  # the sum of these
+        self._bytes: dict[int, int] = {}  # of each awake client's state, least recently used first
+        self._held = 0  # their sum
 
     def answer(self, message: Message) -> Message:
-        """Let the addressed client answer a message.
-
-        Raises
-        ------
-        StateError
-            A client's state cannot be written or read.
-        """
+        """Let the addressed client answer a message."""
         node = message.metadata.dst_node_id
         context = self._awake(node)
         try:
@@ -116,7 +90,7 @@ class Clients:
             self._note(node)
 
     def members(self, client_ids: Sequence[int]) -> list[Member | str]:
-        """Return some clients, or why one cannot take part; few of them are built."""
+        """Return the registrations of clients, or why one cannot take part; only a few clients are built."""
         return members_of(client_ids, self._registered)
 
     def _registered(self, client_id: int) -> tuple[Member, RunConfig | None] | str:
@@ -127,28 +101,24 @@ class Clients:
             member = Member.checked(member_of(context).values(), node)
             around = kept_of(context).around
             return member, around["config"] if around else None
-        except BaseException as raised:  # an own model may raise anything
+        except DamagedError as error:
+            damage = error.__cause__ or error
+            return f"{damage}: delete this file; the run continues from its checkpoint, which has the same state"
+        except BaseException as raised:  # the user's model may raise anything
             return blamed(complaint(raised, context, MessageType.QUERY, None), node).removeprefix(f"node {node}: ")
         finally:
             self._note(node)
-
-    def train(self, node: int, download: Arrays, round: int) -> Answer:
-        """Train a client for a round."""
-        return self._ask(MessageType.TRAIN, node, download, round)
-
-    def evaluate(self, node: int, download: Arrays, round: int) -> Answer:
-        """Evaluate a client after a round."""
-        return self._ask(MessageType.EVALUATE, node, download, round)
 
     def begin(self) -> None:
         """Clear the cache of checked downloads."""
         self._checked = {}
 
-    def _ask(self, kind: str, node: int, download: Arrays, round: int) -> Answer:
+    def run(self, kind: str, node: int, download: Arrays, round: int) -> Answer:
+        """Train a client for a round, or evaluate it after a round."""
         context = self._awake(node)
         try:
             answer = self._answer(kind, holder_of(context), download, round)
-        except BaseException as raised:  # an own model may raise anything
+        except BaseException as raised:  # the user's model may raise anything
             answer = Answer({}, {}, error=complaint(raised, context, kind, round))
         self._note(node)
         return answer
@@ -162,11 +132,11 @@ class Clients:
             upload, metrics = client.train(self._received(client, client.down, download), round)
             answer = Answer(frozen(upload), metrics, client.up if client.uploads_as_learnt else None)
         if not ({*map(type, metrics.values())} <= _NUMBERS and {*map(type, metrics)} <= {str}):
-            MetricRecord(metrics)  # type: ignore[arg-type]  # it refuses what no message can hold
+            MetricRecord(metrics)  # type: ignore[arg-type]  # raises for values that no message can hold
         return answer
 
     def _received(self, client: Holder, form: PayloadSpec, download: Arrays) -> Arrays:
-        """Check a client's download; one for several clients is checked once by each declaration."""
+        """Check a client's download; if several clients share it, it is checked once per declaration."""
         key = id(download), id(form)
         if key not in self._checked:
             arrays = frozen(widened(form, download, "server")) if client.half else download
@@ -175,7 +145,7 @@ class Clients:
         return self._checked[key][2]
 
     def rest(self, nodes: Iterable[int]) -> None:
-        """Write clients' states to files, and drop the clients, which are rebuilt on demand."""
+        """Write clients' states to files and drop the clients, which are rebuilt on demand."""
         for node in nodes:
             if node in self._bytes:
                 self._held -= self._bytes.pop(node)
@@ -185,18 +155,18 @@ class Clients:
                     self._write(self._records(node), recorddict_to_proto(context.state).SerializeToString())
 
     def flush(self) -> None:
-        """Write the states of all clients that are awake, which stay awake."""
+        """Write the states of all awake clients to files; the clients stay awake."""
         for node in self._bytes:
             self._contexts[node].store.flush()
 
     def drop(self) -> None:
-        """Drop the states of all clients that are awake, in favour of their files."""
+        """Drop the states of all awake clients, so that they are read from files again."""
         for node in self._bytes:
             self._contexts[node].store.drop()
             self._contexts[node].kept.holder = None
 
     def digests(self, client_ids: Sequence[int] = ()) -> dict[str, str]:
-        """Return the digests of the data of these clients and of all that have been asked, and of all data."""
+        """Return digests of the data of these clients and all used so far, by client id, and of the whole data set."""
         for client_id in client_ids:
             node = FIRST_NODE + client_id
             Node.from_context(self._awake(node))
@@ -212,7 +182,7 @@ class Clients:
         return self._contexts[node]
 
     def _note(self, node: int) -> None:
-        """Record the bytes of a client that has just answered, and the digest of its data."""
+        """Update the size of a client's state, and record the digest of its data."""
         context = self._contexts[node]
         if node in self._bytes:
             before, now = self._bytes.pop(node), context.nbytes

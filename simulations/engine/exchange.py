@@ -1,4 +1,4 @@
-"""Arrays to and from the clients of the local engine: by reference, and in the order of simulated time."""
+"""Exchange of arrays with the clients of the local engine: by reference, and in the order of simulated time."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,28 +26,18 @@ if TYPE_CHECKING:
     from simulations.engine.grid import LocalEngine
 
 MAX_SIZES = 10_000
-"""Size of the cache for sizes of messages without arrays."""
+"""Maximum number of cached sizes of messages without arrays."""
 
 BY_REFERENCE = (MessageType.TRAIN, MessageType.EVALUATE)
-"""Requests that are handed over without a message."""
+"""Types of requests that are passed on without a message."""
 
 
 @dataclass(eq=False)
 class Flight(Request):
     """A request to a client of the local engine.
 
-    Parameters
-    ----------
-    place : int
-        Its number among all requests, once it is sent.
-    ticket : int
-        The engine's ticket of the job.
-    reply : Reply or None
-        The valid reply, if any.
-    error : str
-        Why there is no valid reply; empty while it is unknown.
-    raised : bool
-        Whether the error is the client's own.
+    `place` is its number among all requests sent. `error` says why there is no valid reply, and is empty while that is
+    unknown; `raised` is whether the client raised it.
     """
 
     place: int = 0
@@ -65,9 +55,9 @@ class Flight(Request):
 class Times:
     """Simulated times of clients and links, as the run config sets them.
 
-    A client takes its ``client-seconds`` for a round, or the operations that it counts over its ``client-speed``, give
-    or take a tenth, drawn by the run's seed, and its link what ``client-mbits`` and ``client-latency`` say; nothing
-    else takes time, evaluation neither.
+    Training takes a client's ``client-seconds``, or its counted operations divided by ``client-speed``, times a factor
+    from 0.9 to 1.1 drawn with the run's seed. Transfers take what ``client-mbits`` and ``client-latency`` say. Nothing
+    else takes time, not even evaluation.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -78,7 +68,7 @@ class Times:
         self._latency = simulated("client-latency", config.client_latency)
 
     def known(self, flight: Flight) -> float:
-        """Return the seconds that are known when a message is sent: a lower bound until its answer is known."""
+        """Return the seconds that are known when a request is sent: a lower bound of its time."""
         client_id, trains = flight.member.client_id, flight.kind == MessageType.TRAIN
         took = 0.0
         if trains and not self._counts:
@@ -87,9 +77,9 @@ class Times:
         return took + self._carried(flight, 0, flight.traffic.wire_down)
 
     def more(self, flight: Flight, metrics: Mapping[str, Any], wire_up: int) -> float:
-        """Return the further seconds that are known with its answer."""
+        """Return the further seconds that are known once the answer is there."""
         client_id, took = flight.member.client_id, 0.0
-        if self._counts and (operations := metrics.get(FLOPS, 0.0)):  # as the client's meter has counted them
+        if self._counts and (operations := metrics.get(FLOPS, 0.0)):  # as counted by the client
             (speed,) = self._speeds[client_id % len(self._speeds)]
             took = float(operations / (1e9 * speed) * self._jitter(client_id, flight.place))
         return took + (self._carried(flight, 1, wire_up) if self._weighs else 0.0)
@@ -104,25 +94,18 @@ class Times:
         client_id = flight.member.client_id
         (delay,) = self._latency[client_id % len(self._latency)]
         if not self._weighs:
-            return 2 * delay * (way == 0)  # a reply's is known when its message is sent
+            return 2 * delay * (way == 0)  # both ways are known when the request is sent
         link = self._links[client_id % len(self._links)]
         return delay + 8e-6 * wire / (link[-1] if way else link[0])
 
 
 class LocalExchange(Exchange):
-    """Hands arrays to clients in this process, or in worker processes, and receives their answers.
+    """Passes arrays to clients in this process or in worker processes, and receives their answers.
 
-    Answers are returned in the order of simulated time, so that an asynchronous server's next requests are the same
-    for any number of workers. A download is checked once by each declaration that clients have; an
-    upload once, by the client itself, unless it comes from another process or is declared otherwise. The sizes of
-    messages are computed. Public samples, which are sent once, travel as messages.
-
-    Parameters
-    ----------
-    engine : LocalEngine
-        Runs the clients.
-    federation : Federation
-        As `Exchange`.
+    Answers are returned in the order of simulated time, so that an asynchronous server sends the same requests for any
+    number of workers. A download is checked once per declaration. An upload is checked once, by the client itself,
+    unless it comes from another process or is declared differently. The sizes of messages are computed. Public samples,
+    which are sent once, travel as messages.
     """
 
     clock: float = 0.0
@@ -132,8 +115,8 @@ class LocalExchange(Exchange):
         super().__init__(federation)
         self._engine, self._times = engine, Times(self.config)
         self._timed = self.config.simulates_time or self.strategy.asynchronous
-        self._places = self.config.clients  # each client has been taken in
-        self._due: list[tuple[float, int]] = []  # a heap: when a reply comes in, and its place
+        self._places = self.config.clients  # one request per client was its registration
+        self._due: list[tuple[float, int]] = []  # a heap: when a reply arrives, and its place
         self._flights: dict[int, Flight] = {}
         self._around: dict[tuple[object, ...], int] = {}  # wire bytes of messages without arrays
 
@@ -143,7 +126,7 @@ class LocalExchange(Exchange):
         return self._flights.values()
 
     def _post(self, sent: Sequence[Flight]) -> None:
-        """Hand arrays to clients; sizes are computed once for each set of arrays."""
+        """Pass arrays to clients; sizes are computed once for each set of arrays."""
         weights: dict[int, tuple[int, int, int]] = {}
         jobs = list[Job]()
         for flight in sent:
@@ -165,13 +148,13 @@ class LocalExchange(Exchange):
             heappush(self._due, (self.clock + self._times.known(flight) if self._timed else 0.0, flight.place))
 
     def _take(self, outcome: Outcome) -> Request:
-        """Wait for the answer that comes in next in simulated time."""
+        """Wait for the answer that is next in simulated time."""
         while True:
             when, place = self._due[0]
             flight = self._flights[place]
             if flight.landed:
                 break
-            heapreplace(self._due, (when + self._land(flight), place))  # another may come before it
+            heapreplace(self._due, (when + self._land(flight), place))  # another may arrive before it
         heappop(self._due)
         del self._flights[place]
         self.clock = max(self.clock, when)
@@ -188,7 +171,7 @@ class LocalExchange(Exchange):
     def hold(self) -> Pending:
         """Let clients finish their jobs, and return the requests under way, which stay under way.
 
-        No reply is used before its time, so that this changes no bit.
+        No reply is used early, so results do not change.
         """
         self._due = sorted(
             (when if (flight := self._flights[place]).landed else when + self._land(flight), place)
@@ -218,13 +201,7 @@ class LocalExchange(Exchange):
         return Pending({"engine": numbers}, arrays)
 
     def restore(self, under_way: Pending) -> list[str]:
-        """Restore what `hold` has returned; return what is lost.
-
-        Raises
-        ------
-        StateError
-            The data of a client have changed since, and without ``accept-loss``.
-        """
+        """Restore what `hold` returned; return what is lost, see `LocalEngine.check_rows`."""
         numbers = under_way.numbers["engine"]
         lost = self._engine.check_rows(numbers["rows"])
         self.clock, self._places = numbers["clock"], numbers["places"]
@@ -244,7 +221,7 @@ class LocalExchange(Exchange):
         return lost
 
     def _land(self, flight: Flight) -> float:
-        """Wait for a client's answer, and check it; return its further seconds."""
+        """Wait for a client's answer and check it; return its further simulated seconds."""
         answer = self._engine.answer(flight.ticket)
         before = flight.traffic.wire_up
         try:
@@ -296,7 +273,7 @@ class LocalExchange(Exchange):
 
 
 def _forms(values: Mapping[Any, Any]) -> tuple[object, ...]:
-    """Return the form of named numbers, or of lists of them, which determines their bytes in a message."""
+    """Return what determines the size of named numbers, or of lists of them, in a message."""
     return (
         *values,
         *[

@@ -1,9 +1,8 @@
 """The local engine: a Flower Grid that calls the ClientApp in this process, or in a few worker processes.
 
-It runs the same ServerApp and ClientApp as Flower's own engines. The clients that were asked last are awake: their
-state is in the memory of the process that runs them. The others rest: their state is in files of a folder that is
-removed with the run, from which any worker wakes them. Which worker runs a client, and whether it has rested, changes
-no bit of the result.
+It runs the same ServerApp and ClientApp as Flower's own engines. Recently used clients are awake: their state is in the
+memory of their process. The others rest: their state is in files of a folder that is removed after the run, and any
+worker can load it. Which worker runs a client, and whether it has rested, changes no bit of the result.
 """
 
 import shutil
@@ -40,20 +39,9 @@ SCRATCH = ".clients-"
 class LocalEngine(Grid):
     """Runs clients on this machine, without Ray or a network.
 
-    Use it in a ``with`` statement, which ends the worker processes.
-
-    Parameters
-    ----------
-    config : RunConfig
-        The resolved run config.
-    run : int
-        The run's id, for the stamps of client state.
-    workers : int
-        Worker processes. 1: everything in this process.
-    app : str
-        The ClientApp as ``module:attribute``.
-    memory : int
-        Bytes of client state in memory, of all processes together.
+    Use it in a ``with`` statement, which ends the worker processes; with one worker everything runs in this process.
+    `app` is the ClientApp as ``module:attribute``, `memory` the limit of client state in memory, in bytes, over all
+    processes.
     """
 
     engine = "local"
@@ -73,22 +61,22 @@ class LocalEngine(Grid):
         self._names, self._tickets = count(1), count()
         self._asked: dict[str, int] = {}
         self._answers: dict[int, Answer | Message] = {}
-        self._used = set(range(config.clients)) if config.state_dir else set[int]()  # clients that may have a state
+        self._used = set(range(config.clients)) if config.state_dir else set[int]()  # clients that may have state
         self.config = config
         self._scratch = Path(config.output_dir or gettempdir()) / f"{SCRATCH}{run}-{token_hex(4)}"
         act_as_server(run)
         workers = min(workers, config.clients)
-        those = Hosted(app, run, config.to_flat(), config.clients, self._scratch, memory // workers)
-        self._host: Host = InProcess(Clients(*those)) if workers == 1 else Workers(workers, those)
+        hosted = Hosted(app, run, config.to_flat(), config.clients, self._scratch, memory // workers)
+        self._host: Host = InProcess(Clients(*hosted)) if workers == 1 else Workers(workers, hosted)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Return the engine."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """End the worker processes, and remove the state of resting clients."""
         self._host.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -117,7 +105,7 @@ class LocalEngine(Grid):
         return list(self._nodes)
 
     def members(self) -> list[Member | str]:
-        """Return the clients, or why one cannot take part."""
+        """Return the registrations of all clients, or why one cannot take part."""
         shares = self._shared(range(len(self._nodes)))
         found = dict[int, Member | str]()
         for client_ids, members in zip(shares, self._host.call("members", *shares), strict=True):
@@ -125,11 +113,11 @@ class LocalEngine(Grid):
         return [found[client_id] for client_id in sorted(found)]
 
     def _shared(self, client_ids: Sequence[int]) -> list[Sequence[int]]:
-        """Return the clients of each process, before any client changes its process."""
+        """Return the clients of each process, as they are assigned at first."""
         return [client_ids[one :: self._host.count] for one in range(self._host.count)]
 
     def exchange(self, federation: "Federation") -> LocalExchange:
-        """Return the exchange by arrays."""
+        """Return the exchange, which passes arrays without messages."""
         return LocalExchange(self, federation)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -141,7 +129,7 @@ class LocalEngine(Grid):
         return names
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the reply to the first of these messages that was sent, once it is there."""
+        """Wait for the reply to the earliest of these messages, and return it."""
         wanted = message_ids if isinstance(message_ids, Set) else set(message_ids)
         for name in self._asked:
             if name in wanted:
@@ -150,7 +138,7 @@ class LocalEngine(Grid):
         return []
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Deliver messages and return all replies. There is no timeout: clients here answer or raise."""
+        """Send messages and return all replies; there is no timeout, as local clients answer or raise."""
         waiting = set(self.push_messages(messages))
         replies: list[Message] = []
         while waiting:
@@ -159,12 +147,12 @@ class LocalEngine(Grid):
         return replies
 
     def named(self, message: Message) -> Message:
-        """Give a message an id, as long as those of Flower's simulation."""
+        """Give a message an id, of the same length as in Flower's simulation."""
         name_message(message, str(UUID(int=next(self._names))))
         return message
 
     def submit(self, jobs: Sequence[Job]) -> list[int]:
-        """Submit jobs of clients; return a ticket for each answer."""
+        """Submit jobs; return a ticket for each answer."""
         tickets = [next(self._tickets) for _ in jobs]
         self._used.update(job.node - FIRST_NODE for job in jobs)
         self._host.submit(list(zip(tickets, jobs, strict=True)))
@@ -178,14 +166,14 @@ class LocalEngine(Grid):
         return self._answers.pop(ticket)
 
     def save_clients(self, folder: Path) -> dict[int, str]:
-        """Write every client's state; unchanged states are linked."""
+        """Write the state of every client into a folder, as hard links where possible; return their checksums."""
         self._settle()
         self._host.call("flush")
         digests = {k: self._store(k).give(folder / f"client-{k}") for k in sorted(self._used)}
         return {client_id: digest for client_id, digest in digests.items() if digest is not None}
 
     def load_clients(self, folder: Path, client_ids: Set[int]) -> None:
-        """Restore the state of each of these clients; drop the state of the others."""
+        """Restore the states of these clients from a folder; drop the states of the others."""
         self._used |= client_ids
         for client_id in self._used:
             store = self._store(client_id)
@@ -199,7 +187,7 @@ class LocalEngine(Grid):
                 shutil.rmtree(remains, ignore_errors=True)
 
     def rows(self, client_ids: Sequence[int] = ()) -> dict[str, str]:
-        """Return the digests of the data of these clients and of all that were asked, by client id, and of all data."""
+        """Return digests of the data of these clients and all used so far, by client id, and of the whole data set."""
         self._settle()
         found: dict[str, str] = {}
         for some in self._host.call("digests", *self._shared(client_ids)):
@@ -207,7 +195,7 @@ class LocalEngine(Grid):
         return found
 
     def check_rows(self, before: Mapping[str, str]) -> list[str]:
-        """Refuse data that have changed; with ``accept-loss`` warn, and return the differences."""
+        """Raise StateError if data have changed since `before`; with ``accept-loss`` warn and return the changes."""
         if before.get(EVERY) == self.rows()[EVERY]:
             return []
         rows = self.rows(sorted(int(client_id) for client_id in before if client_id != EVERY))
@@ -217,13 +205,13 @@ class LocalEngine(Grid):
         changed = [client_id for client_id, what in found.items() if what]
         if changed:
             more = f" and {len(changed) - 1} more" * (len(changed) > 1)
-            what = f"client {changed[0]}{more}: the {found[changed[0]]} are not those of before"
+            what = f"client {changed[0]}{more}: the {found[changed[0]]} have changed"
         elif len(found) < len(self._nodes):
-            what = "the data of clients that have not been asked yet are not those of before"
+            what = "the data of clients that have not trained yet have changed"
         else:
             return []
         if not self.config.accept_loss:
-            raise StateError(f"{what}: the run would go on with other results; {accepting()} goes on like that")
+            raise StateError(f"{what}, so results would differ: restore the data, or continue with {accepting()}")
         warn(what)
         return [what]
 

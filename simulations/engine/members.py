@@ -1,4 +1,4 @@
-"""The clients of a process, without building each: of clients that differ only in their rows, one is built."""
+"""Registration of many clients: of those that differ only in their numbers of rows, one is built."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,24 +11,18 @@ from hetfl_flwr.models import ZOO, assign, drawn_order, network_of
 from hetfl_flwr.server.member import Member
 
 MAX_REFUSED = 10
-"""Number of failed clients of a process after which the others are not built."""
+"""Number of failed clients of a process after which no others are built."""
 
 
 def members_of(
     client_ids: Sequence[int], build: Callable[[int], tuple[Member, RunConfig | None] | str]
 ) -> list[Member | str]:
-    """Return some clients, in order, or why one cannot take part.
+    """Return the registrations of clients, in order, or why one cannot take part.
 
-    Clients with the same model, and data of the same domain, are like the first of them, except for the numbers of
-    their rows. Others are built one by one: clients that resume from a state folder, that choose their models, that
-    have their own columns or pooled rows, or that run code of the user's.
-
-    Parameters
-    ----------
-    client_ids : sequence of int
-        The clients.
-    build : callable
-        Builds a client; returns its registration, and its config if it is cached, or why it cannot take part.
+    Clients with the same model and data of the same domain are copies of the first of them, except for the numbers of
+    their rows. All others are built one by one: clients with a state folder, that choose their models, that have their
+    own columns or pooled rows, or that run the user's code. `build` returns a client's registration, and its config
+    if it is cached, or why it cannot take part.
     """
     found, refused = list[Member | str](), 0
     held: Sequence[Holding] = ()
@@ -57,19 +51,19 @@ def members_of(
 
 
 def _held(config: RunConfig, clients: int) -> Sequence[Holding]:
-    """Return the numbers of each client's samples; empty where clients differ in more than these."""
+    """Return the numbers of each client's samples; empty if clients differ in more than these."""
     if config.state_dir or config.models == FIT or config.features != "all" or config.pooled:
         return ()
     if config.algorithm not in names():
         return ()
     try:
         return holdings(config.split(clients))
-    except HetflError:  # of a data set of other clients, which say so themselves
+    except HetflError:  # the clients concerned raise it, too
         return ()
 
 
 def _kind(config: RunConfig, held: Sequence[Holding], client_id: int) -> tuple[object, ...] | None:
-    """Return a key that is equal for clients of which one is built; None: each is built."""
+    """Return a key that is equal for clients of which only one is built; None if each is built."""
     if not held:
         return None
     order = drawn_order(config.seed, len(held)) if config.assignment == "random" else ()
@@ -82,6 +76,6 @@ def _kind(config: RunConfig, held: Sequence[Holding], client_id: int) -> tuple[o
 
 
 def _like(member: Member, client_id: int, held: Holding) -> Member:
-    """Return a client like another one, with its own numbers of samples."""
+    """Return a copy of a client under another number, with that client's numbers of samples."""
     own = {name: value for name, value in held._asdict().items() if name != "domain"}
     return replace(member, node=member.node - member.client_id + client_id, client_id=client_id, **own)

@@ -1,7 +1,7 @@
-"""Data sets in memory, written to files once: frames, arrays, data sets of torch and of datasets.
+"""Data sets in memory: data frames, arrays, torch and Hugging Face data sets are written to files once.
 
-The files are in the cache folder of the datasets library, in a folder named by a digest of their
-content. A run's config names that folder, so that its workers, and resumed runs, read the same rows.
+The files are in the cache folder of the datasets library, in a folder named by a digest of their content. A run's
+config names that folder, so that its workers and resumed runs read the same rows.
 """
 
 import json
@@ -26,7 +26,7 @@ from hetfl_flwr.errors import DataError
 from hetfl_flwr.text import brief
 
 MAX_CLASSES = 100_000
-"""Classes that a client may have."""
+"""Maximum number of classes of a client."""
 
 if TYPE_CHECKING:
     from datasets.arrow_dataset import Dataset
@@ -38,39 +38,23 @@ ACCEPTED = (
 
 _SERIES = "; time series need series_column, a name for their column"
 
-MAX_COUNTED = 2**20
-"""Bytes of a file that are digested at a time."""
+BLOCK = 2**20
+"""Bytes of a file that are hashed at a time."""
 
 
 def is_object(dataset: object) -> bool:
-    """Return whether a data set is an object, and not a name, a path, or a list of these."""
+    """Return whether a data set is an object in memory: not a name, a path, or a list of these."""
     if isinstance(dataset, list | tuple):
         return not dataset or not all(isinstance(one, str | os.PathLike) for one in dataset)
     return not isinstance(dataset, str | os.PathLike)
 
 
 def stored(dataset: object, series: str = "") -> tuple[Path, bool]:
-    """Write a data set to files, unless it was written before.
+    """Write a data set to files, unless it was written before; return their folder, and whether each is one client's.
 
-    Parameters
-    ----------
-    dataset : object
-        One of `ACCEPTED`. A list of several, or a dict by the clients' names, holds one per client.
-    series : str
-        The run config's column of time series: then the pairs of a torch data set are series and labels.
-        Empty: they are images and labels.
-
-    Returns
-    -------
-    folder : Path
-        The folder.
-    several : bool
-        Whether each of its files belongs to one client.
-
-    Raises
-    ------
-    DataError
-        If it is not supported, or cannot be written.
+    `dataset` is one of `ACCEPTED`; a list of several, or a dict by the clients' names, holds one per client. `series`
+    is the column of time series: if it is set, the items of a torch data set are pairs of a series and a label. Raises
+    DataError if the data set is not supported or cannot be written.
     """
     from datasets.dataset_dict import DatasetDict
 
@@ -111,7 +95,7 @@ def _of_clients(datasets: Sequence[object], places: Sequence[str], series: str) 
 
 
 def _shared_classes(said: Sequence[int | Sequence[str]]) -> int | Sequence[str]:
-    """Return the classes of several torch data sets: their names or, where none has names, how many they are."""
+    """Return the classes of several torch data sets: their names or, if none has names, their number."""
     named = [list(classes) for classes in said if not isinstance(classes, int)]
     if any(classes != named[0] for classes in named):
         other = next(classes for classes in named if classes != named[0])
@@ -120,7 +104,7 @@ def _shared_classes(said: Sequence[int | Sequence[str]]) -> int | Sequence[str]:
 
 
 def _rows(place: str, dataset: object, series: str, classes: int | Sequence[str] = 0) -> "Dataset":
-    """Return the rows of one data set, as a Dataset of the datasets library."""
+    """Return the rows of one data set as a Hugging Face Dataset."""
     from datasets.arrow_dataset import Dataset
     from datasets.dataset_dict import DatasetDict
 
@@ -136,7 +120,7 @@ def _rows(place: str, dataset: object, series: str, classes: int | Sequence[str]
         elif isinstance(dataset, DatasetDict) or not _is_frame(dataset):
             if callable(getattr(dataset, "collect", None)):
                 raise DataError(
-                    f"{place} is {_article(dataset)}, whose rows are not there yet: give what its collect() returns"
+                    f"{place} is {_article(dataset)}, whose rows are not computed yet: pass the result of its collect()"
                 )
             raise DataError(f"{place} is {_article(dataset)}: expected {ACCEPTED}")
         else:
@@ -150,7 +134,7 @@ def _rows(place: str, dataset: object, series: str, classes: int | Sequence[str]
 
 
 def _is_arrays(dataset: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether a data set is a dict of NumPy's or torch's arrays, by the names of columns."""
+    """Return whether a data set is a dict of NumPy arrays or torch tensors by column."""
     from torch import Tensor
 
     if not isinstance(dataset, Mapping) or not dataset:
@@ -205,7 +189,7 @@ def _is_torch(dataset: object) -> bool:
 
 
 def _torch_classes(place: str, dataset: Any) -> int | Sequence[str]:
-    """Return the names of a torch data set's classes or, if it has none, their number by its labels."""
+    """Return the class names of a torch data set or, if it has none, the number of classes by its labels."""
     names = getattr(dataset, "classes", None)
     if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
         return names
@@ -232,7 +216,7 @@ def _pairs(place: str, dataset: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _of_torch(place: str, dataset: object, classes: int | Sequence[str]) -> "Dataset":
-    """Return a torch data set as images with labels or, where its first item is a vector, as a table of numbers."""
+    """Return a torch data set as labelled images or, if its first item is a vector, as a table of numbers."""
     import datasets.features
     from datasets.arrow_dataset import Dataset
     from datasets.features import Image, Value
@@ -253,7 +237,7 @@ def _of_torch(place: str, dataset: object, classes: int | Sequence[str]) -> "Dat
 
 
 def _vector(place: str, vector: Any, size: int) -> npt.NDArray[np.float32]:
-    """Return a vector of a torch data set, in single precision."""
+    """Return a vector of a torch data set in single precision."""
     if getattr(vector, "shape", None) != (size,):
         raise DataError(f"{place} is {_article(vector)}: expected a vector of {size} numbers, as item 0 is")
     numbers = torch.as_tensor(vector)
@@ -263,7 +247,7 @@ def _vector(place: str, vector: Any, size: int) -> npt.NDArray[np.float32]:
 
 
 def _series(place: str, dataset: object, classes: int | Sequence[str], column: str) -> "Dataset":
-    """Return a torch data set of series, tensors (channels, length) or (length,), in a column of a name."""
+    """Return a torch data set of series, tensors (channels, length) or (length,), with the series in one column."""
     from datasets.arrow_dataset import Dataset
 
     label, series, labels = _class_label(classes), list[np.ndarray[Any, Any]](), []
@@ -290,7 +274,7 @@ def _class_label(classes: int | Sequence[str]) -> Any:
 
 
 def _labelled(place: str, dataset: object, label: Any) -> Iterator[tuple[Any, int]]:
-    """Yield the inputs and labels of a torch data set, whose classes are known."""
+    """Yield the inputs and labels of a torch data set; check labels against the known classes."""
     for number, (one, value) in enumerate(_pairs(place, dataset)):
         if value >= label.num_classes:
             raise DataError(f"item {number} of {place} has label {value}: expected 0..{label.num_classes - 1}")
@@ -298,7 +282,7 @@ def _labelled(place: str, dataset: object, label: Any) -> Iterator[tuple[Any, in
 
 
 def _png(place: str, image: Any) -> bytes:
-    """Return an image as a PNG file: a tensor (H, W), or (C, H, W) of one or three colours, or an image of Pillow."""
+    """Return an image as a PNG file: a tensor (H, W) or (C, H, W) with one or three channels, or a Pillow image."""
     from PIL import Image
 
     file = BytesIO()
@@ -325,7 +309,7 @@ def _folder() -> Path:
 
 
 def _written(files: Mapping[str, "Dataset"], names: Sequence[str], places: Sequence[str]) -> Path:
-    """Write files into a folder named by their digest, with their names for messages."""
+    """Write files into a folder named by their digest, together with the names that messages use for them."""
     from datasets.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
@@ -342,7 +326,7 @@ def _written(files: Mapping[str, "Dataset"], names: Sequence[str], places: Seque
         folder = home / _digest(scratch)
         try:
             scratch.rename(folder)
-        except OSError:  # it is there already
+        except OSError:  # it exists already
             if not folder.is_dir():
                 raise
         return folder
@@ -355,6 +339,6 @@ def _digest(folder: Path) -> str:
     for path in sorted(folder.iterdir()):
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as file:
-            while block := file.read(MAX_COUNTED):
+            while block := file.read(BLOCK):
                 digest.update(block)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""One federation on this machine, by the local engine."""
+"""Running a federation on this machine by the local engine."""
 
 import os
 import secrets
@@ -29,30 +29,12 @@ def run_locally(
     progress: bool = True,
     callbacks: Sequence["RoundCallback"] = (),
 ) -> Path:
-    """Run a federation in this process, or in some worker processes, and return its run folder.
+    """Run a federation in this process or in worker processes, and return its run folder.
 
-    Parameters
-    ----------
-    chosen : mapping
-        Config keys; those that are not there have their defaults.
-    resume : bool
-        Go on with the run in ``output-dir`` from its last checkpoint; of the other keys only `CHANGEABLE` ones may
-        differ.
-    workers : int
-        Worker processes, 1 or more; the results are the same bits for any number.
-    verbose : bool
-        Whether Flower's log is shown.
-    progress : bool
-        Whether to show a progress bar, in a terminal or a notebook.
-    callbacks : sequence of RoundCallback
-        Called after each round, in addition to the callbacks that the config names.
-
-    Raises
-    ------
-    HetflError
-        Config, data or model are invalid, or too few clients are left: one line.
-    Interrupted
-        After Ctrl-C, at the end of the round: says how to resume.
+    `chosen` are config keys; other keys have their defaults. With `resume` the run in ``output-dir`` continues from its
+    last checkpoint, and only `CHANGEABLE` keys may differ. Results are the same bits for any number of `workers`.
+    `verbose` shows Flower's log. `callbacks` are called in addition to those that the config names. Raises Interrupted
+    after Ctrl-C, at the end of the round; its text says how to resume.
     """
     from hetfl_flwr.data import reread
     from hetfl_flwr.runs.record import CHECKPOINTS
@@ -81,7 +63,7 @@ def run_locally(
         except KeyboardInterrupt as stop:
             algorithm, folder = config.algorithm, config.output_dir
             if not isinstance(stop, Interrupted) and not any((Path(folder) / CHECKPOINTS).glob("round-*")):
-                raise  # the second one, and there is nothing to go on from
+                raise  # the second Ctrl-C, and there is no checkpoint
             again = option(
                 f"hetfl run {algorithm} --out {quote(folder)} --resume",
                 f"run({algorithm!r}, out={folder!r}, resume=True)",
@@ -92,7 +74,7 @@ def run_locally(
 
 @contextmanager
 def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
-    """Set this process up for a federation, and restore it: Flower's log, progress bars, torch's threads and dtype."""
+    """Set up this process for a federation, and restore it: Flower's log, progress bars, torch's threads and dtype."""
     import torch
 
     from hetfl_flwr.common.flower import FLOWER_LOGGER
@@ -113,7 +95,7 @@ def process_as_it_was(*, log: bool, bars: bool) -> Iterator[None]:
 
 
 def _check_threads(config: RunConfig, workers: int) -> None:
-    """Warn of more threads than cores; the number of threads is unchanged."""
+    """Warn if there are more threads than cores; their number changes results, so it is kept."""
     from hetfl_flwr.node.machine import cores
 
     processes = min(workers, config.clients)
@@ -128,13 +110,13 @@ def _check_threads(config: RunConfig, workers: int) -> None:
 
 
 def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
-    """Return the config of the run to resume, and its id."""
+    """Return the config and the id of the run to resume."""
     from hetfl_flwr.methods import resolve
     from hetfl_flwr.runs.checkpoint import choose
     from hetfl_flwr.runs.settings import resolved
 
     if "output-dir" not in chosen:
-        raise ConfigError(f"{option('--resume needs --out', 'resume needs out')}: which run folder to go on with")
+        raise ConfigError(f"{option('--resume needs --out', 'resume needs out')}: the run folder to resume")
     folder = Path(str(chosen["output-dir"])).expanduser().resolve()
     checkpoint, _ = choose(folder, accept_loss=chosen.get("accept-loss") is True)
     before = resolve(RunConfig.from_flat(checkpoint.at["config"]))
@@ -142,13 +124,13 @@ def _resumed(chosen: Mapping[str, Value]) -> tuple[RunConfig, int]:
     settled = resolved(asked, "local")
     if asked.rounds < checkpoint.round:
         rounds = option(f"--rounds {asked.rounds}", f"rounds={asked.rounds}")
-        raise ConfigError(f"{folder} has reached round {checkpoint.round}: {rounds} would take it back")
+        raise ConfigError(f"{folder} has reached round {checkpoint.round}, and {rounds} is less: give a larger number")
     return settled, checkpoint.at["run"]
 
 
 @contextmanager
 def _stoppable(grid: "LocalEngine") -> Iterator[None]:
-    """Stop after the round at the first Ctrl-C, and at once at the second."""
+    """Stop after the current round at the first Ctrl-C, and immediately at the second."""
 
     def stop(number: int, frame: object) -> None:
         if grid.stop_requested:
@@ -156,11 +138,11 @@ def _stoppable(grid: "LocalEngine") -> Iterator[None]:
         grid.stop_requested = True
         os.write(2, b"\nFinishing this round. Press Ctrl-C again to stop immediately.\n")
 
-    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
         yield
         return
     before = signal.signal(signal.SIGINT, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # none is told of one that C code has set
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # None: a handler that C code has set

@@ -1,4 +1,4 @@
-"""The processes of the local engine's clients: this one, or a few worker processes."""
+"""The processes that run the local engine's clients: this one, or a few worker processes."""
 
 import multiprocessing
 import signal
@@ -24,25 +24,16 @@ from hetfl_flwr.wire.spec import Arrays, frozen
 from simulations.engine.clients import FIRST_NODE, Answer, Clients, Hosted
 
 AHEAD = 2
-"""Maximum number of jobs of a worker: the current one, and the next, so that it never waits."""
+"""Maximum number of jobs sent to a worker: the current and the next one, so that it never waits."""
 
-EVEN = 1.1
-"""Clients stay with their worker as long as no worker has more than this multiple of its even share."""
+MAX_SHARE = 1.1
+"""Clients stay with their worker if its load is at most this multiple of an even share."""
 
 
 class Job(NamedTuple):
     """A job of a client.
 
-    Parameters
-    ----------
-    kind : str
-        The type of the message, a method of `Clients`; "answer": answer a Flower message.
-    node : int
-        The client's.
-    payload : mapping of str to array, or Message
-        The download, or the message.
-    round : int
-        The round, as the client receives it.
+    `kind` is "train" or "evaluate" with a download as `payload`, or "answer" with a message.
     """
 
     kind: str
@@ -52,11 +43,11 @@ class Job(NamedTuple):
 
 
 Jobs = Sequence[tuple[int, Job]]
-"""Jobs, each with its ticket."""
+"""Jobs with their tickets."""
 
 
 class InProcess:
-    """Clients in this process, one after another in the order of the jobs."""
+    """Runs jobs in this process, one after another."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients, self.count = clients, 1
@@ -72,50 +63,40 @@ class InProcess:
         return bool(self._queue)
 
     def receive(self) -> tuple[int, Answer | Message]:
-        """Run the next job; return its ticket, and the answer."""
+        """Run the next job; return its ticket and the answer."""
         ticket, job = self._queue.popleft()
         return ticket, answer_of(self._clients, job)
 
-    def call(self, what: str, *own: Any) -> list[Any]:
-        """Call a method of `Clients`; return what it returns."""
-        return [getattr(self._clients, what)(*own)]
+    def call(self, method: str, *argument: Any) -> list[Any]:
+        """Call a method of `Clients`; return a list with its result."""
+        return [getattr(self._clients, method)(*argument)]
 
     def close(self) -> None:
         """Do nothing: there are no worker processes."""
-        return
 
 
 def answer_of(clients: Clients, job: Job) -> Answer | Message:
-    """Run a job."""
+    """Run a job and return its answer."""
     kind, node, payload, round = job
     if isinstance(payload, Message):
         return clients.answer(payload)
-    answer: Answer = getattr(clients, kind)(node, payload, round)
-    return answer
+    return clients.run(kind, node, payload, round)
 
 
 WORKER = "hetfl-worker-"
 """Prefix of the names of worker processes."""
 
 UNGUARDED = 71
-"""Exit code of a worker process whose script starts a federation at import."""
+"""Exit code of a worker process whose script starts a federation when it is imported."""
 
 GUARD = 'begin its work under if __name__ == "__main__":'
-"""What a script that starts processes must do."""
+"""What a script that starts processes must do, in messages."""
 
 
 def check_starts_processes(key: str) -> None:
-    """Refuse to start processes in a script on standard input, which they cannot read.
+    """Raise ConfigError if the script comes from standard input, where processes that it starts cannot read it.
 
-    Parameters
-    ----------
-    key : str
-        The key that requires them, and its value.
-
-    Raises
-    ------
-    ConfigError
-        The program is a script on standard input.
+    `key` is the key that requires processes, with its value.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script == "<stdin>":
@@ -129,19 +110,13 @@ def end_unguarded() -> None:
 
 
 class Workers:
-    """Clients in worker processes, assigned by their earlier times; a client is with one worker at a time.
+    """Runs jobs in worker processes, 2 or more, among which clients are divided by the times of their earlier jobs.
 
-    A worker reads its pipe also while it works, so that no pipe fills up on both sides.
-
-    Parameters
-    ----------
-    workers : int
-        How many, 2 or more.
-    those : Hosted
-        The clients.
+    A client belongs to one worker at a time. A worker reads its pipe while it works, so that a pipe cannot block both
+    ends.
     """
 
-    def __init__(self, workers: int, those: Hosted) -> None:
+    def __init__(self, workers: int, hosted: Hosted) -> None:
         check_starts_processes(f"workers = {workers}")
         self.count = workers
         context = multiprocessing.get_context("spawn")
@@ -149,19 +124,19 @@ class Workers:
         self._processes = []
         for worker in range(workers):
             here, there = context.Pipe()
-            process = context.Process(target=_work, args=(there, those), daemon=True, name=f"{WORKER}{worker}")
+            process = context.Process(target=_work, args=(there, hosted), daemon=True, name=f"{WORKER}{worker}")
             process.start()
             there.close()
             self._pipes.append(here)
             self._processes.append(process)
         self._queues: list[deque[tuple[int, Job]]] = [deque() for _ in range(workers)]
         self._under_way: list[deque[tuple[int, Job]]] = [deque() for _ in range(workers)]
-        self._written: dict[int, bytes] = {}  # downloads of the last jobs, by their ids
+        self._written: dict[int, bytes] = {}  # serialised downloads of the last jobs, by id
         self._owners: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
 
     def submit(self, jobs: Jobs) -> None:
-        """Queue jobs for the clients' workers; if no job is under way, assign the clients anew."""
+        """Queue jobs for the clients' workers; if no job is under way, divide the clients again first."""
         self._written = {}
         if not self.is_busy():
             self._share_out([job.node for _, job in jobs])
@@ -176,22 +151,22 @@ class Workers:
         return any(self._under_way)
 
     def receive(self) -> tuple[int, Answer | Message]:
-        """Wait for the next answer of any worker; return the job's ticket, and the answer."""
+        """Wait for the next answer of any worker; return the job's ticket and the answer."""
         waiting = [pipe for pipe, under_way in zip(self._pipes, self._under_way, strict=True) if under_way]
         worker = self._pipes.index(wait(waiting)[0])  # type: ignore[arg-type]
         answer, seconds = self._received(worker)
         ticket, job = self._under_way[worker].popleft()
-        if job.kind == MessageType.TRAIN:  # the least of them all: a machine may be busy with other things
+        if job.kind == MessageType.TRAIN:  # the minimum, as other programs may slow a job down
             self._seconds[job.node] = min(seconds, self._seconds.get(job.node, seconds))
         self._feed(worker)
         if isinstance(answer, Answer):
             return ticket, answer._replace(arrays=frozen(answer.arrays))
         return ticket, unpacked(answer)
 
-    def call(self, what: str, *own: Any) -> list[Any]:
-        """Call a method of `Clients` in every worker, each with its own argument; no job is under way."""
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of `Clients` in every worker, with that worker's argument; no job may be under way."""
         for worker in range(self.count):
-            self._tell(worker, (what, own[worker : worker + 1]))
+            self._send(worker, (method, arguments[worker : worker + 1]))
         return [self._received(worker) for worker in range(self.count)]
 
     def close(self) -> None:
@@ -208,7 +183,7 @@ class Workers:
         return self._owners.setdefault(node, (node - FIRST_NODE) % len(self._pipes))
 
     def _share_out(self, nodes: Sequence[int]) -> None:
-        """Assign clients to workers; those that change their worker rest in between."""
+        """Divide clients among workers; a client that changes its worker is written to its file."""
         known = [self._seconds[node] for node in nodes if node in self._seconds]
         usual = sum(known) / len(known) if known else 1.0
         before = {node: self._owner(node) for node in nodes}
@@ -219,12 +194,12 @@ class Workers:
             if self._owners[node] != before[node]:
                 leaving.setdefault(before[node], []).append(node)
         for worker, some in leaving.items():
-            self._tell(worker, ("rest", (some,)))
+            self._send(worker, ("rest", (some,)))
         for worker in leaving:
             self._received(worker)
 
     def _feed(self, worker: int) -> None:
-        """Send a worker its next job, if there is one and room for it; shared downloads are serialised once."""
+        """Send a worker its next job if it can take one; shared downloads are serialised once."""
         if not self._queues[worker] or len(self._under_way[worker]) >= AHEAD:
             return
         ticket, job = self._queues[worker].popleft()
@@ -233,17 +208,17 @@ class Workers:
         else:
             content = self._written.get(id(job.payload)) or dumps(job.payload, HIGHEST_PROTOCOL)
             self._written[id(job.payload)] = content
-        self._tell(worker, (job.kind, (job.node, content, job.round)))
+        self._send(worker, (job.kind, (job.node, content, job.round)))
         self._under_way[worker].append((ticket, job))
 
-    def _tell(self, worker: int, what: object) -> None:
+    def _send(self, worker: int, request: object) -> None:
         try:
-            self._pipes[worker].send(what)
+            self._pipes[worker].send(request)
         except OSError:
             raise self._died(worker) from None
 
     def _received(self, worker: int) -> Any:
-        """Return a worker's answer to a message or a command, or raise its error."""
+        """Return a worker's answer, or raise its error."""
         try:
             answer = self._pipes[worker].recv()
         except (EOFError, OSError):
@@ -256,7 +231,7 @@ class Workers:
         self._processes[worker].join(timeout=1)
         code = self._processes[worker].exitcode
         if code == UNGUARDED:
-            return FederationError(f"worker processes run the script that starts them, too: let it {GUARD}")
+            return FederationError(f"worker processes import the script that starts them: it must {GUARD}")
         return FederationError(
             f"worker process {worker} ended (exit code {code}); was it out of memory? Try fewer workers"
         )
@@ -267,19 +242,12 @@ Host = InProcess | Workers
 
 
 def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: int) -> dict[int, int]:
-    """Assign clients to workers, the longest first: each to its own if that is even, else to the least loaded one.
+    """Assign clients to workers, the longest first: to the present owner if that is even enough, else the least loaded.
 
-    Parameters
-    ----------
-    seconds : mapping of int to float
-        How long each client takes.
-    owners : mapping of int to int
-        The worker that has each of them.
-    workers : int
-        The number of workers.
+    `seconds` says how long each client takes, `owners` which worker has it now.
     """
     loads, chosen = [0.0] * workers, {}
-    most = EVEN * sum(seconds.values()) / workers
+    most = MAX_SHARE * sum(seconds.values()) / workers
     for client in sorted(seconds, key=seconds.__getitem__, reverse=True):
         own, least = owners[client], loads.index(min(loads))
         chosen[client] = own if loads[own] + seconds[client] <= most or loads[own] == loads[least] else least
@@ -287,12 +255,13 @@ def share_out(seconds: Mapping[int, float], owners: Mapping[int, int], workers: 
     return chosen
 
 
-@generators_lent()  # no other code draws from them here
-def _work(pipe: Connection, those: Hosted) -> None:
+@generators_lent()  # no other code in this process draws from them
+def _work(pipe: Connection, hosted: Hosted) -> None:
+    """Run jobs that arrive by a pipe until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
     keep_freed_memory()
-    act_as_server(those.run)
-    clients = Clients(*those)
+    act_as_server(hosted.run)
+    clients = Clients(*hosted)
     inbox: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_read, args=(pipe, inbox), daemon=True).start()
     while (received := inbox.get()) is not None:
@@ -309,7 +278,7 @@ def _work(pipe: Connection, those: Hosted) -> None:
 
 
 def _answer(clients: Clients, kind: str, arguments: tuple[Any, ...]) -> object:
-    """Run a job, and return its answer and its seconds; or call a method of `Clients`."""
+    """Run a job and return its answer and its seconds; or call a method of `Clients`."""
     if kind not in (MessageType.TRAIN, MessageType.EVALUATE, "answer"):
         return getattr(clients, kind)(*arguments)
     node, content, round = arguments
@@ -321,7 +290,7 @@ def _answer(clients: Clients, kind: str, arguments: tuple[Any, ...]) -> object:
 
 
 def _read(pipe: Connection, inbox: "SimpleQueue[Any]") -> None:
-    """Read a pipe into a queue; None at its end."""
+    """Read a pipe into a queue; put None at its end."""
     try:
         while True:
             inbox.put(pipe.recv())

@@ -443,7 +443,7 @@ def test_data_that_have_changed_stop_the_resume_by_the_client_and_may_be_accepte
     before = contents(folder)
     a_table(tmp_path / "table", **changed)
     line = refusal(StateError, go_on, folder)
-    assert "client 0 and 2 more: the training samples, labels or names are not those of before" in line
+    assert "client 0 and 2 more: the training samples, labels or names have changed" in line
     assert "--accept-loss" in line
     assert contents(folder) == before
     go_on(folder, accept_loss=True, rounds=5)
@@ -471,7 +471,7 @@ def test_data_that_have_moved_are_the_same_ones(own, tmp_path, refusal):
     (tmp_path / "table").rename(moved)
     go_on(folder, dataset=str(moved))
     a_table(moved, flip=150)
-    assert "names are not those of before" in refusal(StateError, go_on, folder, rounds=6)
+    assert "names have changed" in refusal(StateError, go_on, folder, rounds=6)
     assert "was run with dataset = " in refusal(ConfigError, go_on, folder, dataset="digits", rounds=6)
 
 

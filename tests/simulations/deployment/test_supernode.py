@@ -30,7 +30,7 @@ def spec(number: int, app: str = "one", address: str = "127.0.0.1:1") -> Executi
 
 
 @pytest.fixture
-def told() -> Iterator[dict[str, object]]:
+def options() -> Iterator[dict[str, object]]:
     """Return what a node that is there tells its executor."""
     alive, held = os.pipe()
     yield {"alive": alive}
@@ -38,30 +38,30 @@ def told() -> Iterator[dict[str, object]]:
     os.close(held)
 
 
-def executing(told: dict[str, object], keep: str) -> Iterator[WarmExecutor]:
+def executing(options: dict[str, object], keep: str) -> Iterator[WarmExecutor]:
     """Give an executor whose processes end with the test."""
-    one = WarmExecutor({**told, "keep": keep})
+    one = WarmExecutor({**options, "keep": keep})
     yield one
     one.close()
     until(lambda: not one.reconcile() and not one._leaving)
 
 
 @pytest.fixture(params=supernode.KEEP)
-def either(request, told) -> Iterator[WarmExecutor]:
+def either(request, options) -> Iterator[WarmExecutor]:
     """Give an executor of each kind."""
-    yield from executing(told, request.param)
+    yield from executing(options, request.param)
 
 
 @pytest.fixture
-def warm(told) -> Iterator[WarmExecutor]:
+def warm(options) -> Iterator[WarmExecutor]:
     """Give an executor that forks a process for each message."""
-    yield from executing(told, "fork")
+    yield from executing(options, "fork")
 
 
 @pytest.fixture
-def resident(told) -> Iterator[WarmExecutor]:
+def resident(options) -> Iterator[WarmExecutor]:
     """Give an executor with one process that stays."""
-    yield from executing(told, "resident")
+    yield from executing(options, "resident")
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_process_that_an_app_leaves_behind_holds_nobody_up(warm, written):
 def test_an_app_has_its_own_module_where_another_one_was_imported(either, written, tmp_path, monkeypatch, file):
     """A folder that is no package hides nothing, here as in Flower's own process."""
     importlib.import_module("colorsys")
-    monkeypatch.setattr(executor, "FLOWERS", executor.FLOWERS - {"colorsys"})
+    monkeypatch.setattr(executor, "FLOWER_PACKAGES", executor.FLOWER_PACKAGES - {"colorsys"})
     for app, path in (("one", file), ("two", "colorsys/notes.txt")):
         (tmp_path / app / path).parent.mkdir(parents=True)
         (tmp_path / app / path).write_text("VERSION = 'own'\n")
@@ -196,18 +196,18 @@ def anew(monkeypatch) -> list[list[str]]:
     """Note the messages with which an executor begins anew; that it is a new process is left out."""
     begun = list[list[str]]()
 
-    def begin(told, specs):
+    def begin(options, specs):
         begun.append([spec["token"] for spec in specs])
         raise BlockingIOError(11, "begun anew")
 
-    monkeypatch.setattr(executor, "begin_anew", begin)
+    monkeypatch.setattr(executor, "restart", begin)
     return begun
 
 
 @pytest.fixture
 def upgrade(monkeypatch) -> Callable[[], None]:
     """Upgrade a library, as far as an executor sees it."""
-    return lambda: monkeypatch.setattr(executor, "libraries", lambda: [*executor.BEFORE, 1])
+    return lambda: monkeypatch.setattr(executor, "libraries", lambda: [*executor.LIBRARIES_AT_START, 1])
 
 
 def test_a_library_that_is_installed_or_upgraded_is_seen(tmp_path, monkeypatch):
@@ -284,25 +284,25 @@ def test_an_app_that_is_installed_whole_is_not_unpacked_again(monkeypatch, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", mostly_exhaustive(supernode.KEEP, lambda keep: keep == "fork"))
-def test_an_executor_that_begins_anew_answers_the_message_that_it_was_given(told, tmp_path, keep):
+def test_an_executor_that_begins_anew_answers_the_message_that_it_was_given(options, tmp_path, keep):
     """In the process that it was; its messages call the node, which waits here, with their token."""
     with socket.create_server(("127.0.0.1", 0)) as node:
         address = f"127.0.0.1:{node.getsockname()[1]}"
-        whole = {**told, "address": address, "secret": "00" * 32, "root_certificates": None, "install": False}
+        whole = {**options, "address": address, "secret": "00" * 32, "root_certificates": None, "install": False}
         program = (
             "import json, signal, sys\n"
             "from dataclasses import asdict\n"
             "from simulations.deployment import executor\n"
-            "told, given = json.load(sys.stdin)\n"
-            "executor.end_with_node(told['alive'])\n"
+            "options, given = json.load(sys.stdin)\n"
+            "executor.end_with_node(options['alive'])\n"
             "sys.orig_argv[1:] = ['-P', '-m', 'simulations.deployment.executor']\n"
-            "executor.begin_anew(told, [given])\n"
+            "executor.restart(options, [given])\n"
         )
         process = subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            pass_fds=[told["alive"]],
+            pass_fds=[options["alive"]],
         )
         process.stdin.write(json.dumps([{**whole, "keep": keep}, asdict(spec(1, address=address))]).encode())
         process.stdin.close()
@@ -335,9 +335,9 @@ def test_where_no_process_can_be_forked_the_launch_has_failed_and_nothing_stays_
 def test_an_executor_ends_with_its_node_and_takes_its_secret_from_a_pipe():
     """The node is gone before the executor has begun; nobody has seen the secret."""
     alive, held = os.pipe()
-    told = {"alive": alive, "address": "127.0.0.1:1", "secret": "00" * 32, "keep": "fork"}
-    process = supernode.start_executor({**told, "root_certificates": None, "install": False}, dict(os.environ))
-    assert told["secret"] not in Path(f"/proc/{process.pid}/cmdline").read_text()
+    options = {"alive": alive, "address": "127.0.0.1:1", "secret": "00" * 32, "keep": "fork"}
+    process = supernode.start_executor({**options, "root_certificates": None, "install": False}, dict(os.environ))
+    assert options["secret"] not in Path(f"/proc/{process.pid}/cmdline").read_text()
     os.close(held)
     assert process.wait(60) != 0
     os.close(alive)

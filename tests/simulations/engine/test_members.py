@@ -137,8 +137,21 @@ def test_a_resumed_run_compares_all_data_and_names_whose_have_changed(make_confi
     assert set(before) == {"all", "0"}  # who has been asked
     grid_over(None).check_rows(before)
     said = {row: refusal(StateError, grid_over(row).check_rows, before) for row in range(0, 200, 20)}
-    assert all("are not those of before: the run would go on with other results" in line for line in said.values())
-    assert {line.partition(" are not")[0] for line in said.values()} == {
+    assert all(
+        "have changed, so results would differ: restore the data, or continue with" in line for line in said.values()
+    )
+    assert {line.partition(" have changed")[0] for line in said.values()} == {
         "client 0: the training samples, labels or names",
-        "the data of clients that have not been asked yet",
+        "the data of clients that have not trained yet",
     }
+
+
+def test_a_damaged_file_in_the_state_folder_is_named_with_what_to_do(make_config, make_grid, tmp_path):
+    grid = make_grid(make_config(clients=2, models="mlp", state_dir=str(tmp_path / "state")))
+    path = tmp_path / "state" / "run-7" / "client-1.safetensors"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not a state")
+    first, second = grid.members()
+    assert isinstance(first, Member)
+    assert str(path) in second
+    assert second.endswith("delete this file; the run continues from its checkpoint, which has the same state")
