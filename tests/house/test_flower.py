@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import re
 import sys
 import threading
 from pathlib import Path
@@ -47,21 +46,6 @@ def test_keys_and_arrays_have_the_names_that_flower_and_pytorch_give_them():
     assert {*get_args(keys.model_fields["optimizer"].annotation)} <= optimizers
     model = SplitModel(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 3))
     assert model_arrays(model).keys() == {name for name, one in model.state_dict().items() if one.is_floating_point()}
-
-
-def test_flower_s_parts_are_spelled_as_flower_spells_them():
-    """`SuperLink`, `ServerApp` and so on in prose; in commands and names of files in lower case."""
-    pages = [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("docs/*.md"),
-        *(one for name in PACKAGES for one in (ROOT / name).rglob("*.py")),
-    ]
-    words = re.compile(r"super[ -]?(?:link|node)|(?:server|client)[ -]?app", re.IGNORECASE)
-    found = {word for page in pages for word in words.findall(page.read_text())}
-    assert {word for word in found if not word.islower() and not word.isupper()} == {
-        "SuperLink", "SuperNode", "ServerApp", "ClientApp"
-    }  # fmt: skip
-    assert {word for word in found if " " in word or "-" in word} == set()
 
 
 def beyond(program: str) -> set[str]:

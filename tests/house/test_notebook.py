@@ -10,11 +10,6 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebooks" / "first_federation.ipynb"
 
 
-def test_it_is_kept_without_outputs():
-    cells = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
-    assert [(cell.outputs, cell.execution_count) for cell in cells] == [([], None)] * len(cells)
-
-
 @pytest.mark.exhaustive
 def test_it_runs(tmp_path):
     """In an empty folder: runs, a picture, data and a model of one's own, a program that is right, eight rounds."""

@@ -49,16 +49,3 @@ def test_without_pytest_all_but_the_tests_kit_is_there_and_help_shows_it(tmp_pat
     assert (done.returncode, done.stderr) == (0, "")
     assert "class KnowledgeStrategy(" in pydoc.plain(done.stdout)
     assert "AlgorithmContract(" not in pydoc.plain(done.stdout)
-
-
-@pytest.mark.parametrize("folder", ["simulations/authoring/skeleton", "tests/fixtures/outside"])
-def test_what_others_write_imports_from_it_alone(folder):
-    """Of this project: everything that stands in the skeleton and in the example of another package."""
-    ours = {"hetfl_flwr", "strategies", "clients", "simulations"}
-    modules = {
-        node.module
-        for path in (ROOT / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.level == 0
-    }
-    assert {module for module in modules if module.partition(".")[0] in ours} == {"hetfl_flwr"}

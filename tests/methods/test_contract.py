@@ -1,7 +1,5 @@
 """What every algorithm of this project keeps to: the contract of any algorithm, and what is asked beyond it here."""
 
-import inspect
-import re
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +8,7 @@ from fixtures.tiers import exhaustive
 from flwr.app import Context, RecordDict
 
 from hetfl_flwr.errors import PayloadError
-from hetfl_flwr.methods import build_client, find, names
+from hetfl_flwr.methods import build_client, names
 from simulations.testing import AlgorithmContract
 from simulations.testing.contract import downloads, entries, first_round, give_public_samples
 from simulations.testing.lab import NORMED, Lab, in_a_run
@@ -33,14 +31,6 @@ class TestEveryAlgorithm(AlgorithmContract):
         said = entries(lab.run(lab.config(**keys)))[-1]["clients"].values()
         assert all(one["train-loss"] > 0 for one in said)
         assert [one["samples-seen"] for one in said] == [8 if name == "fedh2l" else 24] * 4
-
-    def test_both_sides_say_what_they_do_what_they_send_and_what_they_keep(self, name):
-        for side in find(name).sides:
-            assert name in side.__module__.split(".")[1:3]
-            text = inspect.getdoc(side) or ""
-            assert re.match(r"\S.*\.\n", text), "a summary of one line"
-            assert re.search(r"^Wire   \S", text, re.MULTILINE)
-            assert re.search(r"^State  \S", text, re.MULTILINE)
 
     def test_a_client_refuses_a_bad_download_by_the_array_s_name(self, lab, refusal):
         """Of round 2: with one axis more, of another type, or of numbers that are none."""
