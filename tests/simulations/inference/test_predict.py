@@ -309,7 +309,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("content", "named"),
         [
-            (f'{HEADER}\nP1,"1,200","2,5",1/2/2024,Rome,True,1,W,1,\n', ["'age'", "or otherwise", "1234.5"]),
+            (f'{HEADER}\nP1,"1,200","2,5",1/2/2024,Rome,True,1,W,1,\n', ["'age'", "ambiguous", "1234.5"]),
             (f'{HEADER}\nP1,1e999,"2,5",1/2/2024,Rome,True,1,W,1,\n', ["row 2", "infinite age"]),
             ("age,kost\n3,2\n", ["'cost', 'seen', 'city', 'smoker', 'code'", "'age', 'kost'"]),
             ("", ["new.csv"]),
