@@ -142,7 +142,7 @@ def test_a_resumed_run_compares_all_data_and_names_whose_have_changed(make_confi
     )
     assert {line.partition(" have changed")[0] for line in said.values()} == {
         "client 0: the training samples, labels or names",
-        "the data of clients that have not trained yet",
+        "the data of clients that have not taken part yet",
     }
 
 
