@@ -1,1 +1,1 @@
-"""A start for an algorithm of one's own; the contract that it is tested by is in `simulations.testing`."""
+"""Templates for new algorithms; the tests that every algorithm must pass are in `simulations.testing`."""

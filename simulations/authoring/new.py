@@ -1,4 +1,4 @@
-"""A working algorithm to begin with: a copy of `simulations.authoring.skeleton` under a name of one's own."""
+"""``hetfl new``: writes a working algorithm, a copy of `simulations.authoring.skeleton` under a new name."""
 
 import re
 from importlib.util import find_spec
@@ -12,29 +12,13 @@ from hetfl_flwr.methods import names
 SKELETON = Path(*skeleton.__path__)
 
 OWN = ("hetfl_flwr", "strategies", "clients", "simulations")
-"""This project's packages."""
+"""Names of this project's packages."""
 
 
 def write_algorithm(name: str, here: Path) -> Path:
-    """Write a package with both sides of an algorithm and their test.
+    """Write a package with both sides of an algorithm and their test below a folder, and return the package's folder.
 
-    Parameters
-    ----------
-    name : str
-        What `hetfl run` is to call it: ``my_method`` makes ``my_method/``, ``my_pkg.my_method`` makes
-        ``my_pkg/my_method/`` and whatever ``my_pkg`` lacks to be a package.
-    here : Path
-        The folder from which it is run.
-
-    Returns
-    -------
-    Path
-        The algorithm's folder.
-
-    Raises
-    ------
-    ConfigError
-        The name cannot be that of a package, or is taken; the folder is there already, or cannot be written.
+    ``my_pkg.my_method`` makes ``my_pkg/my_method/``, and ``my_pkg/__init__.py`` if it is missing.
     """
     _check(name, here)
     *outer, last = name.split(".")
@@ -48,23 +32,25 @@ def write_algorithm(name: str, here: Path) -> Path:
             text = path.read_text().replace("simulations.authoring.skeleton", name).replace("Skeleton", title)
             (folder / path.name.replace("skeleton", last)).write_text(text)
     except FileExistsError as error:
-        raise ConfigError(f"{error.filename} exists already: take another name") from None
+        raise ConfigError(f"{error.filename} already exists: choose another name") from None
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be written: {error.strerror}") from None
     return folder
 
 
 def _check(name: str, here: Path) -> None:
-    """Refuse a name that Python cannot import, or that already means something else."""
+    """Raise ConfigError for a name that Python cannot import, or that is already in use."""
     parts = name.split(".")
     if not all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", part) and not iskeyword(part) for part in parts):
-        raise ConfigError(f"'{name}' is no name of a Python package: take one such as my_method or my_pkg.my_method")
+        raise ConfigError(
+            f"'{name}' is not a name for a Python package: choose one such as my_method or my_pkg.my_method"
+        )
     top = parts[0]
     if name in names() or top in OWN:
-        raise ConfigError(f"'{name}' is taken by this project: take another name, such as my_{parts[-1]}")
+        raise ConfigError(f"'{name}' is used by this project: choose another name, such as my_{parts[-1]}")
     spec = find_spec(top)
     if spec is None:
         return
     places = spec.submodule_search_locations or [spec.origin or "Python itself"]
     if str(here / top) not in places:
-        raise ConfigError(f"'{top}' is a Python module already ({next(iter(places))}): take another name")
+        raise ConfigError(f"'{top}' is already a Python module ({next(iter(places))}): choose another name")

@@ -118,7 +118,7 @@ class LocalExchange(Exchange):
         self._places = self.config.clients  # one request per client was its registration
         self._due: list[tuple[float, int]] = []  # a heap: when a reply arrives, and its place
         self._flights: dict[int, Flight] = {}
-        self._around: dict[tuple[object, ...], int] = {}  # wire bytes of messages without arrays
+        self._sizes: dict[tuple[object, ...], int] = {}  # wire bytes of messages without arrays
 
     @property
     def waiting(self) -> Collection[Request]:
@@ -243,7 +243,7 @@ class LocalExchange(Exchange):
             return read(answer, expected, half=half, own=True)
         if answer.error is not None:
             error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, answer.error)
-            flight.raised, flight.traffic.wire_up = True, wire_bytes(Message(error, reply_to=_asked(flight.kind)))
+            flight.raised, flight.traffic.wire_up = True, wire_bytes(Message(error, reply_to=_request_of(flight.kind)))
             raise PayloadError(blamed(answer.error, member))
         try:
             weight = self._weigh(flight.kind, answer.arrays, answer.metrics, reply=True)
@@ -262,13 +262,13 @@ class LocalExchange(Exchange):
     def _weigh(self, kind: str, arrays: Arrays, numbers: Mapping[str, Any], *, reply: bool) -> tuple[int, int, int]:
         """Return the numbers, payload bytes and wire bytes that a message would have."""
         key = kind, reply, _forms(numbers)
-        if key not in self._around:
-            if len(self._around) >= MAX_SIZES:
-                self._around.clear()
+        if key not in self._sizes:
+            if len(self._sizes) >= MAX_SIZES:
+                self._sizes.clear()
             record = arrays_wire_bytes({}) if _has_arrays(kind, reply=reply) else 0
-            self._around[key] = wire_bytes(_empty(kind, numbers, reply=reply)) - record
+            self._sizes[key] = wire_bytes(_empty(kind, numbers, reply=reply)) - record
         values = arrays.values()
-        wire = self._around[key] + (arrays_wire_bytes(arrays) if _has_arrays(kind, reply=reply) else 0)
+        wire = self._sizes[key] + (arrays_wire_bytes(arrays) if _has_arrays(kind, reply=reply) else 0)
         return sum([one.size for one in values]), sum([one.nbytes for one in values]), wire
 
 
@@ -297,10 +297,10 @@ def _empty(kind: str, numbers: Mapping[str, Any], *, reply: bool) -> Message:
     """Return a message without arrays."""
     content = RecordDict({ARRAYS: ArrayRecord()} if _has_arrays(kind, reply=reply) else {})
     content[METRICS if reply else CONFIG] = (MetricRecord if reply else ConfigRecord)(dict(numbers))
-    return Message(content, reply_to=_asked(kind)) if reply else Message(content, FIRST_NODE, kind)
+    return Message(content, reply_to=_request_of(kind)) if reply else Message(content, FIRST_NODE, kind)
 
 
-def _asked(kind: str) -> Message:
+def _request_of(kind: str) -> Message:
     message = Message(RecordDict(), FIRST_NODE, kind)
     name_message(message, str(UUID(int=1)))
     return message

@@ -207,7 +207,7 @@ class LocalEngine(Grid):
             more = f" and {len(changed) - 1} more" * (len(changed) > 1)
             what = f"client {changed[0]}{more}: the {found[changed[0]]} have changed"
         elif len(found) < len(self._nodes):
-            what = "the data of clients that have not trained yet have changed"
+            what = "the data of clients that have not taken part yet have changed"
         else:
             return []
         if not self.config.accept_loss:

@@ -1,12 +1,12 @@
-"""Export of trained models for devices without this project: a program of torch.export, or ONNX.
+"""Export of trained models for devices without this project: as a program of torch.export, or as ONNX.
 
-The program takes a batch of any size of inputs as they are stored, such as pixels of 0 to 255, and returns logits: the
-scaling that the client trained with is part of it. What it expects travels within the file, as JSON:
+The program takes a batch of any size of inputs as they are stored, such as pixels from 0 to 255, and returns logits;
+the scaling of the inputs is part of it. The file contains a description of inputs and outputs, as JSON:
 
 - ``.pt2``: ``extra = {"hetfl.json": ""}; program = torch.export.load(path, extra_files=extra).module()``
 - ``.onnx``: ``session.get_modelmeta().custom_metadata_map["hetfl"]`` of an onnxruntime session
 
-`description` defines it. `simulations.inference.predict` uses it, as can any other program.
+`description` defines it, and `simulations.inference.predict` uses it.
 """
 
 import json
@@ -34,13 +34,13 @@ from simulations.inference.inputs import FILE_KEYS
 
 KINDS = (".pt2", ".onnx")
 EXTRA = "hetfl.json"
-"""Name of what travels within a ``.pt2`` file."""
+"""Name of the description in a ``.pt2`` file."""
 
 FORMAT = 4
 """Version of the description."""
 
 WORD = r"\w+"
-"""What a word is, in lower case: letters, digits and underscores."""
+"""Pattern of a word, after lower-casing: letters, digits and underscores."""
 
 MEANING = {
     "image": "pixels as they are stored, 0 to {top:g}: channels, height, width",
@@ -53,25 +53,17 @@ MEANING = {
 HASHED = "a word's token is 1 + MurmurHash3 (32 bits, seed 0, unsigned) of its UTF-8 bytes modulo {modulo}"
 RANKED = "a word's token is 2 + its place in words; 1 where it is not there"
 RESIZED = "bilinear, smoothed (Pillow's Resampling.BILINEAR), to height and width whatever the sides' ratio"
-"""How inputs are made of raw data, in the words of `description`."""
+"""How inputs are made from raw data, in the words of `description`."""
 
 ORIGINS = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
-"""What torch writes of each step about the source code that it was traced from, with its paths on this machine."""
+"""Metadata of torch about the traced source code, with paths of this machine."""
 
 TRACED = 2
-"""Size of the batch that the program is traced with; 1 would be taken for the only one that there is."""
+"""Size of the batch with which the program is traced; torch would make a size of 1 a constant."""
 
 
 class Program(nn.Module):
-    """A model with the scaling of its inputs in front of it.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Maps prepared inputs to logits.
-    samples : Samples
-        The samples, whose scaling is used.
-    """
+    """A model preceded by the scaling of its inputs, as in `samples`."""
 
     peak: Tensor
     centre: Tensor
@@ -92,24 +84,9 @@ class Program(nn.Module):
 
 
 def export_node(node: Node, path: Path) -> Path:
-    """Write a client's current model to a file.
-
-    Parameters
-    ----------
-    node : Node
-        The client, as `simulations.inference.loading.load_client` gives it.
-    path : Path
-        ``.pt2`` or ``.onnx``; missing folders are made.
-
-    Raises
-    ------
-    ConfigError
-        The kind of file is unknown, it cannot be written, or the package for ONNX is missing.
-    ModelError
-        torch cannot export this model.
-    """
+    """Write a client's model to a ``.pt2`` or ``.onnx`` file, and return its path; raise ModelError if torch cannot."""
     if path.suffix not in KINDS:
-        raise ConfigError(f"{path}: no such kind of model file; known: {', '.join(KINDS)}")
+        raise ConfigError(f"{path}: unknown kind of model file; known: {', '.join(KINDS)}")
     if path.suffix == ".onnx" and not find_spec("onnxscript"):
         raise ConfigError("ONNX needs the package onnxscript: pip install 'hetfl[onnx]', or write a .pt2 file")
     program = program_of(node)
@@ -133,12 +110,12 @@ def export_node(node: Node, path: Path) -> Path:
 
 
 def program_of(node: Node) -> Program:
-    """Return the measured model of a client, with the scaling of its inputs."""
+    """Return a client's measured model with the scaling of its inputs."""
     return Program(_plain(node.predictor or node.model), node.data.train).cpu().eval()
 
 
 def description(node: Node) -> dict[str, Any]:
-    """Return the description of a client's program: its inputs and outputs."""
+    """Return the description of a client's program: inputs, outputs and origin."""
     arrays, config = node.data.train.arrays, node.config
     return {
         "format": FORMAT,
@@ -170,7 +147,7 @@ def description(node: Node) -> dict[str, Any]:
 
 
 def _own(node: Node) -> dict[str, Any]:
-    """Return the description of one kind of inputs: columns, how images become pixels, or texts become tokens."""
+    """Return the part of the description for this kind of inputs, such as columns or how texts become tokens."""
     config, arrays = node.config, node.data.train.arrays
     match arrays.spec.kind:
         case "table":
@@ -178,7 +155,7 @@ def _own(node: Node) -> dict[str, Any]:
         case "image":
             mode = "L" if arrays.spec.shape[0] == 1 else "RGB"
             return {"mode": mode, "top": arrays.brightest, "resize": RESIZED if config.image_size else None}
-        case "series":  # where they are in a file of rows, and how they lie there
+        case "series":  # where a file of rows has them, and in which layout
             pivot = parse_pivot(config.pivot)
             layout = "channels-first" if pivot else config.series_layout
             column = pivot[-1] if pivot else config.series_column or None
@@ -195,7 +172,7 @@ def _own(node: Node) -> dict[str, Any]:
 
 
 def _reading(column: Column) -> dict[str, Any]:
-    """Return how the texts of a column are read."""
+    """Return the description of how texts in a column are read."""
     if column.kind == "date":
         return {"format": FORMATS[column.notation]}
     if column.kind == "category":
@@ -231,7 +208,7 @@ def _traced(program: Program, node: Node) -> torch.export.ExportedProgram:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide the exporters' internal messages."""
+    """Suppress the exporters' internal messages."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

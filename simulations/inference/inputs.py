@@ -1,4 +1,4 @@
-"""A model, and its inputs from a file: rows of a table, texts, series or images."""
+"""Reading of a model's inputs from files: rows of a table, texts, series or images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from hetfl_flwr.errors import DataError, ModelError
 from hetfl_flwr.text import printable
 
 FILE_KEYS = ("header_row", "encoding", "missing_values")
-"""Fields of a `Reading` that hold for every file of rows that a model takes."""
+"""Fields of a `Reading` that are kept with a model, for the files that it will read."""
 
 SHOWN = 5
 """Maximum number of names in a message."""
@@ -35,56 +35,49 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Model:
-    """A program and its description.
+    """A program, which maps stored inputs (B, *shape) to logits (B, C), and its description.
 
-    Parameters
-    ----------
-    called : str
-        Its name in messages.
-    program : callable
-        Maps stored inputs (B, *shape) to logits (B, C).
-    told : mapping
-        The description, as `simulations.inference.export.description` makes it.
+    `called` is its name in messages; `simulations.inference.export.description` makes the description.
     """
 
     called: str
     program: Callable[[Tensor], Tensor]
-    told: Mapping[str, Any]
+    description: Mapping[str, Any]
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """Its inputs."""
-        inputs: Mapping[str, Any] = self.told["inputs"]
+        """The part of the description about inputs."""
+        inputs: Mapping[str, Any] = self.description["inputs"]
         return inputs
 
     @property
     def reading(self) -> Reading:
         """How files of rows were read in training."""
-        said = self.inputs.get("file", {})
-        return Reading(**{key: said[key] for key in FILE_KEYS if key in said})
+        keys = self.inputs.get("file", {})
+        return Reading(**{key: keys[key] for key in FILE_KEYS if key in keys})
 
 
 class Inputs(NamedTuple):
-    """Stored inputs (N, *shape), what they are called, what is wrong with some, and the ids of `Predictions`."""
+    """Stored inputs (N, *shape), their names, what is wrong with some by index, and the ids of `Predictions`."""
 
     inputs: np.ndarray[Any, Any]
     names: Sequence[str]
     wrong: Mapping[int, str] = {}
     ids: tuple[tuple[str, Sequence[str]], ...] = ()
 
-    def sound(self) -> "Inputs":
-        """Return the valid ones."""
+    def valid(self) -> "Inputs":
+        """Return the inputs with which nothing is wrong."""
         kept = [row for row in range(len(self.names)) if row not in self.wrong]
         ids = tuple((name, [cells[row] for row in kept]) for name, cells in self.ids)
         return Inputs(self.inputs[kept], [self.names[row] for row in kept], ids=ids)
 
 
 def _rows(model: Model, path: Path) -> Inputs:
-    """Return the rows of a table, its columns found by name; empty rows are left out with a warning."""
+    """Read the rows of a table by column names; empty rows are left out with a warning."""
     frame = _file(model, path)
     filled = np.flatnonzero(np.any([column.is_valid().to_numpy() for column in frame.table.columns], axis=0))
     if empty := len(frame) - len(filled):
-        warn(f"'{path}': {empty} of {len(frame)} rows have no cell that is filled: left out")
+        warn(f"'{path}': {empty} of {len(frame)} rows are empty: left out")
         frame = frame.take(filled)
     if not len(frame):
         raise DataError(f"'{path}' has no row with a filled cell")
@@ -106,19 +99,19 @@ def _rows(model: Model, path: Path) -> Inputs:
 
 
 def _ids(model: Model, frame: Frame, known: Sequence[str | None] = ()) -> tuple[tuple[str, Sequence[str]], ...]:
-    """Return the other columns, the label aside, whose cells are texts or whole numbers, all different, none empty."""
+    """Return columns of unique texts or integers without missing cells, except `known` ones and the label."""
     found = list[tuple[str, Sequence[str]]]()
     for name in frame.names:
         cells = frame[name]
         is_id = is_text(cells.type) or pa.types.is_integer(cells.type)
         unique = is_id and not cells.null_count and len(cells.unique()) == len(cells)
-        if unique and name not in known and name != model.told["outputs"].get("column"):
+        if unique and name not in known and name != model.description["outputs"].get("column"):
             found.append((name, [printable(str(cell)) for cell in cells.to_pylist()]))
     return (*found,)
 
 
 def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.ndarray[Any, Any]:
-    """Return a column as the inputs that it was in training; warn of other values."""
+    """Encode a column as in training (N, width); warn of values that cannot be read."""
     if name is None:
         return np.full((len(frame), 1), np.nan)
     called = f"column '{name}' of '{path}'"
@@ -127,11 +120,11 @@ def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.n
         other, surely = rival(column, cells) if column.kind != "category" and is_text(cells.type) else ("", True)
         inputs, others = read(replace(column, notation=other) if other else column, cells)
     except pa.ArrowException:
-        raise DataError(f"{called} holds {in_words(frame[name].type)}, and was a {column.kind} before") from None
+        raise DataError(f"{called} holds {in_words(frame[name].type)}; in training it was a {column.kind}") from None
     if not surely:
         raise DataError(
-            f"{called} has {column.kind}s that may be {other} or otherwise, and the model reads them as "
-            f"{column.notation}: write them alike"
+            f"{called} has ambiguous {column.kind}s: they may be {other}, and the model reads them as "
+            f"{column.notation}: write them in one notation"
         )
     if other:
         warn(f"'{path}': column '{name}': {column.kind}s, read as {other} is written")
@@ -142,18 +135,18 @@ def _encoded(path: Path, column: Column, name: str | None, frame: Frame) -> np.n
     if column.kind != "category" and not column.constant and others.any() and np.isnan(stored).all():
         raise DataError(
             f"none of the {others.sum()} values of {called} is a {column.kind} as in training, {column.notation}: "
-            "write them in the same way"
+            "use the same notation"
         )
     if others.any():
         first, *more = frame.numbers[others]
         which = f"row {first}" + (f" and {len(more)} more" if more else "")
-        what = "were not there in training" if column.kind == "category" else f"are no {column.kind}s"
-        warn(f"'{path}': column '{name}': {others.sum()} of {len(others)} values {what} ({which}): taken as unknown")
+        what = "did not occur in training" if column.kind == "category" else f"are no {column.kind}s"
+        warn(f"'{path}': column '{name}': {others.sum()} of {len(others)} values {what} ({which}): treated as unknown")
     return stored
 
 
 def _column(model: Model, path: Path, usual: str, fits: Callable[[pa.DataType], bool]) -> tuple[Frame, str]:
-    """Return a file of rows, and the column that the model takes: the one of training, else the only one that fits."""
+    """Return a file of rows and the name of the input column: that of training, or the only one of a fitting type."""
     file = _file(model, path)
     fit = [name for name in file.names if fits(file[name].type)]
     name = model.inputs["column"] or (fit[0] if len(fit) == 1 else usual)
@@ -163,7 +156,7 @@ def _column(model: Model, path: Path, usual: str, fits: Callable[[pa.DataType], 
 
 
 def _texts(model: Model, path: Path) -> Inputs:
-    """Return texts as rows of tokens."""
+    """Read texts as rows of tokens."""
     if path.suffix.lower() == ".txt":
         letters, notes = read_letters(path, model.reading.encoding)
         for note in notes:
@@ -179,14 +172,14 @@ def _texts(model: Model, path: Path) -> Inputs:
     kind, size = parse_vocabulary(model.inputs["vocabulary"])
     words = model.inputs["words"]
     if kind == "shared" and words is None:
-        raise ModelError(f"{model.called} does not hold the words of its vocabulary: export it where its data are")
+        raise ModelError(f"{model.called} does not include the words of its vocabulary: export it where its data are")
     known = None if words is None else partial(pa.array, words, pa.large_string())
     inputs, _ = Tokens(model.inputs["shape"][1], size, known).read(texts)
     return Inputs(inputs, [*map(str, numbers)])
 
 
 def _series(model: Model, path: Path) -> Inputs:
-    """Return time series as they are stored, channels first; rows of another shape are left out, and named."""
+    """Read time series, channels first; rows of another shape are named in the result."""
     columns = parse_pivot(model.inputs.get("pivot") or "")
     file, name = _column(model, path, "x", pa.types.is_nested)
     names: Sequence[str] = [*map(str, file.numbers)]
@@ -216,12 +209,12 @@ def _series(model: Model, path: Path) -> Inputs:
 
 
 def _images(model: Model, path: Path) -> Inputs:
-    """Return images as pixels; what cannot be read is left out, and named."""
+    """Read images as pixels; files that cannot be read are named in the result."""
     paths = [path]
     if path.is_dir():
         paths = sorted(one for one in path.rglob("*") if one.suffix.lower() in IMAGES and one.is_file())
     elif path.suffix.lower() not in IMAGES:
-        raise DataError(f"'{path}' is no image, and {model.called} takes images: {', '.join(sorted(IMAGES))}")
+        raise DataError(f"'{path}' is not an image, and {model.called} takes images: {', '.join(sorted(IMAGES))}")
     if not paths:
         raise DataError(f"'{path}' has no images, and {model.called} takes images")
     form = Pixels((*model.inputs["shape"][1:],), bool(model.inputs["resize"]), model.inputs["top"])
@@ -239,9 +232,9 @@ READERS: Mapping[str, Callable[[Model, Path], Inputs]] = {
 
 
 def _file(model: Model, path: Path) -> Frame:
-    """Return the rows of a file."""
+    """Read a file of rows; warn of what was found in it."""
     if ending(path) not in TABLES or path.is_dir():
-        raise DataError(f"'{path}' is no file of rows, and {model.called} takes these: {advice_on(path)}")
+        raise DataError(f"'{path}' is not a file of rows, which {model.called} takes: {advice_on(path)}")
     (_, frame), *others = read_file(path, model.reading)
     if others:
         raise DataError(f"'{path}' has {len(others) + 1} sheets: give a file of one")
@@ -251,6 +244,6 @@ def _file(model: Model, path: Path) -> Frame:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as a message lists them, the first `SHOWN` of them."""
+    """Return the first `SHOWN` names as a list for messages."""
     shown = ", ".join(repr(name) for name in names[:SHOWN])
     return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,4 +1,4 @@
-"""Trained clients, from a run folder, or from a node's state folder."""
+"""Loading of trained clients from a run folder or a node's state folder."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,7 +29,7 @@ from hetfl_flwr.wire.naming import called, look
 from hetfl_flwr.wire.spec import Arrays, under
 
 SHOWN = 10
-"""Maximum number of clients in a message."""
+"""Maximum number of clients or runs in a message."""
 
 
 def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = True) -> Node:
@@ -38,26 +38,26 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
     Parameters
     ----------
     folder : Result or path
-        A run folder: clients are as they were at its last checkpoint, and are measured as they were there. Or the
-        ``state-dir`` of a SuperNode, on its machine: of the runs there, that in which the client has trained last, or
-        the one named: ``STATE_DIR/run-ID``.
+        A run folder; clients are as they were at its last checkpoint. Or the ``state-dir`` of a SuperNode, on its
+        machine: either the folder itself, for the run in which the client trained last, or ``STATE_DIR/run-ID``.
     client : int or str
-        Its number, or its name; see `client_number`.
+        The client's number, or its name; see `client_number`.
     data : bool
-        Whether its data are read. False: where a state-dir says what the model's inputs are, there is no sample.
+        Whether to read the client's data. If False, a client from a ``state-dir`` that describes the model's inputs has
+        no samples.
 
     Returns
     -------
     Node
-        ``predictor`` is what was measured, ``model`` the model as it then was; with ``keep-best`` both are of the round
-        that was best on the validation samples. ``data`` has the client's training, validation and test samples, and
+        ``model`` is the trained model, ``predictor`` what was measured; with ``keep-best`` both are of the round with
+        the best validation accuracy. ``data`` has the client's training, validation and test samples, and
         ``data.others`` the test samples of other domains.
 
     Raises
     ------
     RunFolderError
-        The folder holds no checkpoint and no state, or no such client's model: not all clients train, and Flower's
-        engines keep models on the nodes. Or no client has that name.
+        The folder has no checkpoint and no state, or not this client's model: the client has not trained, or its node
+        keeps the model, as with Flower's engines. Or no client has this name.
     """
     folder = Path(folder)
     client_id = client_number(folder, client)
@@ -75,31 +75,17 @@ def load_client(folder: PathLike[str] | str, client: int | str, *, data: bool = 
 
 
 def load_deployed(folder: Path, client: int, place: Path) -> Node:
-    """Return a client of a deployment with its trained model and its data, from the run folder and what its node has.
+    """Return a client of a deployment with its trained model and its data, from the run folder and files of its node.
 
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    client : int
-        Its number.
-    place : Path
-        The node's ``state-dir``, which says where its data are; or its data alone, a folder or a file as ``dataset``
-        names them, where the server has the model.
-
-    Raises
-    ------
-    RunFolderError
-        As `load_client`.
-    ConfigError
-        The data cannot be read.
+    `place` is the node's ``state-dir``, which names its data; or, if the server has the model, the data themselves, a
+    folder or file as in ``dataset``.
     """
     config, checkpoint = config_of(folder), Checkpoint.read(folder)
     state = place / f"run-{checkpoint.at['run']}"
     if state_file(state, client).exists():
-        return _from_state(state, client, data=True)  # measured with what it was sent last
+        return _from_state(state, client, data=True)  # measured with its last download
     if not place.exists():
-        raise RunFolderError(f"{place}: no such folder or file of client {client}'s node")
+        raise RunFolderError(f"{place}: client {client}'s node has no such folder or file")
     said = next((one for one in read_clients(folder) or () if one["partition"] == client), None)
     own: dict[str, Value] = {"dataset": str(place), "partition": "all"}
     if said is not None and said["model"]:
@@ -109,19 +95,17 @@ def load_deployed(folder: Path, client: int, place: Path) -> Node:
 
 
 def _measured(node: Node, download: Arrays, folder: Path) -> Node:
-    """Return a client, which has its state, with what is measured of it when it is sent this.
+    """Return a client whose state is loaded, with the predictor that this download gives it.
 
-    Raises
-    ------
-    RunFolderError
-        It keeps nothing, and so has not trained, or keeps it elsewhere; or what was kept does not fit it.
+    Raises RunFolderError if the client has no state, because it has not trained or keeps it elsewhere, or if the state
+    does not fit the client.
     """
     client = build_client(node.config, node)
     state = node.read_state()
     if (state is None or not state.round) and (client.keeps_state or not download):
         raise RunFolderError(
-            f"{folder}: no model of client {node.client_id} in its last checkpoint: it has not trained, or its node "
-            "keeps it: name that node's state-dir"
+            f"{folder}: no model of client {node.client_id} in the last checkpoint: it has not trained, or its node "
+            "keeps the model: name that node's state-dir"
         )
     try:
         predictor = Holder(client).predictor(download)
@@ -134,18 +118,9 @@ def _measured(node: Node, download: Arrays, folder: Path) -> Node:
 def client_number(folder: Path | str, client: int | str) -> int:
     """Return the number of a client of a run.
 
-    Parameters
-    ----------
-    folder : Path
-        A run folder, or a node's ``state-dir``, where clients have numbers alone.
-    client : int or str
-        Its number; or a text: its name, whatever its capitals, as tables show it; one of its owners; its file; its
-        number. ``client 2`` is client 2 also where another one is called 2.
-
-    Raises
-    ------
-    RunFolderError
-        No client has that name (names the nearest one); or a number is one client's, and another one's name.
+    `client` is a number, or a text: the client's name as tables show it, in any case, one of its owners, its file or
+    its number. ``client 2`` is client 2 even if another one is named 2. A node's ``state-dir`` has only numbers. Raises
+    RunFolderError if no client has this name, or if the text is the number of one client and the name of another.
     """
     if isinstance(client, int):
         return client
@@ -153,10 +128,10 @@ def client_number(folder: Path | str, client: int | str) -> int:
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
     if not (folder / CONFIG_FILE).exists():
         if number is None:
-            raise RunFolderError(_no_run(folder, ", and a state-dir has numbers of clients"))
+            raise RunFolderError(_no_run(folder, ", and in a state-dir clients have only numbers"))
         return number
     if (records := read_clients(folder)) is None and number is None:
-        raise RunFolderError(f"{folder} does not say what its clients are called (no {CLIENTS_FILE}): give a number")
+        raise RunFolderError(f"{folder} has no names of clients (no {CLIENTS_FILE}): give a number")
     names = {record["partition"]: name_of(record) for record in records or ()}
     found = _called_so(text, names)
     if number in names and found not in (None, number):
@@ -174,7 +149,7 @@ def client_number(folder: Path | str, client: int | str) -> int:
 
 
 def _called_so(text: str, names: Mapping[int, str]) -> int | None:
-    """Return the client that a text names; None where it names none or several."""
+    """Return the client that a text names; None if it names none or several."""
     bare = str(Path(text).with_name(stem(Path(text)))) if ending(Path(text)) in TABLES else text
     whole = {client_id: (name, called(client_id), called(client_id, name)) for client_id, name in names.items()}
     owners = {client_id: name.split(" + ") for client_id, name in names.items()}
@@ -187,14 +162,15 @@ def _called_so(text: str, names: Mapping[int, str]) -> int | None:
 
 
 def _no_run(folder: Path, otherwise: str) -> str:
-    """Return that a folder is no run's, and which runs it holds, as that of a sweep does; or what follows else."""
+    """Return the message that a folder is not a run folder, and which runs it contains, or else this ending."""
     runs = sorted(path.parent.name for path in folder.glob(f"*/{CONFIG_FILE}"))
     more = f" and {len(runs) - SHOWN} more" * (len(runs) > SHOWN)
-    held = f", but holds the runs {', '.join(runs[:SHOWN])}{more}: name one of these" if runs else otherwise
-    return f"{folder} is no run folder (no {CONFIG_FILE}){held}"
+    held = f", but contains the runs {', '.join(runs[:SHOWN])}{more}: name one of these" if runs else otherwise
+    return f"{folder} is not a run folder (no {CONFIG_FILE}){held}"
 
 
 def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
+    """Return a client from its newest state in a state folder."""
     states = [state_file(path, client_id) for path in (folder, *folder.glob("run-*"))]
     found = [path for path in states if path.exists()]
     if not found:
@@ -218,7 +194,7 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
 
     if not data:
         round, digest = (state.numbers.get(f"{MEASURED}{name}") for name in ("round", "digest"))
-        with suppress(ValueError, RuntimeError):  # measuring takes samples, as where statistics are taken of them
+        with suppress(ValueError, RuntimeError):  # measuring needs samples, such as for statistics
             node = made(without_samples)
             if state.round != round or digest_of(node.predictor or node.model) == digest:
                 return node
@@ -226,7 +202,7 @@ def _from_state(folder: Path, client_id: int, *, data: bool) -> Node:
 
 
 def _unpacked(state: ClientState) -> tuple[RunConfig, ClientData]:
-    """Return a client's config and data without samples, from a state that was saved in a state folder."""
+    """Return a client's config, and its data without samples, from a saved state."""
     metadata, tensors = state.inputs or {}, under(INPUTS, state.tensors)
     spec = DataSpec(tuple(metadata["shape"]), metadata["classes"], metadata["vocabulary"])
     arrays = stored.Arrays(
@@ -248,7 +224,7 @@ def _unpacked(state: ClientState) -> tuple[RunConfig, ClientData]:
 
 
 def _node(config: RunConfig, client_id: int, run: int, data: ClientData | None = None) -> Node:
-    """Return a client with the initial weights; where data without samples are given, it reads no files at all."""
+    """Return a client with initial weights; if data without samples are given, no files are read."""
     own: dict[str, Value] = {"partition-id": client_id, "num-partitions": config.clients}
     without_files = {"state-dir": ""} if data is None else {"state-dir": "", "pretrained": ""}
     context = Context(run, 0, own, RecordDict(), config.with_values(without_files).to_flat())

@@ -1,7 +1,7 @@
-"""Predictions for rows, images, texts or time series, by a client's model: an exported file, or a run folder.
+"""Predictions for rows, images, texts or time series by a client's model, from an exported file or a run folder.
 
-Columns are found by name. The description of the inputs comes with the model, see
-`simulations.inference.export`; the data that it was trained on need not be there.
+Columns are found by name. The description of the inputs is part of the model, see `simulations.inference.export`; the
+training data are not needed.
 """
 
 import csv
@@ -24,14 +24,12 @@ from hetfl_flwr.text import as_cell, printable
 from simulations.inference.export import EXTRA, FORMAT, description, program_of, quiet
 from simulations.inference.inputs import READERS, SHOWN, Model
 
-AT_ONCE = 256
-"""Batch size."""
-
+BATCH_SIZE = 256
 FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""Environment variable of torch's."""
+"""Environment variable of torch."""
 
 OBJECTS = ("custom_obj_", "opaque_obj_")
-"""How files in a ``.pt2`` begin that are objects of any class."""
+"""Prefixes of files in a ``.pt2`` that hold objects of arbitrary classes."""
 
 _SYMBOL = r"[su]\d+"
 _EXPRESSION = re.compile(
@@ -51,28 +49,27 @@ _CHECKED = {
     "min_val": lambda value: value is None or isinstance(value, int),
     "max_val": lambda value: value is None or isinstance(value, int),
 }
-"""What torch evaluates, or looks up by name, in a program's JSON, and what of it an export writes."""
+"""Keys of a program's JSON whose values torch evaluates or looks up by name, and which values an export writes."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The class of each row, image, text or series, and how sure the model is.
+    """The predicted class and score of each row, image, text or series.
 
     Parameters
     ----------
     unit : {"row", "file"}
-        What `names` are: numbers of rows, or paths of images. The first row is 1, and so is the header of a csv file.
+        What `names` are: row numbers from 1 (in a csv file the header is row 1), or paths of images.
     names : sequence
-        N of them.
+        N row numbers or paths.
     classes : sequence of str
-        N names of classes, those with the highest score.
+        N class names.
     scores : sequence of float
-        N scores in [0, 1]: the softmax of the logits.
+        N softmax scores of these classes, in [0, 1].
     unreadable : sequence of str
-        Why an image or a series could not be read, a line each; such ones are not among `names`.
+        One line for each image or series that could not be read; these are not in `names`.
     ids : tuple of (str, sequence of str)
-        Name and N cells of each column of texts or whole numbers that tells the rows apart and that the model does not
-        know.
+        Name and N cells of each column that identifies the rows and is not an input of the model.
     """
 
     unit: str
@@ -83,7 +80,7 @@ class Predictions:
     ids: tuple[tuple[str, Sequence[str]], ...] = ()
 
     def write(self, file: IO[str]) -> None:
-        """Write them as csv: row or file, the row's ids where it has any, class and score; see `as_cell`."""
+        """Write csv with the columns row or file, ids if there are any, class and score."""
         lines = csv.writer(file, lineterminator="\n")
         header = [self.unit, *(name for name, _ in self.ids), "class", "score"]
         scores = (f"{score:.4f}" for score in self.scores)
@@ -92,84 +89,70 @@ class Predictions:
 
 
 def predict(model: Path | str, file: Path | str, client: int | str | None = None) -> Predictions:
-    """Return the classes of a file's content. A ``.pt2`` is a program: use only files that you trust.
+    """Predict the classes of a file's content. A ``.pt2`` is a program: use only files that you trust.
 
-    Parameters
-    ----------
-    model : path
-        A ``.pt2`` file of ``hetfl export``, or a run folder or ``state-dir``.
-    file : path
-        Of a table, csv, parquet or json; of texts, such a file or one with a text a line (``.txt``); of time series,
-        parquet, json or npz; of images, one or a folder.
-    client : int or str, optional
-        Whose model of a run folder, by number or name.
-
-    Raises
-    ------
-    ConfigError
-        A run folder without a client, or a file with one.
-    ModelError
-        The file is no model, or does not say what it takes.
-    DataError
-        The file cannot be read, holds nothing, lacks columns or is of another kind than the model takes.
+    `model` is a ``.pt2`` file of ``hetfl export``, or a run folder or ``state-dir``, for which `client` is a number or
+    name. `file` is, for tables, csv, parquet or json; for texts, such a file or a ``.txt`` with one text per line; for
+    time series, parquet, json or npz; for images, an image or a folder.
     """
     loaded, file = load_model(Path(model), client), Path(file)
     if not file.exists():
-        raise DataError(f"'{file}' is not there")
+        raise DataError(f"'{file}' does not exist")
     try:
         whole = READERS[loaded.inputs["kind"]](loaded, file)
-        read, wrong = whole.sound(), [*whole.wrong.values()]
+        read, wrong = whole.valid(), [*whole.wrong.values()]
         if not read.names and wrong:
             raise DataError("; ".join(wrong[:SHOWN]))
-        parts = torch.split(torch.from_numpy(np.ascontiguousarray(read.inputs)), AT_ONCE)
+        parts = torch.split(torch.from_numpy(np.ascontiguousarray(read.inputs)), BATCH_SIZE)
         with torch.no_grad():
             logits = torch.cat([loaded.program(part) for part in parts])
         scores, classes = logits.softmax(1).max(1)
-        known = [printable(str(name)) for name in loaded.told["outputs"]["classes"]]
+        known = [printable(str(name)) for name in loaded.description["outputs"]["classes"]]
         named = [known[number] for number in classes.tolist()]
         unit = "file" if loaded.inputs["kind"] == "image" else "row"
         return Predictions(unit, read.names, named, scores.tolist(), wrong, read.ids)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ModelError(f"{loaded.called} says of its inputs what does not fit it: {cause(error)}") from None
+        raise ModelError(f"{loaded.called} has a description that does not fit it: {cause(error)}") from None
 
 
 def load_model(path: Path, client: int | str | None = None) -> Model:
-    """Read a model as `predict` takes it."""
+    """Load a model as `predict` accepts it."""
     called = f"'{path}'"
     if path.is_dir():
         if client is None:
-            raise ConfigError(f"{called} is a run folder: say whose model, by name or number, such as --client 0")
+            raise ConfigError(f"{called} is a run folder: name a client or its number, such as --client 0")
         from simulations.inference.loading import load_client
 
         node = load_client(path, client, data=False)
         program: Callable[[Tensor], Tensor] = program_of(node)
-        told = description(node)
+        described = description(node)
     else:
         if client is not None and path.exists():
-            raise ConfigError(f"{called} is one client's model already: leave --client out")
-        program, told = _read(path, called)
-    if told.get("format") != FORMAT or (told["inputs"]["kind"] == "table" and not told["inputs"].get("columns")):
-        raise ModelError(f"{called} does not say what its inputs are made of: export it again, with this version")
-    return Model(called, program, told)
+            raise ConfigError(f"{called} is already one client's model: leave --client out")
+        program, described = _read(path, called)
+    inputs = described["inputs"]
+    if described.get("format") != FORMAT or (inputs["kind"] == "table" and not inputs.get("columns")):
+        raise ModelError(f"{called} does not describe how its inputs are made: export it again with this version")
+    return Model(called, program, described)
 
 
 def _read(path: Path, called: str) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
-    """Return program and description of a ``.pt2`` file."""
+    """Return the program and the description of a ``.pt2`` file."""
     if not path.exists():
-        raise ModelError(f"{called} is not there: expected a .pt2 file of hetfl export, or a run folder")
+        raise ModelError(f"{called} does not exist: expected a .pt2 file of hetfl export, or a run folder")
     if path.suffix != ".pt2":
         raise ModelError(f"{called}: expected a .pt2 file of hetfl export, or a run folder")
-    told = _told(path, called)
+    described = _read_description(path, called)
     try:
         with quiet(), _weights_only():
-            return torch.export.load(path).module(), told
+            return torch.export.load(path).module(), described
     except Exception as error:
         raise ModelError(f"{called} is not a program of torch.export, or is damaged: {cause(error)}") from None
 
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """Let torch load nothing but tensors and plain containers: an exporter's file holds pickles, which may run code."""
+    """Let torch load only tensors and plain containers, as an exported file holds pickles, which may run code."""
     before = {key: os.environ.pop(key, None) for key in (FORCE, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")}
     os.environ[FORCE] = "1"
     try:
@@ -181,34 +164,34 @@ def _weights_only() -> Iterator[None]:
                 os.environ[key] = value
 
 
-def _told(path: Path, called: str) -> dict[str, Any]:
-    """Return the description in a ``.pt2`` file, of which nothing is run: a program of others is refused before."""
+def _read_description(path: Path, called: str) -> dict[str, Any]:
+    """Return the description in a ``.pt2`` file; refuse a file that may run code. Nothing in it is run here."""
     try:
         with ZipFile(path) as archive:
             paths = [PurePosixPath(name) for name in archive.namelist()]
             [text] = [archive.read(str(path)) for path in paths if path.name == EXTRA] or [b"{}"]
             programs = [archive.read(str(path)) for path in paths if path.suffix == ".json" and path.name != EXTRA]
-        told: dict[str, Any] = json.loads(text)
+        described: dict[str, Any] = json.loads(text)
         foreign = next((key for program in programs for key in _foreign(json.loads(program.decode()))), "")
     except (BadZipFile, OSError, RuntimeError, ValueError, LookupError) as error:
         raise ModelError(f"{called} is not a program of torch.export, or is damaged: {cause(error)}") from None
     try:
-        kind, classes = told["inputs"]["kind"], told["outputs"]["classes"]
+        kind, classes = described["inputs"]["kind"], described["outputs"]["classes"]
     except (LookupError, TypeError):
         kind = classes = None
     if not (isinstance(kind, str) and kind in READERS and isinstance(classes, list)):
-        raise ModelError(f"{called} does not say what it takes: it was not written by hetfl export")
+        raise ModelError(f"{called} does not describe its inputs: it was not written by hetfl export")
     if compiled := [path for path in paths if "aotinductor" in path.parts or path.name.startswith(OBJECTS)]:
-        raise ModelError(f"{called} holds more than a program and its weights ({compiled[0].name}): it is not run")
+        raise ModelError(f"{called} contains more than a program and its weights ({compiled[0].name}): it is not run")
     if len({str(path).casefold() for path in paths}) < len(paths):
-        raise ModelError(f"{called} holds two files of one name: it is not run")
+        raise ModelError(f"{called} contains two files with the same name: it is not run")
     if foreign:
         raise ModelError(f"{called}: {foreign} is not as hetfl export writes it and may run code: it is not run")
-    return told
+    return described
 
 
 def _foreign(program: Any) -> Iterator[str]:
-    """Go through the keys of a program's JSON whose values an export does not write."""
+    """Yield the keys of a program's JSON whose values an export does not write."""
     values = program if isinstance(program, list) else []
     if isinstance(program, dict):
         values = [*program.values()]

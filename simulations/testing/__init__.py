@@ -1,11 +1,11 @@
-"""What every algorithm must keep to, as a pytest class that any package can take over.
+"""Tests that every algorithm must pass, as a pytest class from which any package can derive.
 
-Others import it from `hetfl_flwr`, as the test that ``hetfl new`` writes does.
+Import it from `hetfl_flwr`.
 """
 
 import pytest
 
-pytest.register_assert_rewrite("simulations.testing.contract")  # a check that fails shows what it has compared
+pytest.register_assert_rewrite("simulations.testing.contract")  # shows compared values of a failed check
 
 from simulations.testing.contract import AlgorithmContract  # noqa: E402
 from simulations.testing.lab import Lab  # noqa: E402

@@ -1,4 +1,4 @@
-"""The contract of an algorithm, one check a method: two or three clients, two rounds, digits."""
+"""The contract of an algorithm: tests with two or three clients, two rounds and digits."""
 
 import inspect
 import json
@@ -35,7 +35,7 @@ from simulations.testing.lab import NORMED, Lab, Reversing, in_a_run
 
 
 class AlgorithmContract:
-    """Checks that hold for every algorithm. A test class on this one names the algorithm, and may add its own tests.
+    """Tests that every algorithm must pass. Derive a test class that names the algorithm; it may add its own tests.
 
     Examples
     --------
@@ -44,10 +44,10 @@ class AlgorithmContract:
     """
 
     algorithm: ClassVar[str]
-    """Its name, as `hetfl run` takes it."""
+    """The algorithm's name, as in `hetfl run`."""
 
     keys: ClassVar[Mapping[str, Value]] = {}
-    """Config keys that it needs, such as ``{"models": "mlp", "my_pkg.moments.weight": 0.5}``."""
+    """Config keys that the algorithm needs, such as ``{"models": "mlp", "my_pkg.moments.weight": 0.5}``."""
 
     @pytest.fixture
     def name(self) -> str:
@@ -56,9 +56,9 @@ class AlgorithmContract:
 
     @pytest.fixture
     def lab(self, name: str, tmp_path: Path) -> Iterator[Lab]:
-        """Build federations of the algorithm: heterogeneous models if it takes them, one with dropout and batch norm.
+        """Build federations of the algorithm, in which no client has all classes.
 
-        No client has all classes.
+        Models are heterogeneous if the algorithm supports that; one has dropout and batch norm.
         """
         models = f"{NORMED},mlp" if find(name).strategy.heterogeneous else NORMED
         keys: dict[str, Value] = {"algorithm": name, "models": models, "partition": "classes:6", **self.keys}
@@ -67,7 +67,7 @@ class AlgorithmContract:
 
     @pytest.mark.parametrize("clients", [1, 3])
     def test_two_rounds_run_without_a_failure_and_measure_every_client(self, lab: Lab, clients: int) -> None:
-        """Also where a client is alone. In an asynchronous run, a client is measured when it uploads."""
+        """One client alone must work, too. In an asynchronous run, a client is measured when it uploads."""
         rounds = entries(lab.run(lab.config(clients=clients)))
         assert [entry["round"] for entry in rounds] == [0, 1, 2]
         assert [entry["failures"] for entry in rounds] == [[], [], []]
@@ -85,16 +85,16 @@ class AlgorithmContract:
         assert all(0 <= accuracy <= 1 for _, accuracy in measured)
 
     def test_clients_may_miss_rounds(self, lab: Lab) -> None:
-        """One of three is drawn for each round, so some are drawn late, and nobody twice in a row need be."""
+        """One of three clients is drawn for each round, so some take part late and with gaps."""
         if _asynchronous(lab):
-            pytest.skip("an asynchronous run draws nobody: it asks all clients")
+            pytest.skip("an asynchronous run does not draw clients")
         rounds = entries(lab.run(lab.config(clients=3, rounds=3, fraction=0.3)))
         assert [entry["failures"] for entry in rounds] == [[], [], [], []]
 
     def test_an_embedding_width_for_all_is_the_width_of_models_on_both_sides(self, lab: Lab) -> None:
         """With ``width = 6`` both sides declare payloads of that width, unless the algorithm refuses it before round 1.
 
-        It does so in the strategy's `check`, or where a client is built.
+        An algorithm refuses it in the strategy's `check`, or when a client is built.
         """
         config = lab.config(width=6, rounds=1)
         try:
@@ -105,7 +105,7 @@ class AlgorithmContract:
         assert [entry["failures"] for entry in rounds] == [[], []]
 
     def test_a_client_built_anew_for_each_message_equals_one_kept_alive(self, lab: Lab) -> None:
-        """Built again it has nothing but its state store; uploads, measurements and models are the same bits.
+        """A new client has only its stored state; uploads, measurements and models must be the same bits.
 
         What a client keeps belongs in `modules`, ``self.numbers`` and the optimizers of ``self.optimizer()``.
         """
@@ -115,7 +115,7 @@ class AlgorithmContract:
     def test_what_the_server_replaces_loses_its_moments_and_what_stays_keeps_them(
         self, name: str, lab: Lab, moments: str, optimizer: str
     ) -> None:
-        """With ``moments = "kept"`` all keep them. What the server sends is put into a network with ``self.load``."""
+        """With ``moments = "kept"`` all keep their moments. Load downloads into networks with ``self.load``."""
         for mode in find(name).modes or [""]:
             keys: dict[str, Value] = {f"{name}.mode": mode} if mode else {}
             own: dict[str, Value] = {"moments": moments, "optimizer": optimizer, "momentum": 0.9 * (optimizer == "sgd")}
@@ -129,7 +129,7 @@ class AlgorithmContract:
                 assert [moments == "kept" or not replaced for replaced, _ in found] == [has for _, has in found]
 
     def test_what_goes_in_is_not_changed(self, lab: Lab) -> None:
-        """Neither a client's download and config, nor the server's arrays and the replies it takes in."""
+        """Clients leave downloads and config unchanged, and the server its arrays and the replies."""
         config = lab.config()
         federation = lab.federation(config)
         strategy, arrays, exchange = first_round(federation)
@@ -150,7 +150,7 @@ class AlgorithmContract:
     def test_a_client_that_raises_is_named_and_the_round_goes_on(
         self, name: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """`aggregate` gets the uploads of the others. An asynchronous run may name it in another round, and again."""
+        """`aggregate` gets the other clients' uploads. An asynchronous run may name the client in other rounds."""
         client = chosen(lab.config()).client
         learn = client.learn
 
@@ -172,7 +172,7 @@ class AlgorithmContract:
             assert failure == {"partition": 1, "stage": "train", "node": FIRST_NODE + 1}
 
     def test_the_order_of_replies_changes_no_bit(self, lab: Lab) -> None:
-        """`aggregate` gets its uploads ordered by client id, whoever was first."""
+        """`aggregate` gets uploads in the order of client ids."""
         config = lab.config(clients=3)
         learnt = []
         for grid in (None, Reversing(config)):
@@ -181,9 +181,9 @@ class AlgorithmContract:
         assert bits(learnt[0]) == bits(learnt[1])
 
     def test_a_strategy_keeps_nothing_in_itself_between_two_rounds(self, lab: Lab) -> None:
-        """Given round 1 again after a round 2, it comes to the same as the first time: all it knows is in its arrays.
+        """Round 1 repeated after round 2 gives the same result.
 
-        What the server is to remember belongs into what `initial` and `aggregate` return.
+        What the server must remember belongs in the arrays that `initial` and `aggregate` return.
         """
         federation = lab.federation(lab.config())
         strategy, arrays, exchange = first_round(federation)
@@ -194,7 +194,7 @@ class AlgorithmContract:
         assert bits(again) == bits(once)
 
     def test_the_payload_measured_is_the_payload_declared(self, lab: Lab) -> None:
-        """Up to the limit, where a size is known to the sender alone. Round 0 has those of public samples alone."""
+        """If only the sender knows a size, up to its limit. Round 0 has only the payload of public samples."""
         config = lab.config()
         federation = lab.federation(config)
         strategy, _ = prepared(federation)
@@ -213,10 +213,10 @@ class AlgorithmContract:
             assert (rounds[0][f"bytes_{way}"] > 0) == shares
 
     def test_a_run_that_is_stopped_and_resumed_ends_as_one_that_never_was(self, lab: Lab, tmp_path: Path) -> None:
-        """In its bits and its bytes: public samples are sent to the clients again, and are counted once, in round 0.
+        """Results and byte counts are equal; public samples are sent again, but counted once, in round 0.
 
-        This also sees that two runs with the same seed are the same bits. An asynchronous run that was to have fewer
-        rounds has sent fewer messages before it ended; there, two whole runs are compared.
+        This also tests that runs with equal seeds give equal bits. For an asynchronous algorithm, two complete runs are
+        compared instead, as a shorter run has sent other messages.
         """
         if _asynchronous(lab):
             folders = [lab.run(lab.config(rounds=3, output_dir=str(tmp_path / name))) for name in ("once", "again")]
@@ -235,13 +235,13 @@ class AlgorithmContract:
         assert [client["bytes_down"] for client in totals[0]] == [client["bytes_down"] for client in totals[1]]
 
     def test_the_global_generators_are_left_as_they_were(self, lab: Lab) -> None:
-        """Whatever is drawn comes from `hetfl_flwr.seeding.generator`; in `learn`, torch's is seeded, too."""
+        """Draw random numbers from `hetfl_flwr.seeding.generator`; in `learn`, torch's generator is seeded, too."""
         before = _global_generators()
         lab.run(lab.config())
         assert _global_generators() == before
 
     def test_hyper_parameters_are_keyword_only_and_have_a_type_and_a_default(self, name: str) -> None:
-        """Others could not be set by a config key."""
+        """Other parameters could not be set by config keys."""
         algorithm = find(name)
         kinds = algorithm.modes.values() or [algorithm]
         sides = [(side, around) for one in kinds for side, around in ((one.strategy, []), (one.client, ["node"]))]
@@ -260,7 +260,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def bits(arrays: Arrays) -> dict[str, bytes]:
-    """Return arrays in a form that can be compared."""
+    """Return arrays as bytes, for comparison."""
     return {name: array.tobytes() for name, array in arrays.items()}
 
 
@@ -270,12 +270,12 @@ def train(federation: Federation, strategy: KnowledgeStrategy, arrays: Arrays, r
 
 
 def downloads(federation: Federation, arrays: Arrays, round: int) -> list[tuple[Member, Arrays]]:
-    """Return what each client is sent in a round."""
+    """Return each client's download for a round."""
     return [(member, federation.strategy.download_for(member, arrays, round)) for member in federation.roster]
 
 
 def prepared(federation: Federation) -> tuple[KnowledgeStrategy, Arrays]:
-    """Return the strategy and what it knows before round 1; public samples are shared where it needs them."""
+    """Return the strategy and the server state before round 1; share public samples if the strategy needs them."""
     strategy = federation.strategy
     arrays = strategy.prepare(federation.roster, federation.config)
     assert federation.samples.share().failures == []
@@ -283,7 +283,7 @@ def prepared(federation: Federation) -> tuple[KnowledgeStrategy, Arrays]:
 
 
 def give_public_samples(node: Node, federation: Federation, strategy: KnowledgeStrategy) -> None:
-    """Bring a node that is not the federation's own what the others have shared."""
+    """Give a node from outside the federation the public samples of the other clients."""
     sharing = strategy.sharing
     if sharing is not None and sharing.to_clients:
         for client_id, block in federation.roster.public_samples.items():
@@ -292,21 +292,21 @@ def give_public_samples(node: Node, federation: Federation, strategy: KnowledgeS
 
 
 def first_round(federation: Federation) -> tuple[KnowledgeStrategy, Arrays, Outcome]:
-    """Return the strategy, what it knew before round 1, and what the clients have answered in it."""
+    """Return the strategy, the server state before round 1, and the clients' replies in round 1."""
     strategy, arrays = prepared(federation)
     return strategy, arrays, train(federation, strategy, arrays)
 
 
 def _frozen(reply: Reply) -> tuple[object, ...]:
-    """Return what a reply holds, in a form that can be compared."""
+    """Return a reply's content as bytes and numbers, for comparison."""
     arrays = {name: array.tobytes() for name, array in reply.arrays.items()}
     return arrays, dict(reply.metrics)
 
 
 class _Watch:
-    """Sees which parameters the server has replaced, and of which there are moments, before an optimizer's first step.
+    """Records before an optimizer's first step which parameters the server has replaced, and which have moments.
 
-    In `rounds`: a list of such pairs for each training message.
+    `rounds` has a list of such pairs for each training message.
     """
 
     def __init__(self) -> None:
@@ -338,7 +338,7 @@ class _Watch:
 def _played(
     lab: Lab, *, rebuild: bool, config: RunConfig | None = None, watch: _Watch | None = None
 ) -> tuple[list[Any], list[dict[str, bytes]]]:
-    """Play a run, and return what was said in it, and what was measured and the models at the end."""
+    """Run rounds without an engine; return all replies and measurements, and the models at the end."""
     config = config or lab.config()
     federation = lab.federation(config)
     contexts = [lab.context(config, client_id) for client_id in range(config.clients)]
@@ -352,7 +352,7 @@ def _played(
     said: list[Any] = []
 
     def asked(client_id: int) -> Holder:
-        """Return the client that gets a message."""
+        """Return the client that answers the next message."""
         if rebuild:
             clients[client_id] = Holder(build_client(config, Node.from_context(contexts[client_id])))
         return clients[client_id]
@@ -373,7 +373,7 @@ def _played(
 
 
 def _kept(client: Any) -> dict[str, bytes]:
-    """Return a client's model in bits; without state, its counters starts over in each round."""
+    """Return a client's model as bytes; without state, its integer counters restart in each round and are left out."""
     return {
         key: tensor.numpy().tobytes()
         for key, tensor in client.node.model.state_dict().items()
@@ -382,7 +382,7 @@ def _kept(client: Any) -> dict[str, bytes]:
 
 
 def _global_generators() -> tuple[object, ...]:
-    """Return the states of the generators of torch and NumPy that all code shares. Flower draws from Python's."""
+    """Return the states of the global generators of torch and NumPy; Flower itself uses Python's."""
     _, numbers, *position = np.random.get_state()  # noqa: NPY002
     return torch.get_rng_state().tolist(), np.asarray(numbers).tolist(), position
 

@@ -1,4 +1,4 @@
-"""A small federation in this process, in whatever parts a test needs, built in milliseconds."""
+"""Parts of a small federation for tests, built in milliseconds in this process."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -25,7 +25,7 @@ from simulations.engine.clients import CLIENT_APP
 from simulations.engine.grid import LocalEngine
 
 RUN = 7
-"""Run id of everything that is built here."""
+"""Default run id."""
 
 SMALL: Mapping[str, Value] = {
     "dataset": "digits",
@@ -34,21 +34,21 @@ SMALL: Mapping[str, Value] = {
     "rounds": 2,
     "batch-size": 20,
 }
-"""Config keys of all that is built here unless others are given: digits, two heterogeneous clients, two rounds."""
+"""Default config keys: digits, two clients with heterogeneous models, two rounds."""
 
 NORMED = f"{__name__}:normed"
-"""The model of `normed`, as a config names it."""
+"""The model `normed` in the notation of the key ``models``."""
 
 
 class Lab:
-    """Parts of a small federation. As a context manager it ends the worker processes that it has started.
+    """Builds parts of a small federation. As a context manager it ends the worker processes that it started.
 
     Parameters
     ----------
     folder : Path
-        Where run folders go: ``run`` in it, unless a config says otherwise.
+        The folder for run folders; by default a run is written to ``run`` in it.
     keys : mapping
-        Config keys that all configs have beside `SMALL`.
+        Config keys of all configs, in addition to `SMALL`.
     """
 
     def __init__(self, folder: Path, keys: Mapping[str, Value] | None = None) -> None:
@@ -56,17 +56,17 @@ class Lab:
         self._grids = ExitStack()
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Return the lab."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """End the worker processes."""
         self._grids.close()
 
     def config(self, **keys: Value) -> RunConfig:
-        """Build a run config; keys have underscores, and an algorithm's own are given by ``**{"fedhe.alpha": 0.0}``."""
+        """Build a run config; keys have underscores, an algorithm's options are given by ``**{"fedhe.alpha": 0.0}``."""
         return RunConfig.from_flat({**self._keys, **_with_dashes(keys)})
 
     def grid(self, config: RunConfig, *, workers: int = 1, run: int = RUN, app: str = CLIENT_APP) -> LocalEngine:
@@ -74,29 +74,29 @@ class Lab:
         return self._grids.enter_context(LocalEngine(config, run, workers, app))
 
     def context(self, config: RunConfig, client_id: int = 0, *, run: int = RUN, **node_config: Value) -> Context:
-        """Build the Context of one client, as Flower hands it over; more node-config keys may follow."""
+        """Build the Context that Flower passes to one client, with these additional node-config keys."""
         own: dict[str, Value] = {"partition-id": client_id, "num-partitions": config.clients}
         return Context(run, 2**62 + client_id, own | _with_dashes(node_config), RecordDict(), config.to_flat())
 
     def node(self, config: RunConfig, client_id: int = 0, **node_config: Value) -> Node:
-        """Build the Node of one client: its data, its model with initial weights, an empty state store."""
+        """Build the Node of one client, with its data, a model with initial weights and an empty state store."""
         return Node.from_context(self.context(config, client_id, run=RUN, **node_config))
 
     def federation(self, config: RunConfig, grid: Grid | None = None) -> Federation:
-        """Build an assembled Federation over the local engine, or over a Grid of your own."""
+        """Build a Federation whose clients are registered, over the local engine or a given Grid."""
         federation = Federation(grid or self.grid(config), config, build_strategy(config))
         federation.registration.assemble()
         return federation
 
     def run(self, config: RunConfig, grid: Any = None, *, workers: int = 1, run_id: int = RUN) -> Path:
-        """Run the ServerApp to the end over the local engine, or a Grid of your own, and return the run folder."""
+        """Run the ServerApp to the end over the local engine or a given Grid, and return the run folder."""
         with nullcontext(grid) if grid else self.grid(config, workers=workers, run=run_id) as over:
             server_app(over, Context(run_id, 1, {}, RecordDict(), config.to_flat()))
         return Path(config.output_dir)
 
 
 class Reversing(LocalEngine):
-    """Delivers all replies at once, as messages, the last one first."""
+    """Returns all replies at once, as messages in reverse order."""
 
     exchange = None  # type: ignore[assignment]
 
@@ -114,8 +114,8 @@ class Reversing(LocalEngine):
 
 @contextmanager
 def in_a_run() -> Iterator[None]:
-    """Let messages be written outside a run, with the ids of its task and its server; and torch use one thread."""
-    torch.set_num_threads(1)  # part of what makes bits equal
+    """Set the ids that Flower needs to create messages outside a run, and let torch use one thread."""
+    torch.set_num_threads(1)  # bits depend on it
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("_task_id", 1), ("_run_id", RUN), ("_node_id", SUPERLINK_NODE_ID)):
             patch.setattr(TaskIdentity, name, value)
@@ -126,15 +126,15 @@ def in_a_run() -> Iterator[None]:
 def lab(tmp_path: Path) -> Iterator[Lab]:
     """Build small federations in `tmp_path`; their worker processes end with the test.
 
-    A test sees it where it, or its ``conftest.py``, says ``from hetfl_flwr import lab``. In a class on
-    `AlgorithmContract` it is there without that, and builds federations of the class's algorithm.
+    Import it in a test file or ``conftest.py`` with ``from hetfl_flwr import lab``. A class derived from
+    `AlgorithmContract` has its own fixture of this name, which builds federations of the class's algorithm.
     """
     with in_a_run(), Lab(tmp_path) as lab:
         yield lab
 
 
 def normed(spec: DataSpec) -> SplitModel:
-    """Build a hidden layer with batch norm (running statistics, and a step counter, an integer) and dropout."""
+    """Build a hidden layer with dropout and batch norm, which has running statistics and an integer counter."""
     hidden = nn.Linear(prod(spec.shape), 8)
     body = nn.Sequential(nn.Flatten(), hidden, nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout())
     return SplitModel(body, nn.Linear(8, spec.classes))

@@ -1,1 +1,1 @@
-"""Skeleton: clients teach each other by the average logits of each class. A start to write another method from."""
+"""Skeleton: clients teach each other with the average logits of each class. A template for a new method."""

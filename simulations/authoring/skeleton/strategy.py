@@ -1,6 +1,6 @@
-"""Skeleton, server side: what the server knows, what it sends, and what it makes of uploads.
+"""Skeleton, server side: the server state, the downloads and the aggregation of uploads.
 
-Here goes the citation: authors, title, where and when.
+Put the citation here: authors, title, venue, year.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ from hetfl_flwr import (
 
 
 def uploaded(classes: int) -> PayloadSpec:
-    """Declare what a client sends: names, shapes, dtypes and ranges. An upload that differs is rejected."""
+    """Declare the upload: names, shapes, dtypes and ranges. An upload that differs is rejected."""
     return PayloadSpec((learnt("logits", (classes, classes)), sample_counts("counts", (classes,))))
 
 
 def downloaded(classes: int) -> PayloadSpec:
-    """Declare what a client is sent."""
+    """Declare the download."""
     return PayloadSpec((learnt("logits", (classes, classes)), ArraySpec("known", (classes,), "bool")))
 
 
 class Skeleton(KnowledgeStrategy):
-    """Averages the clients' logits class by class.
+    """Averages the clients' logits by class.
 
     Wire   down: logits (C, C) float32, known (C,) bool
            up:   logits (C, C) float32, counts (C,) int64
@@ -41,26 +41,26 @@ class Skeleton(KnowledgeStrategy):
     sends = "logits"
 
     def initial(self, roster: Roster) -> Arrays:
-        """Return the server state before round 1. All that the server is to remember is in these arrays."""
+        """Return the server state before round 1. The server keeps nothing else between rounds."""
         classes = roster.classes
         return {"logits": np.zeros((classes, classes), np.float32), "known": np.zeros(classes, bool)}
 
     def download_for(self, member: Member, server_state: Arrays, round: int) -> Arrays:
-        """Return what one client is sent in a round: here the whole server state."""
+        """Return a client's download for a round: here the whole server state."""
         return server_state
 
     def upload_spec(self, member: Member) -> PayloadSpec:
-        """Expect logits and counts."""
+        """Return the declaration of a client's upload."""
         return uploaded(member.classes)
 
     def aggregate(self, server_state: Arrays, uploads: Sequence[Upload], round: int) -> Arrays:
         """Return the server state after a round.
 
-        The paper's server goes here. This one takes the mean over all samples of a class, whoever has them.
+        Put the paper's aggregation here. This one takes the mean over all samples of a class, from all clients.
         """
-        # ``upload.samples`` is the number of the client's training samples, as it says; ``member.train`` of each member
-        # in ``self.roster`` is what it registered with. An array for each client is named after it:
-        # f"logits.{upload.client_id}". A server that trains draws its random numbers from
+        # ``upload.samples`` is the number of training samples that the client reports; ``member.train`` of each member
+        # in ``self.roster`` is the number that it registered. An array per client has the client's number in its name:
+        # f"logits.{upload.client_id}". A server that trains takes random numbers from
         # ``generator(self.config.seed, round, "purpose")``.
         counts = np.stack([upload.arrays["counts"] for upload in uploads])  # (K, C)
         logits = np.stack([upload.arrays["logits"] for upload in uploads])  # (K, C, C)

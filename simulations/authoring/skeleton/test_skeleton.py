@@ -1,4 +1,4 @@
-"""What `simulations.authoring.skeleton` keeps to: the contract of every algorithm, and what its paper says."""
+"""Tests of `simulations.authoring.skeleton`: the contract of every algorithm, and results from its paper."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from .strategy import Skeleton
 
 
 class TestSkeleton(AlgorithmContract):
-    """The contract, and tests of its own. Its federations are in the fixture ``lab``."""
+    """The contract and more tests. The fixture ``lab`` builds federations."""
 
     algorithm = "simulations.authoring.skeleton"
 
@@ -20,8 +20,8 @@ class TestSkeleton(AlgorithmContract):
         after = Skeleton().aggregate(nothing, [Upload(0, first, 3), Upload(1, second, 1)], 1)
         assert (after["logits"].tolist(), after["known"].tolist()) == ([[3.0]], [True])
 
-    def test_what_a_client_is_sent(self, lab: Lab) -> None:
-        """The whole server state; a client for such tests comes from a small federation."""
+    def test_the_download(self, lab: Lab) -> None:
+        """The download is the whole server state."""
         federation = lab.federation(lab.config(algorithm=self.algorithm))
         member, state = next(iter(federation.roster)), Skeleton().initial(federation.roster)
         assert Skeleton().download_for(member, state, 1) == state

@@ -1,4 +1,4 @@
-"""`hetfl new`: what it writes works as it stands, and nothing that is there is touched."""
+"""`hetfl new`: the new package works without changes, and existing files are not touched."""
 
 import os
 import shlex
@@ -14,7 +14,7 @@ from simulations.authoring.new import write_algorithm
 
 
 def say(here: Path, command: str) -> subprocess.CompletedProcess[str]:
-    """Type a command, as it stands, in a folder of one's own."""
+    """Run a command in a folder outside the repository."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     words, variables = shlex.split(command), {**os.environ, "PATH": path}
     return subprocess.run(words, cwd=here, env=variables, capture_output=True, text=True, timeout=900, check=False)
@@ -22,7 +22,7 @@ def say(here: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.exhaustive
 def test_the_three_lines_that_it_says_hold(tmp_path):
-    """The algorithm runs by the printed command, and its test, the contract and more, passes by the other."""
+    """One printed command runs the algorithm, the other its tests, which include the contract."""
     done = say(tmp_path, "hetfl new my_method")
     assert (done.returncode, done.stderr) == (0, "")
     written, run, test = (line.partition(":")[2].strip() for line in done.stdout.splitlines())

@@ -1,4 +1,4 @@
-"""Deployment by TLS with registered nodes: keys, who is refused, the rehearsal, what guide and units name."""
+"""Deployment with TLS and registered nodes: keys, refusals, the rehearsal, and what guide and units name."""
 
 import json
 import os
@@ -38,16 +38,16 @@ DEPLOYMENT = ROOT / "simulations" / "deployment"
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Keys:
-    """A federation's keys for a server with a name and an address, and for two nodes."""
+    """Make keys for a server with a name and an address, and for two nodes."""
     made = Keys(tmp_path / "keys")
     make_keys(made.folder, [HOST, ADDRESS], 2)
     return made
 
 
 def shake_hands(keys: Keys, trusted: Path, host: str) -> None:
-    """Let a client that trusts an authority greet the server by a name, over TLS in memory and by the strict rules.
+    """Do a TLS handshake in memory between the server and a client that trusts an authority, under strict rules.
 
-    A handshake is done when nobody waits for the other's bytes any more: four turns are more than enough.
+    It ends when neither side waits for bytes; four turns are more than enough.
     """
     client = ssl.create_default_context(cafile=trusted)
     client.verify_flags |= ssl.VERIFY_X509_STRICT
@@ -83,7 +83,7 @@ def test_the_server_is_not_trusted_by_another_authority(keys: Keys, tmp_path: Pa
 
 
 def test_a_nodes_two_halves_belong_together_and_are_of_its_own(keys: Keys) -> None:
-    """On a NIST curve, as Flower asks for."""
+    """On a NIST curve, as Flower requires."""
     privates = [load_ssh_private_key(keys.node(number).read_bytes(), None) for number in range(2)]
     publics = [load_ssh_public_key(keys.node_public(number).read_bytes()) for number in range(2)]
     assert [private.public_key() for private in privates] == publics
@@ -92,7 +92,7 @@ def test_a_nodes_two_halves_belong_together_and_are_of_its_own(keys: Keys) -> No
 
 
 def test_private_halves_are_their_owners_alone(tmp_path: Path) -> None:
-    """Also for a user whose files are open to all by default."""
+    """Even if the user's files are readable by all by default."""
     before = os.umask(0)
     try:
         made = make_keys(tmp_path / "keys", [HOST], 1)
@@ -105,7 +105,7 @@ def test_private_halves_are_their_owners_alone(tmp_path: Path) -> None:
 
 
 def test_nodes_are_added_and_nothing_is_overwritten(keys: Keys) -> None:
-    """Private halves that have gone to where they belong are not made anew."""
+    """Private halves that were moved to their machines are not made again."""
     for moved in (keys.ca_key, keys.server_key, keys.node(0)):
         moved.unlink()
     before = {path: path.read_bytes() for path in keys.folder.iterdir() if path != keys.list}
@@ -115,7 +115,7 @@ def test_nodes_are_added_and_nothing_is_overwritten(keys: Keys) -> None:
 
 
 def test_the_list_of_keys_follows_the_public_halves_and_keeps_what_else_it_has(keys: Keys) -> None:
-    """A key of another machine, added by hand, stays; one that was moved away is replaced by the new one."""
+    """A key that was added by hand stays; one that was moved away is replaced by the new one."""
     before = read_node_keys(keys.list)
     assert before == {number: " ".join(keys.node_public(number).read_text().split()[:2]) for number in range(2)}
     make_keys(keys.folder.with_name("elsewhere"), [HOST], 1)
@@ -132,7 +132,7 @@ def test_the_list_of_keys_follows_the_public_halves_and_keeps_what_else_it_has(k
 
 @pytest.mark.parametrize("files", range(6))
 def test_keys_of_a_command_that_was_killed_are_completed(tmp_path, monkeypatch, files: int) -> None:
-    """A file that was being written is not there yet; one that was, is kept."""
+    """A partly written file does not exist yet; a complete one is kept."""
     sync, written = os.fsync, []
 
     def killed(descriptor: int) -> None:
@@ -187,7 +187,7 @@ def test_what_cannot_be_made_is_refused_in_one_line(
 
 
 def test_the_parts_of_a_rehearsals_nodes_are_all_digits_and_share_none(tmp_path: Path) -> None:
-    """Of 1,797 images three parts are 599 each; per class they differ by one at most."""
+    """1,797 images make three parts of 599; per class they differ by at most one."""
     folders = [tmp_path / name for name in "abc"]
     write_digits(folders)
     parts = [{path.name: path for path in folder.glob("*/*.png")} for folder in folders]
@@ -199,7 +199,7 @@ def test_the_parts_of_a_rehearsals_nodes_are_all_digits_and_share_none(tmp_path:
 
 
 class Ended(NamedTuple):
-    """What a process came to."""
+    """The result of a process."""
 
     status: int | None
     log: str
@@ -209,7 +209,7 @@ COMMAND = [sys.executable, "-c", "from simulations.cli.command import main; main
 
 
 def hetfl(folder: Path, *arguments: object) -> Ended:
-    """Run the command in a process of its own; what it prints, both ways."""
+    """Run the command in a new process; return its exit status and output."""
     command = [*COMMAND, *map(str, arguments)]
     done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     return Ended(done.returncode, done.stdout)
@@ -217,7 +217,7 @@ def hetfl(folder: Path, *arguments: object) -> Ended:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Path]:
-    """An empty folder for a rehearsal. What one that fails its test leaves running is ended all the same."""
+    """Give an empty folder for a rehearsal, and end all processes that a failed test leaves."""
     yield tmp_path
     for number in still_running(tmp_path):
         os.kill(number, signal.SIGKILL)
@@ -225,7 +225,7 @@ def here(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def within(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """Run the command in this process, which has its imports; what it prints, both ways."""
+    """Run the command in this process, without new imports; return its exit status and output."""
     monkeypatch.chdir(here)
 
     def call(*arguments: object) -> Ended:
@@ -253,7 +253,7 @@ NODES: dict[str, Callable[[Keys], list[str]]] = {
     "plain text": lambda keys: ["--insecure", "--max-retries=0"],
     "unknown authority": lambda keys: [f"--auth-supernode-private-key={keys.node(0)}"],
 }
-"""How SuperNodes come to a SuperLink with TLS that knows the key of node 0. Failed connections are tried again."""
+"""Options of SuperNodes for a SuperLink with TLS that knows the key of node 0. Failed connections are retried."""
 
 REFUSALS = {
     "another key": "Failed to activate SuperNode.",
@@ -265,7 +265,7 @@ REFUSALS = {
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
-    """One SuperLink with TLS and node authentication that knows the key of node 0, and all of `NODES` at its door."""
+    """Start a SuperLink with TLS that knows the key of node 0, and connect all of `NODES`."""
     folder = tmp_path_factory.mktemp("secured")
     make_keys(folder / "keys", [], 2)
     with flower(folder / "flower", Keys(folder / "keys")) as started:
@@ -295,7 +295,7 @@ def test_a_registered_node_is_let_in_alone(secured: Flower) -> None:
 
 @pytest.mark.exhaustive
 def test_a_node_that_claims_anothers_key_is_refused(secured: Flower) -> None:
-    """It shows the public key of node 0, which is known, and signs with the private key of node 1."""
+    """It presents the registered public key of node 0, and signs with the private key of node 1."""
     assert secured.keys is not None
     shown = load_ssh_private_key(secured.keys.node(0).read_bytes(), None).public_key()
     private = load_ssh_private_key(secured.keys.node(1).read_bytes(), None)
@@ -311,7 +311,7 @@ def test_a_node_that_claims_anothers_key_is_refused(secured: Flower) -> None:
 
 @pytest.mark.exhaustive
 def test_a_node_that_claims_anothers_number_is_refused_by_name(tmp_path: Path) -> None:
-    """Node 2 says that it is client 1. The run begins without it, and does not wait for client 2."""
+    """Node 2 claims to be client 1. The run starts without it, and does not wait for client 2."""
     make_keys(tmp_path / "keys", [], 3)
     keys, run = Keys(tmp_path / "keys"), tmp_path / "run"
     with flower(tmp_path / "flower", keys) as started:
@@ -332,7 +332,7 @@ def test_a_node_that_claims_anothers_number_is_refused_by_name(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(within: Callable[..., Ended], here: Path) -> None:
-    """From an empty folder with nothing but --out. The nodes have 899 and 898 images, none of them the other's."""
+    """In an empty folder, with only --out. The nodes have 899 and 898 different images."""
     settings = [part for key in ("local-batches=1", "keep-uploads=true") for part in ("--set", key)]
     ended = within("rehearse", "--nodes", 2, "--rounds", 1, *settings, "--out", "all")
     assert ended.status == 0, ended.log
@@ -357,7 +357,7 @@ def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(within: Callab
 
 @pytest.mark.exhaustive
 def test_ctrl_c_ends_all_of_a_rehearsal(here: Path) -> None:
-    """Also for those who press it again and again: that does not keep the first one from its work."""
+    """Further presses of Ctrl-C do not disturb the first one."""
     said = here / "said"
     with said.open("wb") as file:
         command = [*COMMAND, "rehearse", "--nodes", "1", "--out", str(here / "all")]
@@ -400,7 +400,7 @@ def until(condition: Callable[[], object], seconds: float = 300) -> None:
 
 
 def still_running(folder: Path) -> list[int]:
-    """Return the processes whose FLWR_HOME is below a folder, as Linux tells."""
+    """Return the processes whose FLWR_HOME is below a folder, from Linux's /proc."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
@@ -414,7 +414,7 @@ def units() -> list[Path]:
 
 
 def settings(path: Path) -> dict[str, str]:
-    """Read an environment file as systemd does: one assignment a line, quotes as in the shell."""
+    """Read an environment file as systemd does: one assignment per line, with quotes as in the shell."""
     return dict(word.split("=", 1) for word in shlex.split(path.read_text(), comments=True))
 
 
@@ -444,7 +444,7 @@ def test_each_setting_of_a_unit_has_an_example_and_each_example_a_use(unit: str,
 
 @pytest.mark.parametrize("path", units(), ids=lambda path: path.name)
 def test_what_a_unit_writes_lies_where_it_may_write(path: Path) -> None:
-    """All else is read-only (ProtectSystem, ProtectHome): Flower's files and the decoded data sets, too."""
+    """Everything else is read-only (ProtectSystem, ProtectHome), so Flower's files and decoded data sets go there."""
     unit = path.read_text()
     [state] = re.findall(r"^StateDirectory=(.+)$", unit, re.MULTILINE)
     homes = dict(re.findall(r"^Environment=(FLWR_HOME|HF_HOME)=(.+)$", unit, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""`hetfl doctor`: what each check says of a good node and server, and of each fault, with TLS servers on loopback."""
+"""`hetfl doctor`: each check with a good node and server, and with each fault, on loopback TLS servers."""
 
 import json
 import os
@@ -50,7 +50,7 @@ HERE = installed()["flwr"]
 
 
 class SuperLink(BaseHTTPRequestHandler):
-    """Answers as a SuperLink does to what is read of it."""
+    """Answers the requests of `hetfl doctor` as a SuperLink does."""
 
     version, late, fleet = HERE, 0.0, 405
     ended: threading.Event
@@ -72,7 +72,7 @@ class SuperLink(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(keys: Keys | None, handler: type[SuperLink] = SuperLink, **says: object) -> Iterator[int]:
-    """Serve on a free port of all loopback addresses, by TLS where there are keys."""
+    """Serve on a free port of all loopback addresses, with TLS if keys are given."""
     ended = threading.Event()
     server = ThreadingHTTPServer(("0.0.0.0", 0), type("Other", (handler,), says | {"ended": ended}))
     server.daemon_threads = True
@@ -93,7 +93,7 @@ def serving(keys: Keys | None, handler: type[SuperLink] = SuperLink, **says: obj
 
 
 class Endless(SuperLink):
-    """Says a part of its answer again and again: header lines, a body, or that the request is to go on."""
+    """Repeats a part of its answer endlessly: headers, body, or 100 Continue."""
 
     opening, again = b"", b""
 
@@ -112,7 +112,7 @@ def keys(tmp_path: Path) -> Keys:
 
 
 def found(port: int, keys: Keys | None, host: str = "localhost", roots: Path | None = None) -> dict[str, Finding]:
-    """What is found of a server, by check."""
+    """Return the results of the checks of a server, by name."""
     return by_name(doctor.examine_server(Node(host, port, roots or (keys.ca if keys else None), insecure=keys is None)))
 
 
@@ -121,7 +121,7 @@ def by_name(findings: Iterator[Finding]) -> dict[str, Finding]:
 
 
 def ended(look: Callable[[], str]) -> Finding:
-    """How a check ends that is made of this function."""
+    """Return the result of a check with this function."""
     [finding] = findings_of([Check("it", lambda node: look())], Node())
     return finding
 
@@ -366,7 +366,7 @@ def test_a_jetson_whose_gpu_torch_cannot_use_is_a_warning(monkeypatch: pytest.Mo
 def test_a_torch_that_this_processor_cannot_run_ends_no_other_check(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As wheels that are built for newer processors: the first instruction that is unknown kills the process."""
+    """As with wheels that are built for newer processors: the first unknown instruction kills the process."""
     (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delitem(sys.modules, "torch")

@@ -1,4 +1,4 @@
-"""The warm SuperNode: its command, and the executor that answers messages with a fork or in a process that stays."""
+"""The warm SuperNode: its command, and the executor that answers messages in forked or resident processes."""
 
 import hashlib
 import importlib
@@ -24,14 +24,14 @@ from simulations.deployment.flower_node import ExecutionSpec, TaskType
 
 
 def spec(number: int, app: str = "one", address: str = "127.0.0.1:1") -> ExecutionSpec:
-    """Return what Flower's loop says of a message."""
+    """Return a message as Flower's loop passes it."""
     token = f"token-{number}"
     return ExecutionSpec(TaskType.CLIENT_APP, address, token, True, None, False, 1, False, number, app)
 
 
 @pytest.fixture
 def options() -> Iterator[dict[str, object]]:
-    """Return what a node that is there tells its executor."""
+    """Return the options of a running node."""
     alive, held = os.pipe()
     yield {"alive": alive}
     os.close(alive)
@@ -60,13 +60,13 @@ def warm(options) -> Iterator[WarmExecutor]:
 
 @pytest.fixture
 def resident(options) -> Iterator[WarmExecutor]:
-    """Give an executor with one process that stays."""
+    """Give an executor with a resident process."""
     yield from executing(options, "resident")
 
 
 @pytest.fixture
 def written(tmp_path, monkeypatch) -> Callable[[], list[list[str]]]:
-    """Let a process that answers a message write down its id, the message's token and what is asked of it."""
+    """Let processes that answer a message record their id and the message's token, and do what the message asks for."""
     path = tmp_path / "answers"
 
     def answer(spec, *, unpacked, leave):
@@ -129,7 +129,7 @@ def test_one_process_answers_all_messages_of_an_app(resident, written):
 
 
 def test_a_process_that_dies_is_replaced(resident, written):
-    """By the next message; the one that it was at is given up by Flower."""
+    """It is replaced at the next message; Flower gives up the current one."""
     resident.launch(spec(1, address="dies"))
     until(lambda: not resident.reconcile() and not resident._process)
     assert resident.launch(spec(2)).status == "accepted"
@@ -138,7 +138,7 @@ def test_a_process_that_dies_is_replaced(resident, written):
 
 @pytest.mark.parametrize("end", ["dies", "leaves", "fails"])
 def test_a_message_that_a_process_has_not_read_is_read_by_the_next(resident, written, end):
-    """It is written before anybody has noticed that the process is leaving."""
+    """The message is written before anything notices that the process is ending."""
     resident.launch(spec(1, address=end))
     until(lambda: len(written()) == 1)
     os.waitid(os.P_PID, resident._process, os.WEXITED | os.WNOWAIT)
@@ -177,7 +177,7 @@ def test_a_process_that_an_app_leaves_behind_holds_nobody_up(warm, written):
 
 @pytest.mark.parametrize("file", ["colorsys.py", "colorsys/__init__.py"])
 def test_an_app_has_its_own_module_where_another_one_was_imported(either, written, tmp_path, monkeypatch, file):
-    """A folder that is no package hides nothing, here as in Flower's own process."""
+    """A folder that is not a package hides nothing, as in Flower's own process."""
     importlib.import_module("colorsys")
     monkeypatch.setattr(executor, "FLOWER_PACKAGES", executor.FLOWER_PACKAGES - {"colorsys"})
     for app, path in (("one", file), ("two", "colorsys/notes.txt")):
@@ -193,7 +193,7 @@ def test_an_app_has_its_own_module_where_another_one_was_imported(either, writte
 
 @pytest.fixture
 def anew(monkeypatch) -> list[list[str]]:
-    """Note the messages with which an executor begins anew; that it is a new process is left out."""
+    """Record the messages with which an executor restarts, without starting a process."""
     begun = list[list[str]]()
 
     def begin(options, specs):
@@ -206,7 +206,7 @@ def anew(monkeypatch) -> list[list[str]]:
 
 @pytest.fixture
 def upgrade(monkeypatch) -> Callable[[], None]:
-    """Upgrade a library, as far as an executor sees it."""
+    """Make an executor see an upgraded library."""
     return lambda: monkeypatch.setattr(executor, "libraries", lambda: [*executor.LIBRARIES_AT_START, 1])
 
 
@@ -229,7 +229,7 @@ def test_a_library_that_was_upgraded_lets_an_executor_begin_anew(upgrade, either
 
 @pytest.mark.parametrize("replied", [False, True])
 def test_a_task_is_reported_only_with_a_reply(monkeypatch, replied):
-    """Without one the node waits until it misses the task's heartbeats; told of a failure, it would wait for ever."""
+    """Without a reply the node waits until it misses the task's heartbeats; after a failure it would wait forever."""
     pushed = list[str]()
 
     def run(**_):
@@ -247,7 +247,7 @@ def test_a_task_is_reported_only_with_a_reply(monkeypatch, replied):
 
 
 def test_an_app_that_is_installed_whole_is_not_unpacked_again(monkeypatch, tmp_path):
-    """As a message of another node may find it while it is being installed, or after a full disk."""
+    """As another node's message may find it during installation, or after a full disk."""
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     program = """
         [project]
@@ -285,7 +285,7 @@ def test_an_app_that_is_installed_whole_is_not_unpacked_again(monkeypatch, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", mostly_exhaustive(supernode.KEEP, lambda keep: keep == "fork"))
 def test_an_executor_that_begins_anew_answers_the_message_that_it_was_given(options, tmp_path, keep):
-    """In the process that it was; its messages call the node, which waits here, with their token."""
+    """In the same process; its messages call the node, which waits here, with their token."""
     with socket.create_server(("127.0.0.1", 0)) as node:
         address = f"127.0.0.1:{node.getsockname()[1]}"
         whole = {**options, "address": address, "secret": "00" * 32, "root_certificates": None, "install": False}
@@ -333,7 +333,7 @@ def test_where_no_process_can_be_forked_the_launch_has_failed_and_nothing_stays_
 
 @pytest.mark.slow
 def test_an_executor_ends_with_its_node_and_takes_its_secret_from_a_pipe():
-    """The node is gone before the executor has begun; nobody has seen the secret."""
+    """The node ends before the executor has started; the secret was not visible."""
     alive, held = os.pipe()
     options = {"alive": alive, "address": "127.0.0.1:1", "secret": "00" * 32, "keep": "fork"}
     process = supernode.start_executor({**options, "root_certificates": None, "install": False}, dict(os.environ))

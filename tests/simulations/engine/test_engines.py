@@ -1,4 +1,4 @@
-"""The same config and seed give the same bits in every engine: the clients' results, the server state, the bytes.
+"""The same config and seed give the same bits in every engine: client results, server state and byte counts.
 
 The reference is the local engine with one worker.
 """
@@ -36,9 +36,9 @@ PAYLOAD = ("round", "accuracy", "global_accuracy", "bytes_up", "bytes_down", "cl
 """Keys of a round that are equal in every engine. ``clients`` holds each client's accuracy, loss and training loss."""
 
 IDS = (64 - 36) + 2 * 9 + 3 + 2
-"""Bytes by which one message may differ on the wire, all of them ids in its metadata: the id of the message replied to
-is a UUID (36 characters) or a hash (64); two task ids are numbers of 1 to 10 bytes, three node and run ids of 9 or 10;
-and two lengths around them may need a byte more."""
+"""Bytes by which a message's size may differ, all from ids in its metadata: the id of the message replied to is a UUID
+(36 characters) or a hash (64), two task ids take 1 to 10 bytes, three node and run ids 9 or 10, and two lengths around
+them may take one more."""
 
 
 def local(folder: Path, settings: dict[str, Value], workers: int = 1) -> Path:
@@ -58,21 +58,21 @@ def assert_same_bits(folder: Path, reference: Path) -> None:
 @pytest.mark.usefixtures("spawned_workers")
 @pytest.mark.parametrize(("settings", "workers"), [exhaustive(DRAWN, 3), (FEDAVG, 2)], ids=["fedhe", "fedavg"])
 def test_the_number_of_workers_changes_no_bit(tmp_path: Path, settings: dict[str, Value], workers: int) -> None:
-    """Four clients over three workers are dealt unevenly, and the half that is drawn may leave a worker idle."""
+    """Four clients are divided unevenly among three workers, and a round with two of them may leave a worker idle."""
     assert_same_bits(local(tmp_path / "many", settings, workers), local(tmp_path / "one", settings))
 
 
 def test_another_seed_gives_other_bits(tmp_path: Path) -> None:
-    """The comparison can fail: it is not of constants."""
+    """The comparison can fail: it does not compare constants."""
     with pytest.raises(AssertionError):
         assert_same_bits(local(tmp_path / "1", {**DRAWN, "seed": 4}), local(tmp_path / "0", DRAWN))
 
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
-    """One SuperLink that simulates nodes by Ray, on two processors of however many there are.
+    """Start a SuperLink that simulates nodes with Ray, on two processors.
 
-    How its runs have ended is asked once, after all: each call of ``flwr`` takes seconds.
+    The status of its runs is read once, after all of them, as each call of ``flwr`` takes seconds.
     """
     with flower(tmp_path_factory.mktemp("ray")) as started:
         started.superlink("--simulation")
@@ -81,7 +81,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
 
 
 OF_A_KIND = ("feddf", "fedh2l", "fedkd", "fedproto")
-"""With FedHe and FedAvg, one for each form of a payload: pools with and without labels, and sizes that vary."""
+"""One algorithm for each kind of payload: pools with and without labels, and varying sizes."""
 
 
 TWO_ROUNDS: dict[str, Value] = {"rounds": 2, "batch-size": 20, "partition": "classes:6"}
@@ -91,7 +91,7 @@ OTHERS = [name for name in names() if name not in ("fedhe", "fedavg", *OF_A_KIND
 
 
 def each_algorithm() -> list[Any]:
-    """Return one run of every algorithm, with the models that it takes by itself, and one of all data in one place."""
+    """Return a run of every algorithm with its default models, and one with all data in one place."""
     kinds = [exhaustive({"algorithm": name, **TWO_ROUNDS}) for name in OF_A_KIND]
     others = [complete({"algorithm": name, **TWO_ROUNDS}) for name in OTHERS]
     return [DRAWN, exhaustive(FEDAVG), *kinds, *others, complete(POOLED)]
@@ -107,7 +107,7 @@ for settings in json.loads(sys.argv[1]):
 
 @pytest.mark.exhaustive
 def test_another_interpreter_gives_the_same_bits(tmp_path: Path) -> None:
-    """Hashes of texts are others in it, and with them the order of sets. These algorithms Ray does not take in CI."""
+    """Hashes of strings differ in it, and so does the order of sets. CI does not run these algorithms on Ray."""
     here, there = ({name: tmp_path / kind / name for name in OTHERS} for kind in ("here", "there"))
     each = [
         {"algorithm": name, **TWO_ROUNDS, "clients": CLIENTS, "output-dir": str(folder)}
@@ -126,7 +126,7 @@ def test_another_interpreter_gives_the_same_bits(tmp_path: Path) -> None:
     ids=lambda settings: settings["algorithm"],
 )
 def test_ray_gives_the_bits_of_the_local_engine(ray: Flower, tmp_path: Path, settings: dict[str, Value]) -> None:
-    """Of FedHe and FedAvg the clients are in two processes, and a client may be in either; of others in one."""
+    """Clients of FedHe and FedAvg run in either of two processes, those of other algorithms in one."""
     folder, each = tmp_path / "ray", 1 if settings in (DRAWN, FEDAVG) else 2
     nodes = f"num-supernodes={CLIENTS} client-resources-num-cpus={each} init-args-num-cpus=2"
     said = ray.run({**settings, "output-dir": str(folder)}, "--federation-config", nodes)
@@ -137,7 +137,7 @@ def test_ray_gives_the_bits_of_the_local_engine(ray: Flower, tmp_path: Path, set
 
 @pytest.fixture
 def machines() -> Iterator[Any]:
-    """A Ray cluster of two machines, both on loopback."""
+    """Start a Ray cluster of two nodes on loopback."""
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -165,9 +165,9 @@ def test_two_machines_give_the_bits_of_the_local_engine(
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
-    """One SuperLink and three SuperNodes, each with a model of its own; the second keeps its state on disk.
+    """Start a SuperLink and three SuperNodes with different models; the second keeps its state on disk.
 
-    What stays in a node between two messages is another in each: what it has imported, all, and nothing.
+    Between two messages, the nodes keep their imports, everything, and nothing.
     """
     with flower(tmp_path_factory.mktemp("flower")) as started:
         started.superlink()
@@ -179,7 +179,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
 
 
 def both(deployed: Flower, folder: Path, **keys: Value) -> tuple[Path, Path]:
-    """Run FedHe in the deployment and in the local engine, which deals the models that the nodes have."""
+    """Run FedHe in the deployment and in the local engine, with the nodes' models."""
     settings: dict[str, Value] = {**FEDHE, **PRIVATE, "clients": len(MODELS), **keys}
     there = {key: value for key, value in settings.items() if key != "models"}
     said = deployed.run({**there, "output-dir": str(folder / "deployed")})
@@ -189,7 +189,7 @@ def both(deployed: Flower, folder: Path, **keys: Value) -> tuple[Path, Path]:
 
 @pytest.mark.exhaustive
 def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_path: Path) -> None:
-    """Noise is the seed's on demand."""
+    """Noise depends on the seed only if asked for."""
     there, here = both(deployed, tmp_path, **{"noise-source": "seed", "rounds": 2})
     assert summary_of(there)["engine"] == "deployment"
     kept = [path.name for path in (deployed.home / "state").glob("run-*/*.safetensors")]
@@ -199,7 +199,7 @@ def test_deployment_gives_the_bits_of_the_local_engine(deployed: Flower, tmp_pat
 
 @pytest.mark.exhaustive
 def test_in_deployment_noise_is_not_the_seed_s_unless_that_is_asked_for(deployed: Flower, tmp_path: Path) -> None:
-    """All else would be equal, as the test before has it. Before the round one client alone is measured."""
+    """Everything else is equal, as the previous test shows. Before the round, only one client is measured."""
     there, here = both(deployed, tmp_path, **{"rounds": 1, "local-batches": 1, "evaluate-fraction": 0.1})
     assert server_state(there) != server_state(here)
 

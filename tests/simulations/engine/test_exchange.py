@@ -1,4 +1,4 @@
-"""Rounds without messages are those with them: the same bits, bytes, failures and times."""
+"""Rounds without messages equal rounds with messages: in bits, byte counts, failures and times."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,13 +52,13 @@ def run(lab: Any, folder: Any, *, messages: bool = False, **keys: Any) -> tuple[
 
 @pytest.fixture
 def both(lab, tmp_path) -> Callable[..., list[tuple[Any, ...]]]:
-    """Run a federation with messages and without, and return what is left of both."""
+    """Run a federation with and without messages, and return both results."""
     return lambda **keys: [run(lab, tmp_path / str(one), messages=one, **keys) for one in (True, False)]
 
 
 @pytest.mark.parametrize("name", names())
 def test_a_round_without_messages_is_one_with_them(name, lab, both):
-    """Bytes are those of serialised messages."""
+    """Byte counts are those of serialised messages."""
     models = f"{NORMED},mlp" if chosen(lab.config(algorithm=name)).strategy.heterogeneous else NORMED
     with_messages, without = both(algorithm=name, models=models, partition="classes:6", fraction=0.6)
     assert without == with_messages
@@ -115,7 +115,7 @@ def test_so_it_is_where_a_client_does_something_wrong(wrong, fedhe, both, monkey
 
 
 def test_no_strategy_can_change_what_clients_have_uploaded(fedhe, both, monkeypatch):
-    """It would be another upload for a robust average, or for who audits the run, in some engines only."""
+    """Otherwise robust averages and audits would see another upload in some engines."""
     aggregate, writeable = fedhe.strategy.aggregate, []
 
     def looked_at(self: Any, server_state: Any, uploads: Any, round: int) -> Any:
@@ -129,7 +129,7 @@ def test_no_strategy_can_change_what_clients_have_uploaded(fedhe, both, monkeypa
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_what_a_strategy_draws_is_seeded(mode, fedhe, lab, tmp_path, monkeypatch):
-    """However many workers there are, and whenever a checkpoint waits for the clients."""
+    """For any number of workers, and whenever a checkpoint waits for the clients."""
     aggregate = fedhe.strategy.aggregate
 
     def noisy(self: Any, server_state: Any, uploads: Any, round: int) -> Any:
@@ -147,13 +147,13 @@ def test_what_a_strategy_draws_is_seeded(mode, fedhe, lab, tmp_path, monkeypatch
 
 
 def in_flower_s_own_loop(federation: Any, rounds: int, strategy: Any = None) -> Any:
-    """Let Flower play rounds with a strategy, by default the federation's."""
+    """Run rounds in Flower with a strategy, by default the federation's."""
     initial = to_record(federation.strategy.prepare(federation.roster, federation.config))
     return (strategy or federation.strategy).start(federation.grid, initial, num_rounds=rounds)
 
 
 def test_a_strategy_of_flower_s_trains_the_same_clients(lab, tmp_path):
-    """FedAvg over messages: the same means as ours, in the precision of its own arithmetic."""
+    """FedAvg over messages gives the same means, in the precision of Flower's arithmetic."""
     config = lab.config(algorithm="fedavg", models="mlp", clients=3, output_dir=str(tmp_path / "ours"))
     ours = load_file(lab.run(config) / "knowledge.safetensors")
     strategy = FedAvg(
@@ -248,7 +248,7 @@ def test_arrays_are_handed_on_in_memory_that_nobody_writes_to():
 def test_whatever_is_in_it_a_message_weighs_what_is_serialised():
     """Flower sends equal pieces of a large array once, and small numbers in fewer bytes."""
     exchange = object.__new__(LocalExchange)
-    exchange._around = {}
+    exchange._sizes = {}
     noise = np.random.default_rng(0).normal(size=(2000, 2000)).astype(np.float32)
     for array in (np.zeros((2, 2), np.float32), noise, np.zeros_like(noise)):
         for number in (-65, -64, 0, 63, 64, 2**40) if array.size < 9 else (0, 2**40):

@@ -1,4 +1,4 @@
-"""Nodes that lie about who they are or what they have, in whole runs of a deployment: what it costs the others."""
+"""Nodes that lie about their identity or data in a deployment, and what it costs the others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ REGISTRATION = MessageType.QUERY
 
 
 def says(**fields: Any) -> Fate:
-    """Return the fate of a registration that says something else."""
+    """Return a fate that changes a registration."""
 
     def change(reply: Message) -> None:
         if reply.has_content() and MEMBER in reply.content:
@@ -29,7 +29,7 @@ def says(**fields: Any) -> Fate:
 
 
 def sends(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Fate:
-    """Return the fate of a reply with other arrays."""
+    """Return a fate that changes the arrays of a reply."""
 
     def changed(reply: Message) -> None:
         if reply.has_content() and ARRAYS in reply.content:
@@ -40,7 +40,7 @@ def sends(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Fate:
 
 @pytest.fixture
 def play(make_config, run_federation, monkeypatch) -> Callable[..., list[dict[str, Any]]]:
-    """Run FedH2L in a deployment, with hardly any work, and return its rounds."""
+    """Run a short FedH2L in a deployment, and return its rounds."""
 
     def play(fate: Callable[[Scripted, Message], Fate], before: dict[int, Any], **keys: Any) -> list[dict[str, Any]]:
         few = {"rounds": 5, "evaluate-every": 9, "start-timeout": 30, "round-timeout": 100}
@@ -61,7 +61,7 @@ def reasons(rounds: list[dict[str, Any]]) -> list[str]:
 
 
 def test_who_comes_back_with_more_public_samples_than_it_has_shared_is_refused_and_costs_nobody_a_round(play):
-    """It has shared 4 rows; it comes back with 300, and teaches on those that nobody has."""
+    """It shared 4 rows, registers again with 300, and teaches with rows that nobody has."""
     public = {"now": 4}
 
     def fate(grid: Scripted, message: Message) -> Fate:
@@ -90,7 +90,7 @@ def signal(upload: dict[str, Any], public: int) -> dict[str, Any]:
 
 
 def test_a_number_beyond_the_clients_is_refused_between_rounds_and_costs_nobody_a_round(play):
-    """In FedH2L its signal would be one teacher more than any client expects."""
+    """In FedH2L, clients would get one teacher more than they expect."""
 
     def fate(grid: Scripted, message: Message) -> Fate:
         lies = (grid.client_of(message), message.metadata.message_type) == (3, REGISTRATION)

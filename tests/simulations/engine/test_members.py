@@ -1,4 +1,4 @@
-"""Who the clients of the local engine are: few are built, and each is what it would say itself."""
+"""Registration in the local engine: few clients are built, and each is registered as it would register itself."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def by_messages(grid: LocalEngine) -> list[Member]:
-    """Let each client say who it is."""
+    """Return the registrations that clients send themselves."""
     asked = [grid.create_message(RecordDict(), MessageType.QUERY, node, "") for node in grid.get_node_ids()]
     members = map(Member.from_reply, grid.send_and_receive(asked))
     return sorted(members, key=lambda member: member.client_id)
@@ -142,7 +142,7 @@ def test_a_resumed_run_compares_all_data_and_names_whose_have_changed(make_confi
     )
     assert {line.partition(" have changed")[0] for line in said.values()} == {
         "client 0: the training samples, labels or names",
-        "the data of clients that have not trained yet",
+        "the data of clients that have not taken part yet",
     }
 
 

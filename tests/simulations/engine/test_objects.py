@@ -1,4 +1,4 @@
-"""Data sets that exist in Python alone: frames, those of the datasets library and of torch; one, or one a client."""
+"""Data sets in memory: data frames, Hugging Face and torch data sets; one for all clients, or one per client."""
 
 import datasets
 import numpy as np
@@ -31,7 +31,7 @@ def frame():
 
 
 class Arrow:
-    """What gives its rows by one of the two protocols alone, as polars and others do."""
+    """A frame that supports only one of the two protocols, like polars and others."""
 
     def __init__(self, table, protocol):
         setattr(type(self), protocol, lambda self, *args, **keys: getattr(table, protocol)(*args, **keys))
@@ -51,13 +51,13 @@ class Pairs(Dataset):
 
 
 def read(folder, **reading):
-    """Return all rows of a folder that one client has."""
+    """Read all rows of a folder, as one client's."""
     split = Split(dataset=str(folder), clients=1, seed=0, reading=Reading(**reading), normalize="none")
     return load_client_data(split, 0).train.arrays
 
 
 def coded(frame):
-    """Return labels as codes of a dictionary of views."""
+    """Return labels as a dictionary array of string views."""
     codes, names = (frame.sick == "well").astype("uint32"), pa.array(["ill", "well"], pa.string_view())
     return pa.DictionaryArray.from_arrays(codes, names)
 
@@ -106,7 +106,7 @@ def test_a_test_split_stays_one(frame):
 
 @pytest.mark.parametrize("scale", [1, 255])
 def test_images_of_torch_are_kept_to_eight_bits(scale):
-    """Fractions are rounded to 255 steps; whole numbers stay as they are."""
+    """Fractions are rounded to 255 steps; integers are unchanged."""
     digits = load_digits()
     pixels = np.rint(digits.images[:ROWS] * 255 / 16).astype(np.uint8)
     images = torch.from_numpy(pixels) if scale == 255 else torch.from_numpy(pixels / np.float32(255))[:, None]
@@ -118,7 +118,7 @@ def test_images_of_torch_are_kept_to_eight_bits(scale):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
 def test_vectors_of_torch_are_a_table_of_numbers(dtype):
-    """Whole numbers that are all different are no ids here: nobody has to look for a key that keeps them."""
+    """Unique integers are not taken for ids here, so no config key is needed to keep them."""
     vectors = torch.stack([torch.arange(ROWS), torch.arange(ROWS) % 2], dim=1).to(dtype)
     labels = torch.arange(ROWS) % 3
     arrays = read(stored(TensorDataset(vectors, labels))[0])
@@ -136,7 +136,7 @@ def test_colours_and_names_of_classes_are_kept():
 
 
 def test_a_run_with_a_frame_for_each_client_has_their_names(frame, tmp_path):
-    """Names that are no file names do no harm, and the run goes on from the folder that its config names."""
+    """Names need not be valid file names, and a resumed run reads the folder that its config names."""
     parts = {"a/b": frame[:20], "..": frame[20:40], "": frame[40:], "x" * 300: frame[:30]}
     keys = {"label_column": "sick", "models": "mlp", "out": tmp_path / "run", "progress": False}
     done = run("fedhe", dataset=parts, rounds=1, **keys)

@@ -1,4 +1,4 @@
-"""Many clients, little memory: those that rest in files, and the workers that wake them."""
+"""Many clients with little memory: clients that rest in files, and workers that load them."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ RUN = 7
 
 @pytest.fixture
 def small_grid() -> Iterator[Callable[..., LocalEngine]]:
-    """Build a LocalEngine in which one client alone is awake in each process."""
+    """Build a LocalEngine with one awake client per process."""
     grids = []
 
     def make(config: RunConfig, *, workers: int = 1, **keys: Any) -> LocalEngine:
@@ -42,7 +42,7 @@ def small_grid() -> Iterator[Callable[..., LocalEngine]]:
 
 @pytest.fixture
 def config_for(make_config: Callable[..., RunConfig], tmp_path: Path) -> Callable[..., RunConfig]:
-    """Build the config of a run of three unlike clients, of whom two are drawn, in a folder of its own."""
+    """Build the config of a run with three different clients, of whom a round draws two."""
 
     def make(algorithm: str, name: str, **keys: Any) -> RunConfig:
         own = {"models": "fixtures.models:linear,mlp,lenet5", "clients": 3, "rounds": 3, "fraction": 0.6}
@@ -52,7 +52,7 @@ def config_for(make_config: Callable[..., RunConfig], tmp_path: Path) -> Callabl
 
 
 def result(folder: Path) -> tuple[bytes, list[dict[str, Any]]]:
-    """What a run has come to, without its seconds."""
+    """Return the results of a run, without times."""
     return server_state(folder), [{**line, "seconds": 0} for line in entries(folder)]
 
 
@@ -65,7 +65,7 @@ def result(folder: Path) -> tuple[bytes, list[dict[str, Any]]]:
 def test_clients_that_rest_after_each_message_end_with_the_same_bits(
     algorithm, workers, config_for, run_federation, small_grid
 ):
-    """FedH2L's clients keep the public samples of others in their Contexts as well as state."""
+    """FedH2L's clients keep other clients' public samples in their Contexts, in addition to state."""
     awake = run_federation(config_for(algorithm, "awake"))
     config = config_for(algorithm, "resting")
     grid = small_grid(config, workers=workers)
@@ -133,11 +133,11 @@ def test_a_client_that_cannot_be_put_to_rest_ends_the_run(refusal, config_for, r
     ids=["uneven", "even enough", "one long", "nothing"],
 )
 def test_work_is_shared_out_evenly_and_clients_stay_where_it_is(seconds, chosen):
-    """Clients 0 and 2 are the first worker's, 1 and 3 the second's.
+    """Clients 0 and 2 belong to the first worker, 1 and 3 to the second.
 
-    Uneven: 8 s, of which a worker may have 4.4. The two long ones come first; client 2 would make it 6, so it goes to
-    the other. Of the short ones, 1 stays, for both workers have 3, and 3 would make it 5 there, so it goes to the
-    first. One long: of 11 s a worker may have 6.05; client 2 leaves the first.
+    Uneven: of 8 s a worker may have 4.4. The two long ones come first; client 2 would make it 6 s, so it moves. Of the
+    short ones, client 1 stays, as both workers have 3 s, and client 3 would make it 5 s, so it moves. One long: of 11 s
+    a worker may have 6.05; client 2 moves.
     """
     owners = dict(enumerate([0, 1, 0, 1]))
     shared = share_out(dict(enumerate(seconds)), owners, 2)
@@ -146,7 +146,7 @@ def test_work_is_shared_out_evenly_and_clients_stay_where_it_is(seconds, chosen)
 
 @pytest.mark.slow
 def test_messages_and_replies_larger_than_any_pipe_do_not_block_each_other(make_config, small_grid):
-    """Each worker is sent its next message, 4 MB, before its reply, of 4 MB too, has been read."""
+    """Each worker is sent its next message of 4 MB before its reply of 4 MB has been read."""
     grid = small_grid(make_config(clients=6), workers=2, app="fixtures.apps.echoes:app")
     patience = Timer(60, lambda: [process.kill() for process in grid._host._processes])
     patience.start()

@@ -1,4 +1,4 @@
-"""Real processes on loopback that are killed by SIGKILL, come late and leave, and what is left of the run."""
+"""Processes on loopback that are killed, start late or leave, and what becomes of the run."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from simulations.deployment.flower import NAME, ROOT, Flower, flower
 pytestmark = pytest.mark.exhaustive
 
 PATIENCE = 600
-"""Seconds after which a test that waits for something gives up."""
+"""Timeout in seconds of everything that a test waits for."""
 
 FEDHE: dict[str, Value] = {"algorithm": "fedhe", "models": "mlp", "local-batches": 1, "checkpoint-every": 1}
 FEDHE["dataset"] = "digits"  # in deployment it must be said
@@ -39,7 +39,7 @@ def rounds(folder: Path) -> list[dict[str, Any]]:
 
 
 def reaches(folder: Path, lines: int, started: Flower) -> None:
-    """Wait until so many rounds, that of the first evaluation among them, are written down."""
+    """Wait until so many rounds are recorded, including the first evaluation."""
     until(lambda: len(rounds(folder)) >= lines, started)
 
 
@@ -54,7 +54,7 @@ def training(started: Flower, node: str) -> bool:
 
 
 def kill(started: Flower, name: str) -> None:
-    """Kill a process and all that it has started, which share its group, as a power failure would."""
+    """Kill a process and its children, which share its group, as a power failure would."""
     os.killpg(started.processes[name].pid, signal.SIGKILL)
     started.processes.pop(name).wait()
 
@@ -68,7 +68,7 @@ def kill_server_app(started: Flower) -> None:
 
 
 def go_on(started: Flower, folder: Path) -> None:
-    """Start the run in a folder again, in the way that the guide names."""
+    """Resume the run in a folder as the guide says."""
     started.start("run", "flwr", "run", str(ROOT), NAME, "--stream", "--run-config", str(folder / RESUME_FILE))
 
 

@@ -1,4 +1,4 @@
-"""What a client has learnt, as a program for others: the same logits from raw inputs, for batches of any size."""
+"""Exported programs give the same logits from raw inputs, for batches of any size."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ TABLE_WITH_GAPS = "age,colour,label\n" + "".join(
 
 
 def picky(spec: DataSpec) -> nn.Module:
-    """Return a model that looks at the values of its inputs: no exporter can take it."""
+    """Return a model whose control flow depends on its inputs, which no exporter supports."""
 
     class Picky(nn.Module):
         def __init__(self) -> None:
@@ -49,7 +49,7 @@ def trained(make_config, run_federation):
 
 
 def raw_and_logits(folder, client_id=0):
-    """Return test samples as they are stored, NaN where one is missing, and the logits of the model for them."""
+    """Return test samples as they are stored, with NaN for missing values, and the model's logits for them."""
     node = load_client(folder, client_id)
     with torch.no_grad():
         logits = node.model(node.data.test.batch(torch.arange(len(node.data.test)))[0])
@@ -83,7 +83,7 @@ def test_the_program_gives_the_model_s_logits_for_raw_inputs(trained, tmp_path, 
 
 
 def test_a_table_comes_with_the_names_of_its_columns_and_classes(trained, tmp_path):
-    """Missing numbers are the program's to fill in; a category of three values is three columns."""
+    """The program fills in missing numbers; a category of three values is three columns."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.csv").write_text(TABLE_WITH_GAPS)
     folder = trained(dataset=str(tmp_path / "data"), label_column="label", models="tabular:0", test_fraction=0.5)
@@ -136,7 +136,7 @@ def test_what_cannot_be_written_is_one_line(trained, tmp_path, refusal, monkeypa
 
 
 def test_a_node_s_state_is_exported_without_its_data(make_config, run_federation, tmp_path, monkeypatch):
-    """The table with gaps is gone after the run: names, classes and scaling lie beside the state."""
+    """The table with gaps is removed after the run: names, classes and scaling are in the state folder."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "train.csv").write_text(TABLE_WITH_GAPS)
@@ -159,7 +159,7 @@ def test_a_node_s_state_is_exported_without_its_data(make_config, run_federation
 
 @pytest.mark.parametrize("kind", [".pt2", ".onnx"])
 def test_a_file_says_nothing_of_where_it_was_made(kind, tmp_path, trained):
-    """Neither where the data lie, nor where the code does."""
+    """Neither of the data nor of the code."""
     place = tmp_path / "patients-of-ward-7"
     place.mkdir()
     (place / "table.csv").write_text(TABLE_WITH_GAPS)

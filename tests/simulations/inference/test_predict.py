@@ -1,4 +1,4 @@
-"""Classes for one's own rows, images and texts: by the command, and by the documentation's lines alone."""
+"""Predictions for rows, images and texts, by the command and by the documentation's code alone."""
 
 import csv
 import io
@@ -38,7 +38,7 @@ TABLE = f"{HEADER}\n" + "".join(
     f"{CITIES[row % 4]},{row % 3 == 0},{'' if row == 7 else row % 3},W,1,{'yes' if row % 50 > 25 else 'no'}\n"
     for row in range(ROWS)
 )
-"""Ids, a word among numbers, decimal commas, dates, two kinds of categories and two columns that are constant."""
+"""Ids, a word among numbers, decimal commas, dates, two kinds of categories and two constant columns."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def table(home, make_config, run_federation):
-    """A table in the working directory, and the folder of a run on it."""
+    """Give a table in the working directory, and the folder of a run on it."""
     (home / "data" / "train.csv").write_text(TABLE)
     (home / "patients.csv").write_text(TABLE)
     keys = {"dataset": str(home / "data"), "label_column": "sick", "categorical_columns": "code", "models": "mlp"}
@@ -59,7 +59,7 @@ def table(home, make_config, run_federation):
 
 @pytest.fixture
 def images(home, make_config, run_federation):
-    """Photos of several sizes, and the folder of a run on them, resized."""
+    """Give photos of several sizes, and the folder of a run that resizes them."""
     draw = generator(0, "photos")
     for brightness, kind in enumerate(("dark", "light")):
         folder = home / "data" / kind
@@ -101,7 +101,7 @@ def test_what_a_spreadsheet_would_run_is_a_text_and_all_else_is_as_it_was():
 
 
 def by_model(folder, client_id=0):
-    """Return the class and score of each row of a client's own data set, by the model itself."""
+    """Return the model's class and score for each row of a client's data set."""
     node = load_client(folder, client_id)
     arrays = node.data.train.arrays
     order = torch.arange(len(arrays.labels))
@@ -116,7 +116,7 @@ def invoke(*arguments):
 
 
 def recipe(number):
-    """Run the documentation's lines for a kind of data where nothing of this project can be imported."""
+    """Run the documentation's code for a kind of data where this project cannot be imported."""
     blocks = re.findall(r"^```python\n(.*?)^```$", DOCS.read_text().split("### Without this project")[1], re.M | re.S)
     first, *kinds, last = blocks
     assert len(kinds) == 3
@@ -186,7 +186,7 @@ class TestTables:
         assert said in capsys.readouterr().err
 
     def test_ids_are_texts_or_whole_numbers_and_empty_rows_hide_none(self, table, home, capsys):
-        """The columns are in reverse. A price that tells rows apart is no id, nor a ward that does not, nor a label."""
+        """Columns are in reverse. Unique prices are not ids, nor are wards that are not unique, nor labels."""
         frame = pd.read_csv(home / "patients.csv", dtype=str)[HEADER.split(",")[::-1]]
         frame.insert(0, "price", [f"{row}.5" for row in range(len(frame))])
         frame["visit"] = range(len(frame))
@@ -222,7 +222,7 @@ class TestTables:
         assert invoke("predict", table, "patients.csv", "--client", 1).stdout == Path("out.csv").read_text()
 
     def test_a_file_is_read_by_the_keys_of_training(self, home, make_config, run_federation):
-        """Columns 1, 2, 3 have no names, and letters are in an encoding that nobody would guess."""
+        """Columns 1, 2 and 3 have no names, and the encoding cannot be guessed."""
         text = "".join(f"{'śź'[row % 2]},{row % 7},{'uv'[row % 2]}\n" for row in range(ROWS))
         (home / "data" / "train.csv").write_text(text, "cp1250")
         keys = {"header_row": -1, "encoding": "cp1250", "label_column": "3", "categorical_columns": "1"}
@@ -236,7 +236,7 @@ class TestTables:
 
 class TestImages:
     def test_images_get_the_classes_of_the_model(self, images, home):
-        """Of data that the run has resized itself, rows in order of classes and then of names."""
+        """Images that the run has resized, in the order of classes and then of names."""
         found = predict(export(images, 0, home / "model.pt2"), home / "data")
         classes, scores = by_model(images)
         paths = load_client(images, 0).data.train.arrays
@@ -296,7 +296,7 @@ def test_texts_and_the_lines_of_the_documentation(vocabulary, home, make_config,
 
 
 class Touching:
-    """Writes a file where it is unpickled."""
+    """Writes a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -309,7 +309,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("content", "named"),
         [
-            (f'{HEADER}\nP1,"1,200","2,5",1/2/2024,Rome,True,1,W,1,\n', ["'age'", "or otherwise", "1234.5"]),
+            (f'{HEADER}\nP1,"1,200","2,5",1/2/2024,Rome,True,1,W,1,\n', ["'age'", "ambiguous", "1234.5"]),
             (f'{HEADER}\nP1,1e999,"2,5",1/2/2024,Rome,True,1,W,1,\n', ["row 2", "infinite age"]),
             ("age,kost\n3,2\n", ["'cost', 'seen', 'city', 'smoker', 'code'", "'age', 'kost'"]),
             ("", ["new.csv"]),
@@ -319,7 +319,7 @@ class TestRefused:
         ],
     )
     def test_rows_that_the_model_cannot_read(self, table, home, refusal, content, named):
-        """Nor is an image a table, or a folder a file."""
+        """An image is not a table, nor a folder a file."""
         for name in ("missing.csv", "photo.png", "data"):
             assert name in refusal(DataError, predict, table, home / name, 0)
         (home / "new.csv").write_text(content)
@@ -379,7 +379,7 @@ class TestRefused:
         ],
     )
     def test_a_file_that_holds_code_or_is_written_to_run_it_does_not(self, table, home, refusal, member, written, evil):
-        """A pickle, a library or an object among the files of a program, or an expression in the program itself."""
+        """A pickle, a library or an object among a program's files, or an expression in the program."""
         path, buffer = export(table, 0, home / "model.pt2"), io.BytesIO()
         torch.save(Touching(str(home / "ran")), buffer)
         code = f"__import__('os').system('touch {home / 'ran'}')"
