@@ -324,6 +324,8 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     ------
     ConfigError
         If there is no such data set, or inputs of several kinds are in a list.
+    DataError
+        If kinds differ because one of a list cannot be opened.
 
     Examples
     --------
@@ -332,8 +334,12 @@ def kind_of(dataset: str, reading: Reading | None = None) -> Kind:
     """
     if not dataset:
         return _said(reading or Reading())
-    kinds = {one.kind: one.name for one in data_sets(dataset, reading)}
+    found = data_sets(dataset, reading)
+    kinds = {one.kind: one.name for one in found}
     if len(kinds) > 1:
+        for one in found:
+            if one.is_here and not one.entry:
+                _ = one.source  # the error of one that cannot be opened explains why its kind is unknown
         said = ", ".join(f"{name} are {kind.removesuffix('s')}s" for kind, name in kinds.items())
         raise ConfigError(f"models = 'auto' cannot serve data sets of several kinds ({said}): name the models")
     return next(iter(kinds))

@@ -16,7 +16,7 @@ from fixtures.data.loading import load_client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetfl_flwr.data import DataSpec, Reading, Samples, data_spec, reread
+from hetfl_flwr.data import DataSpec, Reading, Samples, data_spec, kind_of, reread
 from hetfl_flwr.data.domains import DataSet, data_sets
 from hetfl_flwr.data.rotation import ANGLES, rotate, rotated
 from hetfl_flwr.data.samples import Arrays
@@ -494,3 +494,14 @@ def test_pacs_is_four_domains_by_name():
     assert [len(client.train.arrays.labels) for client in data] == [2048, 2344, 1670, 3929]
     assert [client.spec for client in data] == [DataSpec((3, 32, 32), 7)] * 4
     assert [len(client.others) for client in data] == [3] * 4
+
+
+def test_of_a_list_what_cannot_be_opened_is_named_before_kinds_that_differ(tmp_path):
+    """Without its label column a file has no kind, which is not to say that it is images."""
+    whole, lacking = (tmp_path / f"{name}.csv" for name in ("whole", "lacking"))
+    whole.write_text("a,sick\n" + "1,yes\n2,no\n" * 20)
+    lacking.write_text("a,ill\n" + "1,yes\n2,no\n" * 20)
+    with pytest.raises(DataError, match=r"lacking\.csv' has no column 'sick'"):
+        kind_of(f"{whole},{lacking}", Reading(label_column="sick"))
+    with pytest.raises(ConfigError, match="several kinds"):
+        kind_of(f"{whole},digits", Reading(label_column="sick,"))
