@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from html import unescape
 from math import exp, inf, sqrt
@@ -314,7 +313,7 @@ class Seen:
 
 
 @pytest.fixture
-def small(make_config) -> Callable[..., RunConfig]:
+def small(make_config):
     """Build a config of two clients with hardly any work; heterogeneous models where the algorithm takes them."""
 
     def build(name: str, folder: str, **keys: Any) -> RunConfig:

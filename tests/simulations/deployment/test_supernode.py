@@ -30,7 +30,7 @@ def spec(number: int, app: str = "one", address: str = "127.0.0.1:1") -> Executi
 
 
 @pytest.fixture
-def told() -> Iterator[dict[str, object]]:
+def told():
     """Return what a node that is there tells its executor."""
     alive, held = os.pipe()
     yield {"alive": alive}
@@ -47,25 +47,25 @@ def executing(told: dict[str, object], keep: str) -> Iterator[WarmExecutor]:
 
 
 @pytest.fixture(params=supernode.KEEP)
-def either(request, told) -> Iterator[WarmExecutor]:
+def either(request, told):
     """Give an executor of each kind."""
     yield from executing(told, request.param)
 
 
 @pytest.fixture
-def warm(told) -> Iterator[WarmExecutor]:
+def warm(told):
     """Give an executor that forks a process for each message."""
     yield from executing(told, "fork")
 
 
 @pytest.fixture
-def resident(told) -> Iterator[WarmExecutor]:
+def resident(told):
     """Give an executor with one process that stays."""
     yield from executing(told, "resident")
 
 
 @pytest.fixture
-def written(tmp_path, monkeypatch) -> Callable[[], list[list[str]]]:
+def written(tmp_path, monkeypatch):
     """Let a process that answers a message write down its id, the message's token and what is asked of it."""
     path = tmp_path / "answers"
 
@@ -192,7 +192,7 @@ def test_an_app_has_its_own_module_where_another_one_was_imported(either, writte
 
 
 @pytest.fixture
-def anew(monkeypatch) -> list[list[str]]:
+def anew(monkeypatch):
     """Note the messages with which an executor begins anew; that it is a new process is left out."""
     begun = list[list[str]]()
 
@@ -205,7 +205,7 @@ def anew(monkeypatch) -> list[list[str]]:
 
 
 @pytest.fixture
-def upgrade(monkeypatch) -> Callable[[], None]:
+def upgrade(monkeypatch):
     """Upgrade a library, as far as an executor sees it."""
     return lambda: monkeypatch.setattr(executor, "libraries", lambda: [*executor.BEFORE, 1])
 

@@ -1,7 +1,6 @@
 """Many clients, little memory: those that rest in files, and the workers that wake them."""
 
 import errno
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -27,7 +26,7 @@ RUN = 7
 
 
 @pytest.fixture
-def small_grid() -> Iterator[Callable[..., LocalEngine]]:
+def small_grid():
     """Build a LocalEngine in which one client alone is awake in each process."""
     grids = []
 
@@ -41,7 +40,7 @@ def small_grid() -> Iterator[Callable[..., LocalEngine]]:
 
 
 @pytest.fixture
-def config_for(make_config: Callable[..., RunConfig], tmp_path: Path) -> Callable[..., RunConfig]:
+def config_for(make_config, tmp_path):
     """Build the config of a run of three unlike clients, of whom two are drawn, in a folder of its own."""
 
     def make(algorithm: str, name: str, **keys: Any) -> RunConfig:
