@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
@@ -27,7 +26,6 @@ from httpx import HTTPStatusError
 from hetfl_flwr.config import RunConfig, for_node
 from hetfl_flwr.errors import INTERRUPTED, ConfigError, FederationError
 from hetfl_flwr.server.node_keys import read_node_keys
-from simulations.cli.command import main
 from simulations.deployment.flower import NAME, ROOT, flower
 from simulations.deployment.keys import Keys, make_keys
 from simulations.deployment.rehearsal import write_digits
@@ -192,21 +190,7 @@ def test_the_parts_of_a_rehearsals_nodes_are_all_digits_and_share_none(tmp_path)
         assert max(counts) - min(counts) <= 1
 
 
-class Ended(NamedTuple):
-    """What a process came to."""
-
-    status: int | None
-    log: str
-
-
 COMMAND = [sys.executable, "-c", "from simulations.cli.command import main; main()"]
-
-
-def hetfl(folder: Path, *arguments: object) -> Ended:
-    """Run the command in a process of its own; what it prints, both ways."""
-    command = [*COMMAND, *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    return Ended(done.returncode, done.stdout)
 
 
 @pytest.fixture
@@ -215,20 +199,6 @@ def here(tmp_path):
     yield tmp_path
     for number in still_running(tmp_path):
         os.kill(number, signal.SIGKILL)
-
-
-@pytest.fixture
-def within(here, monkeypatch, capfd):
-    """Run the command in this process, which has its imports; what it prints, both ways."""
-    monkeypatch.chdir(here)
-
-    def call(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["hetfl", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Ended(ended.value.code, "".join(capfd.readouterr()))
-
-    return call
 
 
 def test_a_node_that_ends_by_itself_is_named_with_its_reason(tmp_path, refusal):
@@ -325,14 +295,15 @@ def test_a_node_that_claims_anothers_number_is_refused_by_name(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(within, here):
+def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(hetfl, here, monkeypatch):
     """From an empty folder with nothing but --out. The nodes have 899 and 898 images, none of them the other's."""
+    monkeypatch.chdir(here)
     settings = [part for key in ("local-batches=1", "keep-uploads=true") for part in ("--set", key)]
-    ended = within("rehearse", "--nodes", 2, "--rounds", 1, *settings, "--out", "all")
-    assert ended.status == 0, ended.log
+    ended = hetfl("rehearse", "--nodes", 2, "--rounds", 1, *settings, "--out", "all")
+    assert ended.status == 0, ended.err
     assert still_running(here) == []
     run = here / "all" / "run"
-    assert f"results: {run}" in ended.log
+    assert f"results: {run}" in ended.out + ended.err
     assert json.loads((run / "summary.json").read_text())["engine"] == "deployment"
     clients = json.loads((run / "clients.json").read_text())
     assert [client["model"] for client in clients] == ["lenet5", "mlp"]
@@ -344,9 +315,9 @@ def test_a_rehearsal_runs_unlike_nodes_and_leaves_nothing_running(within, here):
         assert sorted(path.name for path in states) == kept
     assert [path.name for path in here.iterdir()] == ["all"]
     nodes = [part for number in range(2) for part in ("--node", f"{number}=all/node-{number}/state")]
-    audited = within("audit", "all/run", "--shadows", 2, "--clients", 1, *nodes)
-    assert audited.status == 0, audited.log
-    assert "membership: LiRA, offline" in audited.log
+    audited = hetfl("audit", "all/run", "--shadows", 2, "--clients", 1, *nodes)
+    assert audited.status == 0, audited.err
+    assert "membership: LiRA, offline" in audited.out
 
 
 @pytest.mark.exhaustive
